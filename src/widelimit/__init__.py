@@ -1,0 +1,1 @@
+"""widelimit: what attention networks become when they are infinitely wide."""

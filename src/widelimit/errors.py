@@ -1,0 +1,32 @@
+"""Errors that say the rule, what came, and the remedy."""
+
+
+class WidelimitError(ValueError):
+    """Base of every error this library raises on purpose."""
+
+    def __init__(self, rule: str, *, got: str, remedy: str):
+        """`rule` is what must hold, `got` is what arrived instead, `remedy` is what to do."""
+        super().__init__(f"{rule} Got: {got}. Remedy: {remedy}")
+        self.rule, self.got, self.remedy = rule, got, remedy
+
+
+class ShapeError(WidelimitError):
+    """Arrays, masks or lengths that do not fit the network or each other."""
+
+
+class NetworkError(WidelimitError):
+    """A network whose infinite-width limit is not what its layers' formulas say."""
+
+
+class NumericalError(WidelimitError):
+    """NaN, infinities, or matrices that are not positive semi-definite."""
+
+
+class MissingExtraError(ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str):
+        """Name the `package` that is missing and the `extra` that brings it."""
+        super().__init__(
+            f"This feature needs the package '{package}'. Remedy: pip install 'widelimit[{extra}]'"
+        )
