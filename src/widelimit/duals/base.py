@@ -1,0 +1,67 @@
+"""What every dual offers: one phase per position, one phase per pair."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class Dual(eqx.Module):
+    """The Gaussian expectations of an activation φ that wide-network kernels are made of.
+
+    For `(u, v) ~ N(0, [[q₁, κ], [κ, q₂]])` a dual gives the *value* `E[φ(u)φ(v)]` and the
+    *derivative* `E[φ'(u)φ'(v)]`. By Price's theorem the derivative is also `∂value/∂κ`.
+
+    A position takes part in many pairs, so the work comes in two phases:
+
+        left, right = dual.prepare(q1), dual.prepare(q2)      # per position
+        value, derivative = dual(left, right, k)              # per pair
+
+    Between the two the caller reshapes the leaves of `left` and `right` (each has the axes of its
+    `q` and no others) so that they have the rank of `k` and broadcast against it.
+
+    Gradients with respect to `q₁`, `q₂`, `κ` and the dual's own leaves are finite everywhere. A
+    position of variance zero is uncorrelated with every other.
+    """
+
+    kinked: ClassVar[bool]
+    """φ or φ' jumps: the derivative dual has a square-root singularity at correlation ±1."""
+    homogeneous: ClassVar[bool]
+    """φ(s·x) = s·φ(x) for every s > 0."""
+
+    @abc.abstractmethod
+    def fn(self, x: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """φ itself, elementwise: what a finite network applies."""
+
+    @abc.abstractmethod
+    def prepare(self, q: Float[Array, "*p"]) -> Any:
+        """Everything about a position that pairs need; a pytree of arrays of the shape of `q`."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, left: Any, right: Any, k: Float[Array, "*s"], *, need_derivative: bool = True
+    ) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
+        """`(E[φ(u)φ(v)], E[φ'(u)φ'(v)])`; the second is None if it is not needed."""
+
+    @abc.abstractmethod
+    def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"]:
+        """`E[φ(u)]` for `u ~ N(0, q)`."""
+
+    def at_unit_variance(self) -> "Dual":
+        """An equal dual for positions that all have variance one, cheaper where that helps."""
+        return self
+
+
+def leaf(value: Any) -> Any:
+    """A hyperparameter as a differentiable leaf, in double precision until a call casts it."""
+    if isinstance(value, int | float | np.generic | np.ndarray):
+        return np.asarray(value, np.float64)
+    return value
+
+
+def cast(parameter: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A hyperparameter in the precision of the call."""
+    return jnp.asarray(parameter, like.dtype)

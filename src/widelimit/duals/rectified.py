@@ -1,0 +1,175 @@
+"""The ReLU family, abs, sign and identity: arc-cosine duals."""
+
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from . import geometry
+from .base import Dual, cast, leaf
+from .geometry import Variance, prepare_variance
+
+
+class _Weights(NamedTuple):
+    """Of `a·min(x,0) + b·max(x,0)`: bend `(b − a)²/2π`, same sign `(a² + b²)/2`, opposite `ab`."""
+
+    bend: Float[Array, ""]
+    same: Float[Array, ""]
+    opposite: Float[Array, ""]
+
+
+class Rectifier(Dual):
+    """`φ(x) = a·min(x, 0) + b·max(x, 0)`: ReLU, leaky ReLU, abs.
+
+    With `x = |c|` and θ = arccos x in [0, π/2], free of cancellation on both sides:
+
+        value      = (b − a)²/2π · √(q₁q₂) (sin θ − θ cos θ) + κ · ((a² + b²)/2 if κ > 0 else ab)
+        derivative = (a² + b²)/2 − (b − a)² θ/2π  if κ > 0  else  ab + (b − a)² θ/2π
+
+    The derivative's slope in κ is infinite at `c = ±1`; there its gradient is set to 0.
+    """
+
+    kinked: ClassVar[bool] = True
+    homogeneous: ClassVar[bool] = True
+
+    negative: Float[Array, ""]
+    positive: Float[Array, ""]
+
+    def __init__(self, *, negative: Any = 0.0, positive: Any = 1.0):
+        """`negative` is the slope a left of zero, `positive` the slope b right of it."""
+        self.negative, self.positive = leaf(negative), leaf(positive)
+
+    def fn(self, x):
+        """`a·min(x, 0) + b·max(x, 0)`."""
+        return jnp.where(x > 0, cast(self.positive, x), cast(self.negative, x)) * x
+
+    def prepare(self, q) -> Variance:
+        """The variance and its roots."""
+        return prepare_variance(q)
+
+    def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
+        """Value and derivative from one angle."""
+        a, b = cast(self.negative, k), cast(self.positive, k)
+        weights = _Weights((b - a) ** 2 / (2 * jnp.pi), (a**2 + b**2) / 2, a * b)
+        return _rectified(need_derivative, weights, left, right, k)
+
+    def mean(self, q):
+        """`(b − a) √(q/2π)`."""
+        a, b = cast(self.negative, q), cast(self.positive, q)
+        return (b - a) * geometry.safe_sqrt(q / (2 * jnp.pi))
+
+
+def relu() -> Rectifier:
+    """`max(x, 0)`."""
+    return Rectifier()
+
+
+def leaky_relu(slope: Any = 0.01) -> Rectifier:
+    """`max(x, 0) + slope·min(x, 0)`."""
+    return Rectifier(negative=slope)
+
+
+def absolute() -> Rectifier:
+    """`|x|`."""
+    return Rectifier(negative=-1.0)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: Variance, k):
+    x, sine, scale = geometry.angle(left, right, k)
+    bend, same, opposite = weights
+    linear = jnp.where(k > 0, same, opposite)
+    value = bend * (scale * sine**3 * geometry.arccos_excess(x)) + linear * k
+    if not need_derivative:
+        return value, None
+    theta = sine * geometry.arccos_ratio(x)
+    return value, linear + jnp.where(k > 0, -bend, bend) * theta
+
+
+@_rectified.defjvp
+def _rectified_jvp(need_derivative: bool, primals, tangents):
+    weights, left, right, k = primals
+    d_weights, *d_pair = tangents
+    d_left, d_right, d_k = d_pair
+    # Value and derivative are linear in the weights. The derivative dual is needed even for the
+    # value alone, being the value's slope in κ.
+    value, derivative = _rectified(True, weights, left, right, k)
+    d_value, d_derivative = _rectified(True, d_weights, left, right, k)
+    # From here on, functions of q: so that this rule can be differentiated again.
+    left, right = geometry.roots(left.q), geometry.roots(right.q)
+    sine = geometry.sine(left, right, k)
+    d_scale = right.root * left.inverse * d_left.q + left.root * right.inverse * d_right.q
+    d_value = d_value + derivative * d_k + weights.bend / 2 * sine * d_scale
+    if not need_derivative:
+        return (value, None), (d_value, None)
+    d_c = geometry.correlation_tangent(left, right, k, (d_left, d_right, d_k))
+    d_derivative = d_derivative + weights.bend * geometry.inverse_sine(sine) * d_c
+    return (value, derivative), (d_value, d_derivative)
+
+
+class Sign(Dual):
+    """`φ(x) = sign(x)`: value `(2/π) arcsin c`, derivative 0.
+
+    The derivative is that of φ almost everywhere, which is what the gradient of a finite network
+    sees; the value's gradient in κ is the true slope `(2/π)/√(q₁q₂ − κ²)`, and 0 at `c = ±1`.
+    """
+
+    kinked: ClassVar[bool] = True
+    homogeneous: ClassVar[bool] = False
+
+    def fn(self, x):
+        """`sign(x)`."""
+        return jnp.sign(x)
+
+    def prepare(self, q) -> Variance:
+        """The variance and its roots."""
+        return prepare_variance(q)
+
+    def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
+        """`((2/π) arcsin c, 0)`."""
+        value = 2 / jnp.pi * _arcsine(left, right, k)
+        return value, jnp.zeros_like(value) if need_derivative else None
+
+    def mean(self, q):
+        """0: φ is odd."""
+        return jnp.zeros_like(q)
+
+
+@jax.custom_jvp
+def _arcsine(left: Variance, right: Variance, k):
+    x, cosine, _ = geometry.angle(left, right, k)
+    return geometry.arcsin(jnp.sign(k) * x, cosine)
+
+
+@_arcsine.defjvp
+def _arcsine_jvp(primals, tangents):
+    left, right, k = primals
+    value = _arcsine(left, right, k)
+    left, right = geometry.roots(left.q), geometry.roots(right.q)
+    slope = geometry.inverse_sine(geometry.sine(left, right, k))
+    return value, slope * geometry.correlation_tangent(left, right, k, tangents)
+
+
+class Identity(Dual):
+    """`φ(x) = x`: value κ, derivative 1."""
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = True
+
+    def fn(self, x):
+        """The argument itself."""
+        return x
+
+    def prepare(self, q) -> tuple[()]:
+        """Nothing: κ says it all."""
+        return ()
+
+    def __call__(self, left: tuple[()], right: tuple[()], k, *, need_derivative: bool = True):
+        """`(κ, 1)`."""
+        return k, jnp.ones_like(k) if need_derivative else None
+
+    def mean(self, q):
+        """0: φ is odd."""
+        return jnp.zeros_like(q)

@@ -1,0 +1,234 @@
+"""Smooth activations with closed forms: erf, GELU, sine, exponential, Gaussian."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from . import geometry
+from .base import Dual, cast, leaf
+from .geometry import Variance, prepare_variance
+
+
+class _Widened(NamedTuple):
+    """A variance `q`, and `1/√(1 + q)`."""
+
+    variance: Variance
+    shrink: Float[Array, "*p"]
+
+
+def _widen(q: Float[Array, "*p"]) -> _Widened:
+    return _Widened(prepare_variance(q), jax.lax.rsqrt(1 + q))
+
+
+def _widened_determinant(left: _Widened, right: _Widened, k: Float[Array, "*s"]):
+    """`(1 + q₁)(1 + q₂) − κ² ≥ 1`."""
+    inner = geometry.determinant(left.variance, right.variance, k)
+    return inner, 1 + left.variance.q + right.variance.q + inner
+
+
+class Erf(Dual):
+    """`φ(x) = a·erf(b·x) + c`.
+
+    With `qᵢ ← 2b²qᵢ`, `κ ← 2b²κ` and `Δ = (1 + q₁)(1 + q₂) − κ²`:
+    value `(2a²/π) arcsin(κ/√((1 + q₁)(1 + q₂))) + c²`, derivative `(4a²b²/π)/√Δ`.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    scale: Float[Array, ""]
+    rate: Float[Array, ""]
+    shift: Float[Array, ""]
+
+    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, shift: Any = 0.0):
+        """`scale` is a, `rate` is b, `shift` is c."""
+        self.scale, self.rate, self.shift = leaf(scale), leaf(rate), leaf(shift)
+
+    def fn(self, x):
+        """`a·erf(b·x) + c`."""
+        return cast(self.scale, x) * jax.lax.erf(cast(self.rate, x) * x) + cast(self.shift, x)
+
+    def prepare(self, q) -> _Widened:
+        """The variance of `√2·b·u`."""
+        return _widen(2 * cast(self.rate, q) ** 2 * q)
+
+    def __call__(self, left: _Widened, right: _Widened, k, *, need_derivative: bool = True):
+        """The arcsine dual."""
+        a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.shift, k)
+        k = 2 * b**2 * k
+        root = jnp.sqrt(_widened_determinant(left, right, k)[1])
+        shrink = left.shrink * right.shrink
+        value = 2 / jnp.pi * a**2 * geometry.arcsin(k * shrink, root * shrink) + c**2
+        return value, 4 / jnp.pi * (a * b) ** 2 / root if need_derivative else None
+
+    def mean(self, q):
+        """c: the rest is odd."""
+        return jnp.broadcast_to(cast(self.shift, q), q.shape)
+
+
+class _GeluPosition(NamedTuple):
+    """A widened variance, and `1/(1 + q)`."""
+
+    widened: _Widened
+    shrink2: Float[Array, "*p"]
+
+
+class Gelu(Dual):
+    """`φ(x) = x·Φ(x)`, Φ the normal distribution function.
+
+    With `Δ = (1 + q₁)(1 + q₂) − κ²`, `w = 1/(1 + q₁) + 1/(1 + q₂)` and the obtuse side's angle
+    `ω = arccos(−κ/√((1 + q₁)(1 + q₂)))`:
+
+        value      = [κω + (q₁q₂ − κ² + κ²w)/√Δ] / 2π
+        derivative = [ω + κ(w + 1/Δ)/√Δ] / 2π
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    def fn(self, x):
+        """`x·(1 + erf(x/√2))/2`."""
+        return jax.nn.gelu(x, approximate=False)
+
+    def prepare(self, q) -> _GeluPosition:
+        """The variance, `1/√(1 + q)` and `1/(1 + q)`."""
+        return _GeluPosition(_widen(q), 1 / (1 + q))
+
+    def __call__(
+        self, left: _GeluPosition, right: _GeluPosition, k, *, need_derivative: bool = True
+    ):
+        """Value and derivative from one angle and one inverse root."""
+        inner, outer = _widened_determinant(left.widened, right.widened, k)
+        inverse_root = jax.lax.rsqrt(outer)
+        shrink = left.widened.shrink * right.widened.shrink
+        omega = geometry.arccos(-k * shrink, outer * inverse_root * shrink)
+        w = left.shrink2 + right.shrink2
+        value = (k * omega + (inner + k**2 * w) * inverse_root) / (2 * jnp.pi)
+        if not need_derivative:
+            return value, None
+        tail = k * inverse_root * (w + inverse_root**2)
+        return value, (omega + tail) / (2 * jnp.pi)
+
+    def mean(self, q):
+        """`q/√(2π(1 + q))`."""
+        return q * jax.lax.rsqrt(2 * jnp.pi * (1 + q))
+
+
+class Sine(Dual):
+    """`φ(x) = a·sin(b·x + c)`.
+
+    With `e± = exp(−b²(q₁ + q₂ ∓ 2κ)/2)`: value `a²(e₊ − e₋ cos 2c)/2`, derivative
+    `a²b²(e₊ + e₋ cos 2c)/2`.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    scale: Float[Array, ""]
+    rate: Float[Array, ""]
+    phase: Float[Array, ""]
+
+    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0):
+        """`scale` is a, `rate` is b, `phase` is c."""
+        self.scale, self.rate, self.phase = leaf(scale), leaf(rate), leaf(phase)
+
+    def fn(self, x):
+        """`a·sin(b·x + c)`."""
+        return cast(self.scale, x) * jnp.sin(cast(self.rate, x) * x + cast(self.phase, x))
+
+    def prepare(self, q) -> Float[Array, "*p"]:
+        """`b²q/2`."""
+        return cast(self.rate, q) ** 2 * q / 2
+
+    def __call__(self, left: Array, right: Array, k, *, need_derivative: bool = True):
+        """Half the difference and half the sum of two exponentials."""
+        a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.phase, k)
+        t = b**2 * k
+        plus, minus = jnp.exp(t - left - right), jnp.exp(-t - left - right)
+        # e₊ − e₋ cos 2c = (e₊ − e₋) + 2 e₋ sin² c, and e₊ − e₋ by expm1 from the larger of the two.
+        forward = -plus * jnp.expm1(-2 * jnp.where(t >= 0, t, 0))
+        backward = minus * jnp.expm1(2 * jnp.where(t >= 0, 0, t))
+        value = a**2 * (jnp.where(t >= 0, forward, backward) / 2 + minus * jnp.sin(c) ** 2)
+        if not need_derivative:
+            return value, None
+        return value, (a * b) ** 2 * (plus + minus * jnp.cos(2 * c)) / 2
+
+    def mean(self, q):
+        """`a·sin(c)·exp(−b²q/2)`."""
+        return cast(self.scale, q) * jnp.sin(cast(self.phase, q)) * jnp.exp(-self.prepare(q))
+
+
+def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
+    """`scale·cos(rate·x + phase)`."""
+    return Sine(scale=scale, rate=rate, phase=phase + jnp.pi / 2)
+
+
+class Exp(Dual):
+    """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    scale: Float[Array, ""]
+    rate: Float[Array, ""]
+
+    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
+        """`scale` is a, `rate` is b."""
+        self.scale, self.rate = leaf(scale), leaf(rate)
+
+    def fn(self, x):
+        """`a·exp(b·x)`."""
+        return cast(self.scale, x) * jnp.exp(cast(self.rate, x) * x)
+
+    def prepare(self, q) -> Float[Array, "*p"]:
+        """`b²q/2`."""
+        return cast(self.rate, q) ** 2 * q / 2
+
+    def __call__(self, left: Array, right: Array, k, *, need_derivative: bool = True):
+        """One exponential."""
+        a, b = cast(self.scale, k), cast(self.rate, k)
+        value = a**2 * jnp.exp(b**2 * k + left + right)
+        return value, b**2 * value if need_derivative else None
+
+    def mean(self, q):
+        """`a·exp(b²q/2)`."""
+        return cast(self.scale, q) * jnp.exp(self.prepare(q))
+
+
+class Gaussian(Dual):
+    """`φ(x) = a·exp(−b·x²)`.
+
+    With `Δ = (1 + 2bq₁)(1 + 2bq₂) − 4b²κ²`: value `a²/√Δ`, derivative `4a²b²κ/Δ^{3/2}`.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    scale: Float[Array, ""]
+    rate: Float[Array, ""]
+
+    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
+        """`scale` is a, `rate` is b > 0."""
+        self.scale, self.rate = leaf(scale), leaf(rate)
+
+    def fn(self, x):
+        """`a·exp(−b·x²)`."""
+        return cast(self.scale, x) * jnp.exp(-cast(self.rate, x) * x**2)
+
+    def prepare(self, q) -> Variance:
+        """The variance."""
+        return prepare_variance(q)
+
+    def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
+        """An inverse root and its cube."""
+        a, b = cast(self.scale, k), cast(self.rate, k)
+        inner = geometry.determinant(left, right, k)
+        inverse_root = jax.lax.rsqrt(1 + 2 * b * (left.q + right.q) + 4 * b**2 * inner)
+        value = a**2 * inverse_root
+        return value, 4 * b**2 * k * inverse_root**2 * value if need_derivative else None
+
+    def mean(self, q):
+        """`a/√(1 + 2bq)`."""
+        return cast(self.scale, q) * jax.lax.rsqrt(1 + 2 * cast(self.rate, q) * q)
