@@ -1,0 +1,183 @@
+"""Inputs as users have them: arrays, lists of sequences, token ids; checked once, here."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import NumericalError, ShapeError
+from .state import Outline
+
+Data = Any  # an array (N, positions…, channels), or a list of arrays of different lengths
+
+
+class Inputs(NamedTuple):
+    """A checked batch: `x` (N, positions…, channels) or integer tokens (N, positions…)."""
+
+    x: Any
+    mask: Any  # (N, positions…) or None
+    tokens: bool
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return self.x.shape[0]
+
+    @property
+    def outline(self) -> Outline:
+        """Shape of one example."""
+        if self.tokens:
+            return Outline(self.x.shape[1:], 0)
+        return Outline(self.x.shape[1:-1], self.x.shape[-1])
+
+    def __getitem__(self, index: Any) -> "Inputs":
+        mask = None if self.mask is None else self.mask[index]
+        return Inputs(self.x[index], mask, self.tokens)
+
+    @property
+    def traced(self) -> bool:
+        """Whether these are abstract values inside a JAX transformation."""
+        return isinstance(self.x, jax.core.Tracer) or isinstance(self.mask, jax.core.Tracer)
+
+
+def as_inputs(
+    x: Data, mask: Any = None, *, tokens: bool = False, dtype: Any = None, name: str = "x"
+) -> Inputs:
+    """Check and convert what a user passed."""
+    if isinstance(x, Inputs):
+        return x
+    if isinstance(x, Sequence) and not isinstance(x, str | bytes):
+        x, mask = _padded(x, mask, tokens=tokens, name=name)
+    if isinstance(x, jax.core.Tracer):
+        return Inputs(x if dtype is None or tokens else x.astype(dtype), mask, tokens)
+    x = np.asarray(x)
+    _check_shape(x, tokens, name)
+    x = _as_numbers(x, tokens, dtype, name)
+    if mask is not None:
+        mask = _checked_mask(mask, x, tokens, name)
+        # Padding may hold anything, also NaN: it never takes part.
+        hidden = ~mask if tokens else ~mask[..., None]
+        x = np.where(hidden, np.zeros((), x.dtype), x)
+        if mask.all():
+            mask = None
+    if not tokens and not np.isfinite(x).all():
+        bad = np.argwhere(~np.isfinite(x))
+        raise NumericalError(
+            "Inputs are finite numbers.",
+            got=f"{len(bad)} NaN or infinite values in '{name}', the first at {tuple(bad[0])}",
+            remedy="remove or impute them; positions that are not real belong to the mask",
+        )
+    return Inputs(x, mask, tokens)
+
+
+def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
+    least = 1 if tokens else 2
+    expected = "(N, positions…)" if tokens else "(N, positions…, channels)"
+    if x.ndim < least:
+        raise ShapeError(
+            f"Inputs have shape {expected}.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="add the missing axes, e.g. x[None] for one example",
+        )
+    if x.shape[0] == 0:
+        raise ShapeError(
+            "A batch holds at least one example.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="pass a non-empty batch",
+        )
+    if 0 in x.shape[1:]:
+        raise ShapeError(
+            "Examples have at least one position and one channel.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="drop empty sequences, or pad them and give them a real position",
+        )
+
+
+def _as_numbers(x: np.ndarray, tokens: bool, dtype: Any, name: str) -> np.ndarray:
+    if tokens:
+        if not np.issubdtype(x.dtype, np.integer):
+            raise ShapeError(
+                "A network that starts with Embedding takes integer token ids.",
+                got=f"'{name}' of dtype {x.dtype}",
+                remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
+            )
+        return x.astype(np.int32)
+    if x.dtype == object or not (
+        np.issubdtype(x.dtype, np.number) or x.dtype == bool or x.dtype == jnp.bfloat16
+    ):
+        raise ShapeError(
+            "Inputs are numbers.",
+            got=f"'{name}' of dtype {x.dtype}",
+            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
+        )
+    if np.iscomplexobj(x):
+        raise ShapeError(
+            "Inputs are real numbers.",
+            got=f"'{name}' of dtype {x.dtype}",
+            remedy="pass real and imaginary parts as channels",
+        )
+    if dtype is None:
+        dtype = np.float64 if x.dtype == np.float64 else np.float32
+    return x.astype(dtype)
+
+
+def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarray:
+    mask = np.asarray(mask)
+    expected = x.shape if tokens else x.shape[:-1]
+    if mask.dtype != bool:
+        raise ShapeError(
+            "A mask is boolean: True where a position is real.",
+            got=f"a mask of dtype {mask.dtype} for '{name}'",
+            remedy="convert it, e.g. mask.astype(bool)",
+        )
+    if mask.shape != expected or mask.ndim < 2:
+        raise ShapeError(
+            "A mask has shape (N, positions…), one entry for each position.",
+            got=f"a mask of shape {mask.shape} for '{name}' of shape {x.shape}",
+            remedy=f"give a mask of shape {expected}",
+        )
+    empty = np.flatnonzero(~mask.reshape(mask.shape[0], -1).any(axis=1))
+    if empty.size:
+        raise ShapeError(
+            "Every example has at least one real position.",
+            got=f"{empty.size} fully masked examples in '{name}', the first at index {empty[0]}",
+            remedy="drop empty sequences, or give them one position (e.g. a padding token)",
+        )
+    return mask
+
+
+def _padded(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
+    """A padded array and its mask from sequences of different lengths."""
+    if len(sequences) == 0:
+        raise ShapeError(
+            "A batch holds at least one example.",
+            got=f"an empty list for '{name}'",
+            remedy="pass a non-empty list",
+        )
+    arrays = [np.asarray(s) for s in sequences]
+    positions = [a.shape if tokens else a.shape[:-1] for a in arrays]
+    channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
+    if len({a.ndim for a in arrays}) > 1 or len(channels) > 1:
+        raise ShapeError(
+            "Sequences in a list differ in length only.",
+            got=f"shapes {sorted({a.shape for a in arrays})} in '{name}'",
+            remedy="give every sequence the shape (positions…, channels) with equal channels",
+        )
+    if len(set(positions)) == 1:
+        return np.stack(arrays), mask
+    if mask is not None:
+        raise ShapeError(
+            "A list of sequences of different lengths makes its own mask.",
+            got=f"a list and a mask for '{name}'",
+            remedy="pass the list alone, or a padded array with the mask",
+        )
+    longest = tuple(max(extents) for extents in zip(*positions, strict=True))
+    tail = () if tokens else (arrays[0].shape[-1],)
+    x = np.zeros((len(arrays), *longest, *tail), np.result_type(*arrays))
+    real = np.zeros((len(arrays), *longest), bool)
+    for i, (array, shape) in enumerate(zip(arrays, positions, strict=True)):
+        corner = (i, *(slice(extent) for extent in shape))
+        x[corner], real[corner] = array, True
+    return x, real

@@ -1,0 +1,111 @@
+# ruff: noqa: N802 - functions that read as layers
+"""Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
+
+from typing import Any, ClassVar
+
+import jax
+from jaxtyping import Array
+
+from .. import duals
+from ..errors import NetworkError
+from ..state import Example, Need, Outline, Pair
+from .base import Layer, Memo, remask
+
+
+class Activation(Layer):
+    """`y_a = φ(x_a)`: with (u, v) ~ N(0, [[κ_aa, κ_ab], [κ_ab, κ'_bb]]),
+
+    κ_ab ← E[φ(u) φ(v)],  Θ_ab ← Θ_ab E[φ'(u) φ'(v)].
+    """
+
+    need_own: ClassVar[Need] = Need.DIAGONAL
+
+    dual: duals.Dual
+
+    def outline(self, before: Outline) -> Outline:
+        return before.to(gaussian=False, fresh=False)
+
+    def require(self, before: Outline) -> None:
+        if not before.gaussian:
+            raise NetworkError(
+                "An activation's kernel holds for Gaussian pre-activations: the layer before it "
+                "must end in fresh weights (Dense, Conv, Attention, Embedding).",
+                got=f"{type(self.dual).__name__} on raw inputs, or after an activation, a product, "
+                "dropout or a concatenation",
+                remedy="put a Dense or Conv layer in front of it",
+            )
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        return remask(self.dual.fn(x), mask), mask
+
+    def memo(self, example: Example) -> Memo:
+        return self.dual.prepare(example.variance()), example.mask
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        pair = pair.forced()
+        left = jax.tree.map(pair.left, memo1[0])
+        right = jax.tree.map(pair.right, memo2[0])
+        with_ntk = pair.ntk is not None
+        value, slope = self.dual(left, right, pair.nngp, need_derivative=with_ntk)
+        ntk = pair.ntk * slope if pair.ntk is not None and slope is not None else None
+        # φ(0) ≠ 0 revives padding.
+        return pair.to(value, ntk).masked(memo1[1], memo2[1])
+
+    def mean(self, example: Example, memo: Memo) -> Array | None:
+        mean = self.dual.mean(example.variance())
+        return mean if example.mask is None else mean * example.mask.astype(mean.dtype)
+
+
+def Relu() -> Activation:
+    """`max(x, 0)`."""
+    return Activation(duals.relu())
+
+
+def LeakyRelu(slope: Any = 0.01) -> Activation:
+    """`x` for positive x, `slope·x` for negative x."""
+    return Activation(duals.leaky_relu(slope))
+
+
+def ABRelu(negative: Any, positive: Any) -> Activation:
+    """`negative·min(x, 0) + positive·max(x, 0)`."""
+    return Activation(duals.Rectifier(negative=negative, positive=positive))
+
+
+def Abs() -> Activation:
+    """`|x|`."""
+    return Activation(duals.absolute())
+
+
+def Sign() -> Activation:
+    """`sign(x)`; its derivative is zero almost everywhere, and so is the tangent kernel below it."""
+    return Activation(duals.Sign())
+
+
+def Erf(*, scale: Any = 1.0, rate: Any = 1.0, shift: Any = 0.0) -> Activation:
+    """`scale·erf(rate·x) + shift`."""
+    return Activation(duals.Erf(scale=scale, rate=rate, shift=shift))
+
+
+def Gelu() -> Activation:
+    """`x·P(z ≤ x)` for a standard normal z (the exact form, with erf)."""
+    return Activation(duals.Gelu())
+
+
+def Sin(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Activation:
+    """`scale·sin(rate·x + phase)`."""
+    return Activation(duals.Sine(scale=scale, rate=rate, phase=phase))
+
+
+def Cos(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Activation:
+    """`scale·cos(rate·x + phase)`."""
+    return Activation(duals.cosine(scale=scale, rate=rate, phase=phase))
+
+
+def Exp(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
+    """`scale·exp(rate·x)`."""
+    return Activation(duals.Exp(scale=scale, rate=rate))
+
+
+def Gaussian(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
+    """`scale·exp(−rate·x²)`."""
+    return Activation(duals.Gaussian(scale=scale, rate=rate))

@@ -1,0 +1,191 @@
+"""What a layer is: its finite forward pass and its infinite-width rule, side by side."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from ..state import Example, Need, Outline, Pair
+
+Params = PyTree[Array]
+Memo = PyTree[Array]
+
+
+def hyperparameter(value: Any) -> Any:
+    """A differentiable leaf: kept in double precision, cast to the dtype of the call that uses it."""
+    if isinstance(value, bool | int | float | np.generic | np.ndarray):
+        return np.asarray(value, np.float64)
+    return value
+
+
+def leaf(default: Any = None, **kwargs: Any) -> Any:
+    """A dataclass field that holds a hyperparameter."""
+    return eqx.field(default=default, converter=hyperparameter, kw_only=True, **kwargs)
+
+
+def option(default: Any = None, **kwargs: Any) -> Any:
+    """A keyword-only dataclass field that is part of the network's structure, not a number to tune."""
+    return eqx.field(default=default, static=True, kw_only=True, **kwargs)
+
+
+def cast(value: Any, like: Array) -> Array:
+    """A hyperparameter in the dtype of the arrays it meets."""
+    return jnp.asarray(value, like.dtype)
+
+
+class Layer(eqx.Module):
+    """One layer of a network, with three readings.
+
+    Finite: `init` draws parameters, `forward` maps one example. Infinite: `memo` gathers what pairs
+    will need from one example (done once per example), `cross` maps the kernels of one pair.
+    `outline` says what happens to shapes, `need` what part of the input's covariance the output's
+    needs, `need_own` what `memo` looks at.
+    """
+
+    need_own: ClassVar[Need] = Need.NONE
+
+    # The public readings; `widelimit.network` holds them.
+    def init(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
+        """Draw the finite network's parameters; `shape` is that of one example."""
+        return _network().init(self, key, shape)
+
+    def apply(
+        self, params: Params, x: Any, mask: Any = None, *, key: Key[Array, ""] | None = None
+    ) -> Array:
+        """Run the finite network on a batch (N, positions…, channels).
+
+        `mask` (N, positions…) is True at real positions; `key` draws dropout masks.
+        """
+        return _network().apply(self, params, x, mask, key=key)
+
+    def kernel(self, x1: Any, x2: Any = None, **options: Any) -> Any:
+        """NNGP and tangent kernels of all pairs of two batches, or of one batch with itself.
+
+        Inputs are arrays (N, positions…, channels), lists of arrays of different lengths, or
+        integer token ids (N, positions…) for networks that start with `Embedding`. The result has
+        axes (N1, N2, positions…, positions'…); pooled or flattened networks give (N1, N2).
+
+        Options: `mask1`, `mask2` (boolean, True at real positions); `ntk=False` for the NNGP kernel
+        alone; `dtype` (by default that of the inputs); `memory`, the bytes used beyond inputs and
+        result (1 GiB); `progress` (None: a bar on a terminal; a bool, or a function of done and
+        total tiles); `out=(nngp, ntk)`, arrays or memory maps to fill; `sink`, a function called
+        with (rows, columns, nngp, ntk) of every tile instead of keeping them.
+        """
+        return _network().kernel(self, x1, x2, **options)
+
+    # What is known before any number is.
+    def takes_tokens(self) -> bool:
+        """Whether inputs are integer token ids, without a channel axis."""
+        return False
+
+    def outline(self, before: Outline) -> Outline:
+        """Shape and facts after this layer; raises where the layer does not fit."""
+        raise NotImplementedError
+
+    def require(self, before: Outline) -> None:
+        """Raise where the infinite-width rule does not hold for such an input."""
+
+    def need(self, out: Need) -> Need:
+        """Which part of the input's covariance the part `out` of the output's depends on."""
+        return out
+
+    def encode_need(self, out: Need) -> Need:
+        """The same for the encode phase, where `memo` looks at the covariance too."""
+        return max(self.need(out) if out else Need.NONE, self.need_own)
+
+    # Finite width.
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        """Draw the parameters for inputs of this outline."""
+        return ()
+
+    def forward(
+        self, params: Params, x: Array, mask: Array | None, key: Key[Array, ""] | None
+    ) -> tuple[Array, Array | None]:
+        """Map one example (positions…, channels) and its mask."""
+        raise NotImplementedError
+
+    def mask(self, mask: Array) -> Array | None:
+        """Which output positions are real."""
+        return mask
+
+    # Infinite width.
+    def memo(self, example: Example) -> Memo:
+        """What pairs will need from this example."""
+        return None
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        """The kernels of one pair after this layer."""
+        raise NotImplementedError
+
+    def own(self, pair: Pair, memo: Memo) -> Pair:
+        """The covariance of one example with itself after this layer."""
+        return self.cross(pair, memo, memo)
+
+    def mean(self, example: Example, memo: Memo) -> Float[Array, "*positions"] | None:
+        """Mean over channels after this layer; None where it is zero."""
+        return None
+
+    def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
+        """Exact feature rows after this layer, where they exist."""
+        return None
+
+    def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
+        """One step of the encode phase: the memo, and the example after this layer.
+
+        `anchors` are the memos of the landmark inputs at this layer, stacked.
+        """
+        self.require(example.outline)
+        after = self.outline(example.outline)
+        memo = self.memo(example)
+        nngp, full = None, False
+        if need is not Need.NONE:
+            pair = self.own(example.pair(), memo).forced()
+            pair = pair.diagonal() if need is Need.DIAGONAL else pair
+            nngp, full = pair.nngp, pair.full
+        landmarks = example.landmarks
+        if landmarks is not None:
+            landmarks = jax.vmap(lambda p, m: self.cross(p, memo, m).forced())(landmarks, anchors)
+        mask = None if example.mask is None else self.mask(example.mask)
+        mean = self.mean(example, memo)
+        features = self.features(example)
+        return memo, Example(nngp, mean, mask, features, landmarks, full, after)
+
+    def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
+        """One step of the cross phase, trimmed to what the layers above will look at."""
+        pair = self.cross(pair, memo1, memo2)
+        return pair.diagonal() if need is Need.DIAGONAL and pair.full else pair
+
+    # Random scores (see `heads`): most layers have none.
+    def sampled(self) -> bool:
+        """Whether this layer's limit is random, or an average over random scores."""
+        return False
+
+    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
+        """This layer with its random scores drawn for a crowd of examples (stacked)."""
+        return self
+
+    def draw(
+        self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any
+    ) -> tuple["Layer", Memo, Example]:
+        """Encode a crowd jointly, drawing random scores on the way.
+
+        The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
+        """
+        layer = self.drawn(crowd, key, scheme)
+        memos = jax.vmap(layer.memo)(crowd)
+        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
+
+
+def _network() -> Any:
+    """The module above this one; imported late because it is built on layers."""
+    from .. import network
+
+    return network
+
+
+def remask(x: Array, mask: Array | None) -> Array:
+    """Zero the channels of positions that are not real."""
+    return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))

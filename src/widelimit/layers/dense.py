@@ -1,0 +1,193 @@
+"""Dense layers and token embeddings: the channels are mixed by fresh Gaussian weights."""
+
+from enum import Enum
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from ..errors import ShapeError
+from ..state import Example, Outline, Pair
+from .base import Layer, Memo, Params, cast, hyperparameter, leaf, option, remask
+
+
+class Parameterization(Enum):
+    """How weights are scaled; the NNGP kernel is the same, the tangent kernel is not.
+
+    NTK: weights are N(0, 1) and multiplied by `σ/√fan_in` in the forward pass.
+    STANDARD: weights are drawn from N(0, σ²/fan_in) and used as they are.
+    """
+
+    NTK = "ntk"
+    STANDARD = "standard"
+
+
+def checked_width(width: int) -> int:
+    """Widths are positive integers."""
+    if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
+        raise ShapeError(
+            "A width is a positive integer: the number of output channels of the finite network.",
+            got=f"{width!r}",
+            remedy="give an integer of at least 1; the infinite network ignores it",
+        )
+    return int(width)
+
+
+class Weights(eqx.Module):
+    """Fresh weights on `fan_in` inputs: the rule shared by dense and convolutional layers.
+
+    κ ← σ_w² κ + σ_b²;  Θ ← κ_new + σ_w² Θ   (NTK parameterisation)
+                        Θ ← fan_in κ + 1 + σ_w² Θ   (standard; the 1 only with a bias)
+    """
+
+    w_std: Any = leaf(1.0)
+    b_std: Any = leaf(0.0)
+    parameterization: Parameterization = option(Parameterization.NTK)
+    # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
+    biased: bool = option(False)
+
+    def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
+        """Weights of shape (…fan-in axes, width) and a bias."""
+        weight_key, bias_key = jax.random.split(key)
+        weight = jax.random.normal(weight_key, shape)
+        bias = jax.random.normal(bias_key, shape[-1:]) if self.biased else None
+        if self.parameterization is Parameterization.STANDARD:
+            fan_in = np.prod(shape[:-1])
+            weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
+            bias = None if bias is None else bias * cast(self.b_std, bias)
+        return weight, bias
+
+    def scaled(self, params: Params) -> tuple[Array, Array | None]:
+        """The weight and bias as the forward pass uses them."""
+        weight, bias = params
+        if self.parameterization is Parameterization.NTK:
+            fan_in = np.prod(weight.shape[:-1])
+            weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
+            bias = None if bias is None else bias * cast(self.b_std, bias)
+        return weight, bias
+
+    def memo(self, mask: Array | None, fan_in: int) -> Memo:
+        """The output's mask, and the fan-in where the tangent kernel depends on it."""
+        if self.parameterization is Parameterization.NTK:
+            return mask, None
+        return mask, jnp.asarray(float(fan_in))
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        """The rule above, on a pair whose κ is already averaged over the fan-in."""
+        (mask1, fan_in), (mask2, _) = memo1, memo2
+        scale = cast(self.w_std, pair.nngp) ** 2
+        bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
+        if self.parameterization is Parameterization.NTK:
+            return pair.affine(scale=scale, lift=scale, bias=bias, masks=(mask1, mask2))
+        return pair.affine(
+            scale=scale,
+            lift=cast(fan_in, scale),
+            bias=bias,
+            ntk_bias=jnp.ones_like(scale),
+            masks=(mask1, mask2),
+        )
+
+
+def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization) -> Weights:
+    """Weights whose bias exists unless its standard deviation is exactly 0."""
+    number = isinstance(b_std, int | float | np.generic | np.ndarray)
+    biased = bool(b_std != 0) if number else b_std is not None
+    b_std = 0.0 if b_std is None else b_std
+    return Weights(w_std=w_std, b_std=b_std, parameterization=parameterization, biased=biased)
+
+
+class Dense(Layer):
+    """`y_a = (σ_w/√n) W x_a + σ_b b` at every position a.
+
+    κ ← σ_w² κ + σ_b²,  Θ ← κ_new + σ_w² Θ.
+    """
+
+    width: int = eqx.field(static=True)
+    weights: Weights
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        w_std: Any = 1.0,
+        b_std: Any = 0.0,
+        parameterization: Parameterization = Parameterization.NTK,
+    ):
+        """Fresh weights onto `width` channels; `b_std=0` means no bias."""
+        self.width = checked_width(width)
+        self.weights = make_weights(w_std, b_std, parameterization)
+
+    def outline(self, before: Outline) -> Outline:
+        return before.to(channels=self.width, gaussian=True, fresh=True, weighted=True)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        return self.weights.draw(key, (before.channels, self.width))
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        weight, bias = self.weights.scaled(params)
+        y = x @ weight
+        y = y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        return remask(y, mask), mask
+
+    def memo(self, example: Example) -> Memo:
+        return self.weights.memo(example.mask, example.outline.channels)
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return self.weights.cross(pair, memo1, memo2)
+
+    def features(self, example: Example) -> Array | None:
+        return affine_features(self.weights, example)
+
+
+def affine_features(weights: Weights, example: Example) -> Array | None:
+    """Feature rows of σ_w² κ + σ_b²: scaled rows, and one more column for the bias."""
+    rows = example.features
+    if rows is None:
+        return None
+    rows = rows * cast(weights.w_std, rows)
+    if not weights.biased:
+        return rows
+    column = example.ones(rows.dtype) * cast(weights.b_std, rows)
+    return jnp.concatenate([rows, column[..., None]], axis=-1)
+
+
+class Embedding(Layer):
+    """Integer tokens to i.i.d. Gaussian rows of a table: `y_a = σ E[token_a]`.
+
+    Tokens enter as one-hot vectors, κ_ab = 1 where the tokens agree; κ ← σ² κ, Θ ← κ_new.
+    """
+
+    width: int = eqx.field(static=True)
+    vocabulary: int = eqx.field(static=True)
+    std: Any
+
+    def __init__(self, width: int, *, vocabulary: int, std: Any = 1.0):
+        """A table of `vocabulary` rows and `width` columns."""
+        self.width = checked_width(width)
+        self.vocabulary = checked_width(vocabulary)
+        self.std = hyperparameter(std)
+
+    def takes_tokens(self) -> bool:
+        return True
+
+    def outline(self, before: Outline) -> Outline:
+        if before.channels != 0:
+            raise ShapeError(
+                "Embedding takes integer token ids of shape (N, positions…), as the first layer.",
+                got=f"an input with {before.channels} channels",
+                remedy="pass an integer array without a channel axis, or use Dense for vectors",
+            )
+        return before.to(channels=self.width, gaussian=True, fresh=True, weighted=True)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        return jax.random.normal(key, (self.vocabulary, self.width))
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        return remask(params[x] * cast(self.std, params), mask), mask
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        scale = cast(self.std, pair.nngp) ** 2
+        return pair.affine(scale=scale, lift=scale)

@@ -1,0 +1,101 @@
+"""Layer normalisation over channels, and dropout."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ..errors import WidelimitError
+from ..state import Example, Need, Outline, Pair
+from .base import Layer, Memo, cast, hyperparameter
+
+
+class LayerNorm(Layer):
+    """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
+
+    With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
+    κ_ab ← (κ_ab − m_a m'_b) / √((v_a+ε)(v'_b+ε)), and Θ_ab is divided by the same root. The mean
+    is zero for pre-activations; after an activation it is `E[φ(u)]`, for raw inputs the data's own.
+    """
+
+    need_own: ClassVar[Need] = Need.DIAGONAL
+
+    eps: Any
+
+    def __init__(self, *, eps: float = 1e-6):
+        """`eps` keeps constant channels finite."""
+        self.eps = hyperparameter(eps)
+
+    def outline(self, before: Outline) -> Outline:
+        return before
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + cast(self.eps, x)), mask
+
+    def memo(self, example: Example) -> Memo:
+        variance = example.variance()
+        if example.mean is not None:
+            variance = jnp.maximum(variance - example.mean**2, 0)
+        return example.mean, jax.lax.rsqrt(variance + cast(self.eps, variance))
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        (mean1, scale1), (mean2, scale2) = memo1, memo2
+        if mean1 is not None:
+            pair = pair.forced()
+            pair = pair.to(pair.nngp - pair.left(mean1) * pair.right(mean2), pair.ntk)
+        return pair.rows_scaled(scale1, scale2)
+
+    def features(self, example: Example) -> Array | None:
+        if example.features is None or example.mean is not None:
+            return None
+        return example.features * self.memo(example)[1][..., None]
+
+
+class Dropout(Layer):
+    """Keep each entry with probability `1 − rate`, scaled by 1/(1 − rate).
+
+    Masks are drawn anew for every input, position and channel, so only an example's covariance with
+    itself changes: κ_aa(x,x) ← κ_aa(x,x)/(1 − rate). The kernel of a pair, also of an input with
+    itself, is the covariance of two passes with independent masks. `apply` without a key leaves
+    inputs as they are (evaluation); with a key it drops entries (training).
+    """
+
+    rate: float = eqx.field(static=True)
+
+    def __init__(self, rate: float):
+        """`rate`: the probability of dropping an entry, at least 0 and below 1."""
+        if not 0 <= rate < 1:
+            raise WidelimitError(
+                "A dropout rate is a probability below 1.",
+                got=f"rate={rate!r}",
+                remedy="give a number with 0 ≤ rate < 1",
+            )
+        self.rate = float(rate)
+
+    def outline(self, before: Outline) -> Outline:
+        return before.to(gaussian=before.gaussian and self.rate == 0)
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        if key is None:
+            return x, mask
+        keep = jax.random.bernoulli(key, 1 - self.rate, x.shape)
+        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype)), mask
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return pair
+
+    def own(self, pair: Pair, memo: Memo) -> Pair:
+        grown = pair.diagonal().nngp / (1 - self.rate)
+        if not pair.full or pair.rank == 0:
+            return pair.to(grown.reshape(pair.nngp.shape), None)
+        forced = pair.forced()
+        square = forced.nngp.reshape(grown.size, grown.size)
+        square = jnp.fill_diagonal(square, grown.reshape(-1), inplace=False)
+        return pair.to(square.reshape(forced.nngp.shape), None)
+
+    def mean(self, example: Example, memo: Memo) -> Array | None:
+        return example.mean

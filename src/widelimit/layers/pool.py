@@ -1,0 +1,218 @@
+"""Layers that are linear over positions: pooling, selecting a position, flattening."""
+
+import math
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ..errors import ShapeError
+from ..state import Example, Need, Outline, Pair
+from .base import Layer, Memo
+from .windows import Axis, Padding, checked_padding, layout, slide, volume, window_mask
+
+
+class PositionMap(Layer):
+    """A linear map over positions, the same for every channel: `f ← L(x) f`, `κ ← L(x) κ L(x')ᵀ`.
+
+    A subclass says once what it does to (positions…, anything); the finite network, the kernels and
+    pending maps all use that.
+    """
+
+    @abstractmethod
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        """The map on an array with leading position axes."""
+
+    def need(self, out: Need) -> Need:
+        return Need.FULL
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        return self.mix(x, mask), None if mask is None else self.mask(mask)
+
+    def memo(self, example: Example) -> Memo:
+        return example.mask
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
+
+    def mean(self, example: Example, memo: Memo) -> Array | None:
+        mean = example.mean
+        return None if mean is None else self.mix(mean[..., None], example.mask)[..., 0]
+
+    def features(self, example: Example) -> Array | None:
+        rows = example.features
+        return None if rows is None else self.mix(rows, example.mask)
+
+
+class _Pool(PositionMap):
+    """Pooling over all positions, or over windows."""
+
+    window: int | tuple[int, ...] | None = eqx.field(static=True)
+    stride: int | tuple[int, ...] | None = eqx.field(static=True)
+    padding: Padding = eqx.field(static=True)
+
+    def __init__(
+        self,
+        window: int | tuple[int, ...] | None = None,
+        *,
+        stride: int | tuple[int, ...] | None = None,
+        padding: Padding | str = Padding.VALID,
+    ):
+        """Without a window: over all (real) positions. `stride` defaults to the window."""
+        self.window, self.stride = window, stride
+        self.padding = checked_padding(padding)
+        if self.padding is Padding.CIRCULAR:
+            raise ShapeError(
+                "Pooling windows do not wrap around.",
+                got="padding='circular'",
+                remedy="use padding='valid' or 'same'",
+            )
+
+    def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
+        """The windows on inputs with these positions."""
+        assert self.window is not None
+        stride = self.window if self.stride is None else self.stride
+        return layout(positions, self.window, stride, self.padding)
+
+    def outline(self, before: Outline) -> Outline:
+        if self.window is None:
+            _require_positions(before, type(self).__name__)
+            return before.to(positions=())
+        return before.to(positions=tuple(axis.out for axis in self.axes(before.positions)))
+
+    def mask(self, mask: Array) -> Array | None:
+        return None if self.window is None else window_mask(mask, self.axes(mask.shape))
+
+    def sums(self, f: Array, mask: Array | None) -> Array:
+        """Sum over real positions of every window."""
+        f = f if mask is None else f * mask[..., None].astype(f.dtype)
+        if self.window is None:
+            return jnp.sum(f, axis=tuple(range(f.ndim - 1)))
+        for dim, axis in enumerate(self.axes(f.shape[:-1])):
+            f = slide(f, axis, dim)
+        if mask is None:
+            return f
+        real = window_mask(mask, self.axes(mask.shape))
+        return f * real[..., None].astype(f.dtype)
+
+
+class SumPool(_Pool):
+    """Sum over the real positions of each window (by default: of everything)."""
+
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        return self.sums(f, mask)
+
+
+class MeanPool(_Pool):
+    """Average over the real positions of each window (by default: of everything)."""
+
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        if mask is None and (self.window is None or self.padding is Padding.VALID):
+            size = (
+                math.prod(f.shape[:-1]) if self.window is None else volume(self.axes(f.shape[:-1]))
+            )
+            return self.sums(f, None) * (1.0 / size)
+        present = jnp.ones((*f.shape[:-1], 1), f.dtype)
+        counts = self.sums(present, mask)
+        return self.sums(f, mask) / jnp.maximum(counts, 1)
+
+
+class Select(PositionMap):
+    """One position: the first, the last real one, or a given index (a class token, a read-out)."""
+
+    index: int | tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, index: int | tuple[int, ...] = 0):
+        """Negative indices count from the end of the real positions."""
+        self.index = index
+
+    def outline(self, before: Outline) -> Outline:
+        _require_positions(before, "Select")
+        self._indices(before.positions)
+        return before.to(positions=())
+
+    def _indices(self, positions: tuple[int, ...]) -> tuple[int, ...]:
+        index = (self.index,) if isinstance(self.index, int) else tuple(self.index)
+        if len(index) != len(positions) or any(
+            not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
+        ):
+            raise ShapeError(
+                "Select takes one index for each position axis, inside the axis.",
+                got=f"index {self.index!r} for positions of shape {positions}",
+                remedy="give an integer (sequences) or a tuple (images) within the shape",
+            )
+        return index
+
+    def mask(self, mask: Array) -> Array | None:
+        return None
+
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        index = self._indices(f.shape[:-1])
+        if mask is None or all(i >= 0 for i in index):
+            return f[index]
+        if len(index) > 1:
+            raise ShapeError(
+                "Counting from the end of the real positions is defined for sequences.",
+                got=f"index {self.index!r} with a mask over {len(index)} position axes",
+                remedy="select by non-negative indices",
+            )
+        last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
+        return jnp.take(f, last + 1 + index[0], axis=0)
+
+
+class Flatten(Layer):
+    """All positions and channels in one vector: κ ← (1/S) Σ_a κ_aa, the same for Θ.
+
+    Only equal positions matter, so the layers below cost `O(S)` per pair instead of `O(S²)`.
+    """
+
+    def outline(self, before: Outline) -> Outline:
+        size = math.prod(before.positions)
+        return before.to(
+            positions=(),
+            channels=before.channels * size,
+            gaussian=before.gaussian and size == 1,
+        )
+
+    def need(self, out: Need) -> Need:
+        return Need.DIAGONAL
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        return x.reshape(-1), None if mask is None else self.mask(mask)
+
+    def mask(self, mask: Array) -> Array | None:
+        raise ShapeError(
+            "Flatten gives every position its own weights, which has no meaning for variable lengths.",
+            got="a mask",
+            remedy="pool or select a position instead (MeanPool, Select), or pass no mask",
+        )
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        if pair.full and pair.rank:
+            forced = pair.forced()
+            if forced.nngp.shape[: pair.rank] != forced.nngp.shape[pair.rank :]:
+                self.mask(jnp.zeros(()))
+        flat = pair.diagonal()
+        axes = tuple(range(pair.rank))
+        averaged = flat.each(lambda kernel: jnp.mean(kernel, axis=axes) if axes else kernel)
+        return Pair(averaged.nngp, averaged.ntk, 0, True)
+
+    def mean(self, example: Example, memo: Memo) -> Array | None:
+        return None if example.mean is None else jnp.mean(example.mean)
+
+    def features(self, example: Example) -> Array | None:
+        rows = example.features
+        if rows is None:
+            return None
+        return rows.reshape(-1) / jnp.sqrt(jnp.asarray(math.prod(rows.shape[:-1]), rows.dtype))
+
+
+def _require_positions(before: Outline, name: str) -> None:
+    if not before.positions:
+        raise ShapeError(
+            f"{name} works over positions.",
+            got="an input without position axes, shape (N, channels)",
+            remedy="give inputs of shape (N, positions…, channels), or leave the layer out",
+        )

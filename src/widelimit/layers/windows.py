@@ -1,0 +1,144 @@
+"""Sliding windows over positions: the arithmetic shared by convolution and pooling.
+
+Output position `a` of one axis covers input positions `stride·a − before + offset` for
+`offset = 0 … window−1`. "Same" padding is fixed on the left, `before = (window−1)//2`, whatever the
+stride and the length, so that padding a sequence at the right changes nothing.
+"""
+
+import math
+from enum import Enum
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from ..errors import ShapeError
+
+
+class Padding(Enum):
+    """What a window sees beyond the edge."""
+
+    SAME = "same"  # zeros; output length ⌈length/stride⌉
+    VALID = "valid"  # nothing: windows lie inside
+    CIRCULAR = "circular"  # the other end
+
+
+def checked_padding(padding: "Padding | str") -> Padding:
+    """A `Padding`, also from its name."""
+    try:
+        return Padding(padding)
+    except ValueError:
+        raise ShapeError(
+            "Padding is one of 'same', 'valid' and 'circular'.",
+            got=repr(padding),
+            remedy="use one of these names, or widelimit.Padding",
+        ) from None
+
+
+def per_axis(value: int | tuple[int, ...], rank: int, name: str) -> tuple[int, ...]:
+    """One extent per position axis; a single integer serves for all."""
+    values = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(values) != rank or any(not isinstance(v, int) or v < 1 for v in values):
+        raise ShapeError(
+            f"'{name}' is a positive integer, or one for each position axis.",
+            got=f"{name}={value!r} for inputs with {rank} position axes",
+            remedy=f"give an integer, or a tuple of {rank}",
+        )
+    return values
+
+
+class Axis(NamedTuple):
+    """The window on one position axis of known length."""
+
+    window: int
+    stride: int
+    padding: Padding
+    length: int
+
+    @property
+    def out(self) -> int:
+        """Number of output positions."""
+        if self.padding is Padding.VALID:
+            return (self.length - self.window) // self.stride + 1
+        return -(-self.length // self.stride)
+
+    @property
+    def before(self) -> int:
+        """How many positions are padded on the left."""
+        return 0 if self.padding is Padding.VALID else (self.window - 1) // 2
+
+    @property
+    def after(self) -> int:
+        """How many positions are padded on the right."""
+        return max((self.out - 1) * self.stride + self.window - self.length - self.before, 0)
+
+    def checked(self) -> "Axis":
+        """Raise where no window fits."""
+        if self.out < 1:
+            raise ShapeError(
+                "With 'valid' padding the window must fit into the positions.",
+                got=f"a window of {self.window} on {self.length} positions",
+                remedy="use a smaller window, longer inputs, or padding='same'",
+            )
+        return self
+
+
+def layout(
+    positions: tuple[int, ...],
+    window: int | tuple[int, ...],
+    stride: int | tuple[int, ...],
+    padding: Padding,
+) -> tuple[Axis, ...]:
+    """The windows on every axis of `positions`."""
+    if not positions:
+        raise ShapeError(
+            "Convolution and pooling move over positions.",
+            got="an input without position axes, shape (N, channels)",
+            remedy="give inputs of shape (N, positions…, channels), or put the layer before Flatten",
+        )
+    windows = per_axis(window, len(positions), "window")
+    strides = per_axis(stride, len(positions), "stride")
+    return tuple(
+        Axis(w, s, padding, length).checked()
+        for w, s, length in zip(windows, strides, positions, strict=True)
+    )
+
+
+def slide(array: Array, axis: Axis, *dims: int) -> Array:
+    """Sum over the window's offsets, moved together along all of `dims`.
+
+    One dim: a sliding sum. Two dims (a position axis of either input): the sum
+    `Σ_o κ[s·a−p+o, s·b−p+o]` that a convolution makes of a covariance.
+    """
+    extents = [axis._replace(length=array.shape[d]) for d in dims]
+    widths = [(0, 0)] * array.ndim
+    for d, extent in zip(dims, extents, strict=True):
+        widths[d] = (extent.before, extent.after)
+    if any(pad != (0, 0) for pad in widths):
+        mode = "wrap" if axis.padding is Padding.CIRCULAR else "constant"
+        array = jnp.pad(array, widths, mode=mode)
+    total = None
+    for offset in range(axis.window):
+        index = [slice(None)] * array.ndim
+        for d, extent in zip(dims, extents, strict=True):
+            end = offset + (extent.out - 1) * axis.stride + 1
+            index[d] = slice(offset, end, axis.stride)
+        part = array[tuple(index)]
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool[Array, "*windows"]:
+    """Which windows are real: all of it (valid), or its centre (same)."""
+    if axes[0].padding is Padding.VALID:
+        counts = mask.astype(jnp.int32)
+        for dim, axis in enumerate(axes):
+            counts = slide(counts, axis, dim)
+        return counts == volume(axes)
+    return mask[tuple(slice(None, None, axis.stride) for axis in axes)]
+
+
+def volume(axes: tuple[Axis, ...]) -> int:
+    """How many positions a window covers."""
+    return math.prod(axis.window for axis in axes)

@@ -1,0 +1,175 @@
+"""The three readings of a network, as functions: draw and run it, or take its kernels."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from .errors import ShapeError
+from .inputs import Data, Inputs, as_inputs
+from .kernels import Encoding, Kernels, Plan, cross_tile, encode_block, precision, tiles
+from .layers.base import Layer, Params
+from .progress import Callback, Progress
+from .state import Outline
+
+_DEFAULT_MEMORY = 2**30
+
+Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
+
+
+def outline_of(net: Layer, shape: tuple[int, ...]) -> Outline:
+    """The outline of one example of this shape."""
+    shape = tuple(int(extent) for extent in shape)
+    if net.takes_tokens():
+        return Outline(shape, 0)
+    if not shape:
+        raise ShapeError(
+            "The shape of one example is (positions…, channels).",
+            got="()",
+            remedy="pass x.shape[1:]",
+        )
+    return Outline(shape[:-1], shape[-1])
+
+
+def init(net: Layer, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
+    """Draw the parameters of the finite network for examples of this shape."""
+    before = outline_of(net, shape)
+    net.outline(before)
+    return net.init_params(key, before)
+
+
+def apply(
+    net: Layer, params: Params, x: Any, mask: Any = None, *, key: Key[Array, ""] | None = None
+) -> Array:
+    """Run the finite network on a batch (N, positions…, channels)."""
+    if isinstance(x, list):
+        batch = as_inputs(x, mask, tokens=net.takes_tokens())
+        x, mask = batch.x, batch.mask
+    x = jnp.asarray(x)
+    x = x if net.takes_tokens() or jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+    if mask is not None:
+        mask = jnp.asarray(mask)
+        x = jnp.where(mask if net.takes_tokens() else mask[..., None], x, jnp.zeros((), x.dtype))
+    keys = None if key is None else jax.random.split(key, x.shape[0])
+    return jax.vmap(lambda a, m, k: net.forward(params, a, m, k)[0])(x, mask, keys)
+
+
+def kernel(
+    net: Layer,
+    x1: Data,
+    x2: Data | None = None,
+    *,
+    mask1: Any = None,
+    mask2: Any = None,
+    ntk: bool = True,
+    dtype: Any = None,
+    memory: int = _DEFAULT_MEMORY,
+    progress: bool | Callback | None = None,
+    out: tuple[np.ndarray, np.ndarray | None] | None = None,
+    sink: Sink | None = None,
+) -> Kernels:
+    """NNGP and tangent kernels of all pairs; see `Layer.kernel`."""
+    tokens = net.takes_tokens()
+    rows = as_inputs(x1, mask1, tokens=tokens, dtype=dtype, name="x1")
+    columns = None
+    if x2 is not None:
+        columns = as_inputs(x2, mask2, tokens=tokens, dtype=dtype, name="x2")
+        rows, columns = _agreed(rows, columns)
+    elif mask2 is not None:
+        raise ShapeError(
+            "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or only mask1"
+        )
+    if rows.traced or (columns is not None and columns.traced) or _traced(net):
+        return _traced_kernel(net, rows, columns, ntk)
+    dtype = (dtype or np.float32) if tokens else rows.x.dtype
+    shape = _result_shape(net, rows, columns)
+    if out is not None:
+        _checked_out(out, shape, ntk)
+    bar = Progress.make(progress, "kernel")
+    with precision(dtype):
+        walk = tiles(net, rows, columns, dtype=dtype, with_ntk=ntk, memory=memory, progress=bar)
+        if sink is not None:
+            for tile in walk:
+                sink(*tile)
+            return Kernels(None, None)
+        return _assembled(walk, rows, columns, shape, ntk, out)
+
+
+def _agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
+    """Two batches that can meet: equal channels, equally many position axes, one dtype."""
+    one, two = rows.outline, columns.outline
+    if one.channels != two.channels or len(one.positions) != len(two.positions):
+        raise ShapeError(
+            "x1 and x2 have the same channels and the same number of position axes.",
+            got=f"x1 of shape {tuple(rows.x.shape)} and x2 of shape {tuple(columns.x.shape)}",
+            remedy="bring both to the shape (N, positions…, channels) of the network's input",
+        )
+    if not rows.tokens and rows.x.dtype != columns.x.dtype:
+        dtype = np.result_type(rows.x.dtype, columns.x.dtype)
+        rows, columns = (
+            side._replace(x=side.x.astype(dtype)) if side.x.dtype != dtype else side
+            for side in (rows, columns)
+        )
+    return rows, columns
+
+
+def _traced(net: Layer) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(net))
+
+
+def _traced_kernel(net: Layer, rows: Inputs, columns: Inputs | None, ntk: bool) -> Kernels:
+    """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
+    outline = rows.outline
+    one = encode_block(net, jnp.asarray(rows.x), rows.mask, outline)
+    two = one
+    if columns is not None:
+        two = encode_block(net, jnp.asarray(columns.x), columns.mask, columns.outline)
+
+    def row(encoding: Encoding):
+        single = jax.tree.map(lambda leaf: leaf[None], encoding)
+        nngp, theta, _ = cross_tile(net, single, two, outline, with_ntk=ntk)
+        return nngp[0], None if theta is None else theta[0]
+
+    plan = Plan.make(net, [rows] if columns is None else [rows, columns], one.x.dtype, 2**30)
+    nngp, theta = jax.lax.map(jax.checkpoint(row), one, batch_size=plan.tile)
+    return Kernels(nngp, theta)
+
+
+def _assembled(
+    walk: Any, rows: Inputs, columns: Inputs | None, shape: tuple[int, ...], ntk: bool, out: Any
+) -> Kernels:
+    """The whole matrices from their tiles; a symmetric one from its upper half."""
+    arrays = None if out is None else (out[0], out[1] if ntk else None)
+    for span1, span2, nngp, theta in walk:
+        if arrays is None:
+            arrays = (np.empty(shape, nngp.dtype), np.empty(shape, nngp.dtype) if ntk else None)
+        for target, tile in zip(arrays, (nngp, theta), strict=True):
+            if target is None or tile is None:
+                continue
+            target[span1, span2] = tile
+            if columns is None and span1 != span2:
+                half = (tile.ndim - 2) // 2
+                swap = (1, 0, *range(2 + half, tile.ndim), *range(2, 2 + half))
+                target[span2, span1] = np.transpose(tile, swap)
+    assert arrays is not None
+    return Kernels(*arrays)
+
+
+def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int, ...]:
+    other = rows if columns is None else columns
+    ends = [net.outline(side.outline).positions for side in (rows, other)]
+    return (rows.size, other.size, *ends[0], *ends[1])
+
+
+def _checked_out(out: Any, shape: tuple[int, ...], ntk: bool) -> None:
+    arrays = (out[0], out[1]) if ntk else (out[0],)
+    for array in arrays:
+        if array is None or tuple(array.shape) != shape:
+            raise ShapeError(
+                "Output arrays have the shape of the result.",
+                got=f"{None if array is None else tuple(array.shape)}",
+                remedy=f"allocate arrays (or memory maps) of shape {shape} as out=(nngp, ntk)",
+            )

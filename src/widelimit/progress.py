@@ -1,0 +1,48 @@
+"""Progress of long work: a bar on a terminal, silence everywhere else."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Callback = Callable[[int, int], None]
+
+
+class Progress:
+    """Counts steps done; shows them on a terminal, or tells a callback `(done, total)`."""
+
+    def __init__(self, label: str, callback: Callback | None = None):
+        """Without a callback, a bar is drawn on standard error if that is a terminal."""
+        self.label, self.callback = label, callback
+
+    @classmethod
+    def make(cls, wanted: "bool | Callback | None", label: str) -> "Progress | None":
+        """From a user's `progress=` argument; None shows a bar on a terminal only."""
+        if wanted is False:
+            return None
+        if callable(wanted):
+            return cls(label, wanted)
+        return cls(label) if wanted or sys.stderr.isatty() else None
+
+    def track(self, steps: Sequence[T]) -> Iterator[T]:
+        """Yield the steps, reporting after each."""
+        begin = time.monotonic()
+        last = begin
+        for done, step in enumerate(steps):
+            yield step
+            now = time.monotonic()
+            if self.callback is not None:
+                self.callback(done + 1, len(steps))
+            elif now - begin > 1 and (now - last > 0.2 or done + 1 == len(steps)):
+                self._draw(done + 1, len(steps), now - begin)
+                last = now
+
+    def _draw(self, done: int, total: int, seconds: float) -> None:
+        filled = round(30 * done / total)
+        left = seconds / done * (total - done)
+        bar = "█" * filled + "·" * (30 - filled)
+        end = "\n" if done == total else ""
+        line = f"\r{self.label} {bar} {done}/{total}, {left:.0f} s left "
+        print(line, end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,365 @@
+"""What flows through an infinitely wide network: one example's covariance, one pair's kernels.
+
+Two small immutable states carry the whole computation:
+
+- `Example` – what a layer knows about *one* input while it is being encoded: its own covariance
+  `κ(x, x)`, the mean over channels, which positions are real.
+- `Pair` – the covariance `κ(x, x')` and tangent kernel `Θ(x, x')` of *two* inputs. Linear maps over
+  positions (attention weights, pooling) are kept beside the kernels and applied only when someone
+  needs the numbers, so that attention followed by pooling costs `O(S²)` instead of `O(S³)`.
+"""
+
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+# Beyond this many pending maps, applying them all costs more than applying them early.
+_MOST_TERMS = 2
+
+
+class Need(IntEnum):
+    """How much of a covariance over positions somebody downstream will look at."""
+
+    NONE = 0
+    DIAGONAL = 1
+    FULL = 2
+
+
+class Outline(eqx.Module):
+    """What is known about a layer's input before any number is: a shape and three facts."""
+
+    positions: tuple[int, ...] = eqx.field(static=True)
+    channels: int = eqx.field(static=True)
+    # In the limit, channels are i.i.d. zero-mean Gaussians (a pre-activation).
+    gaussian: bool = eqx.field(static=True, default=False)
+    # Linear in weights drawn since the last branching: uncorrelated with the branch's input.
+    fresh: bool = eqx.field(static=True, default=False)
+    # Some weights were drawn since the last branching: independent of the branch's input.
+    weighted: bool = eqx.field(static=True, default=False)
+
+    def to(self, **changes: Any) -> "Outline":
+        """A copy with the given fields changed."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Outline(**(fields | changes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example: positions, then channels."""
+        return (*self.positions, self.channels)
+
+
+class Term(eqx.Module):
+    """One pending map: contributes `nngp·LκRᵀ` to κ and `ntk·LΘRᵀ + lift·LκRᵀ` to Θ.
+
+    `left` and `right` have axes (positions…, flattened base positions); None is the identity.
+    """
+
+    left: Array | None
+    right: Array | None
+    nngp: Float[Array, ""]
+    ntk: Float[Array, ""]
+    lift: Float[Array, ""]
+
+
+class Bias(eqx.Module):
+    """A pending rank-one term: `nngp·l rᵀ` in κ and `ntk·l rᵀ` in Θ (l, r over positions)."""
+
+    left: Array
+    right: Array
+    nngp: Float[Array, ""]
+    ntk: Float[Array, ""]
+
+
+def _mix_left(mix: Callable[[Array], Array], kernel: Array, rank: int) -> Array:
+    """Apply a position-linear map to the first `rank` axes of (positions…, positions'…)."""
+    rest = kernel.shape[rank:]
+    mixed = mix(kernel.reshape(*kernel.shape[:rank], -1))
+    return mixed.reshape(*mixed.shape[:-1], *rest)
+
+
+def _mix_right(mix: Callable[[Array], Array], kernel: Array, rank: int) -> Array:
+    """Apply a position-linear map to the last `rank` axes of (positions…, positions'…)."""
+    lead = kernel.shape[: kernel.ndim - rank]
+    rows = kernel.reshape(-1, *kernel.shape[kernel.ndim - rank :])
+    mixed = jax.vmap(lambda row: mix(row[..., None])[..., 0])(rows)
+    return mixed.reshape(*lead, *mixed.shape[1:])
+
+
+class Pair(eqx.Module):
+    """Kernels of one pair of inputs at one layer.
+
+    Layout: `full` arrays have axes (positions…, positions'…); otherwise only equal positions are
+    kept, axes (positions…). `rank` counts the position axes of one input *after* pending maps.
+    """
+
+    nngp: Array
+    ntk: Array | None
+    rank: int = eqx.field(static=True)
+    full: bool = eqx.field(static=True)
+    terms: tuple[Term, ...] | None = None
+    biases: tuple[Bias, ...] = ()
+
+    def to(self, nngp: Array, ntk: Array | None) -> "Pair":
+        """Plain kernels in the same layout."""
+        return Pair(nngp, ntk, self.rank, self.full)
+
+    def left(self, value: Array) -> Array:
+        """Per-position values (positions…, extra…) of the first input, shaped to meet the kernel."""
+        if not self.full:
+            return value
+        lead, extra = value.shape[: self.rank], value.shape[self.rank :]
+        return value.reshape(*lead, *(1,) * self.rank, *extra)
+
+    def right(self, value: Array) -> Array:
+        """Per-position values (positions…, extra…) of the second input, shaped to meet the kernel."""
+        return value.reshape(*(1,) * self.rank, *value.shape) if self.full else value
+
+    def each(self, function: Callable[[Array], Array]) -> "Pair":
+        """The same linear function on κ and on Θ."""
+        pair = self.forced()
+        return pair.to(function(pair.nngp), None if pair.ntk is None else function(pair.ntk))
+
+    def masked(self, mask1: Array | None, mask2: Array | None) -> "Pair":
+        """Zero the rows and columns of positions that are not real."""
+        if mask1 is None and mask2 is None:
+            return self
+        dtype = self.nngp.dtype
+
+        def keep(kernel: Array) -> Array:
+            for mask, place in ((mask1, self.left), (mask2, self.right)):
+                if mask is not None:
+                    kernel = kernel * place(mask.astype(dtype))
+            return kernel
+
+        return self.each(keep)
+
+    def affine(
+        self,
+        *,
+        scale: Array,
+        lift: Array,
+        bias: Array | None = None,
+        ntk_bias: Array | None = None,
+        masks: tuple[Array | None, Array | None] = (None, None),
+    ) -> "Pair":
+        """κ ← scale·κ + bias·1 and Θ ← scale·Θ + lift·κ + ntk_bias·1, with 1 at real positions."""
+        if self.terms is not None:
+            terms = tuple(
+                Term(t.left, t.right, scale * t.nngp, scale * t.ntk, scale * t.lift + lift * t.nngp)
+                for t in self.terms
+            )
+            biases = tuple(
+                Bias(b.left, b.right, scale * b.nngp, scale * b.ntk + lift * b.nngp)
+                for b in self.biases
+            )
+            if bias is not None:
+                ones = self._ones(masks)
+                biases = (*biases, Bias(*ones, bias, bias if ntk_bias is None else ntk_bias))
+            return Pair(self.nngp, self.ntk, self.rank, self.full, terms, biases)
+        nngp = scale * self.nngp
+        ntk = None if self.ntk is None else scale * self.ntk + lift * self.nngp
+        if bias is None:
+            return self.to(nngp, ntk)
+        nngp = nngp + bias
+        ntk = None if ntk is None else ntk + (bias if ntk_bias is None else ntk_bias)
+        return self.to(nngp, ntk).masked(*masks)
+
+    def _ones(self, masks: tuple[Array | None, Array | None]) -> tuple[Array, Array]:
+        """1 at the real positions of either input, in the shape after pending maps."""
+        one, two = (
+            jnp.ones(shape, self.nngp.dtype) if mask is None else mask.astype(self.nngp.dtype)
+            for mask, shape in zip(masks, self._shapes(), strict=True)
+        )
+        return one, two
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Position axes of the two inputs after pending maps."""
+        assert self.terms is not None
+        base, first = self.nngp.ndim // 2, self.terms[0]
+        return (
+            self.nngp.shape[:base] if first.left is None else first.left.shape[:-1],
+            self.nngp.shape[base:] if first.right is None else first.right.shape[:-1],
+        )
+
+    def rows_scaled(self, left: Array, right: Array) -> "Pair":
+        """κ_ab ← left_a κ_ab right_b and the same for Θ."""
+        if self.terms is not None and all(t.left is not None for t in self.terms):
+            return self.mixed(lambda f: f * left[..., None], lambda f: f * right[..., None])
+        return self.each(lambda kernel: kernel * self.left(left) * self.right(right))
+
+    def mixed(self, left: Callable[[Array], Array], right: Callable[[Array], Array]) -> "Pair":
+        """κ ← L κ Rᵀ for position-linear maps given as functions of (positions…, anything)."""
+        if self.terms is None:
+            pair = self
+
+            def both(kernel: Array) -> Array:
+                moved = _mix_left(left, kernel, self.rank)
+                return _mix_right(right, moved, self.rank)
+
+            nngp = both(pair.nngp)
+            ntk = None if pair.ntk is None else both(pair.ntk)
+            return Pair(nngp, ntk, nngp.ndim // 2, True)
+        base = self.nngp.ndim // 2
+        shape1, shape2 = self.nngp.shape[:base], self.nngp.shape[base:]
+        terms = tuple(
+            Term(
+                left(_identity_map(shape1, self.nngp.dtype) if t.left is None else t.left),
+                right(_identity_map(shape2, self.nngp.dtype) if t.right is None else t.right),
+                t.nngp,
+                t.ntk,
+                t.lift,
+            )
+            for t in self.terms
+        )
+        biases = tuple(
+            Bias(left(b.left[..., None])[..., 0], right(b.right[..., None])[..., 0], b.nngp, b.ntk)
+            for b in self.biases
+        )
+        assert terms[0].left is not None
+        return Pair(self.nngp, self.ntk, terms[0].left.ndim - 1, True, terms, biases)
+
+    def lazily_mixed(
+        self, left: Callable[[Array], Array], right: Callable[[Array], Array]
+    ) -> "Pair":
+        """Like `mixed`, but kept pending: worth it for maps that are dense over positions."""
+        pair = self
+        if pair.terms is None or len(pair.terms) >= _MOST_TERMS:
+            pair = pair.forced()
+            one, zero = jnp.ones((), pair.nngp.dtype), jnp.zeros((), pair.nngp.dtype)
+            identity = Term(None, None, one, one, zero)
+            pair = Pair(pair.nngp, pair.ntk, pair.rank, True, (identity,))
+        return pair.mixed(left, right)
+
+    def forced(self) -> "Pair":
+        """Apply whatever is pending: the kernels as plain arrays."""
+        if self.terms is None:
+            return self
+        base = self.nngp.ndim // 2
+        size1 = math.prod(self.nngp.shape[:base])
+        flat = self.nngp.reshape(size1, -1)
+        flat_ntk = None if self.ntk is None else self.ntk.reshape(size1, -1)
+        nngp = ntk = None
+        for t in self.terms:
+            moved = _sandwich(t.left, flat, t.right)
+            nngp = _plus(nngp, t.nngp * moved)
+            if flat_ntk is not None:
+                moved_ntk = _sandwich(t.left, flat_ntk, t.right)
+                ntk = _plus(ntk, t.ntk * moved_ntk + t.lift * moved)
+        for b in self.biases:
+            plane = b.left.reshape(-1, 1) * b.right.reshape(1, -1)
+            nngp = _plus(nngp, b.nngp * plane)
+            if ntk is not None:
+                ntk = ntk + b.ntk * plane
+        shape1, shape2 = self._shapes()
+        shape = (*shape1, *shape2)
+        assert nngp is not None
+        return self.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+
+    def diagonal(self) -> "Pair":
+        """Only equal positions of the two inputs."""
+        if not self.full or self.rank == 0:
+            return Pair(self.forced().nngp, self.forced().ntk, self.rank, False)
+        pair = self.forced()
+        rank, shape = self.rank, pair.nngp.shape[: self.rank]
+
+        def pick(kernel: Array) -> Array:
+            return jnp.diagonal(kernel.reshape(math.prod(shape), -1)).reshape(shape)
+
+        return Pair(pick(pair.nngp), None if pair.ntk is None else pick(pair.ntk), rank, False)
+
+
+def total(pairs: list[Pair], weights: list[Array]) -> Pair:
+    """Σ weight·pair. Branches that only hold pending maps of one kernel stay pending."""
+    base = pairs[0].nngp
+    if all(p.nngp is base and p.full for p in pairs) and any(p.terms is not None for p in pairs):
+        one, zero = jnp.ones((), base.dtype), jnp.zeros((), base.dtype)
+        terms: list[Term] = []
+        biases: list[Bias] = []
+        for pair, w in zip(pairs, weights, strict=True):
+            for t in pair.terms or (Term(None, None, one, one, zero),):
+                terms.append(Term(t.left, t.right, w * t.nngp, w * t.ntk, w * t.lift))
+            biases += [Bias(b.left, b.right, w * b.nngp, w * b.ntk) for b in pair.biases]
+        shapes_agree = len({t.left.shape for t in terms if t.left is not None}) <= 1
+        if shapes_agree:
+            return Pair(base, pairs[0].ntk, pairs[0].rank, True, tuple(terms), tuple(biases))
+    plain = [pair.forced() for pair in pairs]
+    nngp = sum(
+        (w * p.nngp for p, w in zip(plain[1:], weights[1:], strict=True)),
+        weights[0] * plain[0].nngp,
+    )
+    ntk = None
+    if plain[0].ntk is not None:
+        ntk = sum(
+            (w * p.ntk for p, w in zip(plain[1:], weights[1:], strict=True)),
+            weights[0] * plain[0].ntk,
+        )
+    return plain[0].to(nngp, ntk)
+
+
+def _identity_map(positions: tuple[int, ...], dtype: Any) -> Array:
+    return jnp.eye(math.prod(positions), dtype=dtype).reshape(*positions, math.prod(positions))
+
+
+def _sandwich(left: Array | None, kernel: Array, right: Array | None) -> Array:
+    """L κ Rᵀ, the smaller side first."""
+    if left is not None:
+        left = left.reshape(-1, left.shape[-1])
+    if right is not None:
+        right = right.reshape(-1, right.shape[-1])
+    if left is not None and right is not None and left.shape[0] > right.shape[0]:
+        return left @ (kernel @ right.T)
+    kernel = kernel if left is None else left @ kernel
+    return kernel if right is None else kernel @ right.T
+
+
+def _plus(accumulated: Array | None, term: Array) -> Array:
+    return term if accumulated is None else accumulated + term
+
+
+class Example(eqx.Module):
+    """One input on its way through the encode phase."""
+
+    nngp: Array | None  # (positions…, positions…), (positions…), or None, as the plan needs
+    mean: Float[Array, "*positions"] | None  # over channels; None where it is zero
+    mask: Bool[Array, "*positions"] | None
+    # Rows φ_a with κ_ab = φ_a·φ'_b exactly for all inputs, while such rows of fixed size exist.
+    features: Float[Array, "*positions rank"] | None
+    # Kernels with the landmark inputs (leading axis), where a sampled layer ahead needs them.
+    landmarks: Pair | None
+    full: bool = eqx.field(static=True)
+    outline: Outline
+
+    @property
+    def rank(self) -> int:
+        """How many position axes there are."""
+        return len(self.outline.positions)
+
+    def pair(self) -> Pair:
+        """This example with itself."""
+        assert self.nngp is not None
+        return Pair(self.nngp, None, self.rank, self.full)
+
+    def variance(self) -> Float[Array, "*positions"]:
+        """κ_aa(x, x)."""
+        return self.pair().diagonal().nngp
+
+    def ones(self, dtype: Any) -> Float[Array, "*positions"]:
+        """1 at real positions, 0 at padding."""
+        if self.mask is None:
+            return jnp.ones(self.outline.positions, dtype)
+        return self.mask.astype(dtype)
+
+    def trimmed(self, need: Need) -> "Example":
+        """Without the part of the covariance that nobody will look at."""
+        if self.nngp is None or need is Need.FULL or (need is Need.DIAGONAL and not self.full):
+            return self
+        nngp = None if need is Need.NONE else self.variance()
+        return Example(
+            nngp, self.mean, self.mask, self.features, self.landmarks, False, self.outline
+        )
