@@ -1,0 +1,150 @@
+"""Whether probabilities mean what they say: reliability, expected calibration error, a picture."""
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+from scipy.stats import norm
+
+from widelimit.errors import MissingExtraError, NumericalError
+from widelimit.inference import checks
+from widelimit.inference.classify import class_columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Binning(enum.Enum):
+    """How predictions are grouped by their confidence."""
+
+    EQUAL_WIDTH = "equal width"
+    EQUAL_COUNT = "equal count"
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Predictions grouped by confidence, the probability of the most likely class.
+
+    All arrays have one entry per non-empty group; `confidence` and `accuracy` are group means.
+    """
+
+    lower: Float[np.ndarray, " groups"]
+    upper: Float[np.ndarray, " groups"]
+    count: Int[np.ndarray, " groups"]
+    confidence: Float[np.ndarray, " groups"]
+    accuracy: Float[np.ndarray, " groups"]
+
+    @property
+    def expected_error(self) -> float:
+        """Expected calibration error `Σ_g (n_g/n) |accuracy_g − confidence_g|`."""
+        gap = np.abs(self.accuracy - self.confidence)
+        return float(np.sum(self.count * gap) / self.count.sum())
+
+    @property
+    def largest_error(self) -> float:
+        """The largest `|accuracy_g − confidence_g|` of any group."""
+        return float(np.max(np.abs(self.accuracy - self.confidence)))
+
+    def accuracy_interval(
+        self, level: float = 0.9
+    ) -> tuple[Float[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
+        """Wilson's interval for each group's accuracy: what its count allows to say."""
+        z2 = float(norm.ppf(0.5 + level / 2.0)) ** 2
+        centre = (self.accuracy + z2 / (2 * self.count)) / (1 + z2 / self.count)
+        inner = self.accuracy * (1 - self.accuracy) / self.count + z2 / (4 * self.count**2)
+        half = np.sqrt(z2 * inner) / (1 + z2 / self.count)
+        return centre - half, centre + half
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Accuracy against confidence, with 90 % intervals and the share of each group."""
+        if ax is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as missing:
+                raise MissingExtraError("matplotlib", "plots") from missing
+            ax = pyplot.figure(figsize=(4.5, 4.5), layout="constrained").add_subplot()
+        share = self.count / self.count.sum()
+        ax.bar(
+            self.lower,
+            share,
+            width=self.upper - self.lower,
+            align="edge",
+            color="0.88",
+            edgecolor="white",
+            label="share of predictions",
+        )
+        ax.plot([0, 1], [0, 1], color="0.45", linestyle="--", linewidth=1, label="perfect")
+        low, high = self.accuracy_interval()
+        ax.errorbar(
+            self.confidence,
+            self.accuracy,
+            yerr=np.maximum([self.accuracy - low, high - self.accuracy], 0.0),
+            fmt="o",
+            markersize=4.5,
+            capsize=2,
+            color="tab:blue",
+            label="accuracy, 90 % interval",
+        )
+        ax.set(
+            xlim=(0, 1),
+            ylim=(0, 1.02),
+            xlabel="confidence of the predicted class",
+            ylabel="fraction that is correct",
+            title=f"expected calibration error {self.expected_error:.3f}",
+        )
+        ax.set_aspect("equal")
+        ax.legend(loc="upper left", frameon=False)
+        return ax
+
+
+def reliability(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    groups: int = 15,
+    binning: Binning = Binning.EQUAL_WIDTH,
+) -> Reliability:
+    """Group predictions (n, classes) by confidence and compare with the true column numbers."""
+    table = checks.matrix(probabilities, "The probabilities").astype(np.float64)
+    if table.min() < 0 or not np.allclose(table.sum(axis=1), 1.0, atol=1e-4):
+        raise NumericalError(
+            "Each row of the probabilities must be a distribution over the classes.",
+            got=f"row sums from {table.sum(axis=1).min():.3g} to {table.sum(axis=1).max():.3g}",
+            remedy="pass the output of predict_proba or Temperature.probabilities",
+        )
+    if groups < 1:
+        raise NumericalError(
+            "Predictions must be put into at least one group.",
+            got=f"groups={groups}",
+            remedy="pass a positive number, such as 15",
+        )
+    truth = class_columns(labels, *table.shape)
+    confidence = table.max(axis=1)
+    correct = (table.argmax(axis=1) == truth).astype(np.float64)
+    edges = np.linspace(0.0, 1.0, groups + 1)
+    if binning is Binning.EQUAL_COUNT:
+        edges = np.quantile(confidence, edges)
+    group = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, groups - 1)
+    count = np.bincount(group, minlength=groups)
+    used = count > 0
+    return Reliability(
+        lower=edges[:-1][used],
+        upper=edges[1:][used],
+        count=count[used],
+        confidence=np.bincount(group, confidence, groups)[used] / count[used],
+        accuracy=np.bincount(group, correct, groups)[used] / count[used],
+    )
+
+
+def expected_calibration_error(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    groups: int = 15,
+    binning: Binning = Binning.EQUAL_WIDTH,
+) -> float:
+    """`Σ_g (n_g/n) |accuracy_g − confidence_g|` over groups of similar confidence."""
+    return reliability(probabilities, labels, groups=groups, binning=binning).expected_error

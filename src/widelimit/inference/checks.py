@@ -1,0 +1,145 @@
+"""What the inference functions require of the arrays they are given, checked once, at the door."""
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from widelimit.errors import NumericalError, ShapeError
+
+ROWS_PER_BLOCK = 1024
+
+
+def rounding_unit(values: np.ndarray) -> float:
+    """Machine epsilon of the precision `values` were computed in.
+
+    A float64 array whose numbers all fit in float32 is taken for what it is, a widened float32
+    result; the short floats (float16, bfloat16) count as float32.
+    """
+    if values.dtype == np.float64:
+        sample = values[:64]
+        # Overflow to infinity on the way to float32 only means that the numbers do not fit.
+        with np.errstate(over="ignore"):
+            widened = np.array_equal(sample, sample.astype(np.float32))
+        return float(np.finfo(np.float32 if widened else np.float64).eps)
+    return float(np.finfo(np.float64 if values.dtype.kind in "iu" else np.float32).eps)
+
+
+def real_array(values: ArrayLike, name: str) -> np.ndarray:
+    """`values` as a NumPy array of finite real numbers, in the precision they came in."""
+    array = np.asarray(values)
+    if array.dtype == bool or array.dtype.kind in "cOSUM":
+        raise NumericalError(
+            f"{name} must hold real numbers.",
+            got=f"an array of dtype {array.dtype}",
+            remedy="convert it to float32 or float64 first",
+        )
+    if array.dtype.kind not in "iuf":  # bfloat16 and relatives, which NumPy only half knows
+        array = array.astype(np.float32)
+    for start in range(0, len(array) if array.ndim else 0, ROWS_PER_BLOCK):
+        finite = np.isfinite(array[start : start + ROWS_PER_BLOCK])
+        if not finite.all():
+            row = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+            raise NumericalError(
+                f"{name} must be finite.",
+                got=f"NaN or infinity, first in row {row}",
+                remedy="remove or impute those entries; a NaN in a kernel often starts as a NaN, "
+                "an all-zero or an overflowing input",
+            )
+    return array
+
+
+def matrix(
+    values: ArrayLike, name: str, *, rows: int | None = None, columns: int | None = None
+) -> Float[np.ndarray, "rows columns"]:
+    """A finite two-dimensional array with the expected number of rows and columns."""
+    array = real_array(values, name)
+    wanted = tuple("any number" if size is None else str(size) for size in (rows, columns))
+    fits = array.ndim == 2 and all(
+        size is None or size == actual
+        for size, actual in zip((rows, columns), array.shape, strict=True)
+    )
+    if not fits or 0 in array.shape:
+        raise ShapeError(
+            f"{name} must be a matrix with rows: {wanted[0]}, columns: {wanted[1]}, none empty.",
+            got=f"shape {array.shape}",
+            remedy="pool or flatten positions before the readout, and pass (test, train) blocks "
+            "with test examples as rows",
+        )
+    return array
+
+
+def square(values: ArrayLike, name: str) -> Float[np.ndarray, "n n"]:
+    """A finite, non-empty square matrix, symmetric up to the rounding of its precision."""
+    array = matrix(values, name)
+    if array.shape[0] != array.shape[1]:
+        raise ShapeError(
+            f"{name} must be square.",
+            got=f"shape {array.shape}",
+            remedy="pass the kernel of a set of examples with itself",
+        )
+    scale = float(np.abs(np.diagonal(array)).max())
+    tolerance = np.sqrt(rounding_unit(array)) * scale
+    for start in range(0, len(array), ROWS_PER_BLOCK):
+        rows = slice(start, start + ROWS_PER_BLOCK)
+        gap = np.abs(array[rows, start:] - array[start:, rows].T)
+        if gap.max() > tolerance:
+            i, j = np.unravel_index(int(gap.argmax()), gap.shape)
+            raise NumericalError(
+                f"{name} must be symmetric.",
+                got=f"entries ({start + i}, {start + j}) and ({start + j}, {start + i}) differ by "
+                f"{gap.max():.3g}, with a largest diagonal entry of {scale:.3g}",
+                remedy="compute it from one set of examples in one call, or pass (K + K.T) / 2 "
+                "if the difference is only noise",
+            )
+    return array
+
+
+def targets(values: ArrayLike, rows: int) -> tuple[Float[np.ndarray, "rows outputs"], bool]:
+    """Targets as float64 (rows, outputs), and whether they came as a plain vector."""
+    array = real_array(values, "The targets")
+    if array.ndim not in (1, 2) or array.shape[0] != rows or 0 in array.shape:
+        raise ShapeError(
+            f"The targets must have shape ({rows},) or ({rows}, outputs), one row per example.",
+            got=f"shape {array.shape}",
+            remedy="pass one row of targets per training example",
+        )
+    vector = array.ndim == 1
+    return np.array(array.reshape(rows, -1), dtype=np.float64), vector
+
+
+def variances(values: ArrayLike, name: str, rows: int) -> Float[np.ndarray, " rows"]:
+    """Non-negative float64 numbers, one per example, from a scalar or a vector."""
+    array = real_array(np.atleast_1d(np.asarray(values)), name)
+    if array.ndim != 1 or array.shape[0] not in (1, rows):
+        raise ShapeError(
+            f"{name} must be one variance or {rows} variances, one per example.",
+            got=f"shape {array.shape}",
+            remedy="pass a number, or a vector with one entry per example",
+        )
+    if array.min() < 0:
+        raise NumericalError(
+            f"{name} cannot be negative.",
+            got=f"{array.min():.3g}",
+            remedy="pass variances (squares of standard deviations), zero or larger",
+        )
+    return np.array(np.broadcast_to(array.astype(np.float64), (rows,)))
+
+
+def variances_from_difference(
+    values: np.ndarray, prior: np.ndarray, unit: float
+) -> Float[np.ndarray, " ..."]:
+    """Variances that came out of a subtraction: rounding below zero becomes zero.
+
+    A value further below zero than rounding allows means that the blocks of the kernel do not
+    belong to one another, and is an error.
+    """
+    allowed = 10.0 * np.sqrt(unit) * float(np.max(prior))
+    if values.size and values.min() < -allowed:
+        raise NumericalError(
+            "The blocks of the kernel must belong to one positive semi-definite matrix.",
+            got=f"a predictive variance of {values.min():.3g} where the prior variance is at most "
+            f"{float(np.max(prior)):.3g}",
+            remedy="compute every block with the same network, hyperparameters and sampled heads, "
+            "or give the training data a little noise",
+        )
+    return np.maximum(values, 0.0)

@@ -1,0 +1,122 @@
+"""Classification by regression on centred one-hot targets, with calibrated probabilities.
+
+A class becomes the target vector `e_c − 1/C`. The process predicts, per example, a mean `m` (one
+entry per class) and a variance `v` they share; with `z = m/√v` the probabilities are
+
+    p = softmax(β z),
+
+where the one number β (an inverse temperature) is fitted to the leave-one-out predictions of the
+training set, which come in closed form. Dividing by `√v` makes predictions far from the training
+data less certain. In the log score it was as good as, or better than, dividing by nothing or by
+`v`, than the exact probability that a class has the largest value, and than two-parameter versions
+(compared on held-out wine, breast cancer and digits, both kernels, two noise levels).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+from scipy.optimize import root_scalar
+from scipy.special import softmax
+
+from widelimit.errors import NumericalError, ShapeError
+from widelimit.inference import checks
+from widelimit.inference.gp import LeaveOneOut
+
+_PSEUDO_EXAMPLES = 0.5
+
+
+def centred_one_hot(
+    labels: Any,
+) -> tuple[Float[np.ndarray, "n classes"], np.ndarray]:
+    """Targets `e_c − 1/C` (n, C) and the sorted class labels their columns stand for."""
+    values = np.asarray(labels)
+    if values.ndim != 1 or len(values) == 0:
+        raise ShapeError(
+            "Class labels must be a non-empty vector, one label per example.",
+            got=f"shape {values.shape}",
+            remedy="pass integers or strings, not one-hot rows",
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise NumericalError(
+            "Class labels must be known.",
+            got="NaN or infinity among the labels",
+            remedy="remove the examples without a label",
+        )
+    classes, index = np.unique(values, return_inverse=True)
+    if len(classes) < 2:
+        raise NumericalError(
+            "Classification needs at least two classes.",
+            got=f"only the class {classes[0]!r}",
+            remedy="pass training labels of every class",
+        )
+    return np.eye(len(classes))[index] - 1.0 / len(classes), classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """Probabilities `softmax(β m/√v)`; build with `Temperature.fit`.
+
+    `variance_floor` is the smallest leave-one-out variance: no prediction is taken to be surer
+    than the surest one that β was fitted to.
+    """
+
+    inverse: float
+    variance_floor: float
+
+    @classmethod
+    def fit(cls, predictions: LeaveOneOut, labels: Int[np.ndarray, " n"]) -> "Temperature":
+        """β that maximises the leave-one-out log score, a convex problem in one variable.
+
+        `labels` are column numbers of the targets. Half a pseudo-example with an evenly spread
+        label keeps β finite when every left-out example is classified correctly. β = 0 (all
+        classes equally likely) when the leave-one-out predictions carry no information.
+        """
+        mean = checks.matrix(predictions.mean, "The leave-one-out means")
+        rows, classes = mean.shape
+        columns = class_columns(labels, rows, classes)
+        score = mean / np.sqrt(predictions.variance)[:, None]
+        wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / rows)
+        wanted[np.arange(rows), columns] += 1.0
+        wanted /= wanted.sum(axis=1, keepdims=True)
+
+        def slope(inverse: float) -> float:
+            """Derivative of the negative log score in β; it increases with β."""
+            return float(np.sum((softmax(inverse * score, axis=1) - wanted) * score))
+
+        floor = float(np.min(predictions.variance))
+        spread = float(np.max(score.max(axis=1) - score.min(axis=1)))
+        if spread == 0.0 or slope(0.0) >= 0.0:
+            return cls(inverse=0.0, variance_floor=floor)
+        upper = 1.0 / spread
+        while slope(upper) < 0.0:
+            upper *= 2.0
+        root = root_scalar(slope, bracket=(0.0, upper), method="brentq").root
+        return cls(inverse=float(root), variance_floor=floor)
+
+    def probabilities(self, mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarray, "m classes"]:
+        """Class probabilities from means (m, classes) and variances (m,) *including noise*."""
+        values = checks.matrix(mean, "The predicted means").astype(np.float64)
+        spread = checks.variances(variance, "The predicted variances", len(values))
+        spread = np.maximum(spread, self.variance_floor)
+        return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
+
+
+def class_columns(labels: ArrayLike, rows: int, classes: int) -> Int[np.ndarray, " n"]:
+    """Labels as column numbers, one per example, refused where they are something else."""
+    columns = np.asarray(labels)
+    if columns.shape != (rows,) or columns.dtype.kind not in "iu":
+        raise ShapeError(
+            f"Labels must be {rows} column numbers, one per example.",
+            got=f"shape {columns.shape}, dtype {columns.dtype}",
+            remedy="pass numpy.searchsorted(classes, labels)",
+        )
+    if columns.min() < 0 or columns.max() >= classes:
+        raise ShapeError(
+            f"Labels must be column numbers from 0 to {classes - 1}.",
+            got=f"values from {columns.min()} to {columns.max()}",
+            remedy="pass numpy.searchsorted(classes, labels)",
+        )
+    return columns

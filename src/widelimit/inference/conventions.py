@@ -1,0 +1,74 @@
+"""What "loss" and "time" mean in the training dynamics, in one place.
+
+The loss of N examples with D outputs each is `c · Σ_i ℓ(f(x_i), y_i)` with `ℓ = ½‖f − y‖²` or the
+cross-entropy; training moves the weights by `θ̇ = −η ∂loss/∂θ`, or by steps of that size. In the
+limit of infinite width the outputs then obey `ḟ = −η c Θ ∂ℓ/∂f`.
+"""
+
+import enum
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from widelimit.errors import NumericalError
+
+
+class Reduction(enum.Enum):
+    """The factor `c` in front of the summed loss."""
+
+    SUM = "sum"
+    """`c = 1`, the default: `½ Σ_i ‖f(x_i) − y_i‖²`."""
+
+    MEAN_OVER_EXAMPLES = "mean over examples"
+    """`c = 1/N`."""
+
+    MEAN_OVER_ENTRIES = "mean over entries"
+    """`c = 1/(N·D)`: the mean over examples and outputs."""
+
+    def factor(self, examples: int, outputs: int) -> float:
+        """`c` for this many examples and outputs."""
+        if self is Reduction.SUM:
+            return 1.0
+        if self is Reduction.MEAN_OVER_EXAMPLES:
+            return 1.0 / examples
+        return 1.0 / (examples * outputs)
+
+
+class Optimizer(enum.Enum):
+    """How the weights move."""
+
+    GRADIENT_FLOW = "gradient flow"
+    """Continuous time: `t` is time, any number ≥ 0."""
+
+    GRADIENT_DESCENT = "gradient descent"
+    """Full-batch steps of size `learning_rate`: `t` is the number of steps, a whole number."""
+
+    def check(self, times: ArrayLike) -> Float[np.ndarray, " *times"]:
+        """`times` as float64, refused where this optimiser has no such time."""
+        array = np.asarray(times, dtype=np.float64)
+        if np.isnan(array).any() or (array < 0).any():
+            raise NumericalError(
+                "Training times start at 0.",
+                got=f"{array}",
+                remedy="pass times or step counts that are zero or larger; numpy.inf is allowed",
+            )
+        finite = array[np.isfinite(array)]
+        if self is Optimizer.GRADIENT_DESCENT and (finite != np.round(finite)).any():
+            raise NumericalError(
+                "Gradient descent is measured in whole steps.",
+                got=f"{array}",
+                remedy="pass whole numbers, or use Optimizer.GRADIENT_FLOW",
+            )
+        return array
+
+
+def check_learning_rate(value: float) -> float:
+    """A positive, finite learning rate."""
+    if not (np.isfinite(value) and value > 0):
+        raise NumericalError(
+            "The learning rate must be positive and finite.",
+            got=f"{value}",
+            remedy="pass a positive number, for instance half of largest_stable_learning_rate",
+        )
+    return float(value)

@@ -1,0 +1,372 @@
+"""Training without training: the infinite ensemble under squared loss, at any time.
+
+Infinitely wide networks start as draws `f₀ ~ N(0, K)` (K: NNGP kernel) and gradient training
+moves them linearly through the NTK `Θ`. With `Θ = U diag(λ) Uᵀ` on the training set, ridge `ρ` and
+step `h = η c` (see `conventions`), every network obeys
+
+    f_t(x) = f₀(x) + Θ(x, X) U diag(φ_t) Uᵀ (y − f₀(X)),   φ_t = (1 − e_t) / (λ + ρ),
+
+with `e_t = exp(−h(λ+ρ)t)` for gradient flow and `e_t = (1 − h(λ+ρ))^t` for gradient descent.
+Mean and covariance over the ensemble follow, exactly, for every t from one eigendecomposition.
+The ridge is weight decay towards the initial weights: the loss is
+`c·(½ Σ‖f − y‖² + ½ρ‖θ − θ₀‖²)`, and `t = ∞` is kernel regression with noise variance `ρ`.
+
+Directions whose `λ + ρ` is not above the rounding of the kernel are never learnt: what Θ says
+about them is noise. This holds for infinitely many attention heads; with finitely many heads the
+kernels of the limit are random and the formulas do not apply.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+from scipy.linalg import eigh
+from scipy.sparse.linalg import eigsh
+
+from widelimit.errors import NumericalError
+from widelimit.inference import checks
+from widelimit.inference.conventions import Optimizer, Reduction, check_learning_rate
+from widelimit.inference.gp import Prediction
+from widelimit.inference.solve import Jitter
+
+
+def largest_stable_learning_rate(
+    ntk: ArrayLike, *, outputs: int = 1, reduction: Reduction = Reduction.SUM, ridge: float = 0.0
+) -> float:
+    """`2 / (c (λ_max(Θ) + ρ))`: gradient descent diverges above it. Needs no decomposition."""
+    kernel = checks.square(ntk, "The NTK of the training examples")
+    if len(kernel) == 1:
+        largest = float(kernel[0, 0])
+    else:
+        start = np.ones(len(kernel))  # a fixed start makes the iteration repeatable
+        wide = kernel.astype(np.float64)
+        largest = float(eigsh(wide, k=1, v0=start, return_eigenvectors=False)[0])
+    return _stable(largest + ridge, reduction.factor(len(kernel), outputs))
+
+
+def _stable(rate: float, factor: float) -> float:
+    return 2.0 / (factor * rate) if rate > 0.0 else float("inf")
+
+
+class TestKernels(NamedTuple):
+    """Kernel blocks that tie new examples to the training set.
+
+    `ntk_cross` and `nngp_cross` are (test, train); `nngp` is (test, test), or just its diagonal
+    (test,) when no full covariance will be asked for. Without the two NNGP entries only means
+    can be computed.
+    """
+
+    __test__ = False  # not a test class, whatever its name suggests to test collectors
+
+    ntk_cross: ArrayLike
+    nngp_cross: ArrayLike | None = None
+    nngp: ArrayLike | None = None
+
+
+class TrainingCurve(NamedTuple):
+    """Expected losses over the ensemble, in the units of the chosen reduction.
+
+    `E[loss] = c·½ Σ_i (‖E f(x_i) − y_i‖² + D·Var f(x_i))`; `bias` and `spread` are the two parts.
+    """
+
+    times: Float[np.ndarray, " *times"]
+    bias: Float[np.ndarray, " *times"]
+    spread: Float[np.ndarray, " *times"]
+
+    @property
+    def loss(self) -> Float[np.ndarray, " *times"]:
+        """The expected loss of a random member of the ensemble."""
+        return self.bias + self.spread
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamics:
+    """Training dynamics on the training set; `on(...)` carries them to other examples.
+
+    Build with `Dynamics.decompose`. Times may be a number or an array, and `numpy.inf`; results
+    have shape `times.shape + (examples[, outputs])`.
+    """
+
+    eigenvalues: Float[np.ndarray, " n"]
+    basis: Float[np.ndarray, "n n"] = field(repr=False)
+    targets: Float[np.ndarray, "n outputs"] = field(repr=False)
+    rotated_nngp: Float[np.ndarray, "n n"] | None = field(repr=False)
+    """`Uᵀ K U`."""
+    cutoff: float
+    """Eigenvalues (plus ridge) up to this size are rounding."""
+    unit: float = field(repr=False)
+    learning_rate: float
+    optimizer: Optimizer
+    reduction: Reduction
+    ridge: float
+    vector_targets: bool = field(repr=False)
+
+    @classmethod
+    def decompose(
+        cls,
+        ntk: ArrayLike,
+        targets: ArrayLike,
+        *,
+        nngp: ArrayLike | None = None,
+        learning_rate: float = 1.0,
+        optimizer: Optimizer = Optimizer.GRADIENT_FLOW,
+        reduction: Reduction = Reduction.SUM,
+        ridge: float = 0.0,
+    ) -> "Dynamics":
+        """Decompose the training NTK (n, n) once, for all times.
+
+        `nngp` (n, n) is the covariance of the initial functions; without it only means, and
+        trajectories of given initial functions, can be computed.
+        """
+        kernel = checks.square(ntk, "The NTK of the training examples")
+        rows = len(kernel)
+        columns, vector = checks.targets(targets, rows)
+        check_learning_rate(learning_rate)
+        ridge = float(checks.variances(ridge, "The ridge", 1)[0])
+        unit = checks.rounding_unit(kernel)
+        eigenvalues, basis = eigh(
+            np.array(kernel, dtype=np.float64, order="F"), overwrite_a=True, driver="evd"
+        )
+        scale = float(np.diagonal(kernel).mean(dtype=np.float64))
+        _, limit = Jitter().range_for(rows, unit)
+        if eigenvalues[0] < -limit * scale:
+            raise NumericalError(
+                "The NTK must be positive semi-definite.",
+                got=f"smallest eigenvalue {eigenvalues[0]:.3g}, mean diagonal {scale:.3g}",
+                remedy="check how it was computed; sampled kernels must share their samples",
+            )
+        rotated = None
+        if nngp is not None:
+            initial = checks.square(nngp, "The NNGP kernel of the training examples")
+            checks.matrix(initial, "The NNGP kernel of the training examples", rows=rows)
+            rotated = basis.T @ initial.astype(np.float64) @ basis
+        return cls(
+            eigenvalues=np.maximum(eigenvalues, 0.0),
+            basis=basis,
+            targets=columns,
+            rotated_nngp=rotated,
+            cutoff=float(np.sqrt(rows) * unit * max(eigenvalues[-1], 0.0)),
+            unit=unit,
+            learning_rate=float(learning_rate),
+            optimizer=optimizer,
+            reduction=reduction,
+            ridge=ridge,
+            vector_targets=vector,
+        )
+
+    @property
+    def loss_factor(self) -> float:
+        """`c`, the factor in front of the summed loss."""
+        return self.reduction.factor(*self.targets.shape)
+
+    @property
+    def largest_stable_learning_rate(self) -> float:
+        """`2 / (c (λ_max + ρ))`: gradient descent diverges above it."""
+        return _stable(float(self.eigenvalues[-1]) + self.ridge, self.loss_factor)
+
+    def mean(
+        self, times: ArrayLike, *, start: ArrayLike | None = None
+    ) -> Float[np.ndarray, " *shape"]:
+        """Mean output on the training set; with `start` the path of that one network instead.
+
+        `start` holds the initial outputs on the training set, shaped like the targets.
+        """
+        gap = self.targets - self._start(start, len(self.targets))
+        kept = self._kept(times)
+        away = np.einsum("...n,nd->...nd", kept, self.basis.T @ gap)
+        return self._shape(self.targets - self.basis @ away)
+
+    def covariance(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+        """Covariance (…, n, n) of one output over the ensemble: `U (1−λφ) UᵀKU (1−λφ) Uᵀ`."""
+        kept = self._kept(times)
+        inner = kept[..., :, None] * self._nngp() * kept[..., None, :]
+        return self.basis @ inner @ self.basis.T
+
+    def predict(self, times: ArrayLike) -> Prediction:
+        """Mean and variance on the training set over the ensemble."""
+        kept = self._kept(times)
+        variance = np.empty(kept.shape)
+        for index in np.ndindex(kept.shape[:-1]):
+            scaled = self.basis * kept[index]
+            variance[index] = np.einsum("ij,ij->i", scaled @ self._nngp(), scaled)
+        return Prediction(self.mean(times), np.maximum(variance, 0.0))
+
+    def curve(self, times: ArrayLike) -> TrainingCurve:
+        """Expected training loss over the ensemble; `O(N)` per time."""
+        kept = self._kept(times)
+        energy = np.sum((self.basis.T @ self.targets) ** 2, axis=1)
+        spread = self.targets.shape[1] * np.diagonal(self._nngp())
+        half = 0.5 * self.loss_factor
+        return TrainingCurve(
+            self.optimizer.check(times), half * (kept**2 @ energy), half * (kept**2 @ spread)
+        )
+
+    def on(self, kernels: TestKernels) -> "TestDynamics":
+        """The same dynamics seen at other examples."""
+        rows = len(self.targets)
+        cross = checks.matrix(kernels.ntk_cross, "The NTK of test against training", columns=rows)
+        response = cross.astype(np.float64) @ self.basis
+        if kernels.nngp is None or kernels.nngp_cross is None or self.rotated_nngp is None:
+            return TestDynamics(self, response, None, None)
+        initial = checks.matrix(
+            kernels.nngp_cross, "The NNGP of test against training", rows=len(cross), columns=rows
+        )
+        prior = checks.real_array(kernels.nngp, "The NNGP of the test examples")
+        if prior.ndim == 1:
+            prior = checks.variances(prior, "The NNGP diagonal of the test examples", len(cross))
+        else:
+            prior = checks.square(prior, "The NNGP of the test examples").astype(np.float64)
+            checks.matrix(prior, "The NNGP of the test examples", rows=len(cross))
+        return TestDynamics(self, response, initial.astype(np.float64) @ self.basis, prior)
+
+    def response(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+        """`φ_t = (1 − e_t)/(λ + ρ)`, 0 for directions that cannot be told from rounding."""
+        return self._response_and_kept(times)[0]
+
+    def _kept(self, times: ArrayLike) -> np.ndarray:
+        return self._response_and_kept(times)[1]
+
+    def _response_and_kept(self, times: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """`φ_t` and the fraction `1 − λ φ_t` of the initial error that is left, (…, n)."""
+        time = self.optimizer.check(times)[..., None]
+        rate = self.eigenvalues + self.ridge
+        learnt = rate > self.cutoff
+        # A stand-in for the others; the largest rate is as stable as the rates that are learnt.
+        rate = np.where(learnt, rate, rate.max() if learnt.any() else 1.0)
+        left, gone = self._decay(time, rate)
+        response = np.where(learnt, gone / rate, 0.0)
+        # (ρ + λe)/(λ+ρ) keeps relative accuracy when almost nothing is left.
+        kept = np.where(learnt, (self.ridge + self.eigenvalues * left) / rate, 1.0)
+        return response, kept
+
+    def _decay(self, time: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`e_t` and `1 − e_t`, each to full relative accuracy."""
+        step = self.learning_rate * self.loss_factor * rate
+        if self.optimizer is Optimizer.GRADIENT_FLOW:
+            return np.exp(-step * time), -np.expm1(-step * time)
+        if np.isinf(time).any() and self.learning_rate >= self.largest_stable_learning_rate:
+            raise NumericalError(
+                "Gradient descent only converges below the largest stable learning rate.",
+                got=f"learning rate {self.learning_rate:.3g}, "
+                f"largest stable {self.largest_stable_learning_rate:.3g}",
+                remedy="lower the learning rate, or ask for a finite number of steps",
+            )
+        with np.errstate(over="ignore"):
+            left = np.where(np.isinf(time), 0.0, (1.0 - step) ** np.where(np.isinf(time), 1, time))
+        if not np.isfinite(left).all():
+            raise NumericalError(
+                "Gradient descent must not overflow.",
+                got=f"learning rate {self.learning_rate:.3g}, "
+                f"largest stable {self.largest_stable_learning_rate:.3g}",
+                remedy="lower the learning rate or ask for fewer steps",
+            )
+        slow = np.minimum(step, 0.5)  # log1p only where it is used
+        gone = np.where(step < 0.5, -np.expm1(time * np.log1p(-slow)), 1.0 - left)
+        return left, gone
+
+    def _nngp(self) -> Float[np.ndarray, "n n"]:
+        if self.rotated_nngp is None:
+            raise NumericalError(
+                "The spread of an ensemble comes from its initial functions.",
+                got="no NNGP kernel",
+                remedy="pass nngp=... to Dynamics.decompose, and TestKernels with NNGP blocks",
+            )
+        return self.rotated_nngp
+
+    def _start(self, start: ArrayLike | None, rows: int) -> np.ndarray:
+        if start is None:
+            return np.zeros((rows, self.targets.shape[1]))
+        columns, _ = checks.targets(start, rows)
+        return checks.matrix(columns, "The initial outputs", columns=self.targets.shape[1])
+
+    def _shape(self, columns: np.ndarray) -> np.ndarray:
+        return columns[..., 0] if self.vector_targets else columns
+
+
+@dataclass(frozen=True, eq=False)
+class TestDynamics:
+    """Training dynamics seen at examples outside the training set; made by `Dynamics.on`."""
+
+    __test__ = False  # not a test class, whatever its name suggests to test collectors
+
+    training: Dynamics
+    ntk_cross: Float[np.ndarray, "m n"] = field(repr=False)
+    """`Θ(x, X) U`."""
+    nngp_cross: Float[np.ndarray, "m n"] | None = field(repr=False)
+    """`K(x, X) U`."""
+    prior: np.ndarray | None = field(repr=False)
+
+    def mean(
+        self,
+        times: ArrayLike,
+        *,
+        start: ArrayLike | None = None,
+        train_start: ArrayLike | None = None,
+    ) -> Float[np.ndarray, " *shape"]:
+        """Mean output; with `start` and `train_start` the path of that one network instead.
+
+        They hold the network's initial outputs at these examples and on the training set.
+        """
+        training = self.training
+        gap = training.targets - training._start(train_start, len(training.targets))
+        move = np.einsum("...n,nd->...nd", training.response(times), training.basis.T @ gap)
+        return training._shape(training._start(start, len(self.ntk_cross)) + self.ntk_cross @ move)
+
+    def predict(self, times: ArrayLike) -> Prediction:
+        """Mean and variance over the ensemble."""
+        response = self.training.response(times)
+        cross, prior = self._initial()
+        diagonal = prior if prior.ndim == 1 else np.diagonal(prior)
+        variance = np.empty((*response.shape[:-1], len(diagonal)))
+        for index in np.ndindex(response.shape[:-1]):
+            map_ = self.ntk_cross * response[index]
+            moved = np.einsum("ij,ij->i", map_ @ self.training._nngp() - 2.0 * cross, map_)
+            variance[index] = diagonal + moved
+        unit = self.training.unit
+        return Prediction(
+            self.mean(times), checks.variances_from_difference(variance, diagonal, unit)
+        )
+
+    def covariance(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+        """Covariance (…, m, m): `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ`, `M = Θ_* U diag(φ_t) Uᵀ`."""
+        response = self.training.response(times)
+        cross, prior = self._initial()
+        if prior.ndim == 1:
+            raise NumericalError(
+                "A full covariance needs the full kernel of the test examples.",
+                got="only its diagonal",
+                remedy="pass the (test, test) matrix as TestKernels.nngp",
+            )
+        map_ = self.ntk_cross * response[..., None, :]
+        mixed = map_ @ cross.T
+        moved = map_ @ self.training._nngp() @ np.swapaxes(map_, -1, -2)
+        return prior - mixed - np.swapaxes(mixed, -1, -2) + moved
+
+    def curve(self, times: ArrayLike, targets: ArrayLike) -> TrainingCurve:
+        """Expected loss at these examples, given their targets; reduced over these examples."""
+        columns, _ = checks.targets(targets, len(self.ntk_cross))
+        training = self.training
+        mean = self.mean(times)
+        mean = mean[..., None] if training.vector_targets else mean
+        half = 0.5 * training.reduction.factor(*columns.shape)
+        bias = half * np.sum((mean - columns) ** 2, axis=(-2, -1))
+        # The trace of the covariance alone is a quadratic form in φ_t: no matrix per time.
+        response = training.response(times)
+        cross, prior = self._initial()
+        total = prior.sum() if prior.ndim == 1 else np.trace(prior)
+        linear = np.einsum("ij,ij->j", cross, self.ntk_cross)
+        quadratic = (self.ntk_cross.T @ self.ntk_cross) * training._nngp()
+        trace = total + np.einsum("...j,...j->...", response @ quadratic - 2.0 * linear, response)
+        trace = checks.variances_from_difference(trace, total, training.unit)
+        return TrainingCurve(training.optimizer.check(times), bias, half * columns.shape[1] * trace)
+
+    def _initial(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.nngp_cross is None or self.prior is None:
+            raise NumericalError(
+                "The spread of an ensemble comes from its initial functions.",
+                got="no NNGP blocks for these examples",
+                remedy="pass nngp=... to Dynamics.decompose, and TestKernels with NNGP blocks",
+            )
+        return self.nngp_cross, self.prior

@@ -1,0 +1,75 @@
+"""Finite networks replaced by their Taylor series in the weights.
+
+The first-order expansion is what infinitely wide networks train as; comparing a network with its
+expansions shows how far from that limit it is.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from widelimit.errors import NumericalError
+
+Network = Callable[..., Array]
+"""A function `f(params, *args, **kwargs)` to an array."""
+
+
+def linearize(f: Network, params: PyTree) -> Network:
+    """`f_lin(θ, x) = f(θ₀, x) + ∂f/∂θ(θ₀, x)·(θ − θ₀)`, a function with the signature of `f`."""
+    return taylor_expand(f, params, degree=1)
+
+
+def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
+    """`Σ_{k ≤ degree} (1/k!) d^k/ds^k f(θ₀ + s(θ − θ₀), x)` at `s = 0`, signature as `f`.
+
+    Leaves of `params` that are not floating-point arrays stay as they are. Each derivative is a
+    forward-mode derivative of the one before, so the cost doubles with every degree.
+    """
+    if degree < 0 or degree != int(degree):
+        raise NumericalError(
+            "The degree of a Taylor expansion is a whole number, zero or larger.",
+            got=f"{degree}",
+            remedy="pass degree=1 for the linearised network",
+        )
+    centre, fixed = eqx.partition(params, eqx.is_inexact_array)
+
+    def expanded(moved: PyTree, *args: Any, **kwargs: Any) -> Array:
+        step = jax.tree.map(jnp.subtract, eqx.filter(moved, eqx.is_inexact_array), centre)
+
+        def along(s: Array) -> Array:
+            shifted = jax.tree.map(lambda c, d: c + s.astype(c.dtype) * d, centre, step)
+            return f(eqx.combine(shifted, fixed), *args, **kwargs)
+
+        return _series(along, int(degree))
+
+    return expanded
+
+
+def _series(along: Callable[[Array], Array], degree: int) -> Array:
+    """Taylor polynomial of `along` about 0, evaluated at 1."""
+    derivatives = _value_only(along)
+    for _ in range(degree):
+        derivatives = _one_more(derivatives)
+    terms = derivatives(jnp.zeros(()))
+    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), start=terms[0])
+
+
+def _value_only(g: Callable[[Array], Array]) -> Callable[[Array], tuple[Array, ...]]:
+    return lambda s: (g(s),)
+
+
+def _one_more(
+    derivatives: Callable[[Array], tuple[Array, ...]],
+) -> Callable[[Array], tuple[Array, ...]]:
+    """From `s ↦ (g, g′, …, g⁽ᵏ⁾)` to the tuple with one derivative more, in one pass."""
+
+    def extended(s: Array) -> tuple[Array, ...]:
+        values, slopes = jax.jvp(derivatives, (s,), (jnp.ones_like(s),))
+        return (values[0], *slopes)
+
+    return extended

@@ -1,0 +1,225 @@
+"""Gaussian-process regression from kernel matrices, one factorisation for every question.
+
+With training kernel `K`, targets `y` and noise variances `Λ = diag(λ)`, `A = K + Λ`:
+
+    mean        m_* = K_* A⁻¹ y
+    covariance  C_* = K_** − K_* A⁻¹ K_*ᵀ
+    evidence    log p(y) = −½ yᵀA⁻¹y − ½ log det A − (N/2) log 2π
+
+Several outputs (columns of `y`) are independent processes that share the kernel and the noise.
+The covariances are those of the function `f`; add the noise to speak of new observations.
+"""
+
+import enum
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+from scipy.stats import norm
+
+from widelimit.errors import NumericalError
+from widelimit.inference import checks
+from widelimit.inference.solve import Factor, Jitter, factorise, semidefinite_root
+
+_LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+class KernelKind(enum.Enum):
+    """Which kernel of a network serves as the covariance of the process, and what that means."""
+
+    NNGP = "nngp"
+    """The Bayesian network: the prior is the network at initialisation, and mean and variance
+    are the exact posterior of all weights, in the limit of infinite width."""
+
+    NTK = "ntk"
+    """Kernel regression: the mean is that of fully trained networks (gradient flow to the end
+    from a zero function, with `noise` as weight decay). The variance is the posterior variance of
+    the network linearised in all its weights, each with a standard normal prior about its initial
+    value. It is *not* the spread of an ensemble of trained networks: that one needs both kernels
+    and is `Dynamics(...).on(...).variance(inf)`."""
+
+
+class Prediction(NamedTuple):
+    """Mean (…, outputs) and variance (…) of the function; the outputs share the variance."""
+
+    mean: Float[np.ndarray, " *points"]
+    variance: Float[np.ndarray, " points"]
+
+    @property
+    def std(self) -> Float[np.ndarray, " points"]:
+        """Standard deviation of the function."""
+        return np.sqrt(self.variance)
+
+    def interval(
+        self, level: float, *, noise: ArrayLike = 0.0
+    ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
+        """Lower and upper end of the central interval that holds `level` of the probability.
+
+        `noise` is the noise variance of the observations the interval is for; 0 for the function.
+        """
+        if not 0.0 < level < 1.0:
+            raise NumericalError(
+                "The level of an interval is a probability between 0 and 1.",
+                got=f"{level}",
+                remedy="pass 0.9 for ninety per cent",
+            )
+        half = norm.ppf(0.5 + level / 2.0) * np.sqrt(self.variance + np.asarray(noise))
+        half = half if self.mean.ndim == self.variance.ndim else half[..., None]
+        return self.mean - half, self.mean + half
+
+
+class LeaveOneOut(NamedTuple):
+    """Each training target predicted from all the others.
+
+    `mean` (n, outputs) and `variance` (n) are those of the *observed* target, noise included;
+    `log_density` (n, outputs) is the log density of the target under that prediction.
+    """
+
+    mean: Float[np.ndarray, " *points"]
+    variance: Float[np.ndarray, " n"]
+    log_density: Float[np.ndarray, " *points"]
+
+
+@dataclass(frozen=True, eq=False)
+class GPPosterior:
+    """A Gaussian process after seeing targets; build it with `GPPosterior.condition`."""
+
+    factor: Factor
+    noise: Float[np.ndarray, " n"] = field(repr=False)
+    targets: Float[np.ndarray, "n outputs"] = field(repr=False)
+    weights: Float[np.ndarray, "n outputs"] = field(repr=False)
+    """`A⁻¹ y`, the weights of the kernel's rows in the mean."""
+    vector_targets: bool = field(repr=False)
+
+    @classmethod
+    def condition(
+        cls,
+        kernel: ArrayLike,
+        targets: ArrayLike,
+        *,
+        noise: ArrayLike = 0.0,
+        jitter: Jitter | None = None,
+        overwrite: bool = False,
+    ) -> "GPPosterior":
+        """The posterior given a training kernel (n, n) and targets (n,) or (n, outputs).
+
+        `noise` holds variances, one for all or one per example. `overwrite=True` lets a float64
+        kernel array be destroyed to save memory.
+        """
+        rows = len(np.atleast_1d(np.asarray(kernel)))
+        columns, vector = checks.targets(targets, rows)
+        variances = checks.variances(noise, "The noise", rows)
+        factor = factorise(kernel, noise=variances, jitter=jitter, overwrite=overwrite)
+        return cls(factor, variances, columns, factor.solve(columns), vector)
+
+    def __len__(self) -> int:
+        return len(self.factor)
+
+    @property
+    def jitter(self) -> float:
+        """What had to be added to the diagonal of the kernel, 0.0 if nothing."""
+        return self.factor.jitter
+
+    def mean(self, cross: ArrayLike) -> Float[np.ndarray, " *points"]:
+        """`K_* A⁻¹ y` for a kernel block (test, train)."""
+        return self._outputs(self._cross(cross) @ self.weights)
+
+    def predict(self, cross: ArrayLike, prior_variance: ArrayLike) -> Prediction:
+        """Mean and variance from the block (test, train) and the test diagonal (test,).
+
+        The block is walked in rows, so memory stays at one block of train size.
+        """
+        block = self._cross(cross)
+        prior = checks.variances(prior_variance, "The prior variance of the tests", len(block))
+        explained = np.empty(len(block))
+        for start in range(0, len(block), checks.ROWS_PER_BLOCK):
+            rows = slice(start, start + checks.ROWS_PER_BLOCK)
+            half = self.factor.half_solve(block[rows].T)
+            explained[rows] = np.einsum("nm,nm->m", half, half)
+        unit = max(self.factor.unit, checks.rounding_unit(block))
+        variance = checks.variances_from_difference(prior - explained, prior, unit)
+        return Prediction(self.mean(block), variance)
+
+    def covariance(self, cross: ArrayLike, corner: ArrayLike) -> Float[np.ndarray, "m m"]:
+        """`K_** − K_* A⁻¹ K_*ᵀ` from the blocks (test, train) and (test, test)."""
+        block = self._cross(cross)
+        prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
+        checks.matrix(prior, "The kernel of the test examples", rows=len(block))
+        half = self.factor.half_solve(block.T)
+        posterior = prior - half.T @ half
+        unit = max(self.factor.unit, checks.rounding_unit(block))
+        variance = checks.variances_from_difference(
+            np.diagonal(posterior), np.diagonal(prior), unit
+        )
+        np.fill_diagonal(posterior, variance)
+        return (posterior + posterior.T) / 2.0
+
+    def sample(
+        self, cross: ArrayLike, corner: ArrayLike, *, count: int, rng: np.random.Generator
+    ) -> Float[np.ndarray, " count *points"]:
+        """Functions drawn from the posterior at the test examples: (count, test[, outputs])."""
+        mean = self.mean(cross)
+        prior_scale = float(np.max(np.diagonal(np.asarray(corner))))
+        root = semidefinite_root(
+            self.covariance(cross, corner), floor=len(mean) * self.factor.unit * prior_scale
+        )
+        outputs = self.targets.shape[1]
+        white = rng.standard_normal((count * outputs, root.shape[1]))
+        draws = (white @ root.T).reshape(count, outputs, len(mean)).transpose(0, 2, 1)
+        return mean + draws.reshape(count, *mean.shape)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """`log p(y)`, summed over the outputs."""
+        rows, outputs = self.targets.shape
+        fit = float(np.sum(self.targets * self.weights))
+        return -0.5 * (fit + outputs * (self.factor.log_determinant + rows * _LOG_2PI))
+
+    @cached_property
+    def leave_one_out(self) -> LeaveOneOut:
+        """Predictions of each target from the others, without refitting.
+
+        `m_i = y_i − (A⁻¹y)_i / (A⁻¹)_ii`, `v_i = 1 / (A⁻¹)_ii`.
+        """
+        variance = 1.0 / self.factor.inverse_diagonal
+        residual = self.weights * variance[:, None]
+        density = -0.5 * (residual**2 / variance[:, None] + np.log(variance)[:, None] + _LOG_2PI)
+        return LeaveOneOut(self._outputs(self.targets - residual), variance, self._outputs(density))
+
+    def extend(
+        self,
+        cross: ArrayLike,
+        corner: ArrayLike,
+        targets: ArrayLike,
+        *,
+        noise: ArrayLike,
+        jitter: Jitter | None = None,
+    ) -> "GPPosterior":
+        """The posterior after more data, from blocks (new, old) and (new, new), without refitting.
+
+        Costs `O(N²M)` for M new examples, where starting over would cost `O((N+M)³)`.
+        """
+        new = len(np.atleast_1d(np.asarray(corner)))
+        columns, _ = checks.targets(targets, new)
+        checks.matrix(columns, "The new targets", columns=self.targets.shape[1])
+        variances = checks.variances(noise, "The noise", new)
+        factor = self.factor.extend(cross, corner, noise=variances, jitter=jitter)
+        stacked = np.concatenate([self.targets, columns])
+        return GPPosterior(
+            factor,
+            np.concatenate([self.noise, variances]),
+            stacked,
+            factor.solve(stacked),
+            self.vector_targets,
+        )
+
+    def _cross(self, cross: ArrayLike) -> np.ndarray:
+        return checks.matrix(
+            cross, "The kernel of test against training examples", columns=len(self)
+        )
+
+    def _outputs(self, columns: np.ndarray) -> np.ndarray:
+        return columns[:, 0] if self.vector_targets else columns

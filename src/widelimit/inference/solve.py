@@ -1,0 +1,341 @@
+"""Factorising kernel matrices: float64 Cholesky, in place, with jitter that reports itself.
+
+The upper triangle of the working array is never touched by the factorisation, so it serves as
+the backup from which a failed attempt is restored: one N×N float64 array is all the memory used.
+"""
+
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
+
+from widelimit.errors import NumericalError, ShapeError
+from widelimit.inference import checks
+
+_potrf, _potri, _potrs, _pstrf, _trtri, _trtrs = get_lapack_funcs(
+    ("potrf", "potri", "potrs", "pstrf", "trtri", "trtrs"), dtype=np.float64
+)
+(_trmm,) = get_blas_funcs(("trmm",), dtype=np.float64)
+
+_EXACT_EIGENVALUE_ROWS = 1500  # up to here an error message can afford the exact spectrum
+
+
+class JitterWarning(UserWarning):
+    """A kernel matrix was not positive definite and something was added to its diagonal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jitter:
+    """How much may be added to the diagonal when, and only when, a factorisation fails.
+
+    Both numbers are fractions of the mean kernel diagonal. `None` takes what rounding in the
+    kernel's own precision explains: `start = √N·ε`, and `limit = 10⁻³` for float32 kernels,
+    `10⁻⁶` for float64 ones. `Jitter(limit=0.0)` forbids jitter.
+    """
+
+    start: float | None = None
+    limit: float | None = None
+    growth: float = 10.0
+
+    def range_for(self, rows: int, unit: float) -> tuple[float, float]:
+        """The first and the largest jitter, as fractions of the mean diagonal."""
+        start = np.sqrt(rows) * unit if self.start is None else self.start
+        if self.limit is not None:
+            return start, self.limit
+        return start, 1e-6 if unit < 1e-10 else 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Lower Cholesky factor `L` of `A = K + noise + jitter·I`, so that `A = L Lᵀ`.
+
+    `storage` holds `L` in its lower triangle; what is above the diagonal has no meaning.
+    `jitter` is the largest amount that was added to a diagonal entry, 0.0 if none was needed;
+    `scale` is the mean diagonal of `K`, by which jitter is measured; `unit` is the machine
+    epsilon of the precision in which `K` was computed.
+    """
+
+    storage: Float[np.ndarray, "n n"] = field(repr=False)
+    jitter: float
+    scale: float
+    unit: float
+
+    def __len__(self) -> int:
+        return self.storage.shape[0]
+
+    @property
+    def lower(self) -> Float[np.ndarray, "n n"]:
+        """A clean copy of `L`, zeros above the diagonal."""
+        return np.tril(self.storage)
+
+    @property
+    def log_determinant(self) -> float:
+        """`log det A = 2 Σ log L_ii`."""
+        return float(2.0 * np.log(np.diagonal(self.storage)).sum())
+
+    @cached_property
+    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
+        """`diag(A⁻¹)`: the squared column norms of `L⁻¹`."""
+        inverse, _ = _trtri(self.storage, lower=1)
+        total = np.empty(len(self))
+        for start in range(0, len(self), checks.ROWS_PER_BLOCK):
+            columns = slice(start, start + checks.ROWS_PER_BLOCK)
+            # Row `start` of the block is on the diagonal: `tril` drops the stale upper part.
+            total[columns] = np.square(np.tril(inverse[start:, columns])).sum(axis=0)
+        return total
+
+    def inverse(self) -> Float[np.ndarray, "n n"]:
+        """`A⁻¹` in full, both triangles."""
+        inverse, _ = _potri(self.storage, lower=1)
+        _mirror(inverse, from_lower=True)
+        return inverse
+
+    def solve(self, right: ArrayLike) -> Float[np.ndarray, "n columns"]:
+        """`A⁻¹ right`."""
+        solution, _ = _potrs(self.storage, _columns(right, len(self)), lower=1)
+        return solution
+
+    def half_solve(self, right: ArrayLike) -> Float[np.ndarray, "n columns"]:
+        """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
+        solution, _ = _trtrs(self.storage, _columns(right, len(self)), lower=1)
+        return solution
+
+    def colour(self, white: ArrayLike) -> Float[np.ndarray, "n columns"]:
+        """`L white`: standard normal columns become draws from `N(0, A)`."""
+        return _trmm(1.0, self.storage, _columns(white, len(self)), lower=1)
+
+    def extend(
+        self,
+        cross: ArrayLike,
+        corner: ArrayLike,
+        *,
+        noise: ArrayLike = 0.0,
+        jitter: Jitter | None = None,
+    ) -> "Factor":
+        """The factor of the matrix bordered by new rows, in `O(N²M)` instead of `O((N+M)³)`.
+
+        `[[A, Bᵀ], [B, C]] = [[L, 0], [H, S]] [[L, 0], [H, S]]ᵀ` with `H = B L⁻ᵀ` and
+        `S Sᵀ = C − H Hᵀ`. `cross` is `B` (new, old); `corner` is `C` (new, new) without noise.
+        The jitter already in `A` is given to the new rows too; more is added only if they need it.
+        """
+        old = len(self)
+        corner = checks.square(corner, "The kernel of the new examples")
+        new = len(corner)
+        cross = checks.matrix(
+            cross, "The kernel of new against old examples", rows=new, columns=old
+        )
+        variances = checks.variances(noise, "The noise", new)
+        unit = max(self.unit, checks.rounding_unit(corner))
+
+        half = self.half_solve(cross.T)
+        remainder = _working_copy(corner)
+        remainder[np.diag_indices(new)] += variances + self.jitter
+        remainder -= half.T @ half
+        added = _factorise_in_place(
+            remainder, scale=self.scale, unit=unit, policy=jitter or Jitter(), added_to=old
+        )
+        storage = np.empty((old + new, old + new), order="F")
+        storage[:old, :old] = self.storage
+        storage[old:, :old] = half.T
+        storage[old:, old:] = remainder
+        return _sealed(storage, self.jitter + added, self.scale, unit)
+
+
+def factorise(
+    kernel: ArrayLike,
+    *,
+    noise: ArrayLike = 0.0,
+    jitter: Jitter | None = None,
+    overwrite: bool = False,
+) -> Factor:
+    """Cholesky factor of `kernel + diag(noise)` in float64, whatever the kernel's precision.
+
+    Jitter is added only when the plain factorisation fails; it grows from `Jitter.start`, is
+    reported by a `JitterWarning` and on the result, and past `Jitter.limit` a `NumericalError`
+    names the cause. With `overwrite=True` a float64 `kernel` array is used as the working array
+    and destroyed, which saves one N×N array.
+    """
+    checked = checks.square(kernel, "The kernel matrix")
+    rows = len(checked)
+    variances = checks.variances(noise, "The noise", rows)
+    diagonal = np.diagonal(checked)
+    if diagonal.min() < 0:
+        raise NumericalError(
+            "The diagonal of a kernel holds variances and cannot be negative.",
+            got=f"{diagonal.min():.3g} in row {int(diagonal.argmin())}",
+            remedy="check that the matrix is a kernel of the examples with themselves",
+        )
+    scale = float(diagonal.mean(dtype=np.float64))
+    unit = checks.rounding_unit(checked)
+    if overwrite and checked.dtype == np.float64 and checked.flags.writeable:
+        storage = checked if checked.flags.f_contiguous else checked.T
+        storage = storage if storage.flags.f_contiguous else _working_copy(checked)
+    else:
+        storage = _working_copy(checked)
+    storage[np.diag_indices(rows)] += variances
+    added = _factorise_in_place(storage, scale=scale, unit=unit, policy=jitter or Jitter())
+    return _sealed(storage, added, scale, unit)
+
+
+def _working_copy(symmetric: np.ndarray) -> np.ndarray:
+    """A float64 column-major copy; symmetry lets row-major input be copied without transposing."""
+    source = symmetric.T if symmetric.flags.c_contiguous else symmetric
+    return np.array(source, dtype=np.float64, order="F")
+
+
+def _sealed(storage: np.ndarray, jitter: float, scale: float, unit: float) -> Factor:
+    storage.flags.writeable = False
+    return Factor(storage, jitter, scale, unit)
+
+
+def _columns(right: ArrayLike, rows: int) -> np.ndarray:
+    array = np.asarray(right, dtype=np.float64)
+    if array.ndim not in (1, 2) or array.shape[0] != rows:
+        raise ShapeError(
+            f"A right-hand side must have {rows} rows.",
+            got=f"shape {array.shape}",
+            remedy="pass (rows,) or (rows, columns)",
+        )
+    return array
+
+
+def _mirror(symmetric: np.ndarray, *, from_lower: bool) -> None:
+    """Overwrite one triangle by the other, in blocks so that no second matrix is needed."""
+    rows = len(symmetric)
+    for start in range(0, rows, checks.ROWS_PER_BLOCK):
+        stop = min(start + checks.ROWS_PER_BLOCK, rows)
+        block = symmetric[start:stop, start:stop]
+        if from_lower:
+            symmetric[start:stop, stop:] = symmetric[stop:, start:stop].T
+            block[:] = np.tril(block) + np.tril(block, -1).T
+        else:
+            symmetric[stop:, start:stop] = symmetric[start:stop, stop:].T
+            block[:] = np.triu(block) + np.triu(block, 1).T
+
+
+def _factorise_in_place(
+    storage: np.ndarray, *, scale: float, unit: float, policy: Jitter, added_to: int = 0
+) -> float:
+    """Replace the lower triangle of `storage` by its factor; return the jitter it took.
+
+    `added_to` counts the rows that were factorised before these (see `Factor.extend`); it only
+    shapes the messages.
+    """
+    diagonal = np.diagonal(storage).copy()
+    start, limit = policy.range_for(len(storage), unit)
+    first, last = start * scale, limit * scale
+    jitter = 0.0
+    while True:
+        _, failed_at = _potrf(storage, lower=1, clean=0, overwrite_a=1)
+        if failed_at == 0:
+            break
+        curvature = _negative_curvature(storage, diagonal + jitter, failed_at - 1)
+        np.fill_diagonal(storage, diagonal)
+        _mirror(storage, from_lower=False)
+        # A direction of curvature −c proves that less additional jitter than c is not enough.
+        proven = jitter - curvature
+        if jitter >= last or proven > last:
+            raise _not_positive(storage, -proven, scale, unit, last, added_to)
+        jitter = min(max(first, jitter * policy.growth, 1.5 * proven), last)
+        np.fill_diagonal(storage, diagonal + jitter)
+    if jitter > 0.0:
+        warnings.warn(
+            f"The kernel matrix is not positive definite in floating point; added {jitter:.3g} "
+            f"to its diagonal ({jitter / scale:.1e} of the mean diagonal). "
+            f"Cause: {_cause(storage, diagonal, unit, added_to)}.",
+            JitterWarning,
+            stacklevel=3,
+        )
+    return jitter
+
+
+def _negative_curvature(storage: np.ndarray, diagonal: np.ndarray, row: int) -> float:
+    """`zᵀAz/‖z‖² ≤ 0` for the direction in which the factorisation of `A` broke down at `row`.
+
+    With the finished leading factor `L` and `a` the part of that row before the diagonal,
+    `z = (−A₁₁⁻¹a, 1)` has `zᵀAz = A_rr − aᵀA₁₁⁻¹a`, the pivot that was not positive.
+    """
+    above = storage[:row, row]
+    if row == 0:
+        return min(float(diagonal[0]), 0.0)
+    leading = np.asfortranarray(storage[:row, :row])
+    half, _ = _trtrs(leading, above, lower=1)
+    direction, _ = _trtrs(leading, half, lower=1, trans=1)
+    pivot = float(diagonal[row] - half @ half)
+    # Rounding can make the recomputed pivot positive; it then proves nothing.
+    return min(pivot, 0.0) / (1.0 + float(direction @ direction))
+
+
+def _not_positive(
+    matrix: np.ndarray, smallest: float, scale: float, unit: float, last: float, added_to: int
+) -> NumericalError:
+    if len(matrix) <= _EXACT_EIGENVALUE_ROWS:
+        exact = float(eigvalsh(matrix, subset_by_index=(0, 0))[0])
+        spectrum = f"smallest eigenvalue {exact:.3g}"
+    else:
+        spectrum = f"smallest eigenvalue at most {smallest:.3g}"
+    return NumericalError(
+        "A kernel matrix plus noise must be positive definite.",
+        got=f"{spectrum}, mean kernel diagonal {scale:.3g}, jitter limit {last:.3g}; "
+        f"cause: {_cause(matrix, np.diagonal(matrix), unit, added_to, negative=smallest)}",
+        remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
+        "or allow more with Jitter(limit=...)",
+    )
+
+
+def _cause(
+    storage: np.ndarray,
+    diagonal: np.ndarray,
+    unit: float,
+    added_to: int,
+    *,
+    negative: float = 0.0,
+) -> str:
+    """Why the matrix, whose upper triangle is intact in `storage`, is not positive definite."""
+    if not diagonal.any():
+        return "the kernel is zero everywhere and there is no noise"
+    if -negative > 1e-4 * float(diagonal.max()):
+        return "the matrix is not a kernel: it has a direction of clearly negative variance"
+    if added_to:
+        return "to the kernel, the new examples are combinations of those already present"
+    pairs, count = _repeated_rows(storage, diagonal, 10.0 * unit)
+    if count:
+        named = ", ".join(f"{i} and {j}" for i, j in pairs)
+        more = f", and {count - len(pairs)} more pairs" if count > len(pairs) else ""
+        return f"rows {named}{more} are the same example to the kernel, and there is no noise"
+    return "some examples are combinations of others up to rounding, and there is no noise"
+
+
+def _repeated_rows(
+    storage: np.ndarray, diagonal: np.ndarray, tolerance: float
+) -> tuple[list[tuple[int, int]], int]:
+    """Pairs with `K_ii + K_jj − 2K_ij` no larger than rounding: the first three, and how many."""
+    pairs: list[tuple[int, int]] = []
+    count = 0
+    for start in range(0, len(storage), checks.ROWS_PER_BLOCK):
+        rows = slice(start, start + checks.ROWS_PER_BLOCK)
+        apart = diagonal[rows, None] + diagonal[None, start:] - 2.0 * storage[rows, start:]
+        size = np.maximum(diagonal[rows, None], diagonal[None, start:])
+        close = np.argwhere(np.triu(apart <= tolerance * size, 1))
+        pairs += [(start + int(i), start + int(j)) for i, j in close[: 3 - len(pairs)]]
+        count += len(close)
+    return pairs, count
+
+
+def semidefinite_root(
+    covariance: Float[np.ndarray, "n n"], *, floor: float
+) -> Float[np.ndarray, "n rank"]:
+    """`R` with `R Rᵀ = covariance`, by Cholesky with pivoting, for matrices without full rank.
+
+    Directions of variance below `floor` count as rounding and are left out.
+    """
+    storage, order, rank, _ = _pstrf(
+        np.array(covariance, dtype=np.float64, order="F"), tol=floor, lower=1, overwrite_a=1
+    )
+    root = np.empty((len(covariance), rank))
+    root[order - 1] = np.tril(storage)[:, :rank]
+    return root
