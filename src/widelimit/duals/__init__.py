@@ -1,7 +1,9 @@
 """Duals: the Gaussian expectations E[φ(u)φ(v)] and E[φ'(u)φ'(v)] of an activation φ."""
 
 from .base import Dual
+from .polynomial import Hermite, Polynomial, monomial
 from .rectified import Identity, Rectifier, Sign, absolute, leaky_relu, relu
+from .series import Series, UnitSeries, sigmoid, silu, softplus, tanh, tanh_gelu
 from .smooth import Erf, Exp, Gaussian, Gelu, Sine, cosine
 
 __all__ = [
@@ -10,12 +12,22 @@ __all__ = [
     "Exp",
     "Gaussian",
     "Gelu",
+    "Hermite",
     "Identity",
+    "Polynomial",
     "Rectifier",
+    "Series",
     "Sign",
     "Sine",
+    "UnitSeries",
     "absolute",
     "cosine",
     "leaky_relu",
+    "monomial",
     "relu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "tanh",
+    "tanh_gelu",
 ]

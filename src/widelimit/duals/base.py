@@ -54,6 +54,14 @@ class Dual(eqx.Module):
         """An equal dual for positions that all have variance one, cheaper where that helps."""
         return self
 
+    def covering(self, variance: float) -> "Dual":
+        """An equal dual that keeps its accuracy up to this variance; closed forms always do."""
+        return self
+
+    def error(self, q: Any) -> float:
+        """The estimated relative error for these (concrete) variances; 0 for closed forms."""
+        return 0.0
+
 
 def leaf(value: Any) -> Any:
     """A hyperparameter as a differentiable leaf, in double precision until a call casts it."""

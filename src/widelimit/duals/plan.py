@@ -1,0 +1,260 @@
+"""Which powers of the correlation a dual needs, and how to get their coefficients.
+
+With `h_j` the normalised Hermite polynomials and `e_j(q) = E[φ'(√q z) h_j(z)]`, Mehler's formula is
+
+    E[φ'(u)φ'(v)] = Σ_j e_j(q₁) e_j(q₂) c^j.
+
+Near `c = ±1` it may take hundreds of powers, but they need not all be summed: as a function of j,
+`c^j` is smooth, so most high powers are interpolated between a few kept ones, `c^j ≈ Σ_r A_jr c^r`
+(Lagrange, even and odd orders apart). The weight of a kept power, `S_r(q₁, q₂) = Σ_j A_jr e_j e_j`,
+is split into factors of one position each by a landmark variance q*, the largest one planned for:
+`S_r(q₁, q₂) ≈ ε_r(q₁) ε_r(q₂)` with `ε_r(q) = S_r(q, q*)/√S_r(q*, q*)`, exact when either is q*.
+Hence `ε_r(q) = Σ_j T_jr e_j(q)`: linear in φ', a small matrix applied to samples of it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+_REACH = 14.0  # h_j(z) times the normal density is below 1e-21 from here on
+_FINEST = 1 / 20
+_SPACINGS = (0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.0625, _FINEST)
+_MOST_ORDERS = 400
+_DECADES = np.concatenate([[0.0], np.geomspace(1e-4, 8, 80)])  # −log c where errors are looked at
+
+Samples = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""`x ↦ (φ(x), φ'(x))`."""
+
+
+def _nodes(spacing: float) -> np.ndarray:
+    """Equally spaced: for smooth functions as good as Gauss–Hermite, at any spacing."""
+    half = np.arange(spacing / 2, _REACH, spacing)
+    return np.concatenate([-half[::-1], half])
+
+
+def _normal_weights(z: np.ndarray) -> np.ndarray:
+    weights = np.exp(-(z**2) / 2)
+    return weights / weights.sum()
+
+
+def _hermite(z: np.ndarray, orders: int) -> np.ndarray:
+    """`h_j(z)`, shape (nodes, orders), by the three-term recurrence."""
+    table = np.ones((orders, z.size))
+    for j in range(1, orders):
+        below = np.sqrt(j - 1) * table[j - 2] if j > 1 else 0.0
+        table[j] = (z * table[j - 1] - below) / np.sqrt(j)
+    return table.T
+
+
+@cache
+def _finest_rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    z = _nodes(_FINEST)
+    weights = _normal_weights(z)
+    return z, weights, weights[:, None] * _hermite(z, _MOST_ORDERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The kept powers, the nodes, and the matrix T from Hermite orders to kept powers.
+
+    `tail` says that a part of `E[φ'²]` beyond all orders is too large to leave out; it is then
+    carried by one even and one odd power.
+    """
+
+    powers: tuple[int, ...]
+    tail: tuple[int, int] | None
+    nodes: np.ndarray = field(repr=False)
+    weights: np.ndarray = field(repr=False)
+    transform: np.ndarray = field(repr=False)
+
+    def matrix(self, times: int) -> np.ndarray:
+        """Maps samples of φ' − φ'(0) at the nodes to `(2q d/dq)^times ε_r`, shape (nodes, powers).
+
+        Because `2q de_j/dq = j e_j + √((j+1)(j+2)) e_{j+2}`.
+        """
+        transform = self.transform
+        for _ in range(times):
+            orders, powers = transform.shape
+            j = np.arange(orders)[:, None]
+            raised = np.zeros((orders + 2, powers))
+            raised[:orders] = j * transform
+            raised[2:] += np.sqrt((j + 1) * (j + 2)) * transform
+            transform = raised
+        return self.weights[:, None] * (_hermite(self.nodes, len(transform)) @ transform)
+
+    def mean_weights(self, times: int) -> np.ndarray:
+        """Maps samples of φ − φ(0) at the nodes to `(2q d/dq)^times E[φ]`, by the same rule."""
+        return replace(self, transform=np.ones((1, 1))).matrix(times)[:, 0]
+
+    def tail_squares(self, derivative: Any, factors: Any) -> tuple[Any, Any]:
+        """What the powers leave of `(E[φ'(u)²] ± E[φ'(u)φ'(−u)])/2`: the even and the odd part.
+
+        From samples (…, nodes) and factors (…, powers), numpy or jax alike.
+        """
+        weights = self.weights.astype(derivative.dtype)
+        even = np.asarray(self.powers) % 2 == 0
+        square = derivative**2 @ weights
+        mirrored = (derivative * derivative[..., ::-1]) @ weights
+        rest = (
+            (square + mirrored) / 2 - (factors[..., even] ** 2).sum(-1),
+            (square - mirrored) / 2 - (factors[..., ~even] ** 2).sum(-1),
+        )
+        return rest[0] * (rest[0] > 0), rest[1] * (rest[1] > 0)
+
+    def coefficients(self, samples: Samples, variances: np.ndarray):
+        """In float64: all powers, the means `E[φ]`, and the factors of every power."""
+        value, derivative = samples(np.sqrt(variances)[:, None] * self.nodes)
+        powers, factors = np.asarray(self.powers), derivative @ self.matrix(0)
+        if self.tail is not None:
+            rest = np.stack(self.tail_squares(derivative, factors), axis=-1)
+            powers = np.concatenate([powers, self.tail])
+            factors = np.concatenate([factors, np.sqrt(rest)], axis=-1)
+        return powers, value @ self.weights, factors
+
+    @cached_property
+    def _key(self) -> tuple:
+        arrays = (self.nodes, self.weights, self.transform)
+        digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+        return self.powers, self.tail, digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _lagrange(j: int, nodes: np.ndarray) -> np.ndarray:
+    differences = nodes[:, None] - nodes[None, :] + np.eye(len(nodes))
+    numerators = np.where(np.eye(len(nodes)) > 0, 1.0, j - nodes[None, :])
+    return np.prod(numerators / differences, axis=1)
+
+
+def _interpolation(orders: np.ndarray, kept: np.ndarray, width: int) -> np.ndarray:
+    """`A_jr`: each order as a combination of the `width` kept orders around it."""
+    a = np.zeros((len(orders), len(kept)))
+    for i, j in enumerate(orders):
+        at = int(np.searchsorted(kept, j))
+        if kept[at] == j:
+            a[i, at] = 1.0
+            continue
+        start = max(0, min(at - width // 2, len(kept) - width))
+        window = slice(start, start + width)
+        a[i, window] = _lagrange(j, kept[window])
+    return a
+
+
+def _kept(orders: np.ndarray, tails: np.ndarray, share: float, width: int, coarseness: float):
+    """Orders further and further apart as what is left of the series gets small."""
+    kept = [0]
+    while kept[-1] < len(orders) - 1:
+        at = kept[-1]
+        ease = min(1.0, (share / max(tails[at], 1e-300)) ** (1 / width))
+        step = max(1, int(coarseness * orders[at] / 2 * ease))
+        kept.append(min(at + step, len(orders) - 1))
+    return orders[kept]
+
+
+def _factor(a: np.ndarray, landmark: np.ndarray) -> np.ndarray | None:
+    """T from A: the landmark's factorisation, and exact for powers that stand for themselves."""
+    alone = np.count_nonzero(a, axis=0) == 1
+    strength = landmark**2 @ a
+    if np.any(strength[~alone] <= 0):
+        return None
+    t = a * landmark[:, None] / np.sqrt(np.where(alone, 1.0, strength))
+    t[:, alone] = a[:, alone]
+    return t
+
+
+def _chain(e: np.ndarray, orders: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    """The shortest list of kept orders of one parity with an error below `tolerance`.
+
+    `e` has a row per planned variance, the largest first, each scaled to `E[φ'²] = 1`.
+    """
+    decay = np.exp(-np.outer(_DECADES, orders))
+    exact = np.einsum("ij,kj,sj->iks", e, e, decay, optimize=True)
+    tails = np.cumsum((e**2).max(axis=0)[::-1])[::-1]
+    best = orders, np.eye(len(orders))
+    for width in (4, 6):
+        for coarseness in 4 * 0.85 ** np.arange(32):
+            kept = _kept(orders, tails, tolerance / 3, width, coarseness)
+            if len(kept) >= len(best[0]):
+                break
+            t = _factor(_interpolation(orders, kept, width), e[0]) if len(kept) > width else None
+            if t is None:
+                continue
+            factors = e @ t
+            decay = np.exp(-np.outer(_DECADES, kept))
+            short = np.einsum("ir,kr,sr->iks", factors, factors, decay, optimize=True)
+            if np.abs(exact - short).max() < tolerance:
+                best = kept, t
+                break
+    return best
+
+
+def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan:
+    """Choose powers and nodes for an error of `tolerance · √(E[φ'(u)²] E[φ'(v)²])`.
+
+    `variances` are those to plan for, the largest first.
+    """
+    z, weights, table = _finest_rule()
+    derivative = samples(np.sqrt(variances)[:, None] * z)[1]
+    scale = np.sqrt(derivative**2 @ weights)
+    e = derivative @ table / np.where(scale > 0, scale, 1.0)[:, None]
+    strongest = (e**2).max(axis=0)
+    count = int(np.sum(np.cumsum(strongest[::-1])[::-1] > tolerance / 4))
+    powers, columns = [], []
+    for parity in (0, 1):
+        orders = np.arange(parity, count, 2)
+        present = np.flatnonzero(strongest[orders] > tolerance / 1000)
+        if present.size == 0:
+            continue
+        orders = orders[: present[-1] + 1]
+        kept, t = _chain(e[:, orders], orders, tolerance / 4)
+        used = ((e[:, orders] @ t) ** 2).max(axis=0) > tolerance / 1000
+        full = np.zeros((count, len(kept)))
+        full[orders] = t
+        powers += kept[used].tolist()
+        columns.append(full[:, used])
+    if not powers:  # φ is constant
+        powers, columns = [0], [np.ones((1, 1))]
+    sort = np.argsort(powers)
+    transform = np.concatenate(columns, axis=1)[:, sort]
+    missing = np.max(1 - np.sum(e[:, :count] ** 2, axis=1) - (scale == 0))
+    beyond = 3 * count // 2 * 2
+    plan = Plan(
+        powers=tuple(powers[i] for i in sort),
+        tail=(beyond, beyond + 1) if missing > 2 * tolerance else None,
+        nodes=z,
+        weights=weights,
+        transform=transform,
+    )
+    return _coarsen(plan, samples, variances, tolerance / 20)
+
+
+def _coarsen(finest: Plan, samples: Samples, variances: np.ndarray, tolerance: float) -> Plan:
+    """The same plan with the widest spacing and reach of nodes that give the same coefficients."""
+    _, mean, factors = finest.coefficients(samples, variances)
+    sizes = (1 + np.abs(mean))[:, None], np.linalg.norm(factors, axis=1)[:, None] + 1e-300
+
+    def gap(plan: Plan) -> float:
+        _, mean_here, factors_here = plan.coefficients(samples, variances)
+        errors = np.abs(mean_here - mean)[:, None], np.abs(factors_here - factors)
+        return max(float((e / size).max()) for e, size in zip(errors, sizes, strict=True))
+
+    plan = finest
+    for spacing in _SPACINGS:
+        z = _nodes(spacing)
+        plan = replace(finest, nodes=z, weights=_normal_weights(z))
+        if gap(plan) < tolerance:
+            break
+    while plan.nodes.size > 2:
+        inner = replace(plan, nodes=plan.nodes[1:-1], weights=plan.weights[1:-1])
+        if gap(inner) > 2 * tolerance:
+            break
+        plan = inner
+    return plan

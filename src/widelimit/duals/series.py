@@ -1,0 +1,323 @@
+"""Any activation: Hermite coefficients per position, a short power series per pair."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..errors import NetworkError
+from .base import Dual
+from .plan import Plan, make_plan
+
+_BATCH = 4096  # positions whose samples are held at once
+
+
+class _Fixed(eqx.Module):
+    """A plain function, part of the network's structure."""
+
+    function: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __call__(self, x: Array) -> Array:
+        return self.function(x)
+
+
+class _Position(NamedTuple):
+    """`E[φ]`, `1/√q`, the factors ε_r, and the two factors of the tail if there is one."""
+
+    mean: Float[Array, "*p"]
+    inverse: Float[Array, "*p"]
+    factors: tuple[Float[Array, "*p"], ...]
+    tail: tuple[Float[Array, "*p"], ...]
+
+
+class Series(Dual):
+    """Any elementwise φ, by Mehler's series.
+
+    With factors `ε_r(q)` of each position and a short list of powers r (see `plan`):
+
+        derivative = Σ_r ε_r(q₁) ε_r(q₂) c^r
+        value      = E[φ(u)] E[φ(v)] + κ Σ_r ε_r(q₁) ε_r(q₂) c^r / (r + 1)
+
+    so `∂value/∂κ` is the derivative exactly. Samples of φ and φ' are taken per position only.
+
+    For smooth φ the plan holds errors below `tolerance` for variances up to `max_variance`, relative
+    to `√(E[φ(u)²]E[φ(v)²])` and `√(E[φ'(u)²]E[φ'(v)²])`. Beyond it, or if φ has kinks, `error` says
+    what is reached; `covering` plans for larger variances.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    function: Callable[[Array], Array]
+    plan: Plan = eqx.field(static=True)
+    unit_plan: Plan = eqx.field(static=True)
+    max_variance: float = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        function: Callable[[Array], Array],
+        *,
+        max_variance: float = 4.0,
+        tolerance: float = 4e-7,
+    ):
+        """`function` is φ in jax; an equinox module may hold parameters to differentiate."""
+        if not (np.isfinite(max_variance) and max_variance > 0 and 0 < tolerance < 1):
+            raise NetworkError(
+                "A dual by series needs a positive largest variance and a tolerance in (0, 1).",
+                got=f"max_variance={max_variance}, tolerance={tolerance}",
+                remedy="leave them at their defaults, 4.0 and 4e-7",
+            )
+        has_leaves = isinstance(function, eqx.Module)
+        self.function = function if has_leaves else _Fixed(function)
+        self.max_variance, self.tolerance = float(max_variance), float(tolerance)
+        samples = partial(_concrete, self.function)
+        variances = np.geomspace(self.max_variance, min(0.01, self.max_variance / 2), 10)
+        self.plan = make_plan(samples, variances, self.tolerance)
+        self.unit_plan = make_plan(samples, np.ones(1), self.tolerance)
+
+    def fn(self, x):
+        """φ."""
+        return self.function(x)
+
+    def prepare(self, q) -> _Position:
+        """Means and factors, a batch of positions at a time."""
+        flat = jax.lax.map(
+            partial(_position, self.function, self.plan), q.ravel(), batch_size=_BATCH
+        )
+        return jax.tree.map(lambda a: a.reshape(q.shape), flat)
+
+    def __call__(self, left: _Position, right: _Position, k, *, need_derivative: bool = True):
+        """Two Horner schemes with the same products of factors."""
+        c = _clip(k * left.inverse * right.inverse)
+        products = [a * b for a, b in zip(left.factors, right.factors, strict=True)]
+        products += [a * b for a, b in zip(left.tail, right.tail, strict=True)]
+        powers = self.plan.powers + (self.plan.tail or ())
+        value = left.mean * right.mean + k * _horner(
+            [p / (r + 1) for r, p in zip(powers, products, strict=True)], powers, c
+        )
+        return value, _horner(products, powers, c) if need_derivative else None
+
+    def mean(self, q):
+        """`E[φ(u)]` by the same nodes."""
+        return self.prepare(q).mean
+
+    def at_unit_variance(self) -> "UnitSeries":
+        """A power series with constant coefficients, for positions of variance one."""
+        return UnitSeries(self.function, self.unit_plan)
+
+    def error(self, q: Any) -> float:
+        """The largest relative error found at `c = ±1` among up to 8 of the variances in `q`.
+
+        There the expectations are one-dimensional integrals, and the series is at its worst. Needs
+        concrete values; computes in float64.
+        """
+        variances = np.unique(np.quantile(np.asarray(q, np.float64), np.linspace(0, 1, 8)))
+        return max(_error_at(self, variances, sign) for sign in (1.0, -1.0))
+
+    def covering(self, variance: float) -> "Series":
+        """A dual planned for variances up to `variance` (rounded up to a power of 2) and below."""
+        if variance <= self.max_variance:
+            return self
+        wider = 2.0 ** np.ceil(np.log2(variance))
+        return Series(self.function, max_variance=wider, tolerance=self.tolerance)
+
+
+class UnitSeries(Dual):
+    """A series dual where every variance is one: `E[φ]² + Σ_r ε_r² κ^{r+1}/(r+1)`."""
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    function: Callable[[Array], Array]
+    plan: Plan = eqx.field(static=True)
+
+    def fn(self, x):
+        """φ."""
+        return self.function(x)
+
+    def prepare(self, q) -> tuple[()]:
+        """Nothing: all positions are alike."""
+        return ()
+
+    def coefficients(self, dtype: Any) -> tuple[Array, Array]:
+        """`(E[φ]², ε_r²)` at variance one; the powers are `plan.powers` then `plan.tail`."""
+        at_one = _position(self.function, self.plan, jnp.ones((), dtype))
+        return at_one.mean**2, jnp.stack(at_one.factors + at_one.tail) ** 2
+
+    def __call__(self, left: tuple[()], right: tuple[()], k, *, need_derivative: bool = True):
+        """Two Horner schemes with constant coefficients."""
+        constant, squares = self.coefficients(k.dtype)
+        c = _clip(k)
+        powers = self.plan.powers + (self.plan.tail or ())
+        value = constant + k * _horner(
+            [s / (r + 1) for r, s in zip(powers, squares, strict=True)], powers, c
+        )
+        return value, _horner(list(squares), powers, c) if need_derivative else None
+
+    def mean(self, q):
+        """`E[φ(u)]` at variance one."""
+        return jnp.broadcast_to(
+            _position(self.function, self.plan, jnp.ones((), q.dtype)).mean, q.shape
+        )
+
+
+def _clip(c: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """The correlation kept in [−1, 1], with the gradient it has without rounding."""
+    return c + jax.lax.stop_gradient(jnp.clip(c, -1, 1) - c)
+
+
+def _horner(coefficients: list[Array], powers: tuple[int, ...], c: Float[Array, "*s"]):
+    """`Σ coefficient · c^power` for increasing powers, by repeated squares of c."""
+    squares = [c]
+
+    def raised(n: int) -> Array:
+        out = None
+        for bit in range(n.bit_length()):
+            if bit == len(squares):
+                squares.append(squares[-1] * squares[-1])
+            if n >> bit & 1:
+                out = squares[bit] if out is None else out * squares[bit]
+        return jnp.ones_like(c) if out is None else out
+
+    total = jnp.broadcast_to(coefficients[-1], c.shape)
+    for upper, lower, coefficient in zip(
+        powers[:0:-1], powers[-2::-1], coefficients[-2::-1], strict=True
+    ):
+        total = total * raised(upper - lower) + coefficient
+    return total * raised(powers[0]) if powers[0] else total
+
+
+def _both(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
+    return jax.jvp(function, (x,), (jnp.ones_like(x),))
+
+
+def _position(function: Callable[[Array], Array], plan: Plan, q: Float[Array, ""]) -> _Position:
+    """Sample φ and φ' at one position. Centring on φ(0), φ'(0) keeps small variances accurate."""
+    q = jnp.maximum(q, 8 * jnp.finfo(q.dtype).eps)
+    nodes = jnp.asarray(plan.nodes, q.dtype)
+    value, derivative = _both(function, jnp.sqrt(jax.lax.stop_gradient(q)) * nodes)
+    origin, slope = _both(function, jnp.zeros((), q.dtype))
+    constant = jnp.asarray(plan.transform[0], q.dtype)
+    mean = origin + _mean(plan, 0, q, value - origin)
+    factors = constant * slope + _factors(plan, 0, q, derivative - slope)
+    tail = ()
+    if plan.tail is not None:
+        rest = plan.tail_squares(*jax.lax.stop_gradient((derivative, factors)))
+        tail = tuple(jnp.sqrt(part) for part in rest)
+    return _Position(mean, jax.lax.rsqrt(q), tuple(factors), tail)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _factors(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
+    """`(2q d/dq)^times ε_r` from samples; its gradient in q is this again, not that of the samples.
+
+    So it needs no second derivative of φ, and is right where φ' jumps.
+    """
+    return samples @ jnp.asarray(plan.matrix(times), q.dtype)
+
+
+@_factors.defjvp
+def _factors_jvp(plan: Plan, times: int, primals, tangents):
+    (q, samples), (d_q, d_samples) = primals, tangents
+    slope = _factors(plan, times + 1, q, samples) / (2 * q)
+    return _factors(plan, times, q, samples), _factors(plan, times, q, d_samples) + slope * d_q
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _mean(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
+    """`(2q d/dq)^times E[φ]` from samples, likewise."""
+    return samples @ jnp.asarray(plan.mean_weights(times), q.dtype)
+
+
+@_mean.defjvp
+def _mean_jvp(plan: Plan, times: int, primals, tangents):
+    (q, samples), (d_q, d_samples) = primals, tangents
+    slope = _mean(plan, times + 1, q, samples) / (2 * q)
+    return _mean(plan, times, q, samples), _mean(plan, times, q, d_samples) + slope * d_q
+
+
+@eqx.filter_jit
+def _both_compiled(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
+    return _both(function, x)
+
+
+def _concrete(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """φ and φ' in float64, now, even while a function is being traced.
+
+    In blocks of one size, so that φ is compiled once.
+    """
+    blocks = np.zeros((-(-x.size // _BATCH), _BATCH))
+    blocks.flat[: x.size] = x.ravel()
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
+        pairs = [_both_compiled(function, jnp.asarray(block)) for block in blocks]
+    out = []
+    for block in zip(*pairs, strict=True):
+        joined = np.concatenate([np.asarray(part, np.float64).ravel() for part in block])
+        if joined.size != blocks.size or not np.isfinite(joined).all():
+            raise NetworkError(
+                "An activation maps each number by itself to a finite one, with a finite slope.",
+                got=f"{joined.size} numbers for {blocks.size}, "
+                f"{np.count_nonzero(~np.isfinite(joined))} of them or of their slopes not finite, "
+                f"for |x| ≤ {np.abs(x).max():.3g}",
+                remedy="write it with jax.numpy, guard it against overflow, or lower max_variance",
+            )
+        out.append(joined[: x.size].reshape(x.shape))
+    return out[0], out[1]
+
+
+def _error_at(dual: Series, variances: np.ndarray, sign: float) -> float:
+    """Against one-dimensional quadrature with nodes of twice the finest density, at `c = sign`."""
+    z = np.arange(-14, 14, 1 / 40) + 1 / 80
+    weights = np.exp(-(z**2) / 2)
+    weights = weights / weights.sum()
+    roots = np.sqrt(variances)
+    samples = partial(_concrete, dual.function)
+    powers, means, factors = dual.plan.coefficients(samples, variances)
+    series = [
+        np.outer(means, means)
+        + sign * np.outer(roots, roots) * ((factors * sign**powers / (powers + 1)) @ factors.T),
+        (factors * sign**powers) @ factors.T,
+    ]
+    worst = 0.0
+    for sampled, estimate in zip(samples(roots[:, None] * z), series, strict=True):
+        exact = (sampled * weights) @ sampled[:, :: int(sign)].T
+        size = np.sqrt(sampled**2 @ weights)
+        scale = np.maximum(np.outer(size, size), np.finfo(float).tiny)
+        worst = max(worst, float(np.max(np.abs(estimate - exact) / scale)))
+    return worst
+
+
+@cache
+def tanh() -> Series:
+    """`tanh(x)`."""
+    return Series(jnp.tanh)
+
+
+@cache
+def sigmoid() -> Series:
+    """`1/(1 + exp(−x))`."""
+    return Series(jax.nn.sigmoid)
+
+
+@cache
+def silu() -> Series:
+    """`x·sigmoid(x)`."""
+    return Series(jax.nn.silu)
+
+
+@cache
+def softplus() -> Series:
+    """`log(1 + exp(x))`."""
+    return Series(jax.nn.softplus)
+
+
+@cache
+def tanh_gelu() -> Series:
+    """The tanh approximation of GELU that many trained networks use."""
+    return Series(jax.nn.gelu)
