@@ -1,0 +1,60 @@
+"""Tensor programs: build a network line by line, derive its infinite-width law, simulate it."""
+
+from . import examples
+from .functions import (
+    ClosedForm,
+    CoordinateFunction,
+    Growth,
+    ScalarFunction,
+    clip,
+    cos,
+    erf,
+    exp,
+    relu,
+    sigmoid,
+    sign,
+    sin,
+    softmax,
+    tanh,
+)
+from .integration import Estimate, Integration, Method
+from .limit import ConditionalLaw, LimitLaw
+from .nodes import Dot, MatMul, Matrix, Scalar, Vector
+from .preconditions import Finding, Precondition, PreconditionWarning, Report, Severity
+from .program import Program
+from .simulate import Simulation
+
+__all__ = [
+    "ClosedForm",
+    "ConditionalLaw",
+    "CoordinateFunction",
+    "Dot",
+    "Estimate",
+    "Finding",
+    "Growth",
+    "Integration",
+    "LimitLaw",
+    "MatMul",
+    "Matrix",
+    "Method",
+    "Precondition",
+    "PreconditionWarning",
+    "Program",
+    "Report",
+    "Scalar",
+    "ScalarFunction",
+    "Severity",
+    "Simulation",
+    "Vector",
+    "clip",
+    "cos",
+    "erf",
+    "examples",
+    "exp",
+    "relu",
+    "sigmoid",
+    "sign",
+    "sin",
+    "softmax",
+    "tanh",
+]

@@ -1,0 +1,251 @@
+"""Functions of coordinates and of scalars, with the properties the limit theorem asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import numpy as np
+from scipy import special
+
+from ..errors import NetworkError, ShapeError
+
+if TYPE_CHECKING:
+    from .nodes import Map, Scalar, ScalarMap, Vector
+
+Array: TypeAlias = np.ndarray
+ArrayFunction: TypeAlias = Callable[..., Any]
+
+
+class Growth(Enum):
+    """How fast a function may grow; the theorem wants the first."""
+
+    PSEUDO_LIPSCHITZ = "pseudo-Lipschitz"
+    CONTROLLED = "controlled: at most exp(C|x|^(2-ε)), but not pseudo-Lipschitz"
+    UNCONTROLLED = "uncontrolled: Gaussian expectations may diverge"
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Gaussian expectations of φ for `(u, v) ~ N(0, [[q, c], [c, r]])`.
+
+    `pair(q, c, r) = E[φ(u)φ(v)]`, `mean(q) = E[φ(u)]`, `slope(q) = E[φ'(u)]`.
+    """
+
+    pair: Callable[[Array, Array, Array], Array]
+    mean: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class CoordinateFunction:
+    """`φ(g¹, …, gᵐ; p₁, …, pᵣ)`, applied to every coordinate; call it on vectors to build.
+
+    `fn` takes one array per vector, then one per scalar, all of the same shape, and returns an
+    array of that shape. `bounded` says that φ is bounded whatever its arguments. `growth=None`
+    means undeclared: it is then probed numerically, and the check says so.
+    """
+
+    name: str
+    fn: ArrayFunction
+    bounded: bool = False
+    growth: Growth | None = None
+    closed_form: ClosedForm | None = field(default=None, repr=False)
+
+    def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Map:
+        """Add the vector `φ(vectors; scalars)` to the program the arguments belong to."""
+        if not vectors:
+            raise NetworkError(
+                "A coordinatewise function needs at least one vector.",
+                got=f"{self.name}() without vectors",
+                remedy="pass the vectors it acts on",
+            )
+        return vectors[0].program.map(self, *vectors, scalars=scalars)
+
+    def evaluate(self, *arguments: Array) -> Array:
+        """φ on arrays of one common shape, in their precision."""
+        return _apply(self.fn, *arguments)
+
+    def validate(self, arity: int) -> None:
+        """Raise unless φ takes `arity` arrays and returns one of the same shape."""
+        _validate_shape(self.name, self.fn, [np.linspace(0.1, 0.9, 3)] * arity, (3,))
+
+    def growth_for(self, arity: int) -> Growth:
+        """The declared growth, or the probed one."""
+        return probe_growth(self.fn, arity) if self.growth is None else self.growth
+
+
+@dataclass(frozen=True)
+class ScalarFunction:
+    """A map of scalars to as many scalars, such as softmax; call it on scalars to build.
+
+    `fn` takes and returns an array whose last axis holds the scalars.
+    """
+
+    name: str
+    fn: ArrayFunction
+    bounded: bool = False
+    growth: Growth = Growth.PSEUDO_LIPSCHITZ
+
+    def __call__(self, scalars: Sequence[Scalar]) -> tuple[ScalarMap, ...]:
+        """Add one scalar per component of `fn(scalars)` to the program."""
+        scalars = tuple(scalars)
+        if not scalars:
+            raise NetworkError(
+                "A function of scalars needs at least one scalar.",
+                got=f"{self.name}([])",
+                remedy="pass a list of scalars",
+            )
+        count = len(scalars)
+        probe = np.linspace(-1.0, 1.0, 2 * count).reshape(2, count)
+        _validate_shape(self.name, self.fn, [probe], (2, count))
+        return scalars[0].program.scalar_map(self, scalars)
+
+    def evaluate(self, arguments: Array) -> Array:
+        """The function on an array whose last axis holds the scalars."""
+        return _apply(self.fn, arguments)
+
+
+def _apply(fn: ArrayFunction, *arguments: Array) -> Array:
+    # Functions written in jax.numpy would fall to float32 without the scope.
+    with jax.enable_x64(True):
+        return np.asarray(fn(*arguments))
+
+
+def _validate_shape(
+    name: str, fn: ArrayFunction, probes: list[Array], shape: tuple[int, ...]
+) -> None:
+    try:
+        got = _apply(fn, *probes).shape
+    except TypeError as error:
+        raise ShapeError(
+            f"The function '{name}' must accept {len(probes)} argument(s).",
+            got=f"TypeError: {error}",
+            remedy="match the function's arguments to the vectors and scalars it is given",
+        ) from error
+    if got != shape:
+        raise ShapeError(
+            f"The function '{name}' must return an array of its arguments' shape.",
+            got=f"shape {got} for arguments of shape {shape}",
+            remedy="write it elementwise; sums over coordinates are scalars, made by `dot`",
+        )
+
+
+def probe_growth(fn: ArrayFunction, arity: int) -> Growth:
+    """Guess the growth of `fn` from `L(r) = log|fn(±r·e)|` at r = 6, 12, 24.
+
+    Along each axis and along the diagonal. A polynomial adds the same to L at every doubling;
+    `exp(r^α)` multiplies the increment by `2^α`. Growth below degree eight passes at once.
+    """
+    radii = np.array([6.0, 12.0, 24.0])
+    directions = [*np.eye(arity), np.ones(arity)]
+    worst = Growth.PSEUDO_LIPSCHITZ
+    for direction in directions:
+        for sign in (-1.0, 1.0):
+            arguments = [sign * radii if on else np.ones(3) for on in direction]
+            with np.errstate(all="ignore"):
+                size = np.abs(_apply(fn, *arguments))
+                logs = np.log(np.maximum(size, 1e-300))
+            if not np.all(np.isfinite(size)):
+                return Growth.UNCONTROLLED
+            first, second = logs[1] - logs[0], logs[2] - logs[1]
+            if second < 8 * math.log(2) or first <= 0:
+                continue
+            exponent = math.log2(second / first)
+            if exponent > 1.7:
+                return Growth.UNCONTROLLED
+            if exponent > 0.5:
+                worst = Growth.CONTROLLED
+    return worst
+
+
+def _cosine(q: Array, c: Array, r: Array) -> Array:
+    scale = np.sqrt(q * r)
+    return np.clip(c / np.where(scale > 0, scale, 1.0), -1.0, 1.0)
+
+
+def _relu_pair(q: Array, c: Array, r: Array) -> Array:
+    angle = np.arccos(_cosine(q, c, r))
+    return np.sqrt(q * r) / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))
+
+
+def _erf_pair(q: Array, c: Array, r: Array) -> Array:
+    return 2 / np.pi * np.arcsin(2 * c / np.sqrt((1 + 2 * q) * (1 + 2 * r)))
+
+
+def _sign_slope(q: Array) -> Array:
+    return np.where(q > 0, np.sqrt(2 / np.pi / np.where(q > 0, q, 1.0)), 0.0)
+
+
+_SMOOTH = Growth.PSEUDO_LIPSCHITZ
+
+relu = CoordinateFunction(
+    "relu",
+    lambda x: np.maximum(x, 0),
+    growth=_SMOOTH,
+    closed_form=ClosedForm(
+        _relu_pair, lambda q: np.sqrt(q / (2 * np.pi)), lambda q: np.full_like(q, 0.5)
+    ),
+)
+erf = CoordinateFunction(
+    "erf",
+    special.erf,
+    bounded=True,
+    growth=_SMOOTH,
+    closed_form=ClosedForm(_erf_pair, np.zeros_like, lambda q: 2 / np.sqrt(np.pi * (1 + 2 * q))),
+)
+sin = CoordinateFunction(
+    "sin",
+    np.sin,
+    bounded=True,
+    growth=_SMOOTH,
+    closed_form=ClosedForm(
+        lambda q, c, r: np.exp(-(q + r) / 2) * np.sinh(c), np.zeros_like, lambda q: np.exp(-q / 2)
+    ),
+)
+cos = CoordinateFunction(
+    "cos",
+    np.cos,
+    bounded=True,
+    growth=_SMOOTH,
+    closed_form=ClosedForm(
+        lambda q, c, r: np.exp(-(q + r) / 2) * np.cosh(c), lambda q: np.exp(-q / 2), np.zeros_like
+    ),
+)
+exp = CoordinateFunction(
+    "exp",
+    np.exp,
+    growth=Growth.CONTROLLED,
+    closed_form=ClosedForm(
+        lambda q, c, r: np.exp((q + r) / 2 + c), lambda q: np.exp(q / 2), lambda q: np.exp(q / 2)
+    ),
+)
+tanh = CoordinateFunction("tanh", np.tanh, bounded=True, growth=_SMOOTH)
+sigmoid = CoordinateFunction("sigmoid", special.expit, bounded=True, growth=_SMOOTH)
+sign = CoordinateFunction(
+    "sign",
+    np.sign,
+    bounded=True,
+    growth=Growth.CONTROLLED,
+    closed_form=ClosedForm(
+        lambda q, c, r: 2 / np.pi * np.arcsin(_cosine(q, c, r)), np.zeros_like, _sign_slope
+    ),
+)
+softmax = ScalarFunction("softmax", lambda s: special.softmax(s, axis=-1), bounded=True)
+
+
+def clip(limit: float) -> CoordinateFunction:
+    """`x ↦ max(−limit, min(x, limit))`, the bounded input map the theorem's authors use."""
+    if not (math.isfinite(limit) and limit > 0):
+        raise NetworkError(
+            "A clipping limit must be a positive finite number.",
+            got=repr(limit),
+            remedy="for instance clip(100.0)",
+        )
+    return CoordinateFunction(
+        f"clip[{limit:g}]", lambda x: np.clip(x, -limit, limit), bounded=True, growth=_SMOOTH
+    )

@@ -1,0 +1,296 @@
+"""The law of a program at infinite width: Gaussian given its scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import NetworkError, ShapeError
+from .integration import Estimate, Integration, Method, generator, psd_factor, seed_of
+from .moments import Moment, Moments
+from .nodes import Dot, MatMul, Vector
+from .program import Program
+
+
+def limit(program: Program, *, integration: Integration | None, key: Any) -> LimitLaw:
+    """Check the program's preconditions and take its limit; see `Program.limit`."""
+    program.check().enforce()
+    settings = integration or Integration()
+    return LimitLaw(program, replace(settings, seed=seed_of(key)))
+
+
+class _Readings:
+    """Estimates with errors, from the same computation under several integrations."""
+
+    def __init__(self, integration: Integration, build: Callable[[Integration], Moments]):
+        self._integration = integration
+        self._build = build
+        self._built: dict[Integration, Moments] = {}
+
+    def moments(self, integration: Integration | None = None) -> Moments:
+        integration = integration or self._integration
+        if integration not in self._built:
+            self._built[integration] = self._build(integration)
+        return self._built[integration]
+
+    def read(self, reading: Callable[[Moments], Moment]) -> Estimate:
+        value, method = reading(self.moments())
+        match method:
+            case Method.CLOSED_FORM:
+                return Estimate(value, np.zeros_like(value), method)
+            case Method.QUADRATURE:
+                coarse = reading(self.moments(self._integration.coarse()))[0]
+                return Estimate(value, np.abs(value - coarse), method)
+            case Method.SAMPLING:
+                count = self._integration.replicates
+                others = [self._integration.replicate(i) for i in range(1, count)]
+                values = np.stack([value, *(reading(self.moments(i))[0] for i in others)])
+                error = np.std(values, axis=0, ddof=1) / np.sqrt(count)
+                return Estimate(np.mean(values, axis=0), error, method)
+
+
+class ConditionalLaw:
+    """The limit given `draws` values of all scalars: a Gaussian family, one per draw."""
+
+    def __init__(self, program: Program, scalars: np.ndarray, readings: _Readings):
+        self.program = program
+        self.scalars = scalars
+        self._readings = readings
+
+    @property
+    def draws(self) -> int:
+        """How many values of the scalars the law is conditioned on."""
+        return len(self.scalars)
+
+    def gram(self, vectors: Sequence[Vector] | None = None) -> Estimate:
+        """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
+        chosen = _vectors(self.program, vectors)
+        shape = (self.draws, len(chosen), len(chosen))
+        found = self._readings.read(lambda moments: moments.gram(chosen))
+        return Estimate(
+            np.broadcast_to(found.value, shape), np.broadcast_to(found.error, shape), found.method
+        )
+
+    def sample(
+        self, key: Any, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
+    ) -> np.ndarray:
+        """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
+        _require_count("coordinates", coordinates)
+        chosen = _vectors(self.program, vectors)
+        moments = self._readings.moments()
+        variables = moments.variables(chosen)
+        means, covariance, method = moments.joint(variables)
+        factor = np.broadcast_to(
+            psd_factor(covariance, method), (self.draws, len(variables), len(variables))
+        )
+        rng = generator(key, 1)
+        noise = rng.standard_normal((self.draws, coordinates, len(variables)))
+        means = np.broadcast_to(means, (self.draws, len(variables)))
+        values = noise @ np.swapaxes(factor, -1, -2) + means[:, None, :]
+        known = {v.index: values[..., k] for k, v in enumerate(variables)}
+        columns = [moments.evaluate(vector, known) for vector in chosen]
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+
+class LimitLaw:
+    """A program's limit.
+
+    Vectors without scalars have second moments `E[Z^u Z^v]`. The scalars are Gaussian with
+    `Cov(p_k, p_l) = E[Z^{k,1} Z^{k,2} Z^{l,1} Z^{l,2}]` and independent of the vectors. Vectors
+    that use scalars have *random* second moments: `given(scalars)` or `condition(draws, key)`.
+    Where dot products follow vectors that use scalars, scalars come in stages, each Gaussian given
+    the earlier ones.
+    """
+
+    def __init__(self, program: Program, integration: Integration):
+        self.program = program
+        self.integration = integration
+        self._readings = _Readings(integration, lambda settings: Moments(program, settings))
+
+    # ---- deterministic part ---------------------------------------------------------------
+
+    def second_moment(self, left: Vector, right: Vector) -> Estimate:
+        """`E[Z^left Z^right]` for vectors without scalars; for MatMul vectors, the covariance."""
+        chosen = self._without_scalars((left, right))
+        return self._readings.read(lambda moments: moments.second_moment(*chosen))
+
+    def gram(self, vectors: Sequence[Vector] | None = None) -> Estimate:
+        """`E[Z^u Z^v]` for all pairs, shape `(m, m)`; default: the program's outputs."""
+        chosen = self._without_scalars(vectors)
+        return self._readings.read(lambda moments: moments.gram(chosen))
+
+    def mean(self, vector: Vector) -> Estimate:
+        """`E[Z^vector]` for a vector without scalars; 0 for MatMul vectors."""
+        (chosen,) = self._without_scalars((vector,))
+        return self._readings.read(lambda moments: moments.mean(chosen))
+
+    def scalar_covariance(self, scalars: Sequence[Dot] | None = None) -> Estimate:
+        """Covariance of dot products; default: all that depend on no earlier scalar."""
+        first = [dot for dot in self.program.dots if dot.stage == 1]
+        chosen = first if scalars is None else list(scalars)
+        if not chosen or any(dot not in first for dot in chosen):
+            raise NetworkError(
+                "Only dot products of vectors without scalars have a covariance in closed form; "
+                "later ones are Gaussian given the earlier scalars.",
+                got=", ".join(getattr(s, "label", repr(s)) for s in chosen) or "no dot products",
+                remedy="use sample_scalars for the others",
+            )
+        return self._readings.read(lambda moments: moments.scalar_covariance(chosen, chosen))
+
+    # ---- scalars --------------------------------------------------------------------------
+
+    def sample_scalars(self, draws: int, key: Any) -> np.ndarray:
+        """Joint draws of all dot products, `(draws, dots)` in the order of `program.dots`."""
+        _require_count("draws", draws)
+        rng = generator(key, 0)
+        moments = self._readings.moments()
+        values: dict[Dot, np.ndarray] = {}
+        for stage in range(1, _last_stage(self.program) + 1):
+            new = [dot for dot in self.program.dots if dot.stage == stage]
+            drawn = _draw_stage(moments, new, values, draws, rng)
+            values.update(drawn)
+            moments = moments.given(drawn, stage)
+        columns = [values[dot] for dot in self.program.dots]
+        return np.stack(columns, axis=-1) if columns else np.zeros((draws, 0))
+
+    def given(self, scalars: ArrayLike) -> ConditionalLaw:
+        """The law given values of all dot products: `(dots,)` or `(draws, dots)`."""
+        dots = self.program.dots
+        array = np.atleast_2d(np.asarray(scalars, dtype=float))
+        if array.ndim != 2 or array.shape[1] != len(dots) or len(array) == 0:
+            raise ShapeError(
+                "Scalars are given as one row per draw, one column per dot product.",
+                got=f"shape {np.shape(scalars)} for {len(dots)} dot products",
+                remedy="pass an array of shape (draws, dots), columns as in program.dots",
+            )
+        if not np.all(np.isfinite(array)):
+            raise ShapeError(
+                "Scalars must be finite.", got="NaN or infinity", remedy="pass finite values"
+            )
+
+        def build(integration: Integration) -> Moments:
+            moments = self._readings.moments(integration)
+            for stage in range(1, _last_stage(self.program) + 1):
+                columns = [k for k, dot in enumerate(dots) if dot.stage == stage]
+                moments = moments.given({dots[k]: array[:, k] for k in columns}, stage)
+            return moments
+
+        return ConditionalLaw(self.program, array, _Readings(self.integration, build))
+
+    def condition(self, draws: int, key: Any) -> ConditionalLaw:
+        """The law given `draws` sampled values of the scalars."""
+        return self.given(self.sample_scalars(draws, key))
+
+    # ---- outputs --------------------------------------------------------------------------
+
+    def sample(
+        self,
+        draws: int,
+        key: Any,
+        *,
+        vectors: Sequence[Vector] | None = None,
+        coordinates: int = 1,
+    ) -> np.ndarray:
+        """Draws of `coordinates` coordinates of `vectors`: `(draws, coordinates, m)`.
+
+        Coordinates of one draw share its scalars; draws are independent.
+        """
+        return self.condition(draws, key).sample(key, vectors=vectors, coordinates=coordinates)
+
+    def expected_gram(
+        self, draws: int, key: Any, *, vectors: Sequence[Vector] | None = None
+    ) -> Estimate:
+        """`E[Z^u Z^v]`, scalars averaged out over `draws` samples, with its standard error."""
+        values = self.condition(draws, key).gram(vectors).value
+        error = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
+        return Estimate(np.mean(values, axis=0), error, Method.SAMPLING)
+
+    def __str__(self) -> str:
+        rows = [f"limit law of {self.program.name}"]
+        for node in self.program.nodes:
+            if isinstance(node, MatMul) and node.stage == 0:
+                found = self.second_moment(node, node)
+                rows.append(
+                    f"  {node.label:<12} N(0, {float(found.value):.6g})"
+                    f"  error {float(found.error):.1g}, {found.method}"
+                )
+            elif isinstance(node, MatMul):
+                rows.append(f"  {node.label:<12} Gaussian given the scalars")
+            elif isinstance(node, Dot) and node.stage == 1:
+                found = self.scalar_covariance([node])
+                rows.append(
+                    f"  {node.label:<12} scalar N(0, {float(found.value[0, 0]):.6g})"
+                    f"  error {float(found.error[0, 0]):.1g}, {found.method}"
+                )
+            elif isinstance(node, Dot):
+                rows.append(f"  {node.label:<12} scalar, Gaussian given earlier scalars")
+        return "\n".join(rows)
+
+    def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
+        chosen = _vectors(self.program, vectors)
+        for vector in chosen:
+            if vector.stage > 0:
+                raise NetworkError(
+                    "A vector that uses scalars has a random second moment.",
+                    got=vector.label,
+                    remedy="use law.condition(draws, key).gram(...), law.given(scalars), or "
+                    "law.expected_gram(draws, key)",
+                )
+        return chosen
+
+
+def _draw_stage(
+    moments: Moments,
+    new: list[Dot],
+    known: dict[Dot, np.ndarray],
+    draws: int,
+    rng: np.random.Generator,
+) -> dict[Dot, np.ndarray]:
+    """Draw one stage of scalars from their Gaussian law given the earlier ones."""
+    covariance, method = moments.scalar_covariance(new, new)
+    mean = np.zeros((draws, len(new)))
+    if known:
+        old = list(known)
+        cross, _ = moments.scalar_covariance(new, old)
+        if np.any(cross):
+            # Score matrices shared between stages: condition the Gaussian field on what is known.
+            before, _ = moments.scalar_covariance(old, old)
+            gain = cross @ np.linalg.pinv(before, rcond=1e-10, hermitian=True)
+            values = np.stack([known[dot] for dot in old], axis=-1)
+            mean = np.einsum("...ij,...j->...i", gain, values)
+            covariance = covariance - gain @ np.swapaxes(cross, -1, -2)
+    factor = psd_factor(covariance, method)
+    noise = rng.standard_normal((draws, len(new)))
+    drawn = mean + (noise[:, None, :] @ np.swapaxes(factor, -1, -2))[:, 0, :]
+    return {dot: drawn[:, k] for k, dot in enumerate(new)}
+
+
+def _last_stage(program: Program) -> int:
+    return max((dot.stage for dot in program.dots), default=0)
+
+
+def _vectors(program: Program, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
+    chosen = program.outputs if vectors is None else tuple(vectors)
+    for vector in chosen:
+        if not isinstance(vector, Vector) or vector.program is not program:
+            raise NetworkError(
+                "A law is read at vectors of its own program.",
+                got=f"{vector!r}",
+                remedy="pass vectors that were built in this program",
+            )
+    if not chosen:
+        raise NetworkError(
+            "At least one vector must be asked for.", got="none", remedy="pass vectors=[...]"
+        )
+    return chosen
+
+
+def _require_count(name: str, value: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise NetworkError(
+            f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name}=1 or more"
+        )

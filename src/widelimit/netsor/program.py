@@ -1,0 +1,350 @@
+"""A tensor program: built line by line, then checked, sent to its limit, or simulated."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import NetworkError, NumericalError, ShapeError
+from .functions import ArrayFunction, CoordinateFunction, Growth, ScalarFunction
+from .nodes import (
+    Dot,
+    Initial,
+    Map,
+    MatMul,
+    Matrix,
+    Node,
+    Operation,
+    Scalar,
+    ScalarArithmetic,
+    ScalarMap,
+    Vector,
+    VectorArithmetic,
+)
+
+if TYPE_CHECKING:
+    from .integration import Integration
+    from .limit import LimitLaw
+    from .preconditions import Report
+    from .simulate import Simulation
+
+_NodeT = TypeVar("_NodeT", bound=Node)
+
+
+@dataclass(frozen=True, eq=False)
+class InputGroup:
+    """Initial vectors given together: per coordinate `N(mean, covariance)`, i.i.d. over n."""
+
+    labels: tuple[str, ...]
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+class Program:
+    """A NETSOR program with scalar dot products.
+
+    ```
+    p = Program("one neuron layer")
+    x, = p.inputs("x", covariance=[[1.0]])
+    W = p.matrix("W", std=1.4)
+    y = W @ relu(x)
+    ```
+    `print(p)` lists the lines, `p.check()` tests the theorem's preconditions, `p.limit()` gives
+    the law at infinite width, `p.simulate(...)` runs the program at a finite one.
+    """
+
+    def __init__(self, name: str = "program"):
+        self.name = name
+        self.nodes: list[Node] = []
+        self.matrices: list[Matrix] = []
+        self.groups: list[InputGroup] = []
+        self._labels: dict[int, str] = {}
+        self._automatic: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self._outputs: tuple[Vector, ...] = ()
+
+    # ---- building -------------------------------------------------------------------------
+
+    def input(self, name: str, *, std: float = 1.0, mean: float = 0.0) -> Vector:
+        """An initial vector with i.i.d. coordinates `N(mean, std²)`, independent of the others."""
+        _require_std(name, std)
+        return self._group((name,), np.full((1, 1), float(std) ** 2), np.full(1, float(mean)))[0]
+
+    def inputs(
+        self, name: str, *, covariance: ArrayLike, mean: ArrayLike = 0.0
+    ) -> tuple[Vector, ...]:
+        """Initial vectors `name1, name2, …`, per coordinate jointly `N(mean, covariance)`."""
+        matrix = np.array(covariance, dtype=float)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+            raise ShapeError(
+                "The covariance of initial vectors is a square matrix, one row per vector.",
+                got=f"shape {matrix.shape}",
+                remedy="pass the S×S covariance between the S vectors",
+            )
+        if not np.all(np.isfinite(matrix)):
+            raise NumericalError(
+                "The covariance of initial vectors must be finite.",
+                got="NaN or infinity",
+                remedy="check how the covariance was computed",
+            )
+        scale = max(float(np.max(np.abs(matrix))), 1e-300)
+        lowest = float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
+        if np.max(np.abs(matrix - matrix.T)) > 1e-8 * scale or lowest < -1e-8 * scale:
+            raise NumericalError(
+                "The covariance of initial vectors must be symmetric and positive semi-definite.",
+                got=f"lowest eigenvalue {lowest:.3g}, largest entry {scale:.3g}",
+                remedy="symmetrise it, or build it as a Gram matrix such as X Xᵀ/d",
+            )
+        count = len(matrix)
+        try:
+            means = np.array(np.broadcast_to(np.asarray(mean, dtype=float), (count,)))
+        except ValueError as error:
+            raise ShapeError(
+                "The mean of initial vectors is one number, or one per vector.",
+                got=f"shape {np.shape(mean)} for {count} vectors",
+                remedy=f"pass a number or {count} numbers",
+            ) from error
+        labels = tuple(f"{name}{i + 1}" for i in range(count))
+        return self._group(labels, (matrix + matrix.T) / 2, means)
+
+    def _group(
+        self, labels: tuple[str, ...], covariance: np.ndarray, mean: np.ndarray
+    ) -> tuple[Vector, ...]:
+        if not np.all(np.isfinite(mean)):
+            raise NumericalError(
+                "The mean of initial vectors must be finite.",
+                got=f"{mean}",
+                remedy="pass finite means",
+            )
+        self.groups.append(InputGroup(labels, mean, covariance))
+        group = len(self.groups) - 1
+        return tuple(
+            self._register(Initial, group=group, position=i).named(label)
+            for i, label in enumerate(labels)
+        )
+
+    def matrix(self, name: str, *, std: float = 1.0) -> Matrix:
+        """A random matrix with i.i.d. entries `N(0, std²/n)`."""
+        _require_std(name, std)
+        self._require_free(name)
+        self.matrices.append(Matrix(self, name, float(std)))
+        return self.matrices[-1]
+
+    def matmul(self, matrix: Matrix, operand: Vector) -> MatMul:
+        """`W @ h` as a line."""
+        self._require_kind(operand, Vector, f"{matrix.label} @ ...", "a vector")
+        return self._register(MatMul, matrix=matrix, operand=operand)
+
+    def map(
+        self,
+        function: CoordinateFunction | ArrayFunction,
+        *vectors: Vector,
+        scalars: Sequence[Scalar] = (),
+        name: str | None = None,
+        bounded: bool = False,
+        growth: Growth | None = None,
+    ) -> Map:
+        """The vector `φ(vectors; scalars)`, for a declared function or any Python callable.
+
+        `name`, `bounded` and `growth` declare a plain callable, which takes one array per vector
+        and then one per scalar. Left undeclared, it counts as unbounded and its growth is probed.
+        """
+        if not isinstance(function, CoordinateFunction):
+            label = name or getattr(function, "__name__", "function")
+            function = CoordinateFunction(label, function, bounded=bounded, growth=growth)
+        for vector in vectors:
+            self._require_kind(vector, Vector, function.name, "vectors before scalars=[...]")
+        for scalar in scalars:
+            self._require_kind(scalar, Scalar, function.name, "scalars inside scalars=[...]")
+        if not vectors:
+            raise NetworkError(
+                "A coordinatewise function needs at least one vector.",
+                got=f"{function.name} without vectors",
+                remedy="pass the vectors it acts on; functions of scalars alone: ScalarFunction",
+            )
+        function.validate(len(vectors) + len(scalars))
+        return self._register(
+            Map, function=function, vectors=tuple(vectors), scalars=tuple(scalars)
+        )
+
+    def dot(self, left: Vector, right: Vector) -> Dot:
+        """The scalar `n^{-1/2} leftᵀ right`."""
+        for side in (left, right):
+            self._require_kind(side, Vector, "dot", "two vectors")
+        return self._register(Dot, left=left, right=right)
+
+    def scalar_map(
+        self, function: ScalarFunction, arguments: tuple[Scalar, ...]
+    ) -> tuple[ScalarMap, ...]:
+        """One line per component of `function(arguments)`."""
+        for scalar in arguments:
+            self._require_kind(scalar, Scalar, function.name, "scalars")
+        return tuple(
+            self._register(ScalarMap, function=function, arguments=arguments, component=i)
+            for i in range(len(arguments))
+        )
+
+    def vector_arithmetic(
+        self, operation: Operation, parts: tuple[Vector | Scalar | float, ...]
+    ) -> VectorArithmetic:
+        """A coordinatewise sum or product as a line."""
+        for part in parts:
+            if isinstance(part, Node):
+                self._require_kind(part, Node, "arithmetic", "lines of one program")
+        return self._register(VectorArithmetic, operation=operation, parts=parts)
+
+    def scalar_arithmetic(
+        self, operation: Operation, parts: tuple[Scalar | float, ...]
+    ) -> ScalarArithmetic:
+        """A sum or product of scalars as a line."""
+        for part in parts:
+            if isinstance(part, Node):
+                self._require_kind(part, Node, "arithmetic", "lines of one program")
+        return self._register(ScalarArithmetic, operation=operation, parts=parts)
+
+    def output(self, *vectors: Vector) -> None:
+        """Declare the vectors that `limit` and `simulate` report when not told otherwise."""
+        for vector in vectors:
+            self._require_kind(vector, Vector, "output", "vectors")
+        self._outputs = vectors
+
+    # ---- reading --------------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> tuple[Vector, ...]:
+        """The declared outputs; without any, the vectors that no other line reads."""
+        if self._outputs:
+            return self._outputs
+        read = {node for line in self.nodes for node in line.operands}
+        return tuple(n for n in self.nodes if isinstance(n, Vector) and n not in read)
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        """The dot products, in program order: the columns of every array of scalars."""
+        return tuple(node for node in self.nodes if isinstance(node, Dot))
+
+    def __getitem__(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.label == name:
+                return node
+        raise NetworkError(
+            "A line is looked up by the name it was given.",
+            got=f"no line named {name!r}",
+            remedy="print(program) shows the names",
+        )
+
+    def check(self) -> Report:
+        """Test the limit theorem's preconditions; every violated one is named."""
+        from .preconditions import check
+
+        return check(self)
+
+    def limit(self, *, integration: Integration | None = None, key: Any = 0) -> LimitLaw:
+        """The law of this program at infinite width.
+
+        Raises `NetworkError` if a precondition is violated beyond repair and warns about the
+        others. `key` (an integer or a JAX key) seeds expectations that have to be sampled.
+        """
+        from .limit import limit
+
+        return limit(self, integration=integration, key=key)
+
+    def simulate(
+        self,
+        width: int,
+        runs: int,
+        key: Any,
+        *,
+        vectors: Sequence[Vector] | None = None,
+        coordinates: int = 1,
+        memory: int = 2**28,
+    ) -> Simulation:
+        """Run the program `runs` times at a finite width, with explicit random weights.
+
+        Records every dot product, the first `coordinates` coordinates of `vectors` (default: the
+        outputs) and their Gram matrices `(1/n) hᵀh'`. `memory` bounds the working set in bytes.
+        """
+        from .simulate import simulate
+
+        return simulate(
+            self, width, runs, key, vectors=vectors, coordinates=coordinates, memory=memory
+        )
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.nodes)} lines, {len(self.matrices)} matrices, {len(self.dots)} dots"
+        return f"Program({self.name!r}: {counts})"
+
+    def __str__(self) -> str:
+        from .listing import listing
+
+        return listing(self)
+
+    def draw(self, path: str | None = None) -> Any:
+        """Draw the program as a graph; returns the matplotlib figure, saved to `path` if given."""
+        from .draw import draw
+
+        return draw(self, path)
+
+    # ---- names ----------------------------------------------------------------------------
+
+    def label_of(self, node: Node) -> str:
+        """The name of a line: the given one, or a letter for its kind and a number."""
+        return self._labels.get(node.index, self._automatic[node.index])
+
+    def is_named(self, node: Node) -> bool:
+        """Whether a line was given a name."""
+        return node.index in self._labels
+
+    def rename(self, node: Node, name: str) -> None:
+        """Name a line; names are unique within a program."""
+        self._require_free(name)
+        self._labels[node.index] = name
+
+    def _require_free(self, name: str) -> None:
+        taken = {m.label for m in self.matrices} | set(self._labels.values())
+        if not isinstance(name, str) or not name or name in taken:
+            raise NetworkError(
+                "Every line and matrix of a program has its own, non-empty name.",
+                got=f"{name!r}, already used" if name in taken else repr(name),
+                remedy="choose another name",
+            )
+
+    # ---- registration ---------------------------------------------------------------------
+
+    def _register(self, kind: type[_NodeT], **fields: Any) -> _NodeT:
+        node = kind(program=self, index=len(self.nodes), **fields)
+        letter = {Initial: "x", MatMul: "g", Map: "h", VectorArithmetic: "e"}.get(kind, "s")
+        self._counts[letter] += 1
+        self._automatic.append(f"{letter}_{self._counts[letter]}")
+        self.nodes.append(node)
+        return node
+
+    def _require_kind(self, value: object, kind: type[Node], where: str, wanted: str) -> None:
+        if not isinstance(value, kind):
+            raise NetworkError(
+                f"'{where}' takes {wanted}.",
+                got=f"{type(value).__name__} {value!r}",
+                remedy="vectors come from inputs, W @ h and coordinatewise functions; "
+                "scalars from dot products",
+            )
+        if value.program is not self:
+            raise NetworkError(
+                "All lines of an expression belong to one program.",
+                got=f"'{value.label}' of {value.program!r} inside {self!r}",
+                remedy="build both parts in the same Program",
+            )
+
+
+def _require_std(name: str, std: float) -> None:
+    if not (isinstance(std, (int, float, np.number)) and math.isfinite(std) and std >= 0):
+        raise NetworkError(
+            "A standard deviation is a finite number, at least 0.",
+            got=f"std={std!r} for '{name}'",
+            remedy="pass the standard deviation σ, not a variance or an array",
+        )

@@ -1,0 +1,231 @@
+"""A program at a finite width: explicit random weights, many runs at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import NetworkError, NumericalError
+from .integration import seed_of
+from .nodes import (
+    Dot,
+    Initial,
+    Map,
+    MatMul,
+    Matrix,
+    Node,
+    Operation,
+    Scalar,
+    ScalarArithmetic,
+    ScalarMap,
+    Vector,
+    VectorArithmetic,
+)
+from .program import Program
+
+_DTYPE = np.float32
+_WORKERS = 4
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What independent runs of a program at one width gave."""
+
+    program: Program
+    width: int
+    vectors: tuple[Vector, ...]
+    values: np.ndarray
+    """The first coordinates of every vector, `(runs, coordinates, m)`."""
+    gram: np.ndarray
+    """`(1/n) uᵀv` for all pairs of vectors, `(runs, m, m)`."""
+    scalars: np.ndarray
+    """Every dot product, `(runs, dots)` in the order of `program.dots`."""
+
+    @property
+    def runs(self) -> int:
+        """The number of independent runs."""
+        return len(self.gram)
+
+    def coordinates(self, vector: Vector) -> np.ndarray:
+        """The recorded coordinates of one vector, `(runs, coordinates)`."""
+        return self.values[..., self._position(vector)]
+
+    def second_moment(self, left: Vector, right: Vector) -> np.ndarray:
+        """`(1/n) leftᵀ right` in every run, `(runs,)`."""
+        return self.gram[:, self._position(left), self._position(right)]
+
+    def _position(self, vector: Vector) -> int:
+        if vector not in self.vectors:
+            raise NetworkError(
+                "A simulation holds the vectors it was asked to record.",
+                got=f"{vector!r}",
+                remedy="pass it in simulate(..., vectors=[...])",
+            )
+        return self.vectors.index(vector)
+
+
+def simulate(
+    program: Program,
+    width: int,
+    runs: int,
+    key: Any,
+    *,
+    vectors: Sequence[Vector] | None,
+    coordinates: int,
+    memory: int,
+) -> Simulation:
+    """Run a program; see `Program.simulate`."""
+    for name, value in (("width", width), ("runs", runs), ("memory", memory)):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise NetworkError(
+                f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name} ≥ 1"
+            )
+    if not isinstance(coordinates, (int, np.integer)) or not 1 <= coordinates <= width:
+        raise NetworkError(
+            "The number of recorded coordinates lies between 1 and the width.",
+            got=f"coordinates={coordinates!r} at width {width}",
+            remedy="record fewer coordinates, or simulate a wider network",
+        )
+    chosen = program.outputs if vectors is None else tuple(vectors)
+    for vector in chosen:
+        if not isinstance(vector, Vector) or vector.program is not program:
+            raise NetworkError(
+                "A simulation records vectors of its own program.",
+                got=f"{vector!r}",
+                remedy="pass vectors that were built in this program",
+            )
+    # The batches, and with them the random numbers, must not depend on the machine.
+    plan = _Plan(program, chosen, width, coordinates)
+    batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
+    sizes = [min(batch, runs - start) for start in range(0, runs, batch)]
+    seeds = np.random.SeedSequence(seed_of(key)).spawn(len(sizes))
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _WORKERS)) as pool:
+        parts = list(pool.map(plan.run, sizes, seeds))
+    values, gram, scalars = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Simulation(program, width, chosen, values, gram, scalars)
+
+
+class _Plan:
+    """The lines that must run, and when their arrays and matrices can be dropped."""
+
+    def __init__(self, program: Program, vectors: tuple[Vector, ...], width: int, coordinates: int):
+        self.program, self.vectors = program, vectors
+        self.width, self.coordinates = width, coordinates
+        wanted: set[Node] = set()
+        stack: list[Node] = [*vectors, *program.dots]
+        while stack:
+            node = stack.pop()
+            if node not in wanted:
+                wanted.add(node)
+                stack.extend(node.operands)
+        self.lines = [node for node in program.nodes if node in wanted]
+        self.last_use: dict[Node | Matrix, int] = {}
+        for line in self.lines:
+            for used in (*line.operands, *((line.matrix,) if isinstance(line, MatMul) else ())):
+                self.last_use[used] = line.index
+        matrices = {line.matrix for line in self.lines if isinstance(line, MatMul)}
+        per_run = len(matrices) * width**2 + (len(self.lines) + len(vectors) + 4) * width
+        self.bytes_per_run = per_run * np.dtype(_DTYPE).itemsize
+
+    def run(
+        self, runs: int, seed: np.random.SeedSequence
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One batch: recorded coordinates, Gram matrices, dot products."""
+        rng = np.random.Generator(np.random.SFC64(seed))
+        state = _State(self.program, rng, runs, self.width)
+        dots: list[np.ndarray] = []
+        for line in self.lines:
+            state.arrays[line] = value = state.compute(line)
+            if isinstance(line, Dot):
+                dots.append(value)
+            for used in (*line.operands, *((line.matrix,) if isinstance(line, MatMul) else ())):
+                if self.last_use[used] == line.index and used not in self.vectors:
+                    state.drop(used)
+        stacked = np.stack([state.arrays[v] for v in self.vectors], axis=1).astype(_DTYPE)
+        gram = (stacked @ np.swapaxes(stacked, -1, -2)).astype(float) / self.width
+        values = np.swapaxes(stacked[..., : self.coordinates], -1, -2).astype(float)
+        scalars = np.stack(dots, axis=-1) if dots else np.zeros((runs, 0))
+        if not np.all(np.isfinite(gram)):
+            raise NumericalError(
+                "A simulated program must stay finite.",
+                got=f"NaN or infinity at width {self.width}",
+                remedy="check the functions' domain and growth, and the standard deviations",
+            )
+        return values, gram, scalars.astype(float)
+
+
+class _State:
+    """The arrays of one batch of runs."""
+
+    def __init__(self, program: Program, rng: np.random.Generator, runs: int, width: int):
+        self.program, self.rng, self.runs, self.width = program, rng, runs, width
+        self.arrays: dict[Node, np.ndarray] = {}
+        self.matrices: dict[Matrix, np.ndarray] = {}
+        self.inputs: dict[int, np.ndarray] = {}
+
+    def drop(self, used: Node | Matrix) -> None:
+        if isinstance(used, Matrix):
+            self.matrices.pop(used, None)
+        else:
+            self.arrays.pop(used, None)
+
+    def compute(self, node: Node) -> np.ndarray:
+        """A line's value: `(runs, n)` for vectors, `(runs,)` for scalars."""
+        match node:
+            case Initial():
+                return self._input(node.group)[..., node.position]
+            case MatMul():
+                operand = self.arrays[node.operand]
+                return (self._matrix(node.matrix) @ operand[..., None])[..., 0]
+            case Map():
+                vectors = [self.arrays[v] for v in node.vectors]
+                scalars = [self.arrays[s][:, None] for s in node.scalars]
+                arguments = np.broadcast_arrays(*vectors, *scalars)
+                return node.function.evaluate(*arguments).astype(_DTYPE)
+            case Dot():
+                product = np.einsum("ri,ri->r", self.arrays[node.left], self.arrays[node.right])
+                return product / np.sqrt(_DTYPE(self.width))
+            case ScalarMap():
+                arguments = np.stack([self.arrays[a] for a in node.arguments], axis=-1)
+                return node.function.evaluate(arguments)[..., node.component]
+            case VectorArithmetic() | ScalarArithmetic():
+                return self._arithmetic(node)
+            case _:
+                raise TypeError(f"no such line: {type(node).__name__}")
+
+    def _arithmetic(self, node: VectorArithmetic | ScalarArithmetic) -> np.ndarray:
+        vector = isinstance(node, VectorArithmetic)
+        total = None
+        for part in node.parts:
+            value: Any = _DTYPE(part) if not isinstance(part, Node) else self.arrays[part]
+            if vector and isinstance(part, Scalar):
+                value = value[:, None]
+            if total is None:
+                total = value
+            else:
+                total = total + value if node.operation is Operation.SUM else total * value
+        return np.asarray(total)
+
+    def _input(self, group: int) -> np.ndarray:
+        if group not in self.inputs:
+            law = self.program.groups[group]
+            values, vectors = np.linalg.eigh(law.covariance)
+            factor = (vectors * np.sqrt(np.maximum(values, 0.0))).astype(_DTYPE)
+            shape = (self.runs, self.width, len(values))
+            noise = self.rng.standard_normal(shape, dtype=_DTYPE)
+            self.inputs[group] = noise @ factor.T + law.mean.astype(_DTYPE)
+        return self.inputs[group]
+
+    def _matrix(self, matrix: Matrix) -> np.ndarray:
+        if matrix not in self.matrices:
+            shape = (self.runs, self.width, self.width)
+            entries = self.rng.standard_normal(shape, dtype=_DTYPE)
+            entries *= _DTYPE(matrix.std / np.sqrt(self.width))
+            self.matrices[matrix] = entries
+        return self.matrices[matrix]
