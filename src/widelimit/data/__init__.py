@@ -1,0 +1,88 @@
+"""Loaders, word vectors and the small steps from files to arrays.
+
+Loaders return frozen records: `Dataset` and `TextDataset` with a training and a test part,
+`Labelled` and `LabelledTexts` with one part that `.split` divides. Large datasets are looked for in
+a directory given by the user, then in the environment variable `WIDELIMIT_DATA`, then in the
+cache; `download=True` fetches the official archive and checks its SHA-256.
+"""
+
+from widelimit.data.arrays import read_npz, save_npz
+from widelimit.data.batches import pad
+from widelimit.data.cifar import CIFAR10_CLASSES, load_cifar10
+from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset, stratified_order
+from widelimit.data.download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
+from widelimit.data.embedding import Embedder, Empty, Unknown
+from widelimit.data.errors import DataError
+from widelimit.data.files import writing
+from widelimit.data.imdb import load_imdb
+from widelimit.data.labels import LabelNames
+from widelimit.data.npz import load_npz, load_npz_split
+from widelimit.data.pictures import (
+    load_image_folder,
+    load_image_folder_split,
+    read_image,
+    read_images,
+)
+from widelimit.data.places import data_root
+from widelimit.data.preprocess import ZCA, Standardise, downsample
+from widelimit.data.sample import (
+    load_sample_images,
+    load_sample_sentences,
+    load_sample_texts,
+    load_sample_vectors,
+    sample_directory,
+)
+from widelimit.data.tables import Table, read_table
+from widelimit.data.texts import load_scored_texts, load_texts, load_texts_split
+from widelimit.data.tokens import Tokenizer
+from widelimit.data.vectors import WordVectors, load_glove, load_vectors
+
+__all__ = [
+    "CIFAR10",
+    "CIFAR10_CLASSES",
+    "GLOVE",
+    "IMDB",
+    "ZCA",
+    "DataError",
+    "Dataset",
+    "Embedder",
+    "Empty",
+    "LabelNames",
+    "Labelled",
+    "LabelledTexts",
+    "Source",
+    "Standardise",
+    "Table",
+    "TextDataset",
+    "Tokenizer",
+    "Unknown",
+    "WordVectors",
+    "data_root",
+    "downsample",
+    "fetch",
+    "load_cifar10",
+    "load_glove",
+    "load_image_folder",
+    "load_image_folder_split",
+    "load_imdb",
+    "load_npz",
+    "load_npz_split",
+    "load_sample_images",
+    "load_sample_sentences",
+    "load_sample_texts",
+    "load_sample_vectors",
+    "load_scored_texts",
+    "load_texts",
+    "load_texts_split",
+    "load_vectors",
+    "pad",
+    "read_image",
+    "read_images",
+    "read_npz",
+    "read_table",
+    "sample_directory",
+    "save_npz",
+    "stratified_order",
+    "verify",
+    "writing",
+]

@@ -1,0 +1,78 @@
+"""Texts as sequences of word vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from widelimit.data.batches import pad
+from widelimit.data.errors import DataError, some
+from widelimit.data.tokens import Tokenizer
+from widelimit.data.vectors import NO_VECTOR, WordVectors
+
+NO_WORD = -2  # the row of a text without words
+
+
+class Unknown(Enum):
+    """What stands for a word that has no vector."""
+
+    DROP = "drop"  # nothing: the word is left out
+    ZERO = "zero"  # the zero vector, so that positions keep their distances
+    MEAN = "mean"  # the mean of all vectors
+
+
+class Empty(Enum):
+    """What to do with a text of which no word is left."""
+
+    ERROR = "error"
+    MEAN = "mean"  # one position with the mean of all vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedder:
+    """Texts to padded arrays: tokenise, look up, keep the first `length` words.
+
+    One embedder serves training and prediction alike.
+    """
+
+    vectors: WordVectors
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    length: int | None = None
+    unknown: Unknown = Unknown.DROP
+    empty: Empty = Empty.ERROR
+
+    def __post_init__(self) -> None:
+        if self.length is not None and self.length < 1:
+            raise DataError(
+                "A truncation length is at least 1.",
+                got=f"length={self.length}",
+                remedy="give a positive number of words, or None for no truncation",
+            )
+
+    def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """`x` `(N, words, components)` and the mask `(N, words)`."""
+        rows = [self._rows(text) for text in texts]
+        empty = [i for i, row in enumerate(rows) if not len(row)]
+        if empty and self.empty is Empty.ERROR:
+            raise DataError(
+                "Every text must have at least one word with a vector.",
+                got=some([f"text {i} ({texts[i][:40]!r})" for i in empty]),
+                remedy="remove these texts, use vectors with more words, or pass empty=Empty.MEAN",
+            )
+        for i in empty:
+            rows[i] = np.array([NO_WORD])
+        # Row numbers are padded, not vectors: the large array is made once.
+        padded, mask = pad([row[:, None] for row in rows])
+        padded = padded[:, :, 0]
+        x = self.vectors.vectors[padded]
+        x[padded == NO_VECTOR] = self.vectors.mean if self.unknown is Unknown.MEAN else 0
+        x[padded == NO_WORD] = self.vectors.mean
+        x[~mask] = 0
+        return x, mask
+
+    def _rows(self, text: str) -> np.ndarray:
+        rows = self.vectors.find(self.tokenizer(text))
+        if self.unknown is Unknown.DROP:
+            rows = rows[rows != NO_VECTOR]
+        return rows[: self.length]

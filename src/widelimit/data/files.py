@@ -1,0 +1,179 @@
+"""Read files with errors a person can act on; write them whole or not at all."""
+
+import errno
+import gzip
+import io
+import lzma
+import os
+import re
+import secrets
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from widelimit.data.errors import DataError
+
+GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+DAMAGE = (
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    RuntimeError,  # zip files with a password or an unknown way of packing
+)
+
+
+def damaged(path: Path, why: str) -> DataError:
+    """The error for a file that is cut off or broken."""
+    return DataError(
+        "A data file must be complete.",
+        got=f"'{path}' is cut off or damaged ({why})",
+        remedy="copy or download the file again and compare its size with the original",
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while `path` is read into a `DataError` that names the file."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise damaged(path, str(error) or type(error).__name__) from error
+    except FileNotFoundError as error:
+        raise DataError(
+            "A data file must exist.",
+            got=f"no file '{path}'",
+            remedy="check the path; relative paths start at the current directory",
+        ) from error
+    except OSError as error:
+        raise DataError(
+            "A data file must be readable.",
+            got=f"'{path}' ({error.strerror or error})",
+            remedy="give the path of a regular file that you may read",
+        ) from error
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[BinaryIO]:
+    """A binary file that appears as `path` only once it is complete.
+
+    The bytes go to a temporary neighbour that is renamed at the end. When anything fails (a full
+    disk, an interrupt, an error of the caller) the neighbour is removed and `path` is untouched.
+    An `OSError` inside the block counts as a failed write: read other files under `reading`.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise DataError(
+            "A file is written whole or not at all.",
+            got=f"'{path}' could not be written ({error.strerror or error}); nothing was kept",
+            remedy="free some space or choose a directory on another disk"
+            if full
+            else "choose a directory that you may write to",
+        ) from error
+    finally:
+        with suppress(NotADirectoryError):  # the parent is a file: nothing was begun
+            part.unlink(missing_ok=True)
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The content of a file."""
+    path = Path(path)
+    with reading(path):
+        return path.read_bytes()
+
+
+def lines(path: Path | str, *, encoding: str = "utf-8", member: str = "") -> Iterator[str]:
+    """The lines of a text file with their line ends, one at a time.
+
+    Plain and gzip files are told apart by their first bytes; in a zip file `member` is read.
+    """
+    path = Path(path)
+    done = 0
+    with reading(path), path.open("rb") as raw:
+        start = raw.read(4)
+        raw.seek(0)
+        try:
+            with (
+                _unpacked(path, raw, start, member) as stream,
+                io.TextIOWrapper(stream, encoding=_with_mark(encoding), newline="") as text,
+            ):
+                for line in text:
+                    yield line
+                    done += 1
+        except UnicodeError as error:
+            # Everything before the chunk that failed has been yielded, so the line is known.
+            inside = isinstance(error, UnicodeDecodeError)
+            before = error.object[: error.start].count(b"\n") if inside else 0
+            raise _undecodable(path, encoding, done + before + 1, start) from error
+        except LookupError as error:
+            raise DataError(
+                "An encoding must have a name that Python knows.",
+                got=f"encoding={encoding!r}",
+                remedy="use 'utf-8', 'latin-1', 'cp1252' or 'utf-16'",
+            ) from error
+
+
+def read_members(path: Path | str, pattern: re.Pattern[str]) -> dict[str, bytes]:
+    """Files of a folder, or of a tar archive with one top folder, whose inner path matches.
+
+    Archives are read in place: nothing is extracted, so nothing can be half extracted.
+    """
+    path = Path(path)
+    if path.is_dir():
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        return {name: read_bytes(path / name) for name in names if pattern.fullmatch(name)}
+    found = {}
+    with reading(path), tarfile.open(path) as archive:
+        for entry in archive:
+            name = "/".join(PurePosixPath(entry.name).parts[1:])
+            content = archive.extractfile(entry) if pattern.fullmatch(name) else None
+            if content is not None:
+                found[name] = content.read()
+    return found
+
+
+def _with_mark(encoding: str) -> str:
+    """Spreadsheet programs put a byte-order mark before UTF-8; it is no part of the text."""
+    return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+
+
+def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
+    if start.startswith(GZIP_MAGIC):
+        return gzip.open(raw)  # pyright: ignore[reportReturnType]
+    if not start.startswith(ZIP_MAGIC):
+        return raw
+    archive = zipfile.ZipFile(raw)
+    if member not in archive.namelist():
+        raise DataError(
+            "In a zip archive one member is read.",
+            got=f"no member {member!r} in '{path}', which holds {', '.join(archive.namelist())}",
+            remedy="name one of its members",
+        )
+    return archive.open(member)  # pyright: ignore[reportReturnType]
+
+
+def _undecodable(path: Path, encoding: str, line: int, start: bytes) -> DataError:
+    remedy = "pass encoding='latin-1' or 'cp1252' if it came from an old program, or save as UTF-8"
+    if start.startswith(UTF16_MARKS):
+        remedy = "it starts like UTF-16: pass encoding='utf-16' or save it as UTF-8"
+    return DataError(
+        f"A text file must be written in the encoding it is read with ({encoding}).",
+        got=f"line {line} of '{path}' is not {encoding}",
+        remedy=remedy,
+    )

@@ -1,0 +1,81 @@
+"""Datasets in `.npz` files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from widelimit.data.arrays import read_npz
+from widelimit.data.datasets import Dataset, Labelled
+from widelimit.data.errors import DataError
+from widelimit.data.labels import LabelNames
+
+
+def load_npz(path: Path | str, *, x: str = "x", y: str = "y") -> Labelled:
+    """Inputs and labels from arrays called `x` and `y` (other names as given).
+
+    Whole numbers and texts in `y` are class labels; floating-point numbers are the targets of a
+    regression. Optional arrays: `mask`, boolean like `x` without its last axis, and `class_names`.
+    With `class_names`, whole numbers in `y` are their indices.
+    """
+    path = Path(path)
+    arrays = read_npz(path, x, y)
+    _check(path, arrays[x], arrays[y], arrays.get("mask"))
+    numbers, names = _labels(path, arrays[y], arrays.get("class_names"))
+    return Labelled(arrays[x], numbers, names, arrays.get("mask"))
+
+
+def load_npz_split(path: Path | str) -> Dataset:
+    """A dataset from `x_train`, `y_train`, `x_test`, `y_test`.
+
+    Optional arrays: `class_names`, `mask_train` and `mask_test`. `y` as in `load_npz`.
+    """
+    path = Path(path)
+    arrays = read_npz(path, "x_train", "y_train", "x_test", "y_test")
+    for part in ("train", "test"):
+        _check(path, arrays[f"x_{part}"], arrays[f"y_{part}"], arrays.get(f"mask_{part}"))
+    x_train, x_test, cut = arrays["x_train"], arrays["x_test"], len(arrays["y_train"])
+    if x_train.shape[-1] != x_test.shape[-1] or x_train.ndim != x_test.ndim:
+        raise _wrong(path, f"x_train {x_train.shape} and x_test {x_test.shape}")
+    # Both parts are numbered at once, so that they share their names.
+    y, names = _labels(
+        path, np.concatenate([arrays["y_train"], arrays["y_test"]]), arrays.get("class_names")
+    )
+    masks = arrays.get("mask_train"), arrays.get("mask_test")
+    return Dataset(x_train, y[:cut], x_test, y[cut:], names, *masks)
+
+
+def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
+    if x.ndim < 2 or not len(x) or y.shape != (len(x),):
+        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
+    if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
+        raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
+    if mask is not None and (mask.shape != x.shape[:-1] or mask.dtype != bool):
+        raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise _wrong(path, "targets that are not all finite")
+
+
+def _labels(
+    path: Path, y: np.ndarray, class_names: np.ndarray | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class numbers and names; real targets have no names."""
+    if y.dtype.kind == "f":
+        return y.astype(np.float64), ()
+    if class_names is None:
+        names = LabelNames.fit(y.astype(str).tolist())
+        return names.encode(y.astype(str).tolist()), names.names
+    names = LabelNames(tuple(class_names.astype(str).tolist()))
+    if y.dtype.kind not in "iu":
+        return names.encode(y.astype(str).tolist()), names.names
+    if y.min() < 0 or y.max() >= len(names.names):
+        raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names.names)} class names")
+    return y.astype(np.int64), names.names
+
+
+def _wrong(path: Path, got: str) -> DataError:
+    return DataError(
+        "Inputs are finite numbers (N, ..., channels), labels (N,) known classes or finite "
+        "numbers, masks boolean (N, ...).",
+        got=f"{got} in '{path}'",
+        remedy="reshape or clean the arrays before saving them",
+    )

@@ -1,0 +1,158 @@
+"""Folders of images, one folder per class (needs Pillow)."""
+
+import mimetypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widelimit.data.datasets import Dataset, Labelled
+from widelimit.data.errors import DataError, some
+from widelimit.data.labels import LabelNames
+from widelimit.errors import MissingExtraError
+
+DEEP_MODES = ("I", "F")  # 16- and 32-bit images; 8 bits would clip them silently
+SYSTEM_FILES = ("thumbs.db", "desktop.ini")
+
+
+def read_image(
+    path: Path | str, *, size: tuple[int, int] | None = None, grey: bool = False
+) -> np.ndarray:
+    """One image as `uint8` `(height, width, 3)`, or `(height, width, 1)` if `grey`.
+
+    `size` is `(height, width)`; the image is resized to it by area averaging.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise MissingExtraError("pillow", "cli") from error
+    path = Path(path)
+    try:
+        with Image.open(path) as file:
+            if file.mode.startswith(DEEP_MODES):
+                raise ValueError(f"mode {file.mode}, more than 8 bits per channel")
+            image = ImageOps.exif_transpose(file).convert("L" if grey else "RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(
+            "Every file in a class folder must be a complete 8-bit image (PNG, JPEG, ...).",
+            got=f"'{path}' ({error})",
+            remedy="remove, replace or convert this file, or pass skip_other=True",
+        ) from error
+    if size is not None:
+        height, width = size
+        image = image.resize((width, height), Image.Resampling.BOX)
+    array = np.asarray(image, dtype=np.uint8)
+    return array[:, :, None] if grey else array
+
+
+def read_images(
+    paths: Sequence[Path | str],
+    *,
+    size: tuple[int, int] | None = None,
+    grey: bool = False,
+) -> np.ndarray:
+    """Images as one array `(N, height, width, channels)`; without `size` all must be alike."""
+    return _stacked([(Path(path), read_image(path, size=size, grey=grey)) for path in paths])
+
+
+def load_image_folder(
+    directory: Path | str,
+    *,
+    size: tuple[int, int] | None = None,
+    grey: bool = False,
+    skip_other: bool = False,
+    names: LabelNames | None = None,
+) -> Labelled:
+    """Images in `directory/<class>/`, classes and files in alphabetical order.
+
+    A file that is no image is an error unless `skip_other`. With `names`, e.g. those of a trained
+    model, the class folders must be among them.
+    """
+    folders = _class_folders(Path(directory))
+    names = names or LabelNames.fit([folder.name for folder in folders])
+    names.encode([folder.name for folder in folders])  # a wrong folder is told before the reading
+    images: list[tuple[Path, np.ndarray]] = []
+    for folder in folders:
+        found = _folder_images(folder, size=size, grey=grey, skip_other=skip_other)
+        if not found:
+            raise DataError(
+                "Every class folder must hold images.",
+                got=f"none in '{folder}'",
+                remedy="add images or remove the folder",
+            )
+        images += found
+    y = names.encode([path.parent.name for path, _ in images])
+    return Labelled(_stacked(images), y, names.names)
+
+
+def load_image_folder_split(
+    directory: Path | str,
+    *,
+    size: tuple[int, int] | None = None,
+    grey: bool = False,
+    skip_other: bool = False,
+) -> Dataset:
+    """Images in `directory/train/<class>/` and `directory/test/<class>/`."""
+    directory = Path(directory)
+    train = load_image_folder(directory / "train", size=size, grey=grey, skip_other=skip_other)
+    names = LabelNames(train.class_names)
+    test = load_image_folder(
+        directory / "test", size=size, grey=grey, skip_other=skip_other, names=names
+    )
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise _sizes_differ(f"{train.x.shape[1:3]} in train, {test.x.shape[1:3]} in test")
+    return Dataset.join(train, test)
+
+
+def _class_folders(directory: Path) -> list[Path]:
+    entries = sorted(directory.iterdir()) if directory.is_dir() else []
+    folders = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
+    if not folders:
+        raise _not_arranged(f"no folder in '{directory}'")
+    kinds = {path: mimetypes.guess_type(path.name)[0] or "" for path in entries if path.is_file()}
+    if stray := [path.name for path, kind in kinds.items() if kind.startswith("image/")]:
+        raise _not_arranged(f"images beside the class folders of '{directory}': {some(stray)}")
+    return folders
+
+
+def _folder_images(folder: Path, *, skip_other: bool, **how: Any) -> list[tuple[Path, np.ndarray]]:
+    images = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name.lower() in SYSTEM_FILES:
+            continue
+        try:
+            images.append((path, read_image(path, **how)))
+        except DataError:
+            if not skip_other:
+                raise
+    return images
+
+
+def _stacked(images: list[tuple[Path, np.ndarray]]) -> np.ndarray:
+    if not images:
+        raise DataError(
+            "There must be at least one image.",
+            got="an empty list of paths",
+            remedy="give the paths of image files",
+        )
+    shape = images[0][1].shape
+    if other := [f"'{path}' {image.shape[:2]}" for path, image in images if image.shape != shape]:
+        raise _sizes_differ(f"{shape[:2]} first, then {some(other)}")
+    return np.stack([image for _, image in images])
+
+
+def _sizes_differ(got: str) -> DataError:
+    return DataError(
+        "Images must all have one size.",
+        got=got,
+        remedy="pass size=(height, width) to resize them",
+    )
+
+
+def _not_arranged(got: str) -> DataError:
+    return DataError(
+        "An image folder holds one folder of images per class.",
+        got=got,
+        remedy="arrange the images as <directory>/<class>/<image>.png",
+    )

@@ -1,0 +1,50 @@
+"""Where data lies: a directory given by the user, the environment variable, or the cache."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from widelimit.data.download import Source, fetch
+from widelimit.data.errors import DataError
+
+ENVIRONMENT = "WIDELIMIT_DATA"
+
+
+def data_root(directory: Path | str | None = None) -> Path:
+    """`directory`, else the directory in `WIDELIMIT_DATA`, else the user's cache directory."""
+    if directory is not None:
+        return Path(directory).expanduser()
+    if place := os.environ.get(ENVIRONMENT):
+        return Path(place).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "widelimit"
+
+
+def locate(
+    title: str,
+    names: Sequence[str],
+    directory: Path | str | None = None,
+    *,
+    source: Source,
+    download: bool = False,
+) -> Path:
+    """The first of `names` below the data root; the root itself if it is a file.
+
+    A name may look inside a folder to recognise it: `cifar10/train` stands for the folder
+    `cifar10`, and `./train` for the root itself. `download=True` fetches `source` into the root
+    when nothing is there.
+    """
+    root = data_root(directory)
+    if root.is_file():
+        return root
+    for name in names:
+        if (root / name).exists():
+            return root / name.partition("/")[0]
+    if download:
+        return fetch(source, root)
+    raise DataError(
+        f"{title} must be on this disk.",
+        got=f"none of {', '.join(names)} in '{root}'",
+        remedy=f"give the directory that holds one of them (directory=... or the environment "
+        f"variable {ENVIRONMENT}), or pass download=True to fetch {source.url}",
+    )

@@ -1,0 +1,119 @@
+"""Scale, shrink and whiten inputs; what is fitted on training data is applied to test data."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from widelimit.errors import ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Standardise:
+    """`(x − mean)/std`, with mean and standard deviation of the training data.
+
+    A constant channel or pixel has `std` 1, so that it becomes zero instead of undefined.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @classmethod
+    def per_channel(cls, x: np.ndarray, *, mask: np.ndarray | None = None) -> "Standardise":
+        """One mean and deviation for each channel, over examples and real positions."""
+        flat = x.reshape(-1, x.shape[-1]) if mask is None else x[mask]
+        return cls._fit(flat)
+
+    @classmethod
+    def per_pixel(cls, x: np.ndarray) -> "Standardise":
+        """One mean and deviation for each position and channel, over examples."""
+        return cls._fit(x)
+
+    @classmethod
+    def _fit(cls, x: np.ndarray) -> "Standardise":
+        std = x.std(axis=0, dtype=np.float64)
+        return cls(x.mean(axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Standardised `x`, `float32`."""
+        if x.ndim <= self.mean.ndim or x.shape[-self.mean.ndim :] != self.mean.shape:
+            raise _other_shape(x, self.mean)
+        centred = x.astype(np.float32) - self.mean.astype(np.float32)
+        return centred / self.std.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ZCA:
+    """Whiten all components of an example together: `W (x − mean)`.
+
+    With the covariance `C = U diag(λ) Uᵀ` of the training data, `W = U diag(1/√(λ + ε)) Uᵀ` and
+    `ε = strength · mean(λ)`: directions well above ε get variance one, weaker ones fade.
+    """
+
+    mean: np.ndarray
+    matrix: np.ndarray
+
+    @classmethod
+    def fit(cls, x: np.ndarray, *, strength: float = 0.1) -> "ZCA":
+        """Fit on `x` `(N, …)`, whose examples are flattened."""
+        if len(x) < 2 or not strength > 0:
+            raise ShapeError(
+                "Whitening needs at least two examples and a positive strength.",
+                got=f"{len(x)} examples, strength={strength}",
+                remedy="give more examples, or a strength such as 0.1",
+            )
+        mean = x.mean(axis=0, dtype=np.float64)
+        flat = (x - mean).reshape(len(x), -1)
+        variances, directions = np.linalg.eigh(flat.T @ flat / len(x))
+        variances = np.clip(variances, 0, None)  # rounding makes zeros slightly negative
+        ridge = strength * variances.mean()
+        if not ridge > 0:
+            raise ShapeError(
+                "Whitening needs examples that differ.",
+                got=f"{len(x)} equal examples",
+                remedy="check the data",
+            )
+        matrix = (directions / np.sqrt(variances + ridge)) @ directions.T
+        return cls(mean, matrix)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Whitened `x`, `float32`, of the same shape."""
+        if x.shape[1:] != self.mean.shape:
+            raise _other_shape(x, self.mean)
+        flat = (x.astype(np.float32) - self.mean.astype(np.float32)).reshape(len(x), -1)
+        return (flat @ self.matrix.astype(np.float32)).reshape(x.shape)
+
+
+def downsample(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Images `(N, height, width, channels)` shrunk to `size` by area averaging, `float32`.
+
+    An output pixel is the mean of the input area it covers, also when the sizes do not divide.
+    """
+    if x.ndim != 4 or not all(0 < new <= old for new, old in zip(size, x.shape[1:3], strict=True)):
+        raise ShapeError(
+            "Images are (N, height, width, channels) and are made smaller.",
+            got=f"{x.shape} to {size}",
+            remedy="give a (height, width) that is no larger than the images",
+        )
+    (height, width), (rows, columns) = x.shape[1:3], size
+    if height % rows == 0 and width % columns == 0:
+        blocks = x.reshape(len(x), rows, height // rows, columns, width // columns, -1)
+        return blocks.mean(axis=(2, 4), dtype=np.float32)
+    down, across = _area_weights(height, rows), _area_weights(width, columns)
+    return np.einsum("ah,nhwc,bw->nabc", down, x.astype(np.float32), across, optimize=True)
+
+
+def _area_weights(old: int, new: int) -> np.ndarray:
+    """The share of each of `old` cells in each of `new` cells; rows sum to one."""
+    edges = np.arange(new + 1) * (old / new)
+    begin, end = edges[:-1, None], edges[1:, None]
+    cells = np.arange(old)[None, :]
+    overlap = np.clip(np.minimum(end, cells + 1) - np.maximum(begin, cells), 0, None)
+    return (overlap * (new / old)).astype(np.float32)
+
+
+def _other_shape(x: np.ndarray, mean: np.ndarray) -> ShapeError:
+    return ShapeError(
+        "Inputs must have the shape of the examples that were fitted.",
+        got=f"{x.shape} after a fit on (..., {', '.join(map(str, mean.shape))})",
+        remedy="fit and apply on arrays of the same size",
+    )

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+
+from widelimit.data import DataError, Embedder, Empty, Tokenizer, Unknown, WordVectors, pad
+from widelimit.errors import ShapeError
+
+VECTORS = WordVectors(("good", "bad", "film"), np.array([[1, 2], [3, 4], [5, 9]], np.float32))
+MEAN = np.array([3, 5], np.float32)
+
+
+def test_pad_keeps_every_number_and_marks_it():
+    arrays = [np.full((3, 2), 1.0), np.full((1, 2), 2.0)]
+    x, mask = pad(arrays)
+    assert x.shape == (2, 3, 2)
+    np.testing.assert_array_equal(mask, [[True, True, True], [True, False, False]])
+    for i, array in enumerate(arrays):
+        np.testing.assert_array_equal(x[i][mask[i]], array)
+    assert x[~mask].tolist() == [[0, 0], [0, 0]]
+
+
+def test_pad_images_of_different_sizes(rng):
+    arrays = [rng.random((2, 5, 3), np.float32), rng.random((4, 1, 3), np.float32)]
+    x, mask = pad(arrays)
+    assert x.shape == (2, 4, 5, 3)
+    assert x.dtype == np.float32
+    assert mask.sum(axis=(1, 2)).tolist() == [10, 4]
+    np.testing.assert_array_equal(x[0, :2, :5], arrays[0])
+    np.testing.assert_array_equal(x[1, :4, :1], arrays[1])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [],
+        [np.ones((2, 3)), np.ones((2, 4))],
+        [np.ones((2, 3)), np.ones((0, 3))],
+        [np.ones(3)],
+        [np.ones((2, 3)), np.ones((2, 2, 3))],
+    ],
+)
+def test_pad_refuses(arrays):
+    with pytest.raises(ShapeError, match="non-empty"):
+        pad(arrays)
+
+
+def test_words_become_vectors():
+    x, mask = Embedder(vectors=VECTORS)(["Good film!", "bad"])
+    np.testing.assert_array_equal(x, [[[1, 2], [5, 9]], [[3, 4], [0, 0]]])
+    np.testing.assert_array_equal(mask, [[True, True], [True, False]])
+    assert x.dtype == np.float32
+
+
+def test_truncation_counts_words_that_have_a_vector():
+    x, _ = Embedder(vectors=VECTORS, length=2)(["xx good yy film bad"])
+    np.testing.assert_array_equal(x, [[[1, 2], [5, 9]]])
+    x, _ = Embedder(vectors=VECTORS, length=2, unknown=Unknown.ZERO)(["xx good film"])
+    np.testing.assert_array_equal(x, [[[0, 0], [1, 2]]])
+
+
+@pytest.mark.parametrize(
+    ("unknown", "middle"), [(Unknown.DROP, []), (Unknown.ZERO, [[0, 0]]), (Unknown.MEAN, [MEAN])]
+)
+def test_unknown_words(unknown, middle):
+    x, mask = Embedder(vectors=VECTORS, unknown=unknown)(["good zebra film"])
+    np.testing.assert_array_equal(x[0], [[1, 2], *middle, [5, 9]])
+    assert mask.all()
+
+
+@pytest.mark.parametrize("text", ["", "!!!", "zebra"])
+def test_empty_texts(text):
+    with pytest.raises(DataError, match=r"at least one word.*text 1 .*Empty.MEAN"):
+        Embedder(vectors=VECTORS)(["good", text])
+    x, mask = Embedder(vectors=VECTORS, empty=Empty.MEAN)(["good film", text])
+    np.testing.assert_array_equal(x[1], [MEAN, [0, 0]])
+    assert mask[1].tolist() == [True, False]
+
+
+def test_empty_text_among_zero_vectors_is_still_the_mean():
+    x, _ = Embedder(vectors=VECTORS, unknown=Unknown.ZERO, empty=Empty.MEAN)(["zebra", "!"])
+    np.testing.assert_array_equal(x, [[[0, 0]], [MEAN]])
+
+
+def test_embedding_leaves_the_vectors_alone():
+    before = VECTORS.vectors.copy()
+    Embedder(vectors=VECTORS, unknown=Unknown.MEAN)(["zebra film", "good"])
+    np.testing.assert_array_equal(VECTORS.vectors, before)
+
+
+def test_a_tokenizer_of_ones_own():
+    embedder = Embedder(vectors=VECTORS, tokenizer=Tokenizer(after=lambda words: words[::-1]))
+    np.testing.assert_array_equal(embedder(["good film"])[0], [[[5, 9], [1, 2]]])
+
+
+def test_length_is_positive():
+    with pytest.raises(DataError, match="length=0"):
+        Embedder(vectors=VECTORS, length=0)
