@@ -1,0 +1,1 @@
+"""Limit laws of networks with finitely many heads, and finite-width simulation."""

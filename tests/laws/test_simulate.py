@@ -1,0 +1,371 @@
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.laws.distances import kl_quadrature
+from widelimit.laws.simulate import Simulation, simulate
+from widelimit.laws.simulate_explicit import simulate_explicit
+from widelimit.laws.simulate_mixture import ScaleMixture
+from widelimit.laws.simulate_random import bartlett, gaussian_product, generator
+from widelimit.laws.simulate_setting import (
+    FiniteAttention,
+    GaussianInputs,
+    GivenGram,
+    GivenInputs,
+    ScoreScaling,
+    relu,
+)
+
+PUBLISHED = GaussianInputs(positions=4)
+RELU = GaussianInputs(positions=4, input_map=relu)
+SQUARE = np.random.default_rng(0).standard_normal((4, 4))
+GRAM = GivenGram(SQUARE @ SQUARE.T / 4)
+FLAT = GivenInputs(np.random.default_rng(1).standard_normal((4, 3)))
+
+
+def tanh_map(scores):
+    return np.tanh(scores)
+
+
+CASES = {
+    "published": (FiniteAttention(heads=2, width=8), PUBLISHED, {"channels": 2}),
+    "wider": (FiniteAttention(heads=1, width=16), PUBLISHED, {"channels": 2}),
+    "two_positions": (FiniteAttention(heads=2, width=8), PUBLISHED, {"positions": [2, 0]}),
+    "narrower_than_positions": (FiniteAttention(heads=2, width=3), PUBLISHED, {"channels": 2}),
+    "width_one": (FiniteAttention(heads=1, width=1), PUBLISHED, {}),
+    "low_rank": (
+        FiniteAttention(heads=4, width=16, key_width=4, value_width=4),
+        PUBLISHED,
+        {"channels": 2},
+    ),
+    "rank_below_positions": (
+        FiniteAttention(heads=1, width=8, key_width=2, value_width=3, output_width=6),
+        PUBLISHED,
+        {"channels": 6, "positions": [1, 3]},
+    ),
+    "relu": (FiniteAttention(heads=2, width=8), RELU, {"channels": 2}),
+    "relu_narrow": (FiniteAttention(heads=2, width=2), RELU, {"channels": 2}),
+    "gram": (FiniteAttention(heads=2, width=8), GRAM, {"channels": 2, "positions": [3, 1]}),
+    "given_flat": (FiniteAttention(heads=2, width=3), FLAT, {"positions": [1, 3]}),
+    "linear_scaling": (
+        FiniteAttention(heads=2, width=8, scaling=ScoreScaling.LINEAR, qk_std=2.0),
+        PUBLISHED,
+        {"channels": 2},
+    ),
+    "tied": (
+        FiniteAttention(heads=2, width=8, key_width=3, scaling=ScoreScaling.LINEAR, tied=True),
+        PUBLISHED,
+        {"channels": 2, "positions": [2]},
+    ),
+    "other_map": (
+        FiniteAttention(heads=2, width=6, score_map=tanh_map, qk_std=0.8, ov_std=1.5),
+        GRAM,
+        {"channels": 2},
+    ),
+}
+RUNS = 40_000
+
+
+def features(sim: Simulation) -> dict[str, np.ndarray]:
+    """Per-run averages of second, fourth and mixed moments of outputs, scores and weights.
+
+    At widths of 1 or 2 raw fourth moments have no useful error; those of `tanh` do.
+    """
+    assert sim.scores is not None
+    assert sim.weights is not None
+    y, s, w = sim.outputs, sim.scores, sim.weights
+    ty, ts = np.tanh(y), np.tanh(s)
+    y2, s2, ty2, ts2 = y * y, s * s, ty * ty, ts * ts
+    by_output, by_score = (1, 2), (1, 2, 3)
+    return {
+        "y²": y2.mean(axis=by_output),
+        "y⁴": (y2 * y2).mean(axis=by_output),
+        "t(y)²": ty2.mean(axis=by_output),
+        "t(y)⁴": (ty2 * ty2).mean(axis=by_output),
+        "positions": np.square(ty.sum(axis=1)).mean(axis=1),
+        "channel energies": np.square(ty2.sum(axis=2)).mean(axis=1),
+        "channel products": np.square((ty[:, :, 0] * ty[:, :, -1]).sum(axis=1)),
+        "s": s.mean(axis=by_score),
+        "s²": s2.mean(axis=by_score),
+        "s⁴": (s2 * s2).mean(axis=by_score),
+        "t(s)²": ts2.mean(axis=by_score),
+        "t(s)⁴": (ts2 * ts2).mean(axis=by_score),
+        "transpose": (ts[:, :, 0, -1] * ts[:, :, -1, 0]).mean(axis=1),
+        "keys": np.square(ts2.sum(axis=3)).mean(axis=by_output),
+        "queries": np.square(ts2.sum(axis=2)).mean(axis=by_output),
+        "heads": np.square(ts2.mean(axis=by_score)),
+        "w²": (w * w).mean(axis=by_score),
+        "weights of heads": np.square(w.sum(axis=1)).mean(axis=by_output),
+        "outputs and scores": ty2.mean(axis=by_output) * ts2.mean(axis=by_score),
+    }
+
+
+def worst_z(a: Simulation, b: Simulation) -> float:
+    left, right = features(a), features(b)
+    z = [
+        abs(left[k].mean() - right[k].mean())
+        / np.sqrt(left[k].var() / left[k].size + right[k].var() / right[k].size)
+        for k in left
+        if left[k].std() > 0
+    ]
+    return float(max(z))
+
+
+def smallest_p(a: Simulation, b: Simulation) -> float:
+    pairs = [(a.outputs[:, 0, 0], b.outputs[:, 0, 0]), (a.outputs[:, -1, -1], b.outputs[:, -1, -1])]
+    for left, right in ((a.scores, b.scores), (a.weights, b.weights)):
+        assert left is not None
+        assert right is not None
+        pairs += [(left[:, 0, 0, k], right[:, 0, 0, k]) for k in (0, -1)]
+    return float(min(stats.ks_2samp(u, v, method="asymp").pvalue for u, v in pairs))
+
+
+def exact(case, *, layer=None, seed=1, runs=2 * RUNS) -> Simulation:
+    default, inputs, options = CASES[case]
+    return simulate(
+        layer or default, inputs, runs=runs, seed=seed, scores=True, weights=True, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def explicit():
+    """Explicit simulations, drawn once per case."""
+    drawn: dict[str, Simulation] = {}
+
+    def get(case: str) -> Simulation:
+        if case not in drawn:
+            layer, inputs, options = CASES[case]
+            drawn[case] = simulate_explicit(
+                layer, inputs, runs=RUNS, seed=2, scores=True, weights=True, **options
+            )
+        return drawn[case]
+
+    return get
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
+    ours, reference = exact(case), explicit(case)
+    spread = np.abs(np.tanh(reference.outputs[:, 0, 0]))
+    assert spread.std() / np.sqrt(spread.size) < 0.01 * spread.mean()
+    assert worst_z(ours, reference) < 4.5
+    assert smallest_p(ours, reference) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong"),
+    [
+        ("published", FiniteAttention(heads=2, width=8, qk_std=1.05)),
+        ("published", FiniteAttention(heads=2, width=8, ov_std=1.03)),
+        ("published", FiniteAttention(heads=2, width=10)),
+        (
+            "rank_below_positions",
+            FiniteAttention(heads=1, width=8, key_width=2, value_width=5, output_width=6),
+        ),
+        ("low_rank", FiniteAttention(heads=4, width=16, key_width=5, value_width=4)),
+        ("relu", FiniteAttention(heads=2, width=11)),
+        (
+            "linear_scaling",
+            FiniteAttention(heads=2, width=8, scaling=ScoreScaling.LINEAR, qk_std=2.0, key_width=9),
+        ),
+    ],
+)
+def test_the_comparison_sees_small_errors(case, wrong, explicit):
+    assert worst_z(exact(case, layer=wrong), explicit(case)) > 6
+
+
+def test_the_comparison_sees_a_fixed_input_scale(explicit, monkeypatch):
+    """Leaving |h|²/n at its mean 1 is the kind of slip that a variance alone would not show."""
+
+    def without_common_scale(self, rng, runs, *, width, order):
+        return bartlett(rng, (runs,), rows=self.positions, dof=width) / np.sqrt(width)
+
+    monkeypatch.setattr(GaussianInputs, "factor", without_common_scale)
+    assert worst_z(exact("published"), explicit("published")) > 6
+
+
+def z_score(values: np.ndarray, expected: float) -> float:
+    error = values.std() / np.sqrt(values.size)
+    assert error < 0.01 * abs(expected)
+    return (values.mean() - expected) / error
+
+
+@pytest.mark.parametrize(("rows", "dof"), [(3, 5), (3, 3), (4, 2), (3, 1)])
+def test_bartlett_factor_has_wishart_moments(rows, dof):
+    factor = bartlett(generator(0, 0), (200_000,), rows=rows, dof=dof)
+    assert factor.shape[-1] == min(rows, dof)
+    w = factor @ np.swapaxes(factor, -1, -2)
+    for i in range(rows):
+        assert abs(z_score(w[:, i, i], dof)) < 4
+        assert abs(z_score(w[:, i, i] ** 2, dof * (dof + 2))) < 4
+    assert abs(z_score(w[:, 0, -1] ** 2, dof)) < 4
+    assert abs(z_score(w[:, 1, -1] ** 2, dof)) < 4
+    assert abs(z_score(w[:, 0, 0] * w[:, -1, -1], dof**2)) < 4
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(2, 4, 7), (4, 2, 7), (3, 3, 2), (1, 3, 1)])
+def test_gaussian_product_has_the_moments_of_the_product(rows, columns, inner):
+    p = gaussian_product(generator(1, 0), (200_000,), rows=rows, columns=columns, inner=inner)
+    assert p.shape[1:] == (rows, columns)
+    assert abs(z_score(p[:, 0, 0] ** 2, inner)) < 4
+    assert abs(z_score(p[:, -1, -1] ** 2, inner)) < 4
+    # Given q the entry q·k is N(0, |q|²), and entries of one row share q.
+    norm = np.sqrt(2.0) * special.gamma(0.5 * inner + 0.5) / special.gamma(0.5 * inner)
+    assert abs(z_score(np.abs(p[:, -1, 0]), norm * np.sqrt(2 / np.pi))) < 4
+    assert abs(z_score(np.abs(p[:, 0, 0] * p[:, 0, 1]), inner * 2 / np.pi)) < 4
+    if rows > 1:
+        assert abs(z_score(np.abs(p[:, 0, 0] * p[:, 1, 0]), inner * 2 / np.pi)) < 4
+        assert abs(z_score(np.abs(p[:, 0, 0] * p[:, 1, 1]), inner * 2 / np.pi)) > 4
+
+
+def test_score_moments_at_large_width_match_closed_forms():
+    n, n_k = 1024, 64
+    layer = FiniteAttention(heads=2, width=n, key_width=n_k, qk_std=1.5)
+    sim = simulate(layer, PUBLISHED, runs=200_000, seed=3, scores=True)
+    assert sim.scores is not None
+    s = sim.scores / 1.5
+    # G_ij = (|h|²/n) w_i·w_j/n: moments of χ²_n/n are products of (1 + 2k/n).
+    chi = np.cumprod([1 + 2 * k / n for k in range(4)])
+    assert abs(z_score(s[:, 0, 0, 1] ** 2, chi[1])) < 4
+    assert abs(z_score(s[:, 1, 2, 2] ** 2, chi[1] ** 2)) < 4
+    assert abs(z_score(s[:, 0, 0, 0] ** 4, (3 + 6 / n_k) * chi[3] ** 2)) < 4
+    assert abs(z_score(s[:, 0, 0, 0] ** 4, 3 * chi[3] ** 2)) > 4
+
+
+@pytest.mark.parametrize("positions", [None, [3, 0]])
+def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions):
+    gram = GRAM.gram
+    layer = FiniteAttention(
+        heads=3, width=10**9, score_map=lambda s: s, qk_std=0.7, ov_std=1.3, output_width=2
+    )
+    sim = simulate(layer, GRAM, runs=200_000, seed=4, positions=positions, channels=2)
+    rows = [0, 1, 2, 3] if positions is None else positions
+    covariance = (0.7 * 1.3) ** 2 * np.sum(gram**2) * gram[np.ix_(rows, rows)]
+    y = sim.outputs
+    for c in range(2):
+        for a in range(len(rows)):
+            assert abs(z_score(y[:, a, c] ** 2, covariance[a, a])) < 4
+        product = y[:, 0, c] * y[:, 1, c]
+        error = product.std() / np.sqrt(product.size)
+        assert abs(product.mean() - covariance[0, 1]) < 4 * error
+    assert abs(np.mean(y[:, 0, 0] * y[:, 0, 1])) < 4 * np.std(y[:, 0, 0] * y[:, 0, 1]) / 447
+
+
+@pytest.mark.parametrize("case", ["published", "rank_below_positions"])
+def test_variances_are_those_of_the_outputs_given_the_scores(case):
+    layer, inputs, options = CASES[case]
+    sim = simulate(layer, inputs, runs=200_000, seed=5, variances=True, **options)
+    assert sim.variances is not None
+    assert sim.variances.shape == sim.outputs.shape
+    whitened = (sim.outputs / np.sqrt(sim.variances)).reshape(sim.outputs.shape[0], -1)
+    for column in whitened.T:
+        assert stats.kstest(column, stats.norm().cdf).pvalue > 1e-3
+    # Independent of the variance, too: no common factor was left out.
+    slope = np.corrcoef(np.abs(whitened[:, 0]), sim.variances[:, 0, 0])[0, 1]
+    assert abs(slope) < 4 / np.sqrt(len(whitened))
+
+
+def test_scale_mixture_of_variances_is_the_density_of_the_outputs():
+    layer = FiniteAttention(heads=1, width=16)
+    sim = simulate(layer, PUBLISHED, runs=20_000, seed=6, positions=[0], variances=True)
+    assert sim.variances is not None
+    mixture = ScaleMixture(sim.variances[:, 0, 0])
+    other = simulate(layer, PUBLISHED, runs=20_000, seed=7, positions=[0]).outputs[:, 0, 0]
+    grid = np.linspace(-6.0, 6.0, 241)
+    empirical = np.searchsorted(np.sort(other), grid, side="right") / other.size
+    assert np.abs(mixture.cdf(grid) - empirical).max() < 1.63 / np.sqrt(other.size)
+    slope = (mixture.cdf(grid + 1e-4) - mixture.cdf(grid - 1e-4)) / 2e-4
+    np.testing.assert_allclose(slope, mixture.density(grid), rtol=1e-6)
+    np.testing.assert_allclose(mixture.cdf(grid) + mixture.sf(grid), 1.0, atol=1e-12)
+    gaussian = stats.norm(scale=np.sqrt(sim.variances.mean()))
+    assert kl_quadrature(mixture.density, gaussian.pdf, low=-8, high=8, points=401) > 0.02
+
+
+def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
+    layer = FiniteAttention(heads=5, width=32)
+    one = simulate(layer, PUBLISHED, runs=4000, seed=8, workers=1, scores=True)
+    two = simulate(layer, PUBLISHED, runs=4000, seed=8, workers=2, scores=True)
+    np.testing.assert_array_equal(one.outputs, two.outputs)
+    np.testing.assert_array_equal(one.scores, two.scores)
+    assert not np.array_equal(one.outputs, simulate(layer, PUBLISHED, runs=4000, seed=9).outputs)
+    # Few runs to a chunk and few heads to a block: same law, bounded memory.
+    monkeypatch.setattr("widelimit.laws.simulate._BLOCK", 320)
+    small = simulate(layer, PUBLISHED, runs=4000, seed=8, scores=True)
+    assert stats.ks_2samp(small.outputs[:, 0, 0], one.outputs[:, 0, 0]).pvalue > 1e-3
+
+
+def test_progress_reaches_the_end_and_errors_come_through():
+    seen = []
+    simulate(
+        FiniteAttention(heads=2, width=8),
+        PUBLISHED,
+        runs=5000,
+        seed=0,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
+    bad_map = FiniteAttention(heads=2, width=8, score_map=lambda s: s.sum(axis=-1))
+    with pytest.raises(ShapeError, match="score map"):
+        simulate(bad_map, PUBLISHED, runs=10, seed=0)
+    bad_input = GaussianInputs(positions=4, input_map=lambda x: x[..., 0])
+    with pytest.raises(ShapeError, match="each entry"):
+        simulate(FiniteAttention(heads=2, width=8), bad_input, runs=10, seed=0)
+
+
+def test_a_singular_gram_matrix_and_long_sequences_work():
+    gram = GivenGram(np.ones((3, 3)))
+    sim = simulate(FiniteAttention(heads=2, width=1), gram, runs=100, seed=0)
+    np.testing.assert_allclose(sim.outputs[:, 0], sim.outputs[:, 2])
+    zero = simulate(FiniteAttention(heads=2, width=4), GivenGram(np.zeros((2, 2))), runs=5, seed=0)
+    np.testing.assert_array_equal(zero.outputs, 0.0)
+    long = GaussianInputs(positions=300)
+    sim = simulate(FiniteAttention(heads=3, width=1024), long, runs=2, seed=0, weights=True)
+    assert sim.weights is not None
+    np.testing.assert_allclose(sim.weights.sum(axis=-1), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule", "error"),
+    [
+        (lambda: FiniteAttention(heads=0, width=8), "number of heads", NetworkError),
+        (lambda: FiniteAttention(heads=1.5, width=8), "number of heads", NetworkError),
+        (lambda: FiniteAttention(heads=True, width=8), "number of heads", NetworkError),
+        (lambda: FiniteAttention(heads=1, width=-1), "width", NetworkError),
+        (lambda: FiniteAttention(heads=1, width=8, key_width=0), "key width", NetworkError),
+        (lambda: FiniteAttention(heads=1, width=8, qk_std=np.nan), "qk_std", NetworkError),
+        (lambda: GaussianInputs(positions=0), "number of positions", NetworkError),
+        (lambda: GivenInputs(np.zeros(3)), "must be a matrix", ShapeError),
+        (lambda: GivenInputs(np.full((2, 2), np.nan)), "finite", NumericalError),
+        (lambda: GivenGram(np.ones((2, 3))), "square and symmetric", ShapeError),
+        (lambda: GivenGram(np.array([[1.0, 2.0], [0.0, 1.0]])), "symmetric", ShapeError),
+        (lambda: GivenGram(np.array([[1.0, 2.0], [2.0, 1.0]])), "semi-definite", NumericalError),
+        (lambda: ScaleMixture(np.array([1.0, 0.0])), "positive", NumericalError),
+    ],
+)
+def test_impossible_settings_are_refused(make, rule, error):
+    with pytest.raises(error, match=rule):
+        make()
+
+
+@pytest.mark.parametrize("run", [simulate, simulate_explicit])
+@pytest.mark.parametrize(
+    ("inputs", "options", "rule", "error"),
+    [
+        (PUBLISHED, {"positions": [4]}, "distinct integers from 0 to 3", ShapeError),
+        (PUBLISHED, {"positions": [-1]}, "distinct integers", ShapeError),
+        (PUBLISHED, {"positions": [1, 1]}, "distinct integers", ShapeError),
+        (PUBLISHED, {"positions": [0.5]}, "distinct integers", ShapeError),
+        (PUBLISHED, {"positions": []}, "distinct integers", ShapeError),
+        (PUBLISHED, {"channels": 3}, "output channels", ShapeError),
+        (PUBLISHED, {"channels": 0}, "number of channels", NetworkError),
+        (PUBLISHED, {"runs": 0}, "number of runs", NetworkError),
+        (PUBLISHED, {"workers": 0}, "at least one worker", NetworkError),
+        (GivenInputs(np.ones((2, 5))), {}, "as many channels", ShapeError),
+        (GivenGram(np.eye(3)), {}, "rank at most n", NetworkError),
+    ],
+)
+def test_impossible_requests_are_refused(run, inputs, options, rule, error):
+    with pytest.raises(error, match=rule):
+        run(FiniteAttention(heads=1, width=2), inputs, **{"runs": 10, "seed": 0, **options})
