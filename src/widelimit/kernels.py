@@ -9,16 +9,17 @@ layer is written for one example or one pair; vectorisation, tiling and streamin
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 from .duals import Dual
+from .heads import Scheme
 from .inputs import Inputs
 from .layers.base import Layer, Memo
 from .progress import Progress
@@ -58,7 +59,19 @@ class Encoding(eqx.Module):
 # --- one example, one pair -----------------------------------------------------------------------
 
 
-def start(x: Array, mask: Array | None, outline: Outline, need: Need) -> Example:
+class Realisation(eqx.Module):
+    """A network ready for kernels: deterministic, or with its random scores drawn.
+
+    `anchors` are the encoded landmark inputs from which drawn scores get their features.
+    """
+
+    net: Layer
+    anchors: Encoding | None = None
+
+
+def start(
+    x: Array, mask: Array | None, outline: Outline, need: Need, anchors: Encoding | None = None
+) -> Example:
     """An example before the first layer."""
     tokens = outline.channels == 0
     dtype = jnp.result_type(float) if tokens else x.dtype
@@ -66,7 +79,12 @@ def start(x: Array, mask: Array | None, outline: Outline, need: Need) -> Example
     mean = None if tokens else jnp.mean(x, axis=-1)
     features = None if tokens else x / jnp.sqrt(jnp.asarray(x.shape[-1], dtype))
     nngp = None if need is Need.NONE else pair.nngp
-    return Example(nngp, mean, mask, features, None, pair.full, outline)
+    landmarks = None
+    if anchors is not None:
+        landmarks = jax.vmap(
+            lambda z, zm: start_pair(x, mask, z, zm, outline, Need.FULL, dtype, with_ntk=False)
+        )(anchors.x, anchors.mask)
+    return Example(nngp, mean, mask, features, landmarks, pair.full, outline)
 
 
 def start_pair(
@@ -97,10 +115,12 @@ def start_pair(
     return Pair(pair.nngp, jnp.zeros_like(nngp) if with_ntk else None, rank, full)
 
 
-def encode_one(net: Layer, x: Array, mask: Array | None, outline: Outline) -> Memo:
+def encode_one(
+    net: Layer, x: Array, mask: Array | None, outline: Outline, anchors: Encoding | None = None
+) -> Memo:
     """All memos of one example."""
-    example = start(x, mask, outline, net.encode_need(Need.NONE))
-    return net.encode(example, Need.NONE, None)[0]
+    example = start(x, mask, outline, net.encode_need(Need.NONE), anchors)
+    return net.encode(example, Need.NONE, None if anchors is None else anchors.memos)[0]
 
 
 def cross_one(
@@ -134,10 +154,32 @@ def _kernel_dtype(one: Encoding) -> Any:
 
 
 @eqx.filter_jit
-def encode_block(net: Layer, x: Array, mask: Array | None, outline: Outline) -> Encoding:
+def encode_block(
+    real: Realisation, x: Array, mask: Array | None, outline: Outline
+) -> Encoding:
     """Encode a block of examples."""
-    memos = jax.vmap(lambda a, m: encode_one(net, a, m, outline))(x, mask)
+    memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
     return Encoding(x, mask, memos)
+
+
+@eqx.filter_jit
+def draw_block(
+    net: Layer,
+    x: Array,
+    mask: Array | None,
+    outline: Outline,
+    key: Key[Array, ""],
+    scheme: Scheme,
+    *,
+    with_landmarks: bool,
+) -> Realisation:
+    """Draw random scores; with landmarks, `x` are the landmark inputs."""
+    anchors = Encoding(x, mask, None) if with_landmarks else None
+    # Variances are followed to the end: a crowd is stacked, so it holds some array everywhere.
+    need = net.encode_need(Need.DIAGONAL)
+    crowd = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
+    drawn, memos, _ = net.draw(crowd, Need.DIAGONAL, key, scheme)
+    return Realisation(drawn, Encoding(x, mask, memos) if with_landmarks else None)
 
 
 def cross_tile(
@@ -196,11 +238,12 @@ def _power_of_two(n: int) -> int:
 
 
 class Blocks:
-    """The examples of one side, encoded block by block; kept while they fit, made anew otherwise."""
+    """The examples of one side, encoded block by block; kept while they fit, made anew if not."""
 
-    def __init__(self, net: Layer, inputs: Inputs, plan: Plan, room: int):
-        self.net, self.inputs, self.plan, self.room = net, inputs, plan, room
-        self.kept: dict[int, Encoding] = {}
+    def __init__(self, reals: Sequence[Realisation], inputs: Inputs, plan: Plan, room: int):
+        """Blocks of `plan.tile` examples; `room` bytes may be kept."""
+        self.reals, self.inputs, self.plan, self.room = reals, inputs, plan, room
+        self.kept: dict[tuple[int, int], Encoding] = {}
 
     def __len__(self) -> int:
         return -(-self.inputs.size // self.plan.tile)
@@ -210,26 +253,37 @@ class Blocks:
         begin = block * self.plan.tile
         return slice(begin, min(begin + self.plan.tile, self.inputs.size))
 
-    def __getitem__(self, block: int) -> Encoding:
-        if block in self.kept:
-            return self.kept[block]
+    def encoded(self, block: int, which: int) -> Encoding:
+        """A block under one realisation of the network."""
+        if (block, which) in self.kept:
+            return self.kept[block, which]
         span = self.span(block)
-        # The last block is filled up with copies of its last example: one shape, one compilation.
-        index = np.minimum(np.arange(span.start, span.start + self.plan.tile), span.stop - 1)
+        index = _filled_up(np.arange(span.start, span.stop), self.plan.tile)
         part = self.inputs[index]
-        encoding = encode_block(self.net, jnp.asarray(part.x), part.mask, self.inputs.outline)
+        x = jnp.asarray(part.x)
+        encoding = encode_block(self.reals[which], x, part.mask, self.inputs.outline)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
         if size <= self.room:
             self.room -= size
-            self.kept[block] = encoding
+            self.kept[block, which] = encoding
         return encoding
 
 
-Tile = tuple[slice, slice, np.ndarray, np.ndarray | None]
+def _filled_up(index: np.ndarray, size: int) -> np.ndarray:
+    """Copies of the last example fill a short block: one shape, one compilation."""
+    return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
+
+
+class Tile(NamedTuple):
+    """Kernels of the pairs rows × columns, averaged over realisations where there are several."""
+
+    rows: slice
+    columns: slice
+    kernels: Kernels
 
 
 def tiles(
-    net: Layer,
+    reals: Sequence[Realisation],
     rows: Inputs,
     columns: Inputs | None,
     *,
@@ -238,50 +292,99 @@ def tiles(
     memory: int,
     progress: Progress | None = None,
 ) -> Iterator[Tile]:
-    """Walk the matrix tile by tile; a symmetric one (`columns=None`) only on and above its diagonal."""
-    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, memory)
+    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal."""
+    plan = Plan.make(reals[0].net, [rows] if columns is None else [rows, columns], dtype, memory)
     room = memory // 2 if columns is None else memory // 4
-    left = Blocks(net, rows, plan, room)
-    right = left if columns is None else Blocks(net, columns, plan, room)
+    left = Blocks(reals, rows, plan, room)
+    right = left if columns is None else Blocks(reals, columns, plan, room)
+    other = rows if columns is None else columns
     work = [
         (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
     ]
-    waiting: deque[tuple[slice, slice, Any]] = deque()
+
+    def finished(i: int, j: int, results: list[Any]) -> Tile:
+        span1, span2 = left.span(i), right.span(j)
+        counts = (span1.stop - span1.start, span2.stop - span2.start)
+        moments = Moments()
+        for real, result in zip(reals, results, strict=True):
+            nngp, theta, gap = (
+                None if r is None else np.array(r[: counts[0], : counts[1]]) for r in result
+            )
+            if theta is not None and theta.dtype == np.float32 and _is_kinked(real.net):
+                _redo_close(real, rows, other, (span1, span2), gap, nngp, theta, plan.tile)
+            moments.add(nngp, theta)
+        return Tile(span1, span2, moments.kernels())
+
+    waiting: deque[tuple[int, int, list[Any]]] = deque()
     for i, j in progress.track(work) if progress else work:
-        one = left[i]
-        result = _cross_tile(net, one, right[j], rows.outline, with_ntk=with_ntk)
-        waiting.append((left.span(i), right.span(j), result))
+        results = [
+            _cross_tile(
+                real.net,
+                left.encoded(i, which),
+                right.encoded(j, which),
+                rows.outline,
+                with_ntk=with_ntk,
+            )
+            for which, real in enumerate(reals)
+        ]
+        waiting.append((i, j, results))
         # The device works on the next tile while this one is handed over.
         if len(waiting) > 1:
-            yield _finished(net, rows, columns, waiting.popleft(), plan, with_ntk)
+            yield finished(*waiting.popleft())
     while waiting:
-        yield _finished(net, rows, columns, waiting.popleft(), plan, with_ntk)
+        yield finished(*waiting.popleft())
 
 
-def _finished(net: Layer, rows: Inputs, columns: Inputs | None, done: Any, plan: Plan, ntk: bool):
-    """A tile as numpy arrays, its nearly identical pairs redone in double precision."""
-    span1, span2, result = done
-    counts = (span1.stop - span1.start, span2.stop - span2.start)
-    nngp, theta, gap = (
-        None if r is None else np.array(r[: counts[0], : counts[1]]) for r in result
-    )
-    if theta is not None and theta.dtype == np.float32 and _is_kinked(net):
-        other = rows if columns is None else columns
-        close = np.argwhere(gap < _CLOSE)
-        for begin in range(0, len(close), plan.tile):
-            chosen = close[begin : begin + plan.tile]
-            part1, part2 = rows[chosen[:, 0] + span1.start], other[chosen[:, 1] + span2.start]
-            exact = _cross_listed(net, part1, part2)
-            nngp[tuple(chosen.T)], theta[tuple(chosen.T)] = exact
-    return span1, span2, nngp, theta
+class Moments:
+    """Running mean and standard error over realisations (Welford's update)."""
+
+    def __init__(self):
+        """Nothing seen yet."""
+        self.count, self.means, self.squares = 0, [], []
+
+    def add(self, *values: np.ndarray | None) -> None:
+        """One more realisation."""
+        self.count += 1
+        if self.count == 1:
+            self.means = list(values)
+            self.squares = [None if v is None else np.zeros_like(v) for v in values]
+            return
+        for i, value in enumerate(values):
+            if value is not None:
+                gap = value - self.means[i]
+                self.means[i] = self.means[i] + gap / self.count
+                self.squares[i] = self.squares[i] + gap * (value - self.means[i])
+
+    def kernels(self) -> Kernels:
+        """Means, and standard errors if there are at least two realisations."""
+        if self.count < 2:
+            return Kernels(*self.means)
+        spread = self.count * (self.count - 1)
+        errors = [None if s is None else np.sqrt(s / spread) for s in self.squares]
+        return Kernels(*self.means, *errors)
 
 
-def _cross_listed(net: Layer, ones: Inputs, twos: Inputs):
-    """Kernels of listed pairs in double precision."""
-    with jax.enable_x64(True):
-        encoded = []
-        for part in (ones, twos):
-            x = part.x if part.tokens else part.x.astype(np.float64)
-            encoded.append(encode_block(net, jnp.asarray(x), part.mask, part.outline))
-        nngp, theta, _ = _cross_list(net, *encoded, ones.outline, with_ntk=True)
-        return np.asarray(nngp), np.asarray(theta)
+def _redo_close(
+    real: Realisation,
+    rows: Inputs,
+    columns: Inputs,
+    spans: tuple[slice, slice],
+    gap: np.ndarray,
+    nngp: np.ndarray,
+    theta: np.ndarray,
+    size: int,
+) -> None:
+    """Replace the nearly identical pairs of a tile by double-precision values."""
+    close = np.argwhere(gap < _CLOSE)
+    for begin in range(0, len(close), size):
+        chosen = close[begin : begin + size]
+        ones = rows[_filled_up(chosen[:, 0] + spans[0].start, size)]
+        twos = columns[_filled_up(chosen[:, 1] + spans[1].start, size)]
+        with jax.enable_x64(True):
+            encoded = []
+            for part in (ones, twos):
+                x = jnp.asarray(part.x if part.tokens else part.x.astype(np.float64))
+                encoded.append(encode_block(real, x, part.mask, part.outline))
+            exact = _cross_list(real.net, *encoded, ones.outline, with_ntk=True)
+        for target, value in zip((nngp, theta), exact, strict=False):
+            target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]

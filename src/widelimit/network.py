@@ -1,6 +1,6 @@
 """The three readings of a network, as functions: draw and run it, or take its kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,9 +10,20 @@ from jaxtyping import Array, Key
 
 from .errors import ShapeError
 from .inputs import Data, Inputs, as_inputs
-from .kernels import Encoding, Kernels, Plan, cross_tile, encode_block, precision, tiles
+from .kernels import (
+    Encoding,
+    Kernels,
+    Plan,
+    Realisation,
+    Tile,
+    cross_tile,
+    encode_block,
+    precision,
+    tiles,
+)
 from .layers.base import Layer, Params
 from .progress import Callback, Progress
+from .sampling import Sampler, make_sampler, realisations
 from .state import Outline
 
 _DEFAULT_MEMORY = 2**30
@@ -64,6 +75,10 @@ def kernel(
     *,
     mask1: Any = None,
     mask2: Any = None,
+    key: Key[Array, ""] | None = None,
+    samples: int | None = None,
+    tolerance: float | None = None,
+    sampler: Sampler | None = None,
     ntk: bool = True,
     dtype: Any = None,
     memory: int = _DEFAULT_MEMORY,
@@ -82,20 +97,26 @@ def kernel(
         raise ShapeError(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or only mask1"
         )
+    if net.sampled() and sampler is None:
+        # The columns are where training data stands in kernel(test, train).
+        sampler = make_sampler(
+            net, rows if columns is None else columns, key=key, samples=samples, tolerance=tolerance
+        )
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
-        return _traced_kernel(net, rows, columns, ntk)
+        return _traced_kernel(net, rows, columns, sampler, ntk)
     dtype = (dtype or np.float32) if tokens else rows.x.dtype
     shape = _result_shape(net, rows, columns)
     if out is not None:
         _checked_out(out, shape, ntk)
     bar = Progress.make(progress, "kernel")
     with precision(dtype):
-        walk = tiles(net, rows, columns, dtype=dtype, with_ntk=ntk, memory=memory, progress=bar)
+        reals = realisations(net, sampler, dtype)
+        walk = tiles(reals, rows, columns, dtype=dtype, with_ntk=ntk, memory=memory, progress=bar)
         if sink is not None:
             for tile in walk:
-                sink(*tile)
+                sink(tile.rows, tile.columns, *tile.kernels)
             return Kernels(None, None)
-        return _assembled(walk, rows, columns, shape, ntk, out)
+        return _assembled(walk, columns is None, shape, out)
 
 
 def _agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
@@ -120,41 +141,51 @@ def _traced(net: Layer) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(net))
 
 
-def _traced_kernel(net: Layer, rows: Inputs, columns: Inputs | None, ntk: bool) -> Kernels:
+def _traced_kernel(
+    net: Layer, rows: Inputs, columns: Inputs | None, sampler: Sampler | None, ntk: bool
+) -> Kernels:
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
-    outline = rows.outline
-    one = encode_block(net, jnp.asarray(rows.x), rows.mask, outline)
-    two = one
-    if columns is not None:
-        two = encode_block(net, jnp.asarray(columns.x), columns.mask, columns.outline)
+    x = jnp.asarray(rows.x)
+    plan = Plan.make(net, [rows] if columns is None else [rows, columns], x.dtype, _DEFAULT_MEMORY)
 
-    def row(encoding: Encoding):
-        single = jax.tree.map(lambda leaf: leaf[None], encoding)
-        nngp, theta, _ = cross_tile(net, single, two, outline, with_ntk=ntk)
-        return nngp[0], None if theta is None else theta[0]
+    def matrix(real: Realisation) -> tuple[Array, Array | None]:
+        one = encode_block(real, x, rows.mask, rows.outline)
+        two = one
+        if columns is not None:
+            two = encode_block(real, jnp.asarray(columns.x), columns.mask, columns.outline)
 
-    plan = Plan.make(net, [rows] if columns is None else [rows, columns], one.x.dtype, 2**30)
-    nngp, theta = jax.lax.map(jax.checkpoint(row), one, batch_size=plan.tile)
-    return Kernels(nngp, theta)
+        def row(encoding: Encoding) -> tuple[Array, Array | None]:
+            single = jax.tree.map(lambda leaf: leaf[None], encoding)
+            nngp, theta, _ = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
+            return nngp[0], None if theta is None else theta[0]
+
+        return jax.lax.map(jax.checkpoint(row), one, batch_size=plan.tile)
+
+    results = [matrix(real) for real in realisations(net, sampler, x.dtype)]
+    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
+    return Kernels(*mean)
 
 
 def _assembled(
-    walk: Any, rows: Inputs, columns: Inputs | None, shape: tuple[int, ...], ntk: bool, out: Any
+    walk: Iterator[Tile],
+    symmetric: bool,
+    shape: tuple[int, ...],
+    out: tuple[np.ndarray, np.ndarray | None] | None,
 ) -> Kernels:
     """The whole matrices from their tiles; a symmetric one from its upper half."""
-    arrays = None if out is None else (out[0], out[1] if ntk else None)
-    for span1, span2, nngp, theta in walk:
-        if arrays is None:
-            arrays = (np.empty(shape, nngp.dtype), np.empty(shape, nngp.dtype) if ntk else None)
-        for target, tile in zip(arrays, (nngp, theta), strict=True):
-            if target is None or tile is None:
+    arrays: list[Any] = [None] * 4 if out is None else [*out, None, None]
+    for tile in walk:
+        parts = tile.kernels
+        for i, part in enumerate((parts.nngp, parts.ntk, parts.nngp_error, parts.ntk_error)):
+            if part is None:
                 continue
-            target[span1, span2] = tile
-            if columns is None and span1 != span2:
-                half = (tile.ndim - 2) // 2
-                swap = (1, 0, *range(2 + half, tile.ndim), *range(2, 2 + half))
-                target[span2, span1] = np.transpose(tile, swap)
-    assert arrays is not None
+            if arrays[i] is None:
+                arrays[i] = np.empty(shape, part.dtype)
+            arrays[i][tile.rows, tile.columns] = part
+            if symmetric and tile.rows != tile.columns:
+                half = (part.ndim - 2) // 2
+                swap = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
+                arrays[i][tile.columns, tile.rows] = np.transpose(part, swap)
     return Kernels(*arrays)
 
 

@@ -340,6 +340,11 @@ class Example(eqx.Module):
         """How many position axes there are."""
         return len(self.outline.positions)
 
+    @property
+    def size(self) -> int:
+        """How many positions there are."""
+        return math.prod(self.outline.positions)
+
     def pair(self) -> Pair:
         """This example with itself."""
         assert self.nngp is not None

@@ -1,6 +1,7 @@
 # ruff: noqa: N802 - functions that read as layers
 """Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -54,6 +55,13 @@ class Activation(Layer):
     def mean(self, example: Example, memo: Memo) -> Array | None:
         mean = self.dual.mean(example.variance())
         return mean if example.mask is None else mean * example.mask.astype(mean.dtype)
+
+
+def dual_of(fn: "Activation | duals.Dual | Callable[[Array], Array]") -> duals.Dual:
+    """The dual of an activation layer, or of any elementwise function (by quadrature)."""
+    if isinstance(fn, Activation):
+        return fn.dual
+    return fn if isinstance(fn, duals.Dual) else duals.Series(fn)
 
 
 def Relu() -> Activation:

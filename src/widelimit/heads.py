@@ -1,0 +1,133 @@
+"""The Gaussian score field: the one place where infinitely many and finitely many heads meet.
+
+At 1/√d the scores of a head are a Gaussian field over all positions of all inputs,
+`Cov(G_ai(x), G_bj(x')) = κ̃_ab(x,x') κ̃_ij(x,x')`. If κ̃ = ΦΦᵀ with feature rows φ_a(x), then
+`G(x) = Φ_x W Φ_xᵀ` with one i.i.d. normal matrix W shared by all inputs has exactly this law. One W
+is one head: a few of them are a finite-head network, many of them estimate the infinite-head kernel.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+
+INFINITE = math.inf
+"""Infinitely many heads: the Gaussian-process limit."""
+
+
+# Exact feature rows longer than this are compressed with landmarks like any others.
+_MOST_EXACT = 1024
+
+
+class ScoreField(eqx.Module):
+    """Heads of one attention layer, drawn: how to make features, and one W per head.
+
+    `weights` has axes (head, wave, query feature, key feature); there is one wave except for rotary
+    encodings. Without landmarks the features are known exactly; with them,
+    `φ_a(x) = κ̃(x_a, pivots) · basis`.
+    """
+
+    weights: Float[Array, "head wave query key"]
+    pivots: Int[Array, "rank"] | None = None
+    basis: Float[Array, "rank rank"] | None = None
+    # Share of the landmarks' own variance that the features miss, at its worst position.
+    residual: Float[Array, ""] | None = None
+
+
+class Scheme(eqx.Module):
+    """How scores are drawn: heads per layer where a layer has infinitely many, and feature rank."""
+
+    samples: int = eqx.field(static=True)
+    rank: int = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True)
+    antithetic: bool = eqx.field(static=True, default=True)
+
+
+class Cholesky(NamedTuple):
+    """`K ≈ F Fᵀ`, built from the rows at `pivots`."""
+
+    pivots: Int[Array, "rank"]
+    factor: Float[Array, "n rank"]
+    residual: Float[Array, "n"]
+    active: Bool[Array, "rank"]
+
+
+def pivoted_cholesky(
+    matrix: Float[Array, "n n"], rank: int, tolerance: float = 0.0
+) -> Cholesky:
+    """Greedy low-rank Cholesky factor of a positive semi-definite matrix.
+
+    Each step takes the row with the largest remaining variance and removes what it explains; steps
+    whose variance is below `tolerance` times the largest of all leave a zero column. Traceable and
+    differentiable, with a fixed number of steps.
+    """
+    size = matrix.shape[0]
+    diagonal = jnp.diagonal(matrix)
+    # Below this, what remains is rounding.
+    floor = max(tolerance, 4 * size * float(jnp.finfo(matrix.dtype).eps)) * jnp.max(diagonal)
+
+    def step(carry, index):
+        factor, residual = carry
+        pivot = jnp.argmax(residual)
+        variance = residual[pivot]
+        live = variance > floor
+        column = matrix[:, pivot] - factor @ factor[pivot]
+        column = jnp.where(live, column / jnp.sqrt(jnp.where(live, variance, 1)), 0)
+        factor = factor.at[:, index].set(column)
+        residual = jnp.maximum(residual - column**2, 0).at[pivot].set(jnp.where(live, 0, variance))
+        return (factor, residual), (pivot, live)
+
+    start = (jnp.zeros((size, rank), matrix.dtype), diagonal)
+    (factor, residual), (pivots, active) = jax.lax.scan(step, start, jnp.arange(rank))
+    return Cholesky(pivots, factor, residual, active)
+
+
+class LandmarksNeeded(Exception):
+    """A layer's features are not known exactly: landmark inputs must come along."""
+
+
+def draw_field(
+    rows: Float[Array, "example position rank"] | None,
+    covariance: Callable[[], Float[Array, "n n"] | None],
+    key: Key[Array, ""],
+    *,
+    heads: float,
+    waves: int,
+    scheme: Scheme,
+) -> ScoreField:
+    """Draw the heads of one layer, from exact feature rows or from the landmarks' covariance."""
+    count = scheme.samples if heads == INFINITE else int(heads)
+    # A finite-head law needs independent heads; averages over infinitely many may couple them.
+    antithetic = scheme.antithetic and heads == INFINITE
+    if rows is not None and rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
+        rank = rows.shape[-1]
+        return ScoreField(draw_heads(key, count, waves, rank, rows.dtype, antithetic))
+    joint = covariance()
+    if joint is None:
+        raise LandmarksNeeded
+    rank = min(scheme.rank, joint.shape[0])
+    found = pivoted_cholesky(joint, rank, scheme.tolerance)
+    triangle = found.factor[found.pivots]
+    # Columns without a pivot are zero; a one on the diagonal keeps the solve regular there.
+    triangle = triangle + jnp.diag(jnp.where(found.active, 0, 1).astype(triangle.dtype))
+    identity = jnp.eye(rank, dtype=triangle.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(triangle, identity, lower=True)
+    basis = inverse.T * found.active[None, :].astype(triangle.dtype)
+    weights = draw_heads(key, count, waves, rank, joint.dtype, antithetic)
+    scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
+    return ScoreField(weights, found.pivots, basis, jnp.max(found.residual) / scale)
+
+
+def draw_heads(
+    key: Key[Array, ""], heads: int, waves: int, rank: int, dtype: Any, antithetic: bool
+) -> Float[Array, "head wave rank rank"]:
+    """One normal matrix per head (and wave); antithetic heads come as W and −W."""
+    if not antithetic or heads < 2:
+        return jax.random.normal(key, (heads, waves, rank, rank), dtype)
+    half = jax.random.normal(key, ((heads + 1) // 2, waves, rank, rank), dtype)
+    return jnp.concatenate([half, -half])[:heads]
