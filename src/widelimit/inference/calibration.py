@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 from scipy.stats import norm
 
 from widelimit.errors import MissingExtraError, NumericalError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 from widelimit.inference.classify import class_columns
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Reliability:
 
 
 def reliability(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Values,
+    labels: Values,
     *,
     groups: int = 15,
     binning: Binning = Binning.EQUAL_WIDTH,
@@ -140,8 +140,8 @@ def reliability(
 
 
 def expected_calibration_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
+    probabilities: Values,
+    labels: Values,
     *,
     groups: int = 15,
     binning: Binning = Binning.EQUAL_WIDTH,

@@ -1,10 +1,16 @@
 """What the inference functions require of the arrays they are given, checked once, at the door."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from widelimit.errors import NumericalError, ShapeError
+
+Values = ArrayLike | Sequence[Any]
+"""Whatever NumPy makes an array of: JAX and NumPy arrays, numbers, nested lists."""
 
 ROWS_PER_BLOCK = 1024
 
@@ -24,7 +30,7 @@ def rounding_unit(values: np.ndarray) -> float:
     return float(np.finfo(np.float64 if values.dtype.kind in "iu" else np.float32).eps)
 
 
-def real_array(values: ArrayLike, name: str) -> np.ndarray:
+def real_array(values: Values, name: str) -> np.ndarray:
     """`values` as a NumPy array of finite real numbers, in the precision they came in."""
     array = np.asarray(values)
     if array.dtype == bool or array.dtype.kind in "cOSUM":
@@ -49,7 +55,7 @@ def real_array(values: ArrayLike, name: str) -> np.ndarray:
 
 
 def matrix(
-    values: ArrayLike, name: str, *, rows: int | None = None, columns: int | None = None
+    values: Values, name: str, *, rows: int | None = None, columns: int | None = None
 ) -> Float[np.ndarray, "rows columns"]:
     """A finite two-dimensional array with the expected number of rows and columns."""
     array = real_array(values, name)
@@ -68,7 +74,7 @@ def matrix(
     return array
 
 
-def square(values: ArrayLike, name: str) -> Float[np.ndarray, "n n"]:
+def square(values: Values, name: str) -> Float[np.ndarray, "n n"]:
     """A finite, non-empty square matrix, symmetric up to the rounding of its precision."""
     array = matrix(values, name)
     if array.shape[0] != array.shape[1]:
@@ -94,7 +100,7 @@ def square(values: ArrayLike, name: str) -> Float[np.ndarray, "n n"]:
     return array
 
 
-def targets(values: ArrayLike, rows: int) -> tuple[Float[np.ndarray, "rows outputs"], bool]:
+def targets(values: Values, rows: int) -> tuple[Float[np.ndarray, "rows outputs"], bool]:
     """Targets as float64 (rows, outputs), and whether they came as a plain vector."""
     array = real_array(values, "The targets")
     if array.ndim not in (1, 2) or array.shape[0] != rows or 0 in array.shape:
@@ -107,7 +113,7 @@ def targets(values: ArrayLike, rows: int) -> tuple[Float[np.ndarray, "rows outpu
     return np.array(array.reshape(rows, -1), dtype=np.float64), vector
 
 
-def variances(values: ArrayLike, name: str, rows: int) -> Float[np.ndarray, " rows"]:
+def variances(values: Values, name: str, rows: int) -> Float[np.ndarray, " rows"]:
     """Non-negative float64 numbers, one per example, from a scalar or a vector."""
     array = real_array(np.atleast_1d(np.asarray(values)), name)
     if array.ndim != 1 or array.shape[0] not in (1, rows):
@@ -126,19 +132,19 @@ def variances(values: ArrayLike, name: str, rows: int) -> Float[np.ndarray, " ro
 
 
 def variances_from_difference(
-    values: np.ndarray, prior: np.ndarray, unit: float
+    values: np.ndarray, *, largest_prior: float, unit: float
 ) -> Float[np.ndarray, " ..."]:
     """Variances that came out of a subtraction: rounding below zero becomes zero.
 
     A value further below zero than rounding allows means that the blocks of the kernel do not
     belong to one another, and is an error.
     """
-    allowed = 10.0 * np.sqrt(unit) * float(np.max(prior))
+    allowed = 10.0 * np.sqrt(unit) * largest_prior
     if values.size and values.min() < -allowed:
         raise NumericalError(
             "The blocks of the kernel must belong to one positive semi-definite matrix.",
             got=f"a predictive variance of {values.min():.3g} where the prior variance is at most "
-            f"{float(np.max(prior)):.3g}",
+            f"{largest_prior:.3g}",
             remedy="compute every block with the same network, hyperparameters and sampled heads, "
             "or give the training data a little noise",
         )

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 from scipy.optimize import root_scalar
 from scipy.special import softmax
 
 from widelimit.errors import NumericalError, ShapeError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 from widelimit.inference.gp import LeaveOneOut
 
 _PSEUDO_EXAMPLES = 0.5
@@ -67,7 +67,7 @@ class Temperature:
     variance_floor: float
 
     @classmethod
-    def fit(cls, predictions: LeaveOneOut, labels: Int[np.ndarray, " n"]) -> "Temperature":
+    def fit(cls, predictions: LeaveOneOut, labels: Values) -> "Temperature":
         """β that maximises the leave-one-out log score, a convex problem in one variable.
 
         `labels` are column numbers of the targets. Half a pseudo-example with an evenly spread
@@ -96,7 +96,7 @@ class Temperature:
         root = root_scalar(slope, bracket=(0.0, upper), method="brentq").root
         return cls(inverse=float(root), variance_floor=floor)
 
-    def probabilities(self, mean: ArrayLike, variance: ArrayLike) -> Float[np.ndarray, "m classes"]:
+    def probabilities(self, mean: Values, variance: Values) -> Float[np.ndarray, "m classes"]:
         """Class probabilities from means (m, classes) and variances (m,) *including noise*."""
         values = checks.matrix(mean, "The predicted means").astype(np.float64)
         spread = checks.variances(variance, "The predicted variances", len(values))
@@ -104,7 +104,7 @@ class Temperature:
         return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
 
 
-def class_columns(labels: ArrayLike, rows: int, classes: int) -> Int[np.ndarray, " n"]:
+def class_columns(labels: Values, rows: int, classes: int) -> Int[np.ndarray, " n"]:
     """Labels as column numbers, one per example, refused where they are something else."""
     columns = np.asarray(labels)
     if columns.shape != (rows,) or columns.dtype.kind not in "iu":

@@ -8,10 +8,10 @@ limit of infinite width the outputs then obey `ḟ = −η c Θ ∂ℓ/∂f`.
 import enum
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from widelimit.errors import NumericalError
+from widelimit.inference.checks import Values
 
 
 class Reduction(enum.Enum):
@@ -44,7 +44,7 @@ class Optimizer(enum.Enum):
     GRADIENT_DESCENT = "gradient descent"
     """Full-batch steps of size `learning_rate`: `t` is the number of steps, a whole number."""
 
-    def check(self, times: ArrayLike) -> Float[np.ndarray, " *times"]:
+    def check(self, times: Values) -> Float[np.ndarray, " *times"]:
         """`times` as float64, refused where this optimiser has no such time."""
         array = np.asarray(times, dtype=np.float64)
         if np.isnan(array).any() or (array < 0).any():

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
 from widelimit.errors import MissingExtraError, NumericalError, ShapeError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 from widelimit.inference.conventions import Optimizer, Reduction, check_learning_rate
 from widelimit.inference.solve import semidefinite_root
 
@@ -38,7 +38,7 @@ class CrossEntropyPath:
     factor: float
 
     def logits(
-        self, ntk_cross: ArrayLike, *, start: ArrayLike | None = None
+        self, ntk_cross: Values, *, start: Values | None = None
     ) -> Float[np.ndarray, "*members times m classes"]:
         """Logits at other examples from the NTK block (test, train) and their initial logits.
 
@@ -77,11 +77,11 @@ class _Problem(NamedTuple):
 
 
 def cross_entropy_path(
-    ntk: ArrayLike,
-    targets: ArrayLike,
-    times: ArrayLike,
+    ntk: Values,
+    targets: Values,
+    times: Values,
     *,
-    start: ArrayLike | None = None,
+    start: Values | None = None,
     learning_rate: float = 1.0,
     optimizer: Optimizer = Optimizer.GRADIENT_FLOW,
     reduction: Reduction = Reduction.SUM,
@@ -128,7 +128,7 @@ def cross_entropy_path(
 
 
 def sample_initial_functions(
-    nngp: ArrayLike, *, outputs: int, count: int, rng: np.random.Generator
+    nngp: Values, *, outputs: int, count: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "count n outputs"]:
     """Outputs of `count` networks at initialisation, drawn from `N(0, K)` per output.
 
@@ -136,13 +136,14 @@ def sample_initial_functions(
     split the result along its second axis.
     """
     kernel = checks.square(nngp, "The NNGP kernel")
-    floor = len(kernel) * checks.rounding_unit(kernel) * float(np.diagonal(kernel).max())
-    root = semidefinite_root(kernel, floor=floor)
+    root = semidefinite_root(
+        kernel, scale=float(np.diagonal(kernel).max()), unit=checks.rounding_unit(kernel)
+    )
     white = rng.standard_normal((count, root.shape[1], outputs))
     return np.einsum("ir,cro->cio", root, white)
 
 
-def _initial(start: ArrayLike | None, shape: tuple[int, int]) -> np.ndarray:
+def _initial(start: Values | None, shape: tuple[int, int]) -> np.ndarray:
     if start is None:
         return np.zeros(shape)
     initial = checks.real_array(start, "The initial logits").astype(np.float64)
@@ -155,7 +156,7 @@ def _initial(start: ArrayLike | None, shape: tuple[int, int]) -> np.ndarray:
     return initial
 
 
-def _pull(time: ArrayLike, dual: Array, problem: _Problem) -> Array:
+def _pull(time: Values, dual: Array, problem: _Problem) -> Array:
     """`Ġ = η c (softmax(f₀ − ΘG) − p)`; autonomous, so the time is ignored."""
     logits = problem.initial - problem.kernel @ dual
     labels = jnp.broadcast_to(problem.labels, logits.shape)

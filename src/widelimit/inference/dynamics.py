@@ -20,20 +20,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from widelimit.errors import NumericalError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 from widelimit.inference.conventions import Optimizer, Reduction, check_learning_rate
 from widelimit.inference.gp import Prediction
 from widelimit.inference.solve import Jitter
 
 
 def largest_stable_learning_rate(
-    ntk: ArrayLike, *, outputs: int = 1, reduction: Reduction = Reduction.SUM, ridge: float = 0.0
+    ntk: Values, *, outputs: int = 1, reduction: Reduction = Reduction.SUM, ridge: float = 0.0
 ) -> float:
     """`2 / (c (λ_max(Θ) + ρ))`: gradient descent diverges above it. Needs no decomposition."""
     kernel = checks.square(ntk, "The NTK of the training examples")
@@ -60,9 +60,9 @@ class TestKernels(NamedTuple):
 
     __test__ = False  # not a test class, whatever its name suggests to test collectors
 
-    ntk_cross: ArrayLike
-    nngp_cross: ArrayLike | None = None
-    nngp: ArrayLike | None = None
+    ntk_cross: Values
+    nngp_cross: Values | None = None
+    nngp: Values | None = None
 
 
 class TrainingCurve(NamedTuple):
@@ -78,7 +78,7 @@ class TrainingCurve(NamedTuple):
     @property
     def loss(self) -> Float[np.ndarray, " *times"]:
         """The expected loss of a random member of the ensemble."""
-        return self.bias + self.spread
+        return np.asarray(self.bias + self.spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,10 @@ class Dynamics:
     @classmethod
     def decompose(
         cls,
-        ntk: ArrayLike,
-        targets: ArrayLike,
+        ntk: Values,
+        targets: Values,
         *,
-        nngp: ArrayLike | None = None,
+        nngp: Values | None = None,
         learning_rate: float = 1.0,
         optimizer: Optimizer = Optimizer.GRADIENT_FLOW,
         reduction: Reduction = Reduction.SUM,
@@ -166,9 +166,7 @@ class Dynamics:
         """`2 / (c (λ_max + ρ))`: gradient descent diverges above it."""
         return _stable(float(self.eigenvalues[-1]) + self.ridge, self.loss_factor)
 
-    def mean(
-        self, times: ArrayLike, *, start: ArrayLike | None = None
-    ) -> Float[np.ndarray, " *shape"]:
+    def mean(self, times: Values, *, start: Values | None = None) -> Float[np.ndarray, " *shape"]:
         """Mean output on the training set; with `start` the path of that one network instead.
 
         `start` holds the initial outputs on the training set, shaped like the targets.
@@ -178,13 +176,13 @@ class Dynamics:
         away = np.einsum("...n,nd->...nd", kept, self.basis.T @ gap)
         return self._shape(self.targets - self.basis @ away)
 
-    def covariance(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+    def covariance(self, times: Values) -> Float[np.ndarray, " *shape"]:
         """Covariance (…, n, n) of one output over the ensemble: `U (1−λφ) UᵀKU (1−λφ) Uᵀ`."""
         kept = self._kept(times)
         inner = kept[..., :, None] * self._nngp() * kept[..., None, :]
         return self.basis @ inner @ self.basis.T
 
-    def predict(self, times: ArrayLike) -> Prediction:
+    def predict(self, times: Values) -> Prediction:
         """Mean and variance on the training set over the ensemble."""
         kept = self._kept(times)
         variance = np.empty(kept.shape)
@@ -193,7 +191,7 @@ class Dynamics:
             variance[index] = np.einsum("ij,ij->i", scaled @ self._nngp(), scaled)
         return Prediction(self.mean(times), np.maximum(variance, 0.0))
 
-    def curve(self, times: ArrayLike) -> TrainingCurve:
+    def curve(self, times: Values) -> TrainingCurve:
         """Expected training loss over the ensemble; `O(N)` per time."""
         kept = self._kept(times)
         energy = np.sum((self.basis.T @ self.targets) ** 2, axis=1)
@@ -221,14 +219,14 @@ class Dynamics:
             checks.matrix(prior, "The NNGP of the test examples", rows=len(cross))
         return TestDynamics(self, response, initial.astype(np.float64) @ self.basis, prior)
 
-    def response(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+    def response(self, times: Values) -> Float[np.ndarray, " *shape"]:
         """`φ_t = (1 − e_t)/(λ + ρ)`, 0 for directions that cannot be told from rounding."""
         return self._response_and_kept(times)[0]
 
-    def _kept(self, times: ArrayLike) -> np.ndarray:
+    def _kept(self, times: Values) -> np.ndarray:
         return self._response_and_kept(times)[1]
 
-    def _response_and_kept(self, times: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def _response_and_kept(self, times: Values) -> tuple[np.ndarray, np.ndarray]:
         """`φ_t` and the fraction `1 − λ φ_t` of the initial error that is left, (…, n)."""
         time = self.optimizer.check(times)[..., None]
         rate = self.eigenvalues + self.ridge
@@ -275,7 +273,7 @@ class Dynamics:
             )
         return self.rotated_nngp
 
-    def _start(self, start: ArrayLike | None, rows: int) -> np.ndarray:
+    def _start(self, start: Values | None, rows: int) -> np.ndarray:
         if start is None:
             return np.zeros((rows, self.targets.shape[1]))
         columns, _ = checks.targets(start, rows)
@@ -300,10 +298,10 @@ class TestDynamics:
 
     def mean(
         self,
-        times: ArrayLike,
+        times: Values,
         *,
-        start: ArrayLike | None = None,
-        train_start: ArrayLike | None = None,
+        start: Values | None = None,
+        train_start: Values | None = None,
     ) -> Float[np.ndarray, " *shape"]:
         """Mean output; with `start` and `train_start` the path of that one network instead.
 
@@ -314,7 +312,7 @@ class TestDynamics:
         move = np.einsum("...n,nd->...nd", training.response(times), training.basis.T @ gap)
         return training._shape(training._start(start, len(self.ntk_cross)) + self.ntk_cross @ move)
 
-    def predict(self, times: ArrayLike) -> Prediction:
+    def predict(self, times: Values) -> Prediction:
         """Mean and variance over the ensemble."""
         response = self.training.response(times)
         cross, prior = self._initial()
@@ -324,12 +322,12 @@ class TestDynamics:
             map_ = self.ntk_cross * response[index]
             moved = np.einsum("ij,ij->i", map_ @ self.training._nngp() - 2.0 * cross, map_)
             variance[index] = diagonal + moved
-        unit = self.training.unit
-        return Prediction(
-            self.mean(times), checks.variances_from_difference(variance, diagonal, unit)
+        variance = checks.variances_from_difference(
+            variance, largest_prior=float(diagonal.max()), unit=self.training.unit
         )
+        return Prediction(self.mean(times), variance)
 
-    def covariance(self, times: ArrayLike) -> Float[np.ndarray, " *shape"]:
+    def covariance(self, times: Values) -> Float[np.ndarray, " *shape"]:
         """Covariance (…, m, m): `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ`, `M = Θ_* U diag(φ_t) Uᵀ`."""
         response = self.training.response(times)
         cross, prior = self._initial()
@@ -344,7 +342,7 @@ class TestDynamics:
         moved = map_ @ self.training._nngp() @ np.swapaxes(map_, -1, -2)
         return prior - mixed - np.swapaxes(mixed, -1, -2) + moved
 
-    def curve(self, times: ArrayLike, targets: ArrayLike) -> TrainingCurve:
+    def curve(self, times: Values, targets: Values) -> TrainingCurve:
         """Expected loss at these examples, given their targets; reduced over these examples."""
         columns, _ = checks.targets(targets, len(self.ntk_cross))
         training = self.training
@@ -355,11 +353,11 @@ class TestDynamics:
         # The trace of the covariance alone is a quadratic form in φ_t: no matrix per time.
         response = training.response(times)
         cross, prior = self._initial()
-        total = prior.sum() if prior.ndim == 1 else np.trace(prior)
+        total = float(prior.sum() if prior.ndim == 1 else np.trace(prior))
         linear = np.einsum("ij,ij->j", cross, self.ntk_cross)
         quadratic = (self.ntk_cross.T @ self.ntk_cross) * training._nngp()
         trace = total + np.einsum("...j,...j->...", response @ quadratic - 2.0 * linear, response)
-        trace = checks.variances_from_difference(trace, total, training.unit)
+        trace = checks.variances_from_difference(trace, largest_prior=total, unit=training.unit)
         return TrainingCurve(training.optimizer.check(times), bias, half * columns.shape[1] * trace)
 
     def _initial(self) -> tuple[np.ndarray, np.ndarray]:

@@ -30,9 +30,9 @@ def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
     Leaves of `params` that are not floating-point arrays stay as they are. Each derivative is a
     forward-mode derivative of the one before, so the cost doubles with every degree.
     """
-    if degree < 0 or degree != int(degree):
+    if degree < 0:
         raise NumericalError(
-            "The degree of a Taylor expansion is a whole number, zero or larger.",
+            "The degree of a Taylor expansion is zero or larger.",
             got=f"{degree}",
             remedy="pass degree=1 for the linearised network",
         )
@@ -45,7 +45,7 @@ def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
             shifted = jax.tree.map(lambda c, d: c + s.astype(c.dtype) * d, centre, step)
             return f(eqx.combine(shifted, fixed), *args, **kwargs)
 
-        return _series(along, int(degree))
+        return _series(along, degree)
 
     return expanded
 

@@ -16,12 +16,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy.stats import norm
 
 from widelimit.errors import NumericalError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 from widelimit.inference.solve import Factor, Jitter, factorise, semidefinite_root
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -54,7 +54,7 @@ class Prediction(NamedTuple):
         return np.sqrt(self.variance)
 
     def interval(
-        self, level: float, *, noise: ArrayLike = 0.0
+        self, level: float, *, noise: Values = 0.0
     ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
         """Lower and upper end of the central interval that holds `level` of the probability.
 
@@ -97,10 +97,10 @@ class GPPosterior:
     @classmethod
     def condition(
         cls,
-        kernel: ArrayLike,
-        targets: ArrayLike,
+        kernel: Values,
+        targets: Values,
         *,
-        noise: ArrayLike = 0.0,
+        noise: Values = 0.0,
         jitter: Jitter | None = None,
         overwrite: bool = False,
     ) -> "GPPosterior":
@@ -123,11 +123,11 @@ class GPPosterior:
         """What had to be added to the diagonal of the kernel, 0.0 if nothing."""
         return self.factor.jitter
 
-    def mean(self, cross: ArrayLike) -> Float[np.ndarray, " *points"]:
+    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
         """`K_* A⁻¹ y` for a kernel block (test, train)."""
         return self._outputs(self._cross(cross) @ self.weights)
 
-    def predict(self, cross: ArrayLike, prior_variance: ArrayLike) -> Prediction:
+    def predict(self, cross: Values, prior_variance: Values) -> Prediction:
         """Mean and variance from the block (test, train) and the test diagonal (test,).
 
         The block is walked in rows, so memory stays at one block of train size.
@@ -140,10 +140,12 @@ class GPPosterior:
             half = self.factor.half_solve(block[rows].T)
             explained[rows] = np.einsum("nm,nm->m", half, half)
         unit = max(self.factor.unit, checks.rounding_unit(block))
-        variance = checks.variances_from_difference(prior - explained, prior, unit)
+        variance = checks.variances_from_difference(
+            prior - explained, largest_prior=float(prior.max()), unit=unit
+        )
         return Prediction(self.mean(block), variance)
 
-    def covariance(self, cross: ArrayLike, corner: ArrayLike) -> Float[np.ndarray, "m m"]:
+    def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
         """`K_** − K_* A⁻¹ K_*ᵀ` from the blocks (test, train) and (test, test)."""
         block = self._cross(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
@@ -152,20 +154,19 @@ class GPPosterior:
         posterior = prior - half.T @ half
         unit = max(self.factor.unit, checks.rounding_unit(block))
         variance = checks.variances_from_difference(
-            np.diagonal(posterior), np.diagonal(prior), unit
+            np.diagonal(posterior), largest_prior=float(np.diagonal(prior).max()), unit=unit
         )
         np.fill_diagonal(posterior, variance)
         return (posterior + posterior.T) / 2.0
 
     def sample(
-        self, cross: ArrayLike, corner: ArrayLike, *, count: int, rng: np.random.Generator
+        self, cross: Values, corner: Values, *, count: int, rng: np.random.Generator
     ) -> Float[np.ndarray, " count *points"]:
         """Functions drawn from the posterior at the test examples: (count, test[, outputs])."""
-        mean = self.mean(cross)
-        prior_scale = float(np.max(np.diagonal(np.asarray(corner))))
-        root = semidefinite_root(
-            self.covariance(cross, corner), floor=len(mean) * self.factor.unit * prior_scale
-        )
+        mean, covariance = self.mean(cross), self.covariance(cross, corner)
+        # Rounding is measured by the prior: the posterior may be all rounding.
+        scale = float(np.diagonal(np.asarray(corner)).max())
+        root = semidefinite_root(covariance, scale=scale, unit=self.factor.unit)
         outputs = self.targets.shape[1]
         white = rng.standard_normal((count * outputs, root.shape[1]))
         draws = (white @ root.T).reshape(count, outputs, len(mean)).transpose(0, 2, 1)
@@ -191,11 +192,11 @@ class GPPosterior:
 
     def extend(
         self,
-        cross: ArrayLike,
-        corner: ArrayLike,
-        targets: ArrayLike,
+        cross: Values,
+        corner: Values,
+        targets: Values,
         *,
-        noise: ArrayLike,
+        noise: Values,
         jitter: Jitter | None = None,
     ) -> "GPPosterior":
         """The posterior after more data, from blocks (new, old) and (new, new), without refitting.
@@ -216,7 +217,7 @@ class GPPosterior:
             self.vector_targets,
         )
 
-    def _cross(self, cross: ArrayLike) -> np.ndarray:
+    def _cross(self, cross: Values) -> np.ndarray:
         return checks.matrix(
             cross, "The kernel of test against training examples", columns=len(self)
         )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
 
 from widelimit.errors import NumericalError, ShapeError
 from widelimit.inference import checks
+from widelimit.inference.checks import Values
 
 _potrf, _potri, _potrs, _pstrf, _trtri, _trtrs = get_lapack_funcs(
     ("potrf", "potri", "potrs", "pstrf", "trtri", "trtrs"), dtype=np.float64
@@ -94,26 +94,26 @@ class Factor:
         _mirror(inverse, from_lower=True)
         return inverse
 
-    def solve(self, right: ArrayLike) -> Float[np.ndarray, "n columns"]:
+    def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
         """`A⁻¹ right`."""
         solution, _ = _potrs(self.storage, _columns(right, len(self)), lower=1)
         return solution
 
-    def half_solve(self, right: ArrayLike) -> Float[np.ndarray, "n columns"]:
+    def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
         """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
         solution, _ = _trtrs(self.storage, _columns(right, len(self)), lower=1)
         return solution
 
-    def colour(self, white: ArrayLike) -> Float[np.ndarray, "n columns"]:
+    def colour(self, white: Values) -> Float[np.ndarray, "n columns"]:
         """`L white`: standard normal columns become draws from `N(0, A)`."""
         return _trmm(1.0, self.storage, _columns(white, len(self)), lower=1)
 
     def extend(
         self,
-        cross: ArrayLike,
-        corner: ArrayLike,
+        cross: Values,
+        corner: Values,
         *,
-        noise: ArrayLike = 0.0,
+        noise: Values = 0.0,
         jitter: Jitter | None = None,
     ) -> "Factor":
         """The factor of the matrix bordered by new rows, in `O(N²M)` instead of `O((N+M)³)`.
@@ -146,9 +146,9 @@ class Factor:
 
 
 def factorise(
-    kernel: ArrayLike,
+    kernel: Values,
     *,
-    noise: ArrayLike = 0.0,
+    noise: Values = 0.0,
     jitter: Jitter | None = None,
     overwrite: bool = False,
 ) -> Factor:
@@ -192,7 +192,7 @@ def _sealed(storage: np.ndarray, jitter: float, scale: float, unit: float) -> Fa
     return Factor(storage, jitter, scale, unit)
 
 
-def _columns(right: ArrayLike, rows: int) -> np.ndarray:
+def _columns(right: Values, rows: int) -> np.ndarray:
     array = np.asarray(right, dtype=np.float64)
     if array.ndim not in (1, 2) or array.shape[0] != rows:
         raise ShapeError(
@@ -226,7 +226,7 @@ def _factorise_in_place(
     shapes the messages.
     """
     diagonal = np.diagonal(storage).copy()
-    start, limit = policy.range_for(len(storage), unit)
+    start, limit = policy.range_for(added_to + len(storage), unit)
     first, last = start * scale, limit * scale
     jitter = 0.0
     while True:
@@ -246,7 +246,7 @@ def _factorise_in_place(
         warnings.warn(
             f"The kernel matrix is not positive definite in floating point; added {jitter:.3g} "
             f"to its diagonal ({jitter / scale:.1e} of the mean diagonal). "
-            f"Cause: {_cause(storage, diagonal, unit, added_to)}.",
+            f"Cause: {_cause(storage, diagonal, scale, unit, added_to)}.",
             JitterWarning,
             stacklevel=3,
         )
@@ -281,7 +281,7 @@ def _not_positive(
     return NumericalError(
         "A kernel matrix plus noise must be positive definite.",
         got=f"{spectrum}, mean kernel diagonal {scale:.3g}, jitter limit {last:.3g}; "
-        f"cause: {_cause(matrix, np.diagonal(matrix), unit, added_to, negative=smallest)}",
+        f"cause: {_cause(matrix, np.diagonal(matrix), scale, unit, added_to, smallest)}",
         remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
         "or allow more with Jitter(limit=...)",
     )
@@ -290,15 +290,15 @@ def _not_positive(
 def _cause(
     storage: np.ndarray,
     diagonal: np.ndarray,
+    scale: float,
     unit: float,
     added_to: int,
-    *,
     negative: float = 0.0,
 ) -> str:
     """Why the matrix, whose upper triangle is intact in `storage`, is not positive definite."""
     if not diagonal.any():
         return "the kernel is zero everywhere and there is no noise"
-    if -negative > 1e-4 * float(diagonal.max()):
+    if -negative > 1e-4 * scale:
         return "the matrix is not a kernel: it has a direction of clearly negative variance"
     if added_to:
         return "to the kernel, the new examples are combinations of those already present"
@@ -327,15 +327,26 @@ def _repeated_rows(
 
 
 def semidefinite_root(
-    covariance: Float[np.ndarray, "n n"], *, floor: float
+    covariance: Float[np.ndarray, "n n"], *, scale: float, unit: float
 ) -> Float[np.ndarray, "n rank"]:
     """`R` with `R Rᵀ = covariance`, by Cholesky with pivoting, for matrices without full rank.
 
-    Directions of variance below `floor` count as rounding and are left out.
+    Directions whose variance is below `√n·unit·scale` count as rounding and are left out.
     """
+    rows = len(covariance)
+    floor = np.sqrt(rows) * unit * scale
     storage, order, rank, _ = _pstrf(
         np.array(covariance, dtype=np.float64, order="F"), tol=floor, lower=1, overwrite_a=1
     )
-    root = np.empty((len(covariance), rank))
+    root = np.empty((rows, rank))
     root[order - 1] = np.tril(storage)[:, :rank]
+    # Pivoting stops silently at negative directions too; a random probe shows what was left out.
+    probe = np.random.default_rng(0).standard_normal(rows)
+    missed = float(np.linalg.norm(covariance @ probe - root @ (root.T @ probe)))
+    if missed > 10.0 * rows * floor:
+        raise NumericalError(
+            "A covariance must be positive semi-definite.",
+            got=f"a remainder of about {missed:.3g} that is not, for variances up to {scale:.3g}",
+            remedy="check that all blocks come from one kernel",
+        )
     return root
