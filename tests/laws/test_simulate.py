@@ -13,9 +13,10 @@ from widelimit.laws.simulate_setting import (
     GaussianInputs,
     GivenGram,
     GivenInputs,
-    ScoreScaling,
     relu,
+    softmax,
 )
+from widelimit.layers.scores import IdentityMap, Scaling, Softmax
 
 PUBLISHED = GaussianInputs(positions=4)
 RELU = GaussianInputs(positions=4, input_map=relu)
@@ -49,12 +50,12 @@ CASES = {
     "gram": (FiniteAttention(heads=2, width=8), GRAM, {"channels": 2, "positions": [3, 1]}),
     "given_flat": (FiniteAttention(heads=2, width=3), FLAT, {"positions": [1, 3]}),
     "linear_scaling": (
-        FiniteAttention(heads=2, width=8, scaling=ScoreScaling.LINEAR, qk_std=2.0),
+        FiniteAttention(heads=2, width=8, scaling=Scaling.LINEAR, tied=False, qk_std=2.0),
         PUBLISHED,
         {"channels": 2},
     ),
     "tied": (
-        FiniteAttention(heads=2, width=8, key_width=3, scaling=ScoreScaling.LINEAR, tied=True),
+        FiniteAttention(heads=2, width=8, key_width=3, scaling=Scaling.LINEAR),
         PUBLISHED,
         {"channels": 2, "positions": [2]},
     ),
@@ -153,6 +154,18 @@ def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
     assert smallest_p(ours, reference) > 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", [PUBLISHED, RELU, GRAM], ids=["published", "relu", "gram"])
+@pytest.mark.parametrize(("width", "runs"), [(4, 400_000), (32, 40_000), (64, 15_000)])
+def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, runs, inputs):
+    layer = FiniteAttention(heads=2, width=width)
+    options = {"channels": 2, "scores": True, "weights": True}
+    ours = simulate(layer, inputs, runs=2 * runs, seed=11, **options)
+    reference = simulate_explicit(layer, inputs, runs=runs, seed=12, **options)
+    assert worst_z(ours, reference) < 4.5
+    assert smallest_p(ours, reference) > 1e-4
+
+
 @pytest.mark.parametrize(
     ("case", "wrong"),
     [
@@ -167,7 +180,9 @@ def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
         ("relu", FiniteAttention(heads=2, width=11)),
         (
             "linear_scaling",
-            FiniteAttention(heads=2, width=8, scaling=ScoreScaling.LINEAR, qk_std=2.0, key_width=9),
+            FiniteAttention(
+                heads=2, width=8, scaling=Scaling.LINEAR, tied=False, qk_std=2.0, key_width=9
+            ),
         ),
     ],
 )
@@ -237,7 +252,7 @@ def test_score_moments_at_large_width_match_closed_forms():
 def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions):
     gram = GRAM.gram
     layer = FiniteAttention(
-        heads=3, width=10**9, score_map=lambda s: s, qk_std=0.7, ov_std=1.3, output_width=2
+        heads=3, width=10**9, score_map=IdentityMap(), qk_std=0.7, ov_std=1.3, output_width=2
     )
     sim = simulate(layer, GRAM, runs=200_000, seed=4, positions=positions, channels=2)
     rows = [0, 1, 2, 3] if positions is None else positions
@@ -282,6 +297,37 @@ def test_scale_mixture_of_variances_is_the_density_of_the_outputs():
     assert kl_quadrature(mixture.density, gaussian.pdf, low=-8, high=8, points=401) > 0.02
 
 
+def test_a_large_mixture_is_the_average_over_all_its_variances():
+    variances = np.random.default_rng(0).gamma(3.0, size=5000)
+    y = np.linspace(-6.0, 6.0, 25)
+    normals = stats.norm(scale=np.sqrt(variances))
+    mixture = ScaleMixture(variances)
+    np.testing.assert_allclose(mixture.density(y), normals.pdf(y[:, None]).mean(axis=1), rtol=3e-6)
+    np.testing.assert_allclose(mixture.sf(y), normals.sf(y[:, None]).mean(axis=1), rtol=3e-6)
+    constant = ScaleMixture(np.full(5000, 4.0))
+    np.testing.assert_allclose(constant.density(y), stats.norm(scale=2.0).pdf(y), rtol=1e-12)
+
+
+def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
+    """The limit is a width at which 1/n is below rounding; the cost does not know the width."""
+
+    def density(width, runs, seed):
+        layer = FiniteAttention(heads=2, width=width)
+        sim = simulate(layer, PUBLISHED, runs=runs, seed=seed, positions=[0], variances=True)
+        assert sim.variances is not None
+        values = ScaleMixture(sim.variances).density(np.linspace(-10.0, 10.0, 401))
+        return lambda _: values
+
+    limit = density(10**15, 100_000, 0)
+    floor, narrow, wide, wider = (
+        kl_quadrature(density(n, 40_000, n), limit, low=-10.0, high=10.0, points=401)
+        for n in (10**16, 16, 64, 256)
+    )
+    assert floor < 1e-6
+    assert 8 < narrow / wide < 16
+    assert 10 < wide / wider < 18
+
+
 def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
     layer = FiniteAttention(heads=5, width=32)
     one = simulate(layer, PUBLISHED, runs=4000, seed=8, workers=1, scores=True)
@@ -293,6 +339,26 @@ def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
     monkeypatch.setattr("widelimit.laws.simulate._BLOCK", 320)
     small = simulate(layer, PUBLISHED, runs=4000, seed=8, scores=True)
     assert stats.ks_2samp(small.outputs[:, 0, 0], one.outputs[:, 0, 0]).pvalue > 1e-3
+
+
+def test_score_maps_of_layers_and_functions_agree():
+    scores = np.random.default_rng(0).standard_normal((7, 2, 3, 5)) * 300.0
+    layer = FiniteAttention(heads=2, width=8, score_map=Softmax())
+    np.testing.assert_allclose(layer.weights(scores), softmax(scores), rtol=1e-12, atol=1e-300)
+    function, of_layer = (
+        simulate(FiniteAttention(heads=2, width=8, score_map=fn), PUBLISHED, runs=3000, seed=0)
+        for fn in (softmax, Softmax())
+    )
+    np.testing.assert_allclose(function.outputs, of_layer.outputs, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("tied", "symmetric"), [(None, True), (True, True), (False, False)])
+def test_linear_scaling_ties_queries_and_keys_unless_told_otherwise(tied, symmetric):
+    layer = FiniteAttention(heads=1, width=8, scaling=Scaling.LINEAR, tied=tied)
+    for run in (simulate, simulate_explicit):
+        scores = run(layer, PUBLISHED, runs=3, seed=0, scores=True).scores
+        assert np.allclose(scores, np.swapaxes(scores, -1, -2)) == symmetric
+    assert not FiniteAttention(heads=1, width=8).shares_queries_and_keys
 
 
 def test_progress_reaches_the_end_and_errors_come_through():

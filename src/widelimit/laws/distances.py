@@ -6,7 +6,6 @@ function; or a second sample. A law whose cdf is expensive is evaluated once on 
 `Tabulated(law, sample)`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,94 +59,74 @@ def kolmogorov_smirnov(sample: Float[np.ndarray, " runs"], law: Reference) -> Ko
     )
 
 
-def wasserstein(
-    sample: Float[np.ndarray, " runs"], law: Reference, *, resamples: int = 50, seed: int = 0
-) -> Estimate:
-    """Wasserstein-1 distance `∫ |F_N − F| dy`; bootstrap error over `resamples`.
+def wasserstein(sample: Float[np.ndarray, " runs"], law: Reference) -> Estimate:
+    """Wasserstein-1 distance `∫ |F_N − F| dy`.
 
     `floor` is `∫ √(2F(1−F)/(πN)) dy`, the mean under the law for large N (for two samples N is
-    `NM/(N+M)` and F that of the pooled sample).
+    `NM/(N+M)` and F that of the pooled sample). `error` is the delta method's, from the influence
+    `h(x) = ∫^x sign(F_N − F) dy`; if the law is true it is 40 % too large.
     """
     steps = _Steps(checked_sample(sample), reference(law))
-    value, error = steps.bootstrap(_mean_absolute, float, resamples=resamples, seed=seed)
-    floor = float(steps.gaps @ np.sqrt(2.0 * steps.variance / np.pi))
-    return Estimate(value=value, error=error, floor=floor)
+    return Estimate(
+        value=steps.integral(_mean_absolute(steps.left, steps.right)),
+        error=steps.error(np.sign(steps.left + steps.right)),
+        floor=steps.integral(np.sqrt(2.0 * steps.variance / np.pi)),
+    )
 
 
-def energy(
-    sample: Float[np.ndarray, " runs"], law: Reference, *, resamples: int = 50, seed: int = 0
-) -> Estimate:
-    """Energy distance `(2 ∫ (F_N − F)² dy)^{1/2}`; bootstrap error over `resamples`.
+def energy(sample: Float[np.ndarray, " runs"], law: Reference) -> Estimate:
+    """Energy distance `D = (2 ∫ (F_N − F)² dy)^{1/2}`.
 
     This is `(2E|X−Y| − E|X−X'| − E|Y−Y'|)^{1/2}`, SciPy's convention. `floor` is its root mean
     square under the law, `(2 ∫ F(1−F) dy / N)^{1/2}` (for two samples N is `NM/(N+M)` and F that
-    of the pooled sample).
+    of the pooled sample). `error` is the delta method's, from the influence
+    `h(x) = (2/D) ∫^x (F_N − F) dy`; if the law is true it is 40 % too large.
     """
     steps = _Steps(checked_sample(sample), reference(law))
-    value, error = steps.bootstrap(_mean_square, _twice_root, resamples=resamples, seed=seed)
-    floor = _twice_root(float(steps.gaps @ steps.variance))
-    return Estimate(value=value, error=error, floor=floor)
-
-
-class _Empirical:
-    """The distribution function of a sample between consecutive points of a grid."""
-
-    def __init__(self, values: Float[np.ndarray, " runs"], grid: Float[np.ndarray, " grid"]):
-        self.size = values.size
-        self.below = np.searchsorted(np.sort(values), grid[:-1], side="right")
-
-    def cdf(self, rng: np.random.Generator | None) -> Float[np.ndarray, " gaps"]:
-        """Of the sample, or of one redrawn from it by `rng`."""
-        if rng is None:
-            return self.below / self.size
-        counts = np.bincount(rng.integers(self.size, size=self.size), minlength=self.size)
-        return np.concatenate([[0], np.cumsum(counts)])[self.below] / self.size
+    value = np.sqrt(2.0 * steps.integral(_mean_square(steps.left, steps.right)))
+    error = steps.error(steps.left + steps.right) / value if value > 0.0 else 0.0
+    floor = np.sqrt(2.0 * steps.integral(steps.variance))
+    return Estimate(value=float(value), error=float(error), floor=float(floor))
 
 
 class _Steps:
-    """`F_N − F` on a grid that contains the sample: `F_N` is constant between points.
+    """`F_N − F` between consecutive points of a grid that contains the sample.
 
-    `F` is linear between points, which lie densely, or constant too if it is that of a sample.
-    `variance` is that of `F_N − F` if the sample comes from the law.
+    There `F_N` is constant; `F` is linear, the points being dense, or constant as well if it is
+    that of a sample. `left` and `right` are the differences at the two ends of each gap,
+    `variance` is the difference's variance if the sample comes from the law.
     """
 
     def __init__(self, values: Float[np.ndarray, " runs"], law: Law | np.ndarray):
+        self.samples = [values]
         if isinstance(law, np.ndarray):
-            grid = np.union1d(values, law)
-            self.other, self.law_cdf = _Empirical(law, grid), None
-            pooled = _Empirical(np.concatenate([values, law]), grid).cdf(None)
+            self.samples.append(law)
+            self.grid = np.union1d(values, law)
+            before = after = self._empirical(law)
             size = values.size * law.size / (values.size + law.size)
+            middle = self._empirical(np.concatenate(self.samples))
         else:
-            grid = np.union1d(values, covering_grid(law, values, 4096))
-            self.other, self.law_cdf = None, law_values(law.cdf, grid)
-            pooled = 0.5 * (self.law_cdf[1:] + self.law_cdf[:-1])
-            size = values.size
-        self.sample = _Empirical(values, grid)
-        self.gaps = np.diff(grid)
-        self.variance = np.maximum(pooled * (1.0 - pooled), 0.0) / size
+            self.grid = np.union1d(values, covering_grid(law, values, 4096))
+            cdf = law_values(law.cdf, self.grid)
+            before, after = cdf[:-1], cdf[1:]
+            size = float(values.size)
+            middle = 0.5 * (before + after)
+        empirical = self._empirical(values)
+        self.left, self.right = empirical - before, empirical - after
+        self.variance = np.maximum(middle * (1.0 - middle), 0.0) / size
 
-    def bootstrap(
-        self,
-        mean: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        outer: Callable[[float], float],
-        *,
-        resamples: int,
-        seed: int,
-    ) -> tuple[float, float]:
-        """`outer(∫ mean)` for the sample, and its standard deviation over redrawn samples."""
+    def integral(self, means: Float[np.ndarray, " gaps"]) -> float:
+        """`∫ f dy` from the mean of `f` over each gap."""
+        return float(np.sum(means * np.diff(self.grid)))
 
-        def distance(rng: np.random.Generator | None) -> float:
-            steps = self.sample.cdf(rng)
-            if self.other is not None:
-                left = right = self.other.cdf(rng)
-            else:
-                assert self.law_cdf is not None  # one of the two is always set
-                left, right = self.law_cdf[:-1], self.law_cdf[1:]
-            return outer(float(self.gaps @ mean(steps - left, steps - right)))
+    def error(self, slope: Float[np.ndarray, " gaps"]) -> float:
+        """`√(Σ Var(h)/N)` over the samples, for the influence `h` with the given slope."""
+        influence = np.concatenate([[0.0], np.cumsum(slope * np.diff(self.grid))])
+        at = (influence[np.searchsorted(self.grid, x)] for x in self.samples)
+        return float(np.sqrt(sum(h.var() / h.size for h in at)))
 
-        rng = np.random.default_rng(seed)
-        redrawn = [distance(rng) for _ in range(resamples)]
-        return distance(None), float(np.std(redrawn, ddof=1))
+    def _empirical(self, values: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " gaps"]:
+        return np.searchsorted(np.sort(values), self.grid[:-1], side="right") / values.size
 
 
 def _mean_absolute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -161,7 +140,3 @@ def _mean_absolute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _mean_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Mean of `f²` for `f` linear from `a` to `b`."""
     return (np.square(a) + a * b + np.square(b)) / 3.0
-
-
-def _twice_root(total: float) -> float:
-    return float(np.sqrt(2.0 * total))

@@ -34,9 +34,9 @@ _BLOCK = 1 << 16
 class Simulation:
     """Draws of one layer; the queries are the positions asked for, in that order.
 
-    `variances` is the variance of each output given the inputs, all scores and the widths' random
-    norms: given these the output is a centred Gaussian, so that averages of `N(y; 0, variance)`
-    are the finite network's density without a histogram.
+    `variances` is the variance of each output given the inputs, the scores and the norms of the
+    output weights: given these the output is a centred Gaussian, so that
+    `ScaleMixture(variances[:, a, c])` is the finite network's law without a histogram.
     """
 
     outputs: Float[np.ndarray, "runs queries channels"]
@@ -95,7 +95,7 @@ class _Plan:
         self.order = np.concatenate([self.queries, rest])
         self.natural = np.argsort(self.order)
         per_head = inputs.positions * max(
-            len(self.queries), channels, inputs.positions if layer.tied else 1
+            len(self.queries), channels, inputs.positions if layer.shares_queries_and_keys else 1
         )
         self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
         per_run = max(
@@ -141,7 +141,7 @@ class _Plan:
     ) -> Float[np.ndarray, "runs heads leading rank"]:
         """First rows of `Z_Q Z_Kᵀ`."""
         n_k = self.layer.widths[0]
-        if not self.layer.tied:
+        if not self.layer.shares_queries_and_keys:
             return gaussian_product(rng, batch, rows=leading, columns=rank, inner=n_k)
         factor = bartlett(rng, batch, rows=rank, dof=n_k)
         return factor[..., :leading, :] @ np.swapaxes(factor, -1, -2)

@@ -63,7 +63,7 @@ def _head(
         return rng.standard_normal((runs, rows, columns)) / np.sqrt(rows)
 
     keys = x @ matrix(layer.width, key_width)
-    queries = keys if layer.tied else x @ matrix(layer.width, key_width)
+    queries = keys if layer.shares_queries_and_keys else x @ matrix(layer.width, key_width)
     scores = layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
     weights = layer.weights(scores)
     values = x @ matrix(layer.width, value_width)

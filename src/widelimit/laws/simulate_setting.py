@@ -1,16 +1,17 @@
 """What is simulated: one attention layer of finite width, and where its inputs come from."""
 
-import enum
 import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from widelimit.errors import NetworkError, NumericalError, ShapeError
 from widelimit.laws.simulate_random import bartlett, chi
+from widelimit.layers.scores import Scaling, ScoreMap
 
 CLIP = 100.0
 """Bound of the published input map `ψ(x) = min(max(x, −100), 100)`."""
@@ -18,13 +19,6 @@ CLIP = 100.0
 
 _RANK_TOLERANCE = 1e-10
 """Eigenvalues of a Gram matrix below this share of the largest are rounding."""
-
-
-class ScoreScaling(enum.Enum):
-    """Factor in front of `QKᵀ`: `1/√n_k` (SQRT) or `1/n_k` (LINEAR), `n_k` the key width."""
-
-    SQRT = "1/sqrt(key width)"
-    LINEAR = "1/key width"
 
 
 def softmax(scores: Float[np.ndarray, "... keys"]) -> Float[np.ndarray, "... keys"]:
@@ -61,12 +55,14 @@ class FiniteAttention:
     """`y = H^{-1/2} Σ_h A_h X W_V,h W_O,h`, `A_h = ζ(c Q_hK_hᵀ)`, for an input `X` with S rows.
 
     `Q_h = X W_Q,h`, `K_h = X W_K,h` and all weights are independent `N(0, 1/fan_in)`, except that
-    `tied` sets `W_Q,h = W_K,h`. The factor `c` is `qk_std/√n_k` or `qk_std/n_k` (`scaling`), and
-    `ov_std` multiplies `y`. Widths: `X` has `width` channels, queries and keys `key_width`,
-    values `value_width`, `y` has `output_width`; each is `width` unless given. Heads of low rank
-    are `key_width = value_width = width/heads`.
+    `tied` layers have `W_Q,h = W_K,h`. The factor `c` is `qk_std/√n_k` (SQRT) or `qk_std/n_k`
+    (LINEAR), and `ov_std` multiplies `y`. LINEAR ties queries and keys unless `tied=False`.
+    Widths: `X` has `width` channels, queries and keys `key_width`, values `value_width`, `y` has
+    `output_width`; each is `width` unless given. Heads of low rank are
+    `key_width = value_width = width/heads`.
 
-    `score_map` (ζ) takes scores of shape `(..., queries, keys)` and returns weights of that shape.
+    `score_map` (ζ) is a function on NumPy arrays from scores of shape `(..., queries, keys)` to
+    weights of that shape, or a layer's score map such as `IdentityMap()`.
     """
 
     heads: int
@@ -74,9 +70,9 @@ class FiniteAttention:
     key_width: int | None = None
     value_width: int | None = None
     output_width: int | None = None
-    scaling: ScoreScaling = ScoreScaling.SQRT
-    tied: bool = False
-    score_map: Callable[[np.ndarray], np.ndarray] = softmax
+    scaling: Scaling = Scaling.SQRT
+    tied: bool | None = None
+    score_map: Callable[[np.ndarray], np.ndarray] | ScoreMap = softmax
     qk_std: float = 1.0
     ov_std: float = 1.0
 
@@ -101,14 +97,23 @@ class FiniteAttention:
         return key, value, output
 
     @property
+    def shares_queries_and_keys(self) -> bool:
+        """Whether `W_Q,h = W_K,h`."""
+        return self.scaling is Scaling.LINEAR if self.tied is None else self.tied
+
+    @property
     def score_factor(self) -> float:
         """The factor `c` in front of `QKᵀ`."""
         n_k = self.widths[0]
-        return self.qk_std / (n_k if self.scaling is ScoreScaling.LINEAR else np.sqrt(n_k))
+        return self.qk_std / (n_k if self.scaling is Scaling.LINEAR else np.sqrt(n_k))
 
     def weights(self, scores: Float[np.ndarray, "... q keys"]) -> Float[np.ndarray, "... q keys"]:
         """Apply the score map and check that it kept the shape."""
-        weights = np.asarray(self.score_map(scores))
+        if isinstance(self.score_map, ScoreMap):
+            with jax.enable_x64(True):
+                weights = np.asarray(self.score_map(jax.numpy.asarray(scores), None))
+        else:
+            weights = np.asarray(self.score_map(scores))
         if weights.shape != scores.shape:
             raise ShapeError(
                 "A score map must return weights of the shape of its scores, (..., queries, keys).",

@@ -1,0 +1,275 @@
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from widelimit.errors import NumericalError, ShapeError
+from widelimit.laws.distances import (
+    Tabulated,
+    energy,
+    kl_corrected,
+    kl_histogram,
+    kl_quadrature,
+    kolmogorov_smirnov,
+    wasserstein,
+)
+
+NORMAL = stats.norm()
+
+
+def kl_normals(mean: float, std: float) -> float:
+    """KL(N(mean, std²) ‖ N(0, 1))."""
+    return 0.5 * (std**2 + mean**2 - 1) - np.log(std)
+
+
+def energy_normals(mean: float, std: float) -> float:
+    """Energy distance of N(mean, std²) and N(0, 1), from means of folded normals."""
+
+    def folded(m: float, s: float) -> float:
+        return s * np.sqrt(2 / np.pi) * np.exp(-0.5 * (m / s) ** 2) + m * (
+            1 - 2 * NORMAL.cdf(-m / s)
+        )
+
+    same = folded(0.0, np.sqrt(2) * std) + folded(0.0, np.sqrt(2))
+    return np.sqrt(2 * folded(mean, np.hypot(1, std)) - same)
+
+
+def draws(count: int, size: int, *, mean=0.0, std=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return [mean + std * rng.standard_normal(size) for _ in range(count)]
+
+
+def summary(estimates):
+    """Mean, its standard error, standard deviation, mean reported error, mean floor."""
+    values = np.array([e.value for e in estimates])
+    spread = values.std(ddof=1)
+    return (
+        values.mean(),
+        spread / np.sqrt(len(values)),
+        spread,
+        np.mean([e.error for e in estimates]),
+        np.mean([e.floor for e in estimates]),
+    )
+
+
+PAIRS = [(0.0, 1.0), (0.0, 1.1), (0.0, 0.9), (0.5, 1.0)]
+
+
+@pytest.mark.parametrize(("mean", "std"), PAIRS)
+@pytest.mark.parametrize("size", [2000, 20_000])
+def test_corrected_kl_of_normals_is_unbiased_with_an_honest_error(mean, std, size):
+    truth = kl_normals(mean, std)
+    samples = draws(60, size, mean=mean, std=std)
+    value, error, spread, reported, floor = summary([kl_corrected(x, NORMAL) for x in samples])
+    # The allowance is the bin width's share of the divergence.
+    assert abs(value - truth) < 4 * error + 0.01 * truth
+    assert 0.7 < reported / spread < 1.5
+    assert abs(floor) < 3e-4
+    plain = summary([kl_histogram(x, NORMAL) for x in samples])[0]
+    assert abs(value - truth) < 0.2 * abs(plain - truth)
+
+
+def test_corrected_kl_keeps_the_tails():
+    law = stats.norm(scale=np.sqrt(1.25))
+    heavy = stats.t(10)
+    truth = (
+        2
+        * integrate.quad(
+            lambda y: heavy.pdf(y) * (heavy.logpdf(y) - law.logpdf(y)), 0, 60, limit=200
+        )[0]
+    )
+    samples = [heavy.rvs(20_000, random_state=seed) for seed in range(40)]
+    value, error, *_ = summary([kl_corrected(x, law) for x in samples])
+    assert error < 0.03 * truth
+    assert abs(value - truth) < 4 * error
+
+
+def test_plain_kl_has_the_floor_it_reports():
+    estimates = [kl_histogram(x, NORMAL) for x in draws(60, 20_000)]
+    value, error, spread, reported, floor = summary(estimates)
+    assert error < 0.02 * value
+    assert abs(value - floor) < 0.08 * value  # the range of the bins follows the sample
+    assert value > 10 * spread / np.sqrt(60)
+    assert 0.7 < reported / spread < 1.5
+    more = summary([kl_histogram(x, NORMAL, bins=400) for x in draws(10, 20_000)])[0]
+    assert more > 2.5 * value
+    assert estimates[0].excess == estimates[0].value - estimates[0].floor
+
+
+def test_kl_falls_with_sample_size_towards_the_truth():
+    errors = []
+    for size in (1000, 8000, 64_000):
+        values = [kl_histogram(x, NORMAL).value for x in draws(12, size, std=1.1, seed=size)]
+        errors.append(abs(np.mean(values) - kl_normals(0, 1.1)))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.3, 1.0), (0.0, 0.9)])
+def test_kl_against_a_second_sample(mean, std):
+    truth = kl_normals(mean, std)
+    samples = draws(40, 20_000, mean=mean, std=std)
+    others = draws(40, 30_000, seed=1)
+    pairs = list(zip(samples, others, strict=True))
+    value, error, spread, reported, floor = summary([kl_corrected(x, z) for x, z in pairs])
+    assert abs(value - truth) < 4 * error + 0.01 * truth + 2 * abs(floor)
+    assert abs(floor) < 2e-4
+    assert 0.6 < reported / spread < 1.6
+    plain = summary([kl_histogram(x, z) for x, z in pairs])
+    assert abs(value - truth) < 0.5 * abs(plain[0] - truth)
+    if truth == 0:
+        assert abs(plain[0] - plain[4]) < 4 * plain[1]
+
+
+def test_kl_is_infinite_where_the_law_has_no_mass_and_finite_in_a_far_tail():
+    outside = kl_histogram(np.linspace(0.0, 1.2, 1000), stats.uniform())
+    assert outside.value == np.inf
+    assert outside.error == np.inf
+    far = np.append(draws(1, 5000)[0], 12.0)  # 1 − cdf(12) rounds to 0, sf(12) does not
+    assert np.isfinite(kl_corrected(far, NORMAL).value)
+    assert kl_corrected(far, NORMAL.cdf).value == np.inf
+
+
+@pytest.mark.parametrize(("mean", "std"), PAIRS)
+def test_kl_by_quadrature(mean, std):
+    value = kl_quadrature(stats.norm(mean, std).pdf, NORMAL.pdf, low=-12, high=12)
+    np.testing.assert_allclose(value, kl_normals(mean, std), rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("distance", "truth", "mean", "std"),
+    [
+        (wasserstein, 0.2, 0.2, 1.0),
+        (wasserstein, 0.2 * np.sqrt(2 / np.pi), 0.0, 1.2),
+        (energy, energy_normals(0.2, 1.0), 0.2, 1.0),
+        (energy, energy_normals(0.0, 1.2), 0.0, 1.2),
+    ],
+)
+def test_cdf_distances_of_normals(distance, truth, mean, std):
+    estimates = [distance(x, NORMAL) for x in draws(80, 5000, mean=mean, std=std)]
+    value, error, spread, reported, floor = summary(estimates)
+    assert error < 0.02 * truth
+    assert abs(value - truth) < 4 * error + 0.1 * floor
+    assert 0.75 < reported / spread < 1.35
+    second = draws(1, 10_000, seed=5)[0]
+    against_sample = distance(draws(1, 10_000, mean=mean, std=std)[0], second)
+    assert abs(against_sample.value - truth) < 4 * against_sample.error
+
+
+@pytest.mark.parametrize("distance", [wasserstein, energy])
+def test_floors_are_what_a_sample_of_the_law_shows(distance):
+    for others in ([NORMAL] * 60, draws(60, 1000, seed=3)):
+        pairs = zip(draws(60, 2000), others, strict=True)
+        estimates = [distance(x, law) for x, law in pairs]
+        values = np.array([e.value for e in estimates])
+        # The floor of the energy distance is a root mean square, that of Wasserstein a mean.
+        seen = np.sqrt(np.mean(values**2)) if distance is energy else values.mean()
+        floor = np.mean([e.floor for e in estimates])
+        assert abs(seen - floor) < 4 * values.std() / np.sqrt(60)
+        assert values.std() / np.sqrt(60) < 0.1 * floor
+        assert 1.0 < np.mean([e.error for e in estimates]) / values.std() < 2.0
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_cdf_distances_of_two_samples_equal_scipy(size):
+    rng = np.random.default_rng(size)
+    x, z = rng.standard_normal(40 + size), np.round(rng.exponential(size=30 + 2 * size), 1)
+    np.testing.assert_allclose(wasserstein(x, z).value, stats.wasserstein_distance(x, z))
+    np.testing.assert_allclose(energy(x, z).value, stats.energy_distance(x, z))
+
+
+def test_distances_of_a_sample_to_itself_vanish():
+    x = draws(1, 100)[0]
+    for distance in (wasserstein, energy):
+        assert distance(x, x.copy()).value == 0
+        assert distance(x, x.copy()).error == 0
+
+
+def test_cdf_distances_to_a_law_equal_those_to_its_quantiles():
+    """A dense sample of quantiles stands in for the law, tails and far-off samples included."""
+    quantiles = NORMAL.ppf((np.arange(400_000) + 0.5) / 400_000)
+    for x in (draws(1, 300)[0], np.array([5.0, 5.0, 9.0]), 30.0 * draws(1, 50)[0]):
+        np.testing.assert_allclose(
+            wasserstein(x, NORMAL).value, stats.wasserstein_distance(x, quantiles), rtol=2e-4
+        )
+        np.testing.assert_allclose(
+            energy(x, NORMAL).value, stats.energy_distance(x, quantiles), rtol=2e-4
+        )
+
+
+def test_kolmogorov_smirnov_statistic_and_p_value():
+    x = draws(1, 5000)[0]
+    result = kolmogorov_smirnov(x, NORMAL)
+    ordered = np.sort(x)
+    steps = np.arange(5001) / 5000
+    cdf = NORMAL.cdf(ordered)
+    by_hand = max(np.max(steps[1:] - cdf), np.max(cdf - steps[:-1]))
+    np.testing.assert_allclose(result.statistic, by_hand)
+    assert result.location in x
+    p_values = [kolmogorov_smirnov(y, NORMAL).p_value for y in draws(200, 500)]
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-3
+    assert kolmogorov_smirnov(1.1 * x, NORMAL).p_value < 1e-3
+    two = kolmogorov_smirnov(x, draws(1, 4000, seed=9)[0])
+    assert two.p_value > 1e-3
+    assert kolmogorov_smirnov(1.2 * x, draws(1, 9000, seed=9)[0]).p_value < 1e-3
+
+
+def test_a_tabulated_law_is_the_law():
+    mixture_scale = stats.t(5)
+    x = mixture_scale.rvs(20_000, random_state=0)
+    table = Tabulated(mixture_scale, x)
+    np.testing.assert_allclose(table.cdf(x), mixture_scale.cdf(x), atol=1e-6)
+    np.testing.assert_allclose(table.sf(x), mixture_scale.sf(x), atol=1e-6)
+    for distance in (kl_corrected, kl_histogram, wasserstein, energy):
+        np.testing.assert_allclose(
+            distance(x, table).value, distance(x, mixture_scale).value, rtol=1e-3, atol=1e-6
+        )
+    assert table.cdf(np.array([-1e9]))[0] < 1e-9
+    assert table.cdf(np.array([1e9]))[0] > 1 - 1e-9
+
+
+def test_a_law_may_be_a_function():
+    x = draws(1, 1000)[0]
+    assert wasserstein(x, NORMAL.cdf).value == pytest.approx(wasserstein(x, NORMAL).value)
+    assert kolmogorov_smirnov(x, NORMAL.cdf) == kolmogorov_smirnov(x, NORMAL)
+
+
+@pytest.mark.parametrize(
+    "distance", [kl_histogram, kl_corrected, wasserstein, energy, kolmogorov_smirnov]
+)
+@pytest.mark.parametrize(
+    ("sample", "law", "error", "rule"),
+    [
+        (np.zeros((3, 2)), NORMAL, ShapeError, "vector"),
+        (np.zeros(1), NORMAL, ShapeError, "vector"),
+        (np.array([0.0, np.nan]), NORMAL, NumericalError, "finite"),
+        (np.arange(5.0), np.array([np.inf, 0.0]), NumericalError, "finite"),
+        (np.arange(5.0), 3.0, ShapeError, "vector"),
+    ],
+)
+def test_bad_samples_are_refused(distance, sample, law, error, rule):
+    with pytest.raises(error, match=rule):
+        distance(sample, law)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "rule"),
+    [
+        (lambda: kl_histogram(np.ones(9), NORMAL), NumericalError, "values that differ"),
+        (lambda: kl_histogram(np.arange(9.0), NORMAL, bins=0), NumericalError, "at least one bin"),
+        (lambda: kl_corrected(np.ones(9), NORMAL), NumericalError, "continuous law"),
+        (
+            lambda: kl_corrected(np.append(np.arange(9.0), 1e9), NORMAL),
+            NumericalError,
+            "range of the values",
+        ),
+        (
+            lambda: wasserstein(np.arange(9.0), lambda y: y * np.nan),
+            NumericalError,
+            "finite number",
+        ),
+        (lambda: energy(np.arange(9.0), lambda y: 0.5), NumericalError, "per point"),
+        (lambda: Tabulated(np.arange(9.0), np.arange(9.0)), ShapeError, "Only a law"),
+    ],
+)
+def test_bad_laws_and_bins_are_refused(call, error, rule):
+    with pytest.raises(error, match=rule):
+        call()
