@@ -1,1 +1,122 @@
-"""widelimit: what attention networks become when they are infinitely wide."""
+"""widelimit: what attention networks become when they are infinitely wide.
+
+Describe a network once, and get its finite network (`init`, `apply`), its NNGP and tangent kernels
+(`kernel`), and the law of its outputs when heads are finite (`law`).
+"""
+
+from .errors import (
+    MissingExtraError,
+    NetworkError,
+    NumericalError,
+    ShapeError,
+    WidelimitError,
+)
+from .heads import INFINITE
+from .kernels import Kernels
+from .layers.activations import (
+    Abs,
+    ABRelu,
+    Activation,
+    Cos,
+    Elementwise,
+    Erf,
+    Exp,
+    Gaussian,
+    Gelu,
+    Hermite,
+    LeakyRelu,
+    Monomial,
+    Polynomial,
+    Relu,
+    Sigmoid,
+    Sign,
+    Silu,
+    Sin,
+    Softplus,
+    Tanh,
+)
+from .layers.attention import Attention
+from .layers.base import Layer
+from .layers.compose import Concat, Product, Repeat, Residual, Serial, Sum
+from .layers.conv import Conv
+from .layers.dense import Dense, Embedding, Parameterization
+from .layers.norm import Dropout, LayerNorm
+from .layers.pool import Flatten, MeanPool, Select, SumPool
+from .layers.positional import AdditiveBias, Alibi, Combine, Decay, Profile, Rotary
+from .layers.scores import (
+    Allowed,
+    Causal,
+    ElementwiseMap,
+    IdentityMap,
+    Local,
+    Scaling,
+    Softmax,
+)
+from .layers.windows import Padding
+from .sampling import ResidualWarning, Sampler
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "INFINITE",
+    "ABRelu",
+    "Abs",
+    "Activation",
+    "AdditiveBias",
+    "Alibi",
+    "Allowed",
+    "Attention",
+    "Causal",
+    "Combine",
+    "Concat",
+    "Conv",
+    "Cos",
+    "Decay",
+    "Dense",
+    "Dropout",
+    "Elementwise",
+    "ElementwiseMap",
+    "Embedding",
+    "Erf",
+    "Exp",
+    "Flatten",
+    "Gaussian",
+    "Gelu",
+    "Hermite",
+    "IdentityMap",
+    "Kernels",
+    "Layer",
+    "LayerNorm",
+    "LeakyRelu",
+    "Local",
+    "MeanPool",
+    "MissingExtraError",
+    "Monomial",
+    "NetworkError",
+    "NumericalError",
+    "Padding",
+    "Parameterization",
+    "Polynomial",
+    "Product",
+    "Profile",
+    "Relu",
+    "Repeat",
+    "Residual",
+    "ResidualWarning",
+    "Rotary",
+    "Sampler",
+    "Scaling",
+    "Select",
+    "Serial",
+    "ShapeError",
+    "Sigmoid",
+    "Sign",
+    "Silu",
+    "Sin",
+    "Softmax",
+    "Softplus",
+    "Sum",
+    "SumPool",
+    "Tanh",
+    "WidelimitError",
+]

@@ -57,9 +57,7 @@ class Cholesky(NamedTuple):
     active: Bool[Array, "rank"]
 
 
-def pivoted_cholesky(
-    matrix: Float[Array, "n n"], rank: int, tolerance: float = 0.0
-) -> Cholesky:
+def pivoted_cholesky(matrix: Float[Array, "n n"], rank: int, tolerance: float = 0.0) -> Cholesky:
     """Greedy low-rank Cholesky factor of a positive semi-definite matrix.
 
     Each step takes the row with the largest remaining variance and removes what it explains; steps

@@ -154,9 +154,7 @@ def _kernel_dtype(one: Encoding) -> Any:
 
 
 @eqx.filter_jit
-def encode_block(
-    real: Realisation, x: Array, mask: Array | None, outline: Outline
-) -> Encoding:
+def encode_block(real: Realisation, x: Array, mask: Array | None, outline: Outline) -> Encoding:
     """Encode a block of examples."""
     memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
     return Encoding(x, mask, memos)

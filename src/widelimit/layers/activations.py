@@ -117,3 +117,43 @@ def Exp(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
 def Gaussian(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
     """`scale·exp(−rate·x²)`."""
     return Activation(duals.Gaussian(scale=scale, rate=rate))
+
+
+def Monomial(degree: int) -> Activation:
+    """`x^degree`."""
+    return Activation(duals.monomial(degree))
+
+
+def Polynomial(coefficients: Any) -> Activation:
+    """`Σ_k coefficients[k]·x^k`."""
+    return Activation(duals.Polynomial(coefficients))
+
+
+def Hermite(degree: int) -> Activation:
+    """The probabilists' Hermite polynomial `He_k(x)/√k!`."""
+    return Activation(duals.Hermite(degree))
+
+
+def Tanh() -> Activation:
+    """`tanh(x)`."""
+    return Activation(duals.tanh())
+
+
+def Sigmoid() -> Activation:
+    """`1/(1 + exp(−x))`."""
+    return Activation(duals.sigmoid())
+
+
+def Silu() -> Activation:
+    """`x/(1 + exp(−x))`."""
+    return Activation(duals.silu())
+
+
+def Softplus() -> Activation:
+    """`log(1 + exp(x))`."""
+    return Activation(duals.softplus())
+
+
+def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> Activation:
+    """Any function φ of JAX arrays; its dual is summed by quadrature up to `max_variance`."""
+    return Activation(duals.Series(fn, max_variance=max_variance))

@@ -19,6 +19,7 @@ from .dense import checked_width
 from .positional import Combine, Positions
 from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, Softmax
 
+
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
     whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1

@@ -79,7 +79,9 @@ def head_kernels(
         (sides.key, 2 * sides.query + sides.query_ntk),
         (sides.key_ntk, sides.query),
     ):
-        ntk = ntk + qk_variance * factor * _response(one, two, sides.value, a_value, value_b, nngp, t)
+        ntk = ntk + qk_variance * factor * _response(
+            one, two, sides.value, a_value, value_b, nngp, t
+        )
     return nngp, ntk
 
 
@@ -157,9 +159,7 @@ def closed_kernels(
     if dual.homogeneous:
         root1, root2 = _root(variance1), _root(variance2)
         return homogeneous_kernels(dual, sides, root1, root2, allowed1, allowed2, qk_variance)
-    return elementwise_kernels(
-        dual, sides, variance1, variance2, allowed1, allowed2, qk_variance
-    )
+    return elementwise_kernels(dual, sides, variance1, variance2, allowed1, allowed2, qk_variance)
 
 
 def _root(variance: Array) -> Array:
@@ -175,9 +175,7 @@ def identity_kernels(
     nngp = qk_variance * sides.query * total
     if sides.value_ntk is None or sides.key_ntk is None or sides.query_ntk is None:
         return nngp, None
-    tangent = _summed(
-        sides.key * sides.value_ntk + sides.value * sides.key_ntk, allowed1, allowed2
-    )
+    tangent = _summed(sides.key * sides.value_ntk + sides.value * sides.key_ntk, allowed1, allowed2)
     ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.query_ntk * total)
     return nngp, ntk
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, cast, hyperparameter, leaf, option, remask
+from .base import Layer, Memo, Params, cast, hyperparameter, fenced, leaf, option, remask
 
 
 class Parameterization(Enum):
@@ -78,6 +78,7 @@ class Weights(eqx.Module):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The rule above, on a pair whose κ is already averaged over the fan-in."""
         (mask1, fan_in), (mask2, _) = memo1, memo2
+        pair = fenced(pair, self.w_std)
         scale = cast(self.w_std, pair.nngp) ** 2
         bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
         if self.parameterization is Parameterization.NTK:

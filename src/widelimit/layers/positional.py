@@ -269,9 +269,7 @@ class Positions(eqx.Module):
                 got=repr(given),
                 remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
             )
-        return cls(
-            encodings[0] if encodings else None, biases, rotations[0] if rotations else None
-        )
+        return cls(encodings[0] if encodings else None, biases, rotations[0] if rotations else None)
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array | None:
         """Everything that is added to the scores."""

@@ -1,0 +1,169 @@
+"""Every kernel case of the reference numbers, 1e-5 relative in float32 and 1e-9 in float64.
+
+The networks are written in tests/reference/README.md as the expressions that made the numbers; here
+each name in such an expression stands for the layer of ours that means the same.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.load import load
+
+import widelimit as wl
+
+_README = Path(__file__).parent / "reference" / "README.md"
+_ROW = re.compile(r"^\| `(\w+)` \| [^|]* \| `(serial\(.*\))` \|", re.MULTILINE)
+
+
+def _expressions() -> dict[str, str]:
+    return dict(_ROW.findall(_README.read_text(encoding="utf-8")))
+
+
+class _FanOut:
+    """Marks that the next two entries of `serial` are branches and how they are merged."""
+
+
+def _serial(*layers: Any) -> wl.Serial:
+    found = []
+    waiting = list(layers)
+    while waiting:
+        layer = waiting.pop(0)
+        if isinstance(layer, _FanOut):
+            branches, merge = waiting.pop(0), waiting.pop(0)
+            layer = merge(*branches)
+        found.append(layer)
+    return wl.Serial(*found)
+
+
+def _weights(w_std=1.0, b_std=None, parameterization="ntk"):
+    return {
+        "w_std": w_std,
+        "b_std": 0.0 if b_std is None else b_std,
+        "parameterization": wl.Parameterization(parameterization),
+    }
+
+
+def _conv(width, window, padding="VALID", strides=1, **given):
+    given = {name.lower(): value for name, value in given.items()}
+    return wl.Conv(width, window, stride=strides, padding=padding.lower(), **_weights(**given))
+
+
+_SCORES = {
+    "SOFTMAX": wl.Softmax(),
+    "IDENTITY": wl.IdentityMap(),
+    "RELU": wl.ElementwiseMap(wl.Relu()),
+    "ABS": wl.ElementwiseMap(wl.Abs()),
+}
+
+
+def _attention(
+    mechanism,
+    linear_scaling=True,
+    b_std=0.3,
+    pos_emb_type=None,
+    val_pos_emb=False,
+    W_pos_emb_std=1.0,
+    pos_emb_p_norm=2,
+    pos_emb_decay_fn=None,
+    n_chan_pos_emb=None,
+):
+    positions = None
+    if pos_emb_type is not None:
+        decay = pos_emb_decay_fn or (lambda d: (d == 0).astype(d.dtype))
+        positions = wl.Decay(
+            strength=W_pos_emb_std,
+            profile=lambda d: decay(d**pos_emb_p_norm),
+            norm=pos_emb_p_norm,
+            combine=wl.Combine(pos_emb_type.lower()),
+            channels=n_chan_pos_emb,
+            on_values=val_pos_emb,
+        )
+    return wl.Attention(
+        8,
+        scaling=wl.Scaling.LINEAR if linear_scaling else wl.Scaling.SQRT,
+        score_map=_SCORES[mechanism],
+        qk_std=0.9,
+        ov_std=1.2,
+        b_std=0.0 if b_std is None else b_std,
+        positions=positions,
+    )
+
+
+class _Slice:
+    def __getitem__(self, index):
+        return index[1]
+
+
+_NAMES: dict[str, Any] = {
+    "serial": _serial,
+    "Dense": lambda width, **given: wl.Dense(
+        width, **_weights(**{name.lower(): value for name, value in given.items()})
+    ),
+    "Conv": _conv,
+    "Relu": wl.Relu,
+    "LeakyRelu": lambda alpha: wl.LeakyRelu(alpha),
+    "ABRelu": lambda a, b: wl.ABRelu(a, b),
+    "Abs": wl.Abs,
+    "Sign": wl.Sign,
+    "Gelu": wl.Gelu,
+    "Erf": lambda a=1.0, b=1.0, c=0.0: wl.Erf(scale=a, rate=b, shift=c),
+    "Sigmoid_like": lambda: wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5),
+    "Sin": lambda a=1.0, b=1.0, c=0.0: wl.Sin(scale=a, rate=b, phase=c),
+    "Cos": lambda a=1.0, b=1.0, c=0.0: wl.Cos(scale=a, rate=b, phase=c),
+    "Exp": lambda a=1.0, b=1.0: wl.Exp(scale=a, rate=b),
+    "Gaussian": lambda a=1.0, b=-1.0: wl.Gaussian(scale=a, rate=-b),
+    "Monomial": lambda degree: wl.Monomial(degree),
+    "Polynomial": lambda coef: wl.Polynomial(coef),
+    "Hermite": lambda degree: wl.Hermite(degree),
+    "LayerNorm": lambda axis=-1: wl.LayerNorm(eps=1e-12),
+    "Dropout": lambda rate: wl.Dropout(1 - rate),
+    "GlobalAvgPool": wl.MeanPool,
+    "GlobalSumPool": wl.SumPool,
+    "AvgPool": lambda window, strides: wl.MeanPool(window, stride=strides),
+    "SumPool": lambda window, strides: wl.SumPool(window, stride=strides),
+    "Flatten": wl.Flatten,
+    "Index": wl.Select,
+    "Slice": _Slice(),
+    "residual": lambda *branch: wl.Residual(_serial(*branch)),
+    "weighted_residual": lambda alpha, *branch: wl.Residual(_serial(*branch), alpha),
+    "FanOut": lambda count: _FanOut(),
+    "parallel": lambda *branches: branches,
+    "FanInSum": lambda: wl.Sum,
+    "FanInProd": lambda: wl.Product,
+    "FanInConcat": lambda: wl.Concat,
+    "Identity": wl.Serial,
+    "attention": _attention,
+    "rational": lambda d: 1 / (1 + d**2),
+    "hyperbolic": lambda d: 1 / (1 + d),
+    "exponential": lambda d: jnp.exp(-d / 2),
+}
+
+
+def _network(expression: str) -> wl.Serial:
+    return eval(expression, {"__builtins__": {}}, _NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(_expressions()))
+def test_kernel_matches_reference(name):
+    case = load(name)
+    net = _network(_expressions()[name])
+    masks = {"mask1": case.mask1, "mask2": case.mask2}
+    double = net.kernel(case.x1, case.x2, **masks)
+    np.testing.assert_allclose(double.nngp, case.nngp, rtol=1e-8, atol=1e-8 * _scale(case.nngp))
+    np.testing.assert_allclose(double.ntk, case.ntk, rtol=1e-8, atol=1e-8 * _scale(case.ntk))
+    single = net.kernel(case.x1.astype(np.float32), case.x2.astype(np.float32), **masks)
+    assert single.nngp.dtype == np.float32
+    np.testing.assert_allclose(single.nngp, case.nngp, rtol=1e-5, atol=1e-5 * _scale(case.nngp))
+    np.testing.assert_allclose(single.ntk, case.ntk, rtol=1e-5, atol=1e-5 * _scale(case.ntk))
+
+
+def _scale(kernel: np.ndarray) -> float:
+    return float(np.abs(kernel).max())
+
+
+def test_every_reference_network_is_read():
+    assert len(_expressions()) >= 110
