@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError
 from .functions import CoordinateFunction, clip, relu, sigmoid, softmax, tanh
 from .nodes import Matrix, Scalar, Vector
 from .program import Program
+from .validation import require_count
 
 
 def mlp(
@@ -27,7 +27,7 @@ def mlp(
     b_std: float = 0.0,
 ) -> Program:
     """`h^ℓ = φ(W^ℓ h^{ℓ-1} + b^ℓ)` for several inputs at once, then a linear readout `y`."""
-    _require_positive("depth", depth)
+    require_count("depth", depth)
     p = Program(f"MLP of depth {depth}")
     hidden = _mlp_layers(p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std)
     readout = p.matrix("V")
@@ -62,7 +62,7 @@ def cnn(
     w_std: float = math.sqrt(2.0),
 ) -> Program:
     """Convolutions `g_a = k^{-1/2} Σ_o W_o h_{a+o}` (zero padding), pooling and readout `y`."""
-    _require_positive("depth", depth)
+    require_count("depth", depth)
     if not isinstance(window, int) or window < 1 or window % 2 == 0:
         raise NetworkError(
             "A convolution's window is an odd positive integer, so that it has a centre.",
@@ -183,7 +183,7 @@ def attention_layer(
     `p_h,ai = n^{-1/2} (W_Q,h x_a)ᵀ(W_K,h x_i)`. `qk_std` multiplies the scores, `ov_std` the
     output.
     """
-    _require_positive("heads", heads)
+    require_count("heads", heads)
     outputs: list[list[Vector]] = [[] for _ in tokens]
     for h in range(1, heads + 1):
         query, key = p.matrix(f"{name}Q{h}", std=qk_std), p.matrix(f"{name}K{h}")
@@ -219,7 +219,7 @@ def multi_head_attention(
     The limit: scores Gaussian with `Cov(p_h,ai, p_h,bj) = σ_QK² κ_ab κ_ij`, independent over heads;
     given them, `y ~ N(0, σ_OV² H^{-1} Σ_h A_h κ A_hᵀ)`.
     """
-    _require_positive("heads", heads)
+    require_count("heads", heads)
     p = Program(f"multi-head attention, {heads} head{'s' if heads > 1 else ''}")
     psi = clip(100.0) if input_map is None else input_map
     tokens = [psi(x).named(f"t{a}") for a, x in enumerate(p.inputs("x", covariance=covariance), 1)]
@@ -238,8 +238,8 @@ def attention_after_mlp(
     ov_std: float = 1.0,
 ) -> Program:
     """An MLP applied to every token, then attention between the tokens."""
-    _require_positive("heads", heads)
-    _require_positive("depth", depth)
+    require_count("heads", heads)
+    require_count("depth", depth)
     p = Program(f"attention with {heads} head{'s' if heads > 1 else ''} after an MLP")
     tokens = _mlp_layers(
         p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std=0.0
@@ -285,10 +285,3 @@ def sum_of(vectors: Sequence[Vector]) -> Vector:
 
 def _affine(feed: Matrix, x: Vector, recurrent: Matrix, state: Vector | None) -> Vector:
     return feed @ x if state is None else (recurrent @ state) + (feed @ x)
-
-
-def _require_positive(name: str, value: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise NetworkError(
-            f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name}=1 or more"
-        )

@@ -14,6 +14,7 @@ from .integration import Estimate, Integration, Method, generator, psd_factor, s
 from .moments import Moment, Moments
 from .nodes import Dot, MatMul, Vector
 from .program import Program
+from .validation import chosen_vectors, require_count
 
 
 def limit(program: Program, *, integration: Integration | None, key: Any) -> LimitLaw:
@@ -68,19 +69,18 @@ class ConditionalLaw:
 
     def gram(self, vectors: Sequence[Vector] | None = None) -> Estimate:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
-        chosen = _vectors(self.program, vectors)
+        chosen = chosen_vectors(self.program, vectors)
         shape = (self.draws, len(chosen), len(chosen))
         found = self._readings.read(lambda moments: moments.gram(chosen))
-        return Estimate(
-            np.broadcast_to(found.value, shape), np.broadcast_to(found.error, shape), found.method
-        )
+        value, error = (np.array(np.broadcast_to(a, shape)) for a in (found.value, found.error))
+        return Estimate(value, error, found.method)
 
     def sample(
         self, key: Any, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
     ) -> np.ndarray:
         """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
-        _require_count("coordinates", coordinates)
-        chosen = _vectors(self.program, vectors)
+        require_count("coordinates", coordinates)
+        chosen = chosen_vectors(self.program, vectors)
         moments = self._readings.moments()
         variables = moments.variables(chosen)
         means, covariance, method = moments.joint(variables)
@@ -92,7 +92,7 @@ class ConditionalLaw:
         means = np.broadcast_to(means, (self.draws, len(variables)))
         values = noise @ np.swapaxes(factor, -1, -2) + means[:, None, :]
         known = {v.index: values[..., k] for k, v in enumerate(variables)}
-        columns = [moments.evaluate(vector, known) for vector in chosen]
+        columns = [moments.evaluator.coordinates(vector, known) for vector in chosen]
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
@@ -145,7 +145,7 @@ class LimitLaw:
 
     def sample_scalars(self, draws: int, key: Any) -> np.ndarray:
         """Joint draws of all dot products, `(draws, dots)` in the order of `program.dots`."""
-        _require_count("draws", draws)
+        require_count("draws", draws)
         rng = generator(key, 0)
         moments = self._readings.moments()
         values: dict[Dot, np.ndarray] = {}
@@ -231,7 +231,7 @@ class LimitLaw:
         return "\n".join(rows)
 
     def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
-        chosen = _vectors(self.program, vectors)
+        chosen = chosen_vectors(self.program, vectors)
         for vector in chosen:
             if vector.stage > 0:
                 raise NetworkError(
@@ -271,26 +271,3 @@ def _draw_stage(
 
 def _last_stage(program: Program) -> int:
     return max((dot.stage for dot in program.dots), default=0)
-
-
-def _vectors(program: Program, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
-    chosen = program.outputs if vectors is None else tuple(vectors)
-    for vector in chosen:
-        if not isinstance(vector, Vector) or vector.program is not program:
-            raise NetworkError(
-                "A law is read at vectors of its own program.",
-                got=f"{vector!r}",
-                remedy="pass vectors that were built in this program",
-            )
-    if not chosen:
-        raise NetworkError(
-            "At least one vector must be asked for.", got="none", remedy="pass vectors=[...]"
-        )
-    return chosen
-
-
-def _require_count(name: str, value: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise NetworkError(
-            f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name}=1 or more"
-        )

@@ -16,8 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..errors import NumericalError
-from .functions import ScalarFunction
+from .evaluation import Evaluator
 from .integration import Integration, Method, expectation
 from .nodes import (
     Dot,
@@ -27,15 +26,12 @@ from .nodes import (
     Matrix,
     Node,
     Operation,
-    Scalar,
-    ScalarArithmetic,
-    ScalarMap,
     Vector,
     VectorArithmetic,
     frontier,
     is_gaussian,
 )
-from .polynomials import Monomial, Polynomial, add, combine, multiply
+from .polynomials import Monomial, Polynomial, add, multiply
 from .program import Program
 
 Moment: TypeAlias = tuple[np.ndarray, Method]
@@ -61,19 +57,17 @@ class Moments:
     ):
         self.program = program
         self.integration = integration
-        self.scalars = dict(scalars or {})
+        self.evaluator = Evaluator(scalars or {})
         self.stage = stage
         self.parent = parent
-        self.draws = len(next(iter(self.scalars.values()))) if self.scalars else None
         self._pairs: dict[tuple[int, int], Moment] = {}
         self._groups: dict[Monomial, Moment] = {}
         self._blocks: dict[tuple[tuple[Monomial, ...], tuple[Monomial, ...]], Moment] = {}
         self._polynomials: dict[int, Polynomial] = {}
-        self._rows: dict[tuple[ScalarFunction, tuple[Scalar, ...]], np.ndarray] = {}
 
     def given(self, scalars: Mapping[Dot, np.ndarray], stage: int) -> Moments:
         """The moments once the scalars of the next stage are known too."""
-        merged = {**self.scalars, **scalars}
+        merged = {**self.evaluator.dots, **scalars}
         return Moments(self.program, self.integration, scalars=merged, stage=stage, parent=self)
 
     # ---- public readings ------------------------------------------------------------------
@@ -108,8 +102,12 @@ class Moments:
         return means, second - means[..., :, None] * means[..., None, :], method
 
     def variables(self, nodes: Iterable[Node]) -> list[Vector]:
-        """The linear forms of Gaussians that determine the coordinates of `nodes`."""
-        return sorted({v for n in nodes for v in self._variables(n)}, key=lambda v: v.index)
+        """The fewest Gaussians that determine `nodes`: linear forms of lines, or lines."""
+        forms = {v for n in nodes for v in self._variables(n)}
+        lines = {i for form in forms for m in self.polynomial(form) for i in m}
+        if len(lines) < len(forms):
+            forms = {v for v in self.program.nodes if v.index in lines and isinstance(v, Vector)}
+        return sorted(forms, key=lambda v: v.index)
 
     def covariance(self, left: Node, right: Node) -> Moment:
         """Covariance of two Gaussian lines: that of the inputs, or `σ² E[Z^h Z^h']` for one W."""
@@ -134,53 +132,6 @@ class Moments:
         straight = gram[..., k1, l1] * gram[..., k2, l2]
         return straight + gram[..., k1, l2] * gram[..., k2, l1], method
 
-    def scalar(self, node: Scalar) -> np.ndarray:
-        """The value of a scalar in every draw, shape `(draws,)`."""
-        match node:
-            case Dot():
-                return self.scalars[node]
-            case ScalarMap():
-                key = (node.function, node.arguments)
-                if key not in self._rows:
-                    arguments = np.stack([self.scalar(a) for a in node.arguments], axis=-1)
-                    self._rows[key] = node.function.evaluate(arguments)
-                return self._rows[key][..., node.component]
-            case ScalarArithmetic():
-                return combine(node.operation, [self._value(p) for p in node.parts])
-            case _:
-                raise TypeError(f"not a scalar: {type(node).__name__}")
-
-    def evaluate(
-        self, node: Node, known: dict[int, np.ndarray], part: slice = slice(None)
-    ) -> np.ndarray:
-        """A line's coordinates `(R, P)` from those in `known`, by running the program."""
-        if node.index in known:
-            return known[node.index]
-        match node:
-            case Scalar():
-                return self.scalar(node)[part, None]
-            case Map():
-                arguments = [self.evaluate(o, known, part) for o in node.operands]
-                values = node.function.evaluate(*np.broadcast_arrays(*arguments))
-                if not np.all(np.isfinite(values)):
-                    raise NumericalError(
-                        f"The function '{node.function.name}' must be finite on its arguments.",
-                        got=f"NaN or infinity in {node.label}",
-                        remedy="check the function's domain and growth",
-                    )
-            case VectorArithmetic():
-                values = combine(
-                    node.operation,
-                    [
-                        self.evaluate(p, known, part) if isinstance(p, Node) else p
-                        for p in node.parts
-                    ],
-                )
-            case _:
-                raise TypeError(f"{node.label} must be known before it is used")
-        known[node.index] = np.asarray(values)
-        return known[node.index]
-
     # ---- polynomials ----------------------------------------------------------------------
 
     def polynomial(self, node: Vector) -> Polynomial:
@@ -188,7 +139,7 @@ class Moments:
         if node.index not in self._polynomials:
             if isinstance(node, VectorArithmetic):
                 parts = [
-                    self.polynomial(p) if isinstance(p, Vector) else {(): self._value(p)}
+                    self.polynomial(p) if isinstance(p, Vector) else {(): self.evaluator.scalar(p)}
                     for p in node.parts
                 ]
                 step = add if node.operation is Operation.SUM else multiply
@@ -203,9 +154,6 @@ class Moments:
     def _columns(self, vector: Vector) -> tuple[tuple[Monomial, ...], list[np.ndarray]]:
         polynomial = self.polynomial(vector)
         return tuple(polynomial), list(polynomial.values())
-
-    def _value(self, part: Node | float) -> np.ndarray:
-        return self.scalar(part) if isinstance(part, Scalar) else np.asarray(part)
 
     def _second_moment(self, left: Vector, right: Vector) -> Moment:
         if is_gaussian(left) and is_gaussian(right):
@@ -304,12 +252,17 @@ class Moments:
         def integrand(values: np.ndarray, part: slice) -> np.ndarray:
             known = {v.index: values[..., k] for k, v in enumerate(variables)}
             return math.prod(
-                (self.evaluate(self._node(i), known, part) for i in atoms),
+                (self.evaluator.coordinates(self._node(i), known, part) for i in atoms),
                 start=np.ones(values.shape[:-1]),
             )
 
         return expectation(
-            self.integration, covariance, means, integrand, draws=self.draws, inherited=inherited
+            self.integration,
+            covariance,
+            means,
+            integrand,
+            draws=self.evaluator.draws,
+            inherited=inherited,
         )
 
     def _missing(self, left: Vector, right: Vector) -> list[tuple[Vector, Vector]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from .nodes import (
     Vector,
     VectorArithmetic,
 )
+from .validation import require_std
 
 if TYPE_CHECKING:
     from .integration import Integration
@@ -73,7 +73,7 @@ class Program:
 
     def input(self, name: str, *, std: float = 1.0, mean: float = 0.0) -> Vector:
         """An initial vector with i.i.d. coordinates `N(mean, std²)`, independent of the others."""
-        _require_std(name, std)
+        require_std(name, std)
         return self._group((name,), np.full((1, 1), float(std) ** 2), np.full(1, float(mean)))[0]
 
     def inputs(
@@ -131,7 +131,7 @@ class Program:
 
     def matrix(self, name: str, *, std: float = 1.0) -> Matrix:
         """A random matrix with i.i.d. entries `N(0, std²/n)`."""
-        _require_std(name, std)
+        require_std(name, std)
         self._require_free(name)
         self.matrices.append(Matrix(self, name, float(std)))
         return self.matrices[-1]
@@ -339,12 +339,3 @@ class Program:
                 got=f"'{value.label}' of {value.program!r} inside {self!r}",
                 remedy="build both parts in the same Program",
             )
-
-
-def _require_std(name: str, std: float) -> None:
-    if not (isinstance(std, (int, float, np.number)) and math.isfinite(std) and std >= 0):
-        raise NetworkError(
-            "A standard deviation is a finite number, at least 0.",
-            got=f"std={std!r} for '{name}'",
-            remedy="pass the standard deviation σ, not a variance or an array",
-        )

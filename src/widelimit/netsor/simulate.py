@@ -19,14 +19,14 @@ from .nodes import (
     MatMul,
     Matrix,
     Node,
-    Operation,
-    Scalar,
     ScalarArithmetic,
     ScalarMap,
     Vector,
     VectorArithmetic,
 )
+from .polynomials import combine
 from .program import Program
+from .validation import chosen_vectors, require_count
 
 _DTYPE = np.float32
 _WORKERS = 4
@@ -82,24 +82,14 @@ def simulate(
 ) -> Simulation:
     """Run a program; see `Program.simulate`."""
     for name, value in (("width", width), ("runs", runs), ("memory", memory)):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-            raise NetworkError(
-                f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name} ≥ 1"
-            )
+        require_count(name, value)
     if not isinstance(coordinates, (int, np.integer)) or not 1 <= coordinates <= width:
         raise NetworkError(
             "The number of recorded coordinates lies between 1 and the width.",
             got=f"coordinates={coordinates!r} at width {width}",
             remedy="record fewer coordinates, or simulate a wider network",
         )
-    chosen = program.outputs if vectors is None else tuple(vectors)
-    for vector in chosen:
-        if not isinstance(vector, Vector) or vector.program is not program:
-            raise NetworkError(
-                "A simulation records vectors of its own program.",
-                got=f"{vector!r}",
-                remedy="pass vectors that were built in this program",
-            )
+    chosen = chosen_vectors(program, vectors)
     # The batches, and with them the random numbers, must not depend on the machine.
     plan = _Plan(program, chosen, width, coordinates)
     batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
@@ -194,23 +184,17 @@ class _State:
             case ScalarMap():
                 arguments = np.stack([self.arrays[a] for a in node.arguments], axis=-1)
                 return node.function.evaluate(arguments)[..., node.component]
-            case VectorArithmetic() | ScalarArithmetic():
-                return self._arithmetic(node)
+            case ScalarArithmetic():
+                return combine(node.operation, [self._part(p) for p in node.parts])
+            case VectorArithmetic():
+                parts = [self._part(p) for p in node.parts]
+                columns = [p[:, None] if p.ndim == 1 else p for p in parts]
+                return combine(node.operation, columns)
             case _:
                 raise TypeError(f"no such line: {type(node).__name__}")
 
-    def _arithmetic(self, node: VectorArithmetic | ScalarArithmetic) -> np.ndarray:
-        vector = isinstance(node, VectorArithmetic)
-        total = None
-        for part in node.parts:
-            value: Any = _DTYPE(part) if not isinstance(part, Node) else self.arrays[part]
-            if vector and isinstance(part, Scalar):
-                value = value[:, None]
-            if total is None:
-                total = value
-            else:
-                total = total + value if node.operation is Operation.SUM else total * value
-        return np.asarray(total)
+    def _part(self, part: Node | float) -> np.ndarray:
+        return self.arrays[part] if isinstance(part, Node) else np.asarray(part, dtype=_DTYPE)
 
     def _input(self, group: int) -> np.ndarray:
         if group not in self.inputs:
