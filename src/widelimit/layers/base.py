@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
 from ..state import Example, Need, Outline, Pair
@@ -15,7 +16,7 @@ Memo = PyTree[Array]
 
 
 def hyperparameter(value: Any) -> Any:
-    """A differentiable leaf: kept in double precision, cast to the dtype of the call that uses it."""
+    """A differentiable leaf: kept in double precision, cast to the dtype of the call."""
     if isinstance(value, bool | int | float | np.generic | np.ndarray):
         return np.asarray(value, np.float64)
     return value
@@ -27,7 +28,7 @@ def leaf(default: Any = None, **kwargs: Any) -> Any:
 
 
 def option(default: Any = None, **kwargs: Any) -> Any:
-    """A keyword-only dataclass field that is part of the network's structure, not a number to tune."""
+    """A keyword-only dataclass field that is part of the network's structure, not tuned."""
     return eqx.field(default=default, static=True, kw_only=True, **kwargs)
 
 
@@ -199,7 +200,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     half as fast. A conditional that cannot be decided at compile time stops it: the kernels as they
     are, or NaN if the hyperparameter `witness` is NaN.
     """
-    if jax.default_backend() != "cpu" or not isinstance(witness, jax.core.Tracer):
+    if jax.default_backend() != "cpu" or not isinstance(witness, Tracer):
         return pair
     witness = jnp.asarray(witness)
     nan = jnp.asarray(jnp.nan, pair.nngp.dtype)
