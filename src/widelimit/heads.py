@@ -24,19 +24,28 @@ INFINITE = math.inf
 _MOST_EXACT = 1024
 
 
+class Basis(eqx.Module):
+    """How positions get their feature rows: exactly, or from their covariance with pivots.
+
+    Without pivots the rows are known exactly; with them, `φ_a(x) = κ̃(x_a, pivots) · matrix`.
+    """
+
+    pivots: Int[Array, "rank"] | None = None
+    matrix: Float[Array, "rank rank"] | None = None
+    # Share of the landmarks' own variance that the features miss, at the worst position.
+    residual: Float[Array, ""] | None = None
+
+
 class ScoreField(eqx.Module):
-    """Heads of one attention layer, drawn: how to make features, and one W per head.
+    """Heads of one attention layer, drawn: feature bases of queries and keys, one W per head.
 
     `weights` has axes (head, wave, query feature, key feature); there is one wave except for rotary
-    encodings. Without landmarks the features are known exactly; with them,
-    `φ_a(x) = κ̃(x_a, pivots) · basis`.
+    encodings. In self-attention queries and keys share their features.
     """
 
     weights: Float[Array, "head wave query key"]
-    pivots: Int[Array, "rank"] | None = None
-    basis: Float[Array, "rank rank"] | None = None
-    # Share of the landmarks' own variance that the features miss, at its worst position.
-    residual: Float[Array, ""] | None = None
+    query: Basis
+    key: Basis
 
 
 class Scheme(eqx.Module):
@@ -89,23 +98,44 @@ class LandmarksNeeded(Exception):
     """A layer's features are not known exactly: landmark inputs must come along."""
 
 
+class Side(NamedTuple):
+    """What queries or keys offer as features: exact rows, or a covariance over landmarks."""
+
+    rows: Float[Array, "example position rank"] | None
+    covariance: Callable[[], Float[Array, "n n"] | None]
+
+
 def draw_field(
-    rows: Float[Array, "example position rank"] | None,
-    covariance: Callable[[], Float[Array, "n n"] | None],
     key: Key[Array, ""],
+    keys: Side,
+    queries: Side | None = None,
     *,
     heads: float,
-    waves: int,
+    waves: int = 1,
     scheme: Scheme,
 ) -> ScoreField:
-    """Draw the heads of one layer, from exact feature rows or from the landmarks' covariance."""
+    """Draw the heads of one layer; without `queries` they share the keys' features."""
     count = scheme.samples if heads == INFINITE else int(heads)
     # A finite-head law needs independent heads; averages over infinitely many may couple them.
-    antithetic = scheme.antithetic and heads == INFINITE
-    if rows is not None and rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
-        rank = rows.shape[-1]
-        return ScoreField(draw_heads(key, count, waves, rank, rows.dtype, antithetic))
-    joint = covariance()
+    antithetic = scheme.antithetic and heads == INFINITE and count > 1
+    key_basis, key_rank, dtype = _basis(keys, scheme)
+    query_basis, query_rank = key_basis, key_rank
+    if queries is not None:
+        query_basis, query_rank, _ = _basis(queries, scheme)
+    shape = (waves, query_rank, key_rank)
+    if antithetic:
+        half = jax.random.normal(key, ((count + 1) // 2, *shape), dtype)
+        weights = jnp.concatenate([half, -half])[:count]
+    else:
+        weights = jax.random.normal(key, (count, *shape), dtype)
+    return ScoreField(weights, query_basis, key_basis)
+
+
+def _basis(side: Side, scheme: Scheme) -> tuple[Basis, int, Any]:
+    """A basis, its rank and its dtype."""
+    if side.rows is not None and side.rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
+        return Basis(), side.rows.shape[-1], side.rows.dtype
+    joint = side.covariance()
     if joint is None:
         raise LandmarksNeeded
     rank = min(scheme.rank, joint.shape[0])
@@ -115,17 +145,6 @@ def draw_field(
     triangle = triangle + jnp.diag(jnp.where(found.active, 0, 1).astype(triangle.dtype))
     identity = jnp.eye(rank, dtype=triangle.dtype)
     inverse = jax.scipy.linalg.solve_triangular(triangle, identity, lower=True)
-    basis = inverse.T * found.active[None, :].astype(triangle.dtype)
-    weights = draw_heads(key, count, waves, rank, joint.dtype, antithetic)
+    matrix = inverse.T * found.active[None, :].astype(triangle.dtype)
     scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
-    return ScoreField(weights, found.pivots, basis, jnp.max(found.residual) / scale)
-
-
-def draw_heads(
-    key: Key[Array, ""], heads: int, waves: int, rank: int, dtype: Any, antithetic: bool
-) -> Float[Array, "head wave rank rank"]:
-    """One normal matrix per head (and wave); antithetic heads come as W and −W."""
-    if not antithetic or heads < 2:
-        return jax.random.normal(key, (heads, waves, rank, rank), dtype)
-    half = jax.random.normal(key, ((heads + 1) // 2, waves, rank, rank), dtype)
-    return jnp.concatenate([half, -half])[:heads]
+    return Basis(found.pivots, matrix, jnp.max(found.residual) / scale), rank, joint.dtype

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .errors import NumericalError, WidelimitError
-from .heads import INFINITE, LandmarksNeeded, Scheme, ScoreField
+from .heads import INFINITE, Basis, LandmarksNeeded, Scheme
 from .inputs import Inputs
 from .kernels import Realisation, draw_block, tiles
 from .layers.attention import Attention
@@ -176,8 +176,8 @@ def _grown(net: Layer, inputs: Inputs, sampler: Sampler, tolerance: float) -> Sa
 
 
 def _residuals(real: Realisation) -> list[Array]:
-    fields = jax.tree.leaves(real.net, is_leaf=lambda node: isinstance(node, ScoreField))
-    return [f.residual for f in fields if isinstance(f, ScoreField) and f.residual is not None]
+    found = jax.tree.leaves(real.net, is_leaf=lambda node: isinstance(node, Basis))
+    return [b.residual for b in found if isinstance(b, Basis) and b.residual is not None]
 
 
 def _draw(net: Layer, sampler: Sampler, key: Key[Array, ""], dtype: Any) -> Realisation:

@@ -235,7 +235,8 @@ class Attention(Layer):
             return _Memo(mask, channels, self._weights(covariance, grid, allowed), None)
         if self._closed():
             return _Memo(mask, channels, self.positions.variance(example), allowed)
-        return _Memo(mask, channels, self.score_features(example), allowed)
+        basis = required_field(self.field).key
+        return _Memo(mask, channels, self.positions.features(example, basis), allowed)
 
     def _weights(self, covariance: Array, grid: tuple[int, ...], allowed: Array | None) -> Array:
         """A(x) = ζ(qk_std κ̃(x,x)) at 1/d."""
@@ -248,59 +249,15 @@ class Attention(Layer):
         bias = self.positions.bias(grid, scores)
         return self.score_map(scores if bias is None else scores + bias, allowed)
 
-    def score_features(self, example: Example) -> Float[Array, "position rank"]:
-        """Feature rows φ_a(x) of κ̃, for the heads that were drawn."""
-        field = self.field
-        if field is None:
-            raise NetworkError(
-                "Scores at 1/√d are random: heads are drawn before kernels are taken.",
-                got="an attention layer without drawn heads",
-                remedy="call kernel, sampler or law on the whole network",
-            )
-        if field.basis is None or field.pivots is None:
-            rows = self.positions.rows(example)
-        else:
-            channels, size = self.positions.channels(example.outline), example.size
-            landmarks = example.landmarks
-            assert landmarks is not None
-            scored = jax.vmap(lambda pair: self.positions.pair(pair, channels).nngp)(landmarks)
-            table = jnp.moveaxis(scored.reshape(scored.shape[0], size, -1), 0, 1)
-            rows = table.reshape(size, -1)[:, field.pivots] @ field.basis.astype(table.dtype)
-        return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
-
     # --- infinite width: random scores --------------------------------------------------------------
 
     def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "Attention":
         if not self.sampled():
             return self
         rotary = self.positions.rotary
-        field = draw_field(
-            None if crowd.features is None else jax.vmap(self.positions.rows)(crowd),
-            lambda: self._joint_covariance(crowd),
-            key,
-            heads=self.heads,
-            waves=1 if rotary is None else 2 * rotary.pairs,
-            scheme=scheme,
-        )
-        where = lambda layer: layer.field  # noqa: E731
-        return eqx.tree_at(where, self, field, is_leaf=lambda node: node is None)
-
-    def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
-        """κ̃ between all real positions of all examples of a crowd."""
-        if crowd.landmarks is None:
-            return None
-        size = math.prod(crowd.outline.positions)
-        channels = self.positions.channels(crowd.outline)
-
-        def scored(pair: Pair) -> Array:
-            return self.positions.pair(pair, channels).nngp.reshape(size, size)
-
-        blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
-        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * size, -1)
-        if crowd.mask is not None:
-            real = crowd.mask.reshape(-1).astype(joint.dtype)
-            joint = joint * real[:, None] * real[None, :]
-        return joint
+        waves = 1 if rotary is None else 2 * rotary.pairs
+        side = self.positions.side(crowd)
+        return with_field(self, draw_field(key, side, heads=self.heads, waves=waves, scheme=scheme))
 
     # --- infinite width: per pair -------------------------------------------------------------------
 
@@ -325,7 +282,12 @@ class Attention(Layer):
             allowed = [None if self.pattern is None else m.allowed for m in (memo1, memo2)]
             allowed = [a if a is None else a.astype(pair.nngp.dtype) for a in allowed]
             nngp, ntk = closed_kernels(
-                self.score_map.dual, sides, memo1.table, memo2.table, *allowed, qk_variance
+                self.score_map.dual,
+                sides,
+                (memo1.table, memo1.table),
+                (memo2.table, memo2.table),
+                *allowed,
+                qk_variance,
             )
         else:
             nngp, ntk = self._sampled_kernels(pair, sides, memo1, memo2, qk_variance)
@@ -337,13 +299,12 @@ class Attention(Layer):
     def _sampled_kernels(
         self, pair: Pair, sides: Sides, memo1: Memo, memo2: Memo, qk_variance: Array
     ) -> tuple[Array, Array | None]:
-        assert self.field is not None
         grids = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
         parts = [
             self._scorer(memo, grid, ntk=pair.ntk is not None)
             for memo, grid in zip((memo1, memo2), grids, strict=True)
         ]
-        draws = self.field.weights.astype(pair.nngp.dtype)
+        draws = required_field(self.field).weights.astype(pair.nngp.dtype)
         return mean_over_heads(lambda w: (parts[0](w), parts[1](w)), draws, sides, qk_variance)
 
     def _scorer(self, memo: Memo, grid: tuple[int, ...], *, ntk: bool) -> Callable[[Array], Head]:
@@ -365,6 +326,22 @@ class Attention(Layer):
             return make_head(self.score_map, scores, memo.allowed, waves, ntk=ntk)
 
         return head
+
+
+def required_field(field: ScoreField | None) -> ScoreField:
+    """The drawn heads of a layer that needs them."""
+    if field is None:
+        raise NetworkError(
+            "Scores at 1/√d are random: heads are drawn before kernels are taken.",
+            got="an attention layer without drawn heads",
+            remedy="call kernel, sampler or law on the whole network",
+        )
+    return field
+
+
+def with_field(layer: Any, field: ScoreField) -> Any:
+    """The layer with its heads drawn."""
+    return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)
 
 
 class _Memo(eqx.Module):

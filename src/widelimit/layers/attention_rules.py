@@ -144,22 +144,23 @@ def mean_over_heads(
 def closed_kernels(
     dual: Dual,
     sides: Sides,
-    variance1: Array,
-    variance2: Array,
+    variances1: tuple[Array, Array],
+    variances2: tuple[Array, Array],
     allowed1: Array | None,
     allowed2: Array | None,
     qk_variance: Array,
 ) -> tuple[Array, Array | None]:
     """`E[Σ_ij κ_ij ζ(G_ai)ζ(G'_bj)]` and its tangent kernel for an elementwise ζ.
 
-    The variances are those of queries and keys (self-attention: the same) of either input.
+    The variances are those of queries and of keys, of either input.
     """
     if isinstance(dual, Identity):
         return identity_kernels(sides, allowed1, allowed2, qk_variance)
     if dual.homogeneous:
-        root1, root2 = _root(variance1), _root(variance2)
-        return homogeneous_kernels(dual, sides, root1, root2, allowed1, allowed2, qk_variance)
-    return elementwise_kernels(dual, sides, variance1, variance2, allowed1, allowed2, qk_variance)
+        return homogeneous_kernels(
+            dual, sides, variances1, variances2, allowed1, allowed2, qk_variance
+        )
+    return elementwise_kernels(dual, sides, variances1, variances2, allowed1, allowed2, qk_variance)
 
 
 def _root(variance: Array) -> Array:
@@ -196,8 +197,8 @@ _BARYCENTRIC = (-1.0) ** np.arange(_NODES) * np.sin(np.pi * (np.arange(_NODES) +
 def homogeneous_kernels(
     dual: Dual,
     sides: Sides,
-    root1: Float[Array, "k"],
-    root2: Float[Array, "k2"],
+    variances1: tuple[Array, Array],
+    variances2: tuple[Array, Array],
     allowed1: Array | None,
     allowed2: Array | None,
     qk_variance: Array,
@@ -206,20 +207,22 @@ def homogeneous_kernels(
 
     With correlations c, `E[ζ(G_ai)ζ(G'_bj)] = √variances · f(c_ab c_ij)`. So
     `F(s) = Σ_ij w_ij f(s c_ij)` is one scalar function per pair of inputs, needed at s = c_ab:
-    it is evaluated at 16 nodes in arccos s and interpolated. The roots are the standard deviations
-    of queries and keys of either input.
+    it is evaluated at 16 nodes in arccos s and interpolated.
     """
-    scale = root1[:, None] * root2[None, :]
-    c_query, c_key = _ratio(sides.query, scale), _ratio(sides.key, scale)
+    scale_q, scale_k = (
+        _root(one)[:, None] * _root(two)[None, :]
+        for one, two in zip(variances1, variances2, strict=True)
+    )
+    c_query, c_key = _ratio(sides.query, scale_q), _ratio(sides.key, scale_k)
     unit = dual.prepare(jnp.ones((1, 1), c_key.dtype))
     with_ntk = sides.value_ntk is not None
     nodes = jnp.asarray(np.cos(_ANGLES), c_key.dtype)
 
     def at_node(s: Array) -> Array:
         value, slope = dual(unit, unit, s * c_key, need_derivative=with_ntk)
-        parts = [value * scale * sides.value]
+        parts = [value * scale_k * sides.value]
         if with_ntk:
-            parts.append(value * scale * sides.value_ntk)
+            parts.append(value * scale_k * sides.value_ntk)
             parts.append(slope * sides.value * sides.key)
             parts.append(slope * sides.value * sides.key_ntk)
         return jnp.stack([_summed(part, allowed1, allowed2) for part in parts])
@@ -230,11 +233,11 @@ def homogeneous_kernels(
         f = jnp.einsum("nab,np->pab", weights, table)
     else:
         f = jnp.einsum("nab,npab->pab", weights, table)
-    nngp = qk_variance * scale * f[0]
+    nngp = qk_variance * scale_q * f[0]
     if not with_ntk or sides.query_ntk is None:
         return nngp, None
     response = (2 * sides.query + sides.query_ntk) * f[2] + sides.query * f[3]
-    ntk = qk_variance * (scale * (2 * f[0] + f[1]) + response)
+    ntk = qk_variance * (scale_q * (2 * f[0] + f[1]) + response)
     return nngp, ntk
 
 
@@ -264,8 +267,8 @@ def _angle_jvp(primals, tangents):
 def elementwise_kernels(
     dual: Dual,
     sides: Sides,
-    variance1: Float[Array, "k"],
-    variance2: Float[Array, "k2"],
+    variances1: tuple[Array, Array],
+    variances2: tuple[Array, Array],
     allowed1: Array | None,
     allowed2: Array | None,
     qk_variance: Array,
@@ -275,8 +278,8 @@ def elementwise_kernels(
 
     def entry(index: Array) -> Array:
         a, b = index // sides.query.shape[1], index % sides.query.shape[1]
-        left = dual.prepare(qk_variance * variance1[a] * variance1)
-        right = dual.prepare(qk_variance * variance2[b] * variance2)
+        left = dual.prepare(qk_variance * variances1[0][a] * variances1[1])
+        right = dual.prepare(qk_variance * variances2[0][b] * variances2[1])
         left = jax.tree.map(lambda v: v.reshape(v.shape[0], 1, *v.shape[1:]), left)
         right = jax.tree.map(lambda v: v.reshape(1, *v.shape), right)
         covariance = qk_variance * sides.query[a, b] * sides.key

@@ -6,13 +6,15 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import ShapeError, WidelimitError
+from ..heads import Basis, Side
 from ..state import Example, Outline, Pair
-from .base import cast, hyperparameter
+from .base import cast, hyperparameter, remask
 from .scores import coordinates
 
 
@@ -318,3 +320,37 @@ class Positions(eqx.Module):
         return jnp.concatenate(
             [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root], axis=-1
         )
+
+    def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
+        """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
+        if basis.matrix is None or basis.pivots is None:
+            rows = self.rows(example)
+        else:
+            channels, landmarks = self.channels(example.outline), example.landmarks
+            assert landmarks is not None
+            scored = jax.vmap(lambda pair: self.pair(pair, channels).nngp)(landmarks)
+            table = jnp.moveaxis(scored.reshape(scored.shape[0], example.size, -1), 0, 1)
+            table = table.reshape(example.size, -1)
+            rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
+        return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
+
+    def side(self, crowd: Example) -> Side:
+        """What a crowd offers as features of κ̃."""
+        rows = None if crowd.features is None else jax.vmap(self.rows)(crowd)
+        return Side(rows, lambda: self._joint_covariance(crowd))
+
+    def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
+        """κ̃ between all real positions of all examples of a crowd."""
+        if crowd.landmarks is None:
+            return None
+        channels = self.channels(crowd.outline)
+
+        def scored(pair: Pair) -> Array:
+            return self.pair(pair, channels).nngp.reshape(crowd.size, crowd.size)
+
+        blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
+        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * crowd.size, -1)
+        if crowd.mask is not None:
+            real = crowd.mask.reshape(-1).astype(joint.dtype)
+            joint = joint * real[:, None] * real[None, :]
+        return joint
