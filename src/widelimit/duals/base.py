@@ -4,6 +4,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -65,7 +66,7 @@ class Dual(eqx.Module):
 
 def leaf(value: Any) -> Any:
     """A hyperparameter as a differentiable leaf, in double precision until a call casts it."""
-    if isinstance(value, int | float | np.generic | np.ndarray):
+    if isinstance(value, int | float | list | tuple | np.generic | np.ndarray):
         return np.asarray(value, np.float64)
     return value
 
@@ -73,3 +74,11 @@ def leaf(value: Any) -> Any:
 def cast(parameter: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:
     """A hyperparameter in the precision of the call."""
     return jnp.asarray(parameter, like.dtype)
+
+
+def apart(k: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """The same numbers, hidden from the compiler's search for common subexpressions.
+
+    What two outputs share, XLA on CPU writes to memory; to compute it twice is faster.
+    """
+    return jax.lax.optimization_barrier(k)

@@ -3,9 +3,9 @@
 With `x = |c|` and `sin² = 1 − c²`, two functions analytic on [0, 1] carry the arc-cosine:
 
     R(x) = arccos(x) / sin             = ₂F₁(1, 1; 3/2; (1 − x)/2)
-    Q(x) = (sin − x·arccos(x)) / sin³  = −R'(x)
+    Q(x) = (sin − x·arccos(x)) / sin³  = ₂F₁(2, 2; 5/2; (1 − x)/2) / 3
 
-Polynomials reach rounding error (11 terms in float32, 24 in float64), need no branch and no
+Polynomials reach rounding error (11 terms in float32, 22 in float64), need no branch and no
 division, and multiply `sin`, which keeps relative accuracy where the angle vanishes.
 """
 
@@ -137,12 +137,11 @@ def horner(coefficients: Sequence[float], x: Float[Array, "*s"]) -> Float[Array,
     return out
 
 
-def _arccos_ratio(x: np.ndarray) -> np.ndarray:
-    """R(x) by its hypergeometric series, whose terms fall by half or faster on [0, 1]."""
-    z = (1 - x) / 2
+def _hypergeometric(a: float, b: float, c: float, z: np.ndarray) -> np.ndarray:
+    """`₂F₁(a, b; c; z)` by its series, whose terms fall by about half for z ≤ 1/2."""
     term, total = np.ones_like(z), np.ones_like(z)
-    for n in range(64):
-        term = term * z * (n + 1) / (n + 1.5)
+    for n in range(80):
+        term = term * z * (a + n) * (b + n) / ((c + n) * (1 + n))
         total = total + term
     return total
 
@@ -157,10 +156,10 @@ class _ArcTables(NamedTuple):
 
 def _arc_tables(degree: int, arcsine_degree: int) -> _ArcTables:
     nodes = chebyshev.chebpts1(41)
-    near = np.sqrt(0.15 * (1 + nodes))
-    ratio = chebyshev.chebfit(nodes, _arccos_ratio((1 + nodes) / 2), 40)
+    z, near = (1 - nodes) / 4, np.sqrt(0.15 * (1 + nodes))
+    ratio = chebyshev.chebfit(nodes, _hypergeometric(1, 1, 1.5, z), 40)
+    excess = chebyshev.chebfit(nodes, _hypergeometric(2, 2, 2.5, z) / 3, 40)
     arcsine = chebyshev.chebfit(nodes, np.arcsin(near) / near, 40)
-    excess = -2 * chebyshev.chebder(ratio)
     return _ArcTables(
         chebyshev.cheb2poly(ratio[: degree + 1]).tolist(),
         chebyshev.cheb2poly(excess[: degree + 1]).tolist(),
@@ -169,7 +168,7 @@ def _arc_tables(degree: int, arcsine_degree: int) -> _ArcTables:
 
 
 _SINGLE = _arc_tables(10, 6)
-_DOUBLE = _arc_tables(23, 15)
+_DOUBLE = _arc_tables(21, 13)
 _ARCSINE_SWITCH = 0.3**0.5
 
 

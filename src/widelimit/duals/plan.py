@@ -24,6 +24,7 @@ _REACH = 14.0  # h_j(z) times the normal density is below 1e-21 from here on
 _FINEST = 1 / 20
 _SPACINGS = (0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.0625, _FINEST)
 _MOST_ORDERS = 400
+_REACHED_WITH_JUMPS = 1e-4  # a jump of φ' leaves more than this beyond all orders
 _DECADES = np.concatenate([[0.0], np.geomspace(1e-4, 8, 80)])  # −log c where errors are looked at
 
 Samples = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -61,22 +62,32 @@ def _finest_rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 class Plan:
     """The kept powers, the nodes, and the matrix T from Hermite orders to kept powers.
 
-    `tail` says that a part of `E[φ'²]` beyond all orders is too large to leave out; it is then
-    carried by one even and one odd power.
+    Smooth functions are sampled by their slope: `ε_r = E[φ'(√q z) Σ_j T_jr h_j(z)]`. If φ' jumps,
+    values are sampled, `√q ε_r = E[φ(√q z) Σ_j √(j+1) T_jr h_{j+1}(z)]`, and `transform` has the
+    factors `√(j+1)` and the shift of the order in it. An even and an odd power, `tail`, carry what
+    is beyond all orders if that is too much to leave out.
     """
 
     powers: tuple[int, ...]
     tail: tuple[int, int] | None
+    by_slope: bool
     nodes: np.ndarray = field(repr=False)
     weights: np.ndarray = field(repr=False)
     transform: np.ndarray = field(repr=False)
 
     def matrix(self, times: int) -> np.ndarray:
-        """Maps samples of φ' − φ'(0) at the nodes to `(2q d/dq)^times ε_r`, shape (nodes, powers).
+        """Maps samples to `(2q d/dq)^times` of their coefficients, shape (nodes, powers).
 
-        Because `2q de_j/dq = j e_j + √((j+1)(j+2)) e_{j+2}`.
+        Because `e_j = E[f(√q z) h_j(z)]` has `2q de_j/dq = j e_j + √((j+1)(j+2)) e_{j+2}` for every
+        f, which needs no derivative of it.
         """
-        transform = self.transform
+        return self._matrix(self.transform, times)
+
+    def mean_weights(self, times: int) -> np.ndarray:
+        """Maps samples of φ to `(2q d/dq)^times E[φ]`, by the same rule."""
+        return self._matrix(np.ones((1, 1)), times)[:, 0]
+
+    def _matrix(self, transform: np.ndarray, times: int) -> np.ndarray:
         for _ in range(times):
             orders, powers = transform.shape
             j = np.arange(orders)[:, None]
@@ -86,40 +97,52 @@ class Plan:
             transform = raised
         return self.weights[:, None] * (_hermite(self.nodes, len(transform)) @ transform)
 
-    def mean_weights(self, times: int) -> np.ndarray:
-        """Maps samples of φ − φ(0) at the nodes to `(2q d/dq)^times E[φ]`, by the same rule."""
-        return replace(self, transform=np.ones((1, 1))).matrix(times)[:, 0]
+    def tail_squares(self, q: Any, value: Any, derivative: Any, factors: Any) -> tuple[Any, Any]:
+        """Squared factors of the tail: what the powers leave of the expectations at `c = ±1`.
 
-    def tail_squares(self, derivative: Any, factors: Any) -> tuple[Any, Any]:
-        """What the powers leave of `(E[φ'(u)²] ± E[φ'(u)φ'(−u)])/2`: the even and the odd part.
-
+        Of `E[φ'(u)φ'(±u)]`, or of `E[φ(u)φ(±u)]` where φ' jumps and only values can be trusted.
         From samples (…, nodes) and factors (…, powers), numpy or jax alike.
         """
-        weights = self.weights.astype(derivative.dtype)
-        even = np.asarray(self.powers) % 2 == 0
-        square = derivative**2 @ weights
-        mirrored = (derivative * derivative[..., ::-1]) @ weights
+        powers = np.asarray(self.powers)
+        weights = self.weights.astype(value.dtype)
+        samples, shares, orders = derivative, factors**2, (0, 0)
+        if not self.by_slope:
+            centred = value - (value @ weights)[..., None]
+            samples = centred / q[..., None] ** 0.5
+            # A power r of the derivative is a power r + 1 of the value: the parities change places.
+            shares = shares / (powers + 1).astype(value.dtype)
+            orders = self.tail or orders
+        square = samples**2 @ weights
+        mirrored = (samples * samples[..., ::-1]) @ weights
+        if not self.by_slope:
+            mirrored = -mirrored
+        even = powers % 2 == 0
         rest = (
-            (square + mirrored) / 2 - (factors[..., even] ** 2).sum(-1),
-            (square - mirrored) / 2 - (factors[..., ~even] ** 2).sum(-1),
+            (square + mirrored) / 2 - shares[..., even].sum(-1),
+            (square - mirrored) / 2 - shares[..., ~even].sum(-1),
         )
-        return rest[0] * (rest[0] > 0), rest[1] * (rest[1] > 0)
+        even_tail, odd_tail = ((r + 1) * x * (x > 0) for r, x in zip(orders, rest, strict=True))
+        return even_tail, odd_tail
 
     def coefficients(self, samples: Samples, variances: np.ndarray):
         """In float64: all powers, the means `E[φ]`, and the factors of every power."""
         value, derivative = samples(np.sqrt(variances)[:, None] * self.nodes)
-        powers, factors = np.asarray(self.powers), derivative @ self.matrix(0)
+        powers, mean = np.asarray(self.powers), value @ self.weights
+        if self.by_slope:
+            factors = derivative @ self.matrix(0)
+        else:
+            factors = value @ self.matrix(0) / np.sqrt(variances)[:, None]
         if self.tail is not None:
-            rest = np.stack(self.tail_squares(derivative, factors), axis=-1)
+            rest = np.stack(self.tail_squares(variances, value, derivative, factors), axis=-1)
             powers = np.concatenate([powers, self.tail])
             factors = np.concatenate([factors, np.sqrt(rest)], axis=-1)
-        return powers, value @ self.weights, factors
+        return powers, mean, factors
 
     @cached_property
     def _key(self) -> tuple:
         arrays = (self.nodes, self.weights, self.transform)
         digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
-        return self.powers, self.tail, digest
+        return self.powers, self.tail, self.by_slope, digest
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key == other._key
@@ -202,9 +225,17 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
     `variances` are those to plan for, the largest first.
     """
     z, weights, table = _finest_rule()
-    derivative = samples(np.sqrt(variances)[:, None] * z)[1]
-    scale = np.sqrt(derivative**2 @ weights)
-    e = derivative @ table / np.where(scale > 0, scale, 1.0)[:, None]
+    value, derivative = samples(np.sqrt(variances)[:, None] * z)
+    e = derivative @ table[:, :-1]
+    lift = np.sqrt(np.arange(1, _MOST_ORDERS))
+    e_by_value = value @ table[:, 1:] * lift / np.sqrt(variances)[:, None]
+    scale = np.sqrt(derivative**2 @ weights)[:, None]
+    scale = np.where(scale > 0, scale, 1.0)
+    # The two agree to rounding, unless φ' jumps between nodes.
+    by_slope = bool(np.abs((e - e_by_value) / scale).max() < 1e-6)
+    e = (e if by_slope else e_by_value) / scale
+    if not by_slope:
+        tolerance = max(tolerance, _REACHED_WITH_JUMPS)
     strongest = (e**2).max(axis=0)
     count = int(np.sum(np.cumsum(strongest[::-1])[::-1] > tolerance / 4))
     powers, columns = [], []
@@ -224,11 +255,16 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
         powers, columns = [0], [np.ones((1, 1))]
     sort = np.argsort(powers)
     transform = np.concatenate(columns, axis=1)[:, sort]
-    missing = np.max(1 - np.sum(e[:, :count] ** 2, axis=1) - (scale == 0))
     beyond = 3 * count // 2 * 2
+    missing = np.max(1 - np.sum(e**2, axis=1)) if np.any(strongest) else 0.0
+    if not by_slope:
+        lifted = np.zeros((len(transform) + 1, len(powers)))
+        lifted[1:] = lift[: len(transform), None] * transform
+        transform = lifted
     plan = Plan(
         powers=tuple(powers[i] for i in sort),
         tail=(beyond, beyond + 1) if missing > 2 * tolerance else None,
+        by_slope=by_slope,
         nodes=z,
         weights=weights,
         transform=transform,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import geometry
-from .base import Dual, cast, leaf
+from .base import Dual, apart, cast, leaf
 from .geometry import Variance, prepare_variance
 
 
@@ -78,14 +78,16 @@ def absolute() -> Rectifier:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: Variance, k):
-    x, sine, scale = geometry.angle(left, right, k)
     bend, same, opposite = weights
-    linear = jnp.where(k > 0, same, opposite)
-    value = bend * (scale * sine**3 * geometry.arccos_excess(x)) + linear * k
+    x, sine, scale = geometry.angle(left, right, k)
+    bent = scale * sine**3 * geometry.arccos_excess(x)
+    value = bend * bent + jnp.where(k > 0, same, opposite) * k
     if not need_derivative:
         return value, None
-    theta = sine * geometry.arccos_ratio(x)
-    return value, linear + jnp.where(k > 0, -bend, bend) * theta
+    k = apart(k)
+    x, sine, _ = geometry.angle(left, right, k)
+    theta = bend * (sine * geometry.arccos_ratio(x))
+    return value, jnp.where(k > 0, same - theta, opposite + theta)
 
 
 @_rectified.defjvp

@@ -26,6 +26,10 @@ class _Fixed(eqx.Module):
         return self.function(x)
 
 
+def _as_module(function: Any) -> Any:
+    return function if isinstance(function, eqx.Module) else _Fixed(function)
+
+
 class _Position(NamedTuple):
     """`E[φ]`, `1/√q`, the factors ε_r, and the two factors of the tail if there is one."""
 
@@ -45,9 +49,9 @@ class Series(Dual):
 
     so `∂value/∂κ` is the derivative exactly. Samples of φ and φ' are taken per position only.
 
-    For smooth φ the plan holds errors below `tolerance` for variances up to `max_variance`, relative
-    to `√(E[φ(u)²]E[φ(v)²])` and `√(E[φ'(u)²]E[φ'(v)²])`. Beyond it, or if φ has kinks, `error` says
-    what is reached; `covering` plans for larger variances.
+    For smooth φ the plan holds errors below `tolerance` for variances up to `max_variance`, on the
+    scales `√(E[φ(u)²]E[φ(v)²])` and `√(E[φ'(u)²]E[φ'(v)²])`. Beyond it, or if φ has kinks, `error`
+    says what is reached; `covering` plans for larger variances.
     """
 
     kinked: ClassVar[bool] = False
@@ -73,8 +77,7 @@ class Series(Dual):
                 got=f"max_variance={max_variance}, tolerance={tolerance}",
                 remedy="leave them at their defaults, 4.0 and 4e-7",
             )
-        has_leaves = isinstance(function, eqx.Module)
-        self.function = function if has_leaves else _Fixed(function)
+        self.function = _as_module(function)
         self.max_variance, self.tolerance = float(max_variance), float(tolerance)
         samples = partial(_concrete, self.function)
         variances = np.geomspace(self.max_variance, min(0.01, self.max_variance / 2), 10)
@@ -99,7 +102,7 @@ class Series(Dual):
         products += [a * b for a, b in zip(left.tail, right.tail, strict=True)]
         powers = self.plan.powers + (self.plan.tail or ())
         value = left.mean * right.mean + k * _horner(
-            [p / (r + 1) for r, p in zip(powers, products, strict=True)], powers, c
+            [p * (1 / (r + 1)) for r, p in zip(powers, products, strict=True)], powers, c
         )
         return value, _horner(products, powers, c) if need_derivative else None
 
@@ -156,7 +159,7 @@ class UnitSeries(Dual):
         c = _clip(k)
         powers = self.plan.powers + (self.plan.tail or ())
         value = constant + k * _horner(
-            [s / (r + 1) for r, s in zip(powers, squares, strict=True)], powers, c
+            [s * (1 / (r + 1)) for r, s in zip(powers, squares, strict=True)], powers, c
         )
         return value, _horner(list(squares), powers, c) if need_derivative else None
 
@@ -203,19 +206,22 @@ def _position(function: Callable[[Array], Array], plan: Plan, q: Float[Array, ""
     nodes = jnp.asarray(plan.nodes, q.dtype)
     value, derivative = _both(function, jnp.sqrt(jax.lax.stop_gradient(q)) * nodes)
     origin, slope = _both(function, jnp.zeros((), q.dtype))
-    constant = jnp.asarray(plan.transform[0], q.dtype)
     mean = origin + _mean(plan, 0, q, value - origin)
-    factors = constant * slope + _factors(plan, 0, q, derivative - slope)
+    if plan.by_slope:
+        constant = jnp.asarray(plan.transform[0], q.dtype)
+        factors = constant * slope + _factors(plan, 0, q, derivative - slope)
+    else:
+        factors = _factors(plan, 0, q, value - origin) * jax.lax.rsqrt(q)
     tail = ()
     if plan.tail is not None:
-        rest = plan.tail_squares(*jax.lax.stop_gradient((derivative, factors)))
+        rest = plan.tail_squares(*jax.lax.stop_gradient((q, value, derivative, factors)))
         tail = tuple(jnp.sqrt(part) for part in rest)
     return _Position(mean, jax.lax.rsqrt(q), tuple(factors), tail)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _factors(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
-    """`(2q d/dq)^times ε_r` from samples; its gradient in q is this again, not that of the samples.
+    """`(2q d/dq)^times` of the coefficients; the gradient in q is this again, not the samples'.
 
     So it needs no second derivative of φ, and is right where φ' jumps.
     """

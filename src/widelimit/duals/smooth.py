@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import geometry
-from .base import Dual, cast, leaf
+from .base import Dual, apart, cast, leaf
 from .geometry import Variance, prepare_variance
 
 
@@ -58,10 +58,13 @@ class Erf(Dual):
         """The arcsine dual."""
         a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.shift, k)
         k = 2 * b**2 * k
-        root = jnp.sqrt(_widened_determinant(left, right, k)[1])
         shrink = left.shrink * right.shrink
+        root = jnp.sqrt(_widened_determinant(left, right, k)[1])
         value = 2 / jnp.pi * a**2 * geometry.arcsin(k * shrink, root * shrink) + c**2
-        return value, 4 / jnp.pi * (a * b) ** 2 / root if need_derivative else None
+        if not need_derivative:
+            return value, None
+        outer = _widened_determinant(left, right, apart(k))[1]
+        return value, 4 / jnp.pi * (a * b) ** 2 * jax.lax.rsqrt(outer)
 
     def mean(self, q):
         """c: the rest is odd."""
@@ -99,21 +102,27 @@ class Gelu(Dual):
     def __call__(
         self, left: _GeluPosition, right: _GeluPosition, k, *, need_derivative: bool = True
     ):
-        """Value and derivative from one angle and one inverse root."""
-        inner, outer = _widened_determinant(left.widened, right.widened, k)
-        inverse_root = jax.lax.rsqrt(outer)
-        shrink = left.widened.shrink * right.widened.shrink
-        omega = geometry.arccos(-k * shrink, outer * inverse_root * shrink)
-        w = left.shrink2 + right.shrink2
+        """Value and derivative, each from one angle and one inverse root."""
+        omega, inner, inverse_root, w = _gelu_parts(left, right, k)
         value = (k * omega + (inner + k**2 * w) * inverse_root) / (2 * jnp.pi)
         if not need_derivative:
             return value, None
-        tail = k * inverse_root * (w + inverse_root**2)
-        return value, (omega + tail) / (2 * jnp.pi)
+        k = apart(k)
+        omega, _, inverse_root, w = _gelu_parts(left, right, k)
+        return value, (omega + k * inverse_root * (w + inverse_root**2)) / (2 * jnp.pi)
 
     def mean(self, q):
         """`q/√(2π(1 + q))`."""
         return q * jax.lax.rsqrt(2 * jnp.pi * (1 + q))
+
+
+def _gelu_parts(left: _GeluPosition, right: _GeluPosition, k: Float[Array, "*s"]):
+    """ω, `q₁q₂ − κ²`, `1/√Δ` and w."""
+    inner, outer = _widened_determinant(left.widened, right.widened, k)
+    inverse_root = jax.lax.rsqrt(outer)
+    shrink = left.widened.shrink * right.widened.shrink
+    omega = geometry.arccos(-k * shrink, outer * inverse_root * shrink)
+    return omega, inner, inverse_root, left.shrink2 + right.shrink2
 
 
 class Sine(Dual):
@@ -146,14 +155,18 @@ class Sine(Dual):
         """Half the difference and half the sum of two exponentials."""
         a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.phase, k)
         t = b**2 * k
-        plus, minus = jnp.exp(t - left - right), jnp.exp(-t - left - right)
-        # e₊ − e₋ cos 2c = (e₊ − e₋) + 2 e₋ sin² c, and e₊ − e₋ by expm1 from the larger of the two.
-        forward = -plus * jnp.expm1(-2 * jnp.where(t >= 0, t, 0))
-        backward = minus * jnp.expm1(2 * jnp.where(t >= 0, 0, t))
-        value = a**2 * (jnp.where(t >= 0, forward, backward) / 2 + minus * jnp.sin(c) ** 2)
+        forward = t >= 0
+        size = jnp.where(forward, t, -t)
+        # The larger of e₊ and e₋, and the smaller minus the larger, without cancellation.
+        large = jnp.exp(size - left - right)
+        difference = large * jnp.expm1(-2 * size)
+        minus = jnp.where(forward, large + difference, large)
+        # e₊ − e₋ cos 2c = (e₊ − e₋) + 2 e₋ sin² c
+        half = jnp.where(forward, -difference, difference) / 2
+        value = a**2 * (half + minus * jnp.sin(c) ** 2)
         if not need_derivative:
             return value, None
-        return value, (a * b) ** 2 * (plus + minus * jnp.cos(2 * c)) / 2
+        return value, (a * b) ** 2 * (half + minus * jnp.cos(c) ** 2)
 
     def mean(self, q):
         """`a·sin(c)·exp(−b²q/2)`."""
