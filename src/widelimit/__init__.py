@@ -14,8 +14,8 @@ from .errors import (
 from .heads import INFINITE
 from .kernels import Kernels
 from .layers.activations import (
-    Abs,
     ABRelu,
+    Abs,
     Activation,
     Cos,
     Elementwise,
@@ -37,8 +37,10 @@ from .layers.activations import (
 )
 from .layers.attention import Attention
 from .layers.base import Layer
-from .layers.compose import Concat, Product, Repeat, Residual, Serial, Sum
+from .layers.branches import Concat, Product, Residual, Sum
+from .layers.compose import Parallel, Repeat, Serial
 from .layers.conv import Conv
+from .layers.cross_attention import AttentionPool, CrossAttention
 from .layers.dense import Dense, Embedding, Parameterization
 from .layers.norm import Dropout, LayerNorm
 from .layers.pool import Flatten, MeanPool, Select, SumPool
@@ -66,11 +68,13 @@ __all__ = [
     "Alibi",
     "Allowed",
     "Attention",
+    "AttentionPool",
     "Causal",
     "Combine",
     "Concat",
     "Conv",
     "Cos",
+    "CrossAttention",
     "Decay",
     "Dense",
     "Dropout",
@@ -95,6 +99,7 @@ __all__ = [
     "NetworkError",
     "NumericalError",
     "Padding",
+    "Parallel",
     "Parameterization",
     "Polynomial",
     "Product",

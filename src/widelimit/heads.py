@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
 

@@ -1,5 +1,6 @@
 """Inputs as users have them: arrays, lists of sequences, token ids; checked once, here."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,10 @@ Data = Any  # an array (N, positions…, channels), or a list of arrays of diffe
 
 
 class Inputs(NamedTuple):
-    """A checked batch: `x` (N, positions…, channels) or integer tokens (N, positions…)."""
+    """A checked batch: `x` (N, positions…, channels) or integer tokens (N, positions…).
+
+    For networks of several streams `x` and `mask` are tuples, one entry for each.
+    """
 
     x: Any
     mask: Any  # (N, positions…) or None
@@ -23,23 +27,76 @@ class Inputs(NamedTuple):
     @property
     def size(self) -> int:
         """How many examples there are."""
-        return self.x.shape[0]
+        return jax.tree.leaves(self.x)[0].shape[0]
 
     @property
-    def outline(self) -> Outline:
-        """Shape of one example."""
+    def outline(self) -> Any:
+        """Shape of one example; a tuple for several streams."""
+        if isinstance(self.x, tuple):
+            return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in self.x)
         if self.tokens:
             return Outline(self.x.shape[1:], 0)
         return Outline(self.x.shape[1:-1], self.x.shape[-1])
 
+    @property
+    def outlines(self) -> tuple[Outline, ...]:
+        """Shapes of all streams; most inputs have one."""
+        return self.outline if isinstance(self.x, tuple) else (self.outline,)
+
+    @property
+    def area(self) -> int:
+        """How many positions the longest stream has."""
+        return max(math.prod(outline.positions) for outline in self.outlines)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the numbers."""
+        return jax.tree.leaves(self.x)[0].dtype
+
+    def astype(self, dtype: Any) -> "Inputs":
+        """The same inputs in another precision; tokens stay integers."""
+        if self.tokens or self.dtype == dtype:
+            return self
+        return self._replace(x=jax.tree.map(lambda a: a.astype(dtype), self.x))
+
+    def on_device(self) -> tuple[Any, Any]:
+        """x and mask as JAX arrays."""
+        return jax.tree.map(jnp.asarray, self.x), jax.tree.map(jnp.asarray, self.mask)
+
     def __getitem__(self, index: Any) -> "Inputs":
-        mask = None if self.mask is None else self.mask[index]
-        return Inputs(self.x[index], mask, self.tokens)
+        x, mask = jax.tree.map(lambda a: a[index], (self.x, self.mask))
+        return Inputs(x, mask, self.tokens)
 
     @property
     def traced(self) -> bool:
         """Whether these are abstract values inside a JAX transformation."""
-        return isinstance(self.x, jax.core.Tracer) or isinstance(self.mask, jax.core.Tracer)
+        return any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves((self.x, self.mask)))
+
+
+def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:
+    """Check inputs of several streams: a tuple of arrays, and masks likewise."""
+    name = options.get("name", "x")
+    if not isinstance(x, tuple) or len(x) != streams:
+        raise ShapeError(
+            f"This network takes a tuple of {streams} streams.",
+            got=f"{type(x).__name__} for '{name}'",
+            remedy="pass x as a tuple of arrays (N, positions…, channels), masks likewise",
+        )
+    masks = (None,) * streams if mask is None else mask
+    parts = [as_inputs(a, m, **options) for a, m in zip(x, masks, strict=True)]
+    if len({part.size for part in parts}) > 1:
+        raise ShapeError(
+            "All streams hold the same examples.",
+            got=" and ".join(str(part.size) for part in parts) + f" examples in '{name}'",
+            remedy="pass streams with equal first axes",
+        )
+    dtype = np.result_type(*(part.dtype for part in parts))
+    masks = tuple(part.mask for part in parts)
+    return Inputs(
+        tuple(part.astype(dtype).x for part in parts),
+        None if all(m is None for m in masks) else masks,
+        False,
+    )
 
 
 def as_inputs(

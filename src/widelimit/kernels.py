@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
@@ -22,8 +21,10 @@ from .duals import Dual
 from .heads import Scheme
 from .inputs import Inputs
 from .layers.base import Layer, Memo
+from .moments import Moments
 from .progress import Progress
-from .state import Example, Need, Outline, Pair
+from .start import Encoding, gap, kernel_dtype, start, start_pair
+from .state import Need
 
 # Bytes of kernel values one tile may touch at a time: large enough to keep every core busy, small
 # enough to stay near the processor's cache. Accelerators prefer larger tiles.
@@ -48,14 +49,6 @@ class Kernels(eqx.Module):
         return iter((self.nngp, self.ntk))
 
 
-class Encoding(eqx.Module):
-    """What pairs need from a block of examples: the inputs themselves, then every layer's memo."""
-
-    x: Array
-    mask: Array | None
-    memos: Memo
-
-
 # --- one example, one pair -----------------------------------------------------------------------
 
 
@@ -69,54 +62,8 @@ class Realisation(eqx.Module):
     anchors: Encoding | None = None
 
 
-def start(
-    x: Array, mask: Array | None, outline: Outline, need: Need, anchors: Encoding | None = None
-) -> Example:
-    """An example before the first layer."""
-    tokens = outline.channels == 0
-    dtype = jnp.result_type(float) if tokens else x.dtype
-    pair = start_pair(x, mask, x, mask, outline, need, dtype, with_ntk=False)
-    mean = None if tokens else jnp.mean(x, axis=-1)
-    features = None if tokens else x / jnp.sqrt(jnp.asarray(x.shape[-1], dtype))
-    nngp = None if need is Need.NONE else pair.nngp
-    landmarks = None
-    if anchors is not None:
-        landmarks = jax.vmap(
-            lambda z, zm: start_pair(x, mask, z, zm, outline, Need.FULL, dtype, with_ntk=False)
-        )(anchors.x, anchors.mask)
-    return Example(nngp, mean, mask, features, landmarks, pair.full, outline)
-
-
-def start_pair(
-    x1: Array,
-    mask1: Array | None,
-    x2: Array,
-    mask2: Array | None,
-    outline: Outline,
-    need: Need,
-    dtype: Any,
-    *,
-    with_ntk: bool,
-) -> Pair:
-    """κ_ab = x_a·x'_b / channels (one-hot tokens: 1 where they agree), Θ = 0."""
-    rank, full = len(outline.positions), need is not Need.DIAGONAL
-    if outline.channels == 0:
-        a = x1.reshape(*x1.shape, *(1,) * rank) if full else x1
-        b = x2.reshape(*(1,) * rank, *x2.shape) if full else x2
-        nngp = (a == b).astype(dtype)
-    elif full:
-        flat1, flat2 = x1.reshape(-1, x1.shape[-1]), x2.reshape(-1, x2.shape[-1])
-        nngp = (flat1 @ flat2.T).reshape(*x1.shape[:-1], *x2.shape[:-1]) / outline.channels
-    else:
-        nngp = jnp.sum(x1 * x2, axis=-1) / outline.channels
-    pair = Pair(nngp, None, rank, full)
-    if outline.channels == 0:
-        pair = pair.masked(mask1, mask2)  # padding holds token 0, which is a real token too
-    return Pair(pair.nngp, jnp.zeros_like(nngp) if with_ntk else None, rank, full)
-
-
 def encode_one(
-    net: Layer, x: Array, mask: Array | None, outline: Outline, anchors: Encoding | None = None
+    net: Layer, x: Any, mask: Any, outline: Any, anchors: Encoding | None = None
 ) -> Memo:
     """All memos of one example."""
     example = start(x, mask, outline, net.encode_need(Need.NONE), anchors)
@@ -124,37 +71,21 @@ def encode_one(
 
 
 def cross_one(
-    net: Layer, one: Encoding, two: Encoding, outline: Outline, *, with_ntk: bool
+    net: Layer, one: Encoding, two: Encoding, outline: Any, *, with_ntk: bool
 ) -> tuple[Array, Array | None, Array]:
     """κ and Θ of one pair at the network's output, and how far apart the inputs are."""
-    need, dtype = net.need(Need.FULL), _kernel_dtype(one)
-    pair = start_pair(one.x, one.mask, two.x, two.mask, outline, need, dtype, with_ntk=with_ntk)
-    gap = _gap(pair, one, two)
+    need, dtype = net.need(Need.FULL), kernel_dtype(one.x)
+    pair = start_pair(one, two, outline, need, dtype, with_ntk=with_ntk)
+    distance = gap(pair, one, two)
     pair = net.step(pair, one.memos, two.memos, Need.FULL).forced()
-    return pair.nngp, pair.ntk, gap
-
-
-def _gap(pair: Pair, one: Encoding, two: Encoding) -> Array:
-    """1 − cosine of the two inputs (tokens: the fraction of positions that differ)."""
-    if one.x.shape != two.x.shape:
-        return jnp.ones((), pair.nngp.dtype)
-    shared = jnp.sum(pair.diagonal().nngp)
-    if jnp.issubdtype(one.x.dtype, jnp.integer):
-        sizes = [jnp.sum(jnp.ones(e.x.shape) if e.mask is None else e.mask) for e in (one, two)]
-        return 1 - shared / jnp.maximum(*sizes)
-    norms = [jnp.sum(e.x * e.x) / e.x.shape[-1] for e in (one, two)]
-    return 1 - shared / jnp.maximum(jnp.sqrt(norms[0] * norms[1]), jnp.finfo(shared.dtype).tiny)
-
-
-def _kernel_dtype(one: Encoding) -> Any:
-    return one.x.dtype if jnp.issubdtype(one.x.dtype, jnp.floating) else jnp.result_type(float)
+    return pair.nngp, pair.ntk, distance
 
 
 # --- blocks and tiles ------------------------------------------------------------------------------
 
 
 @eqx.filter_jit
-def encode_block(real: Realisation, x: Array, mask: Array | None, outline: Outline) -> Encoding:
+def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> Encoding:
     """Encode a block of examples."""
     memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
     return Encoding(x, mask, memos)
@@ -163,9 +94,9 @@ def encode_block(real: Realisation, x: Array, mask: Array | None, outline: Outli
 @eqx.filter_jit
 def draw_block(
     net: Layer,
-    x: Array,
-    mask: Array | None,
-    outline: Outline,
+    x: Any,
+    mask: Any,
+    outline: Any,
     key: Key[Array, ""],
     scheme: Scheme,
     *,
@@ -181,7 +112,7 @@ def draw_block(
 
 
 def cross_tile(
-    net: Layer, rows: Encoding, columns: Encoding, outline: Outline, *, with_ntk: bool
+    net: Layer, rows: Encoding, columns: Encoding, outline: Any, *, with_ntk: bool
 ) -> tuple[Array, Array | None]:
     """All pairs of two blocks."""
 
@@ -195,7 +126,7 @@ _cross_tile = eqx.filter_jit(cross_tile)
 
 
 @eqx.filter_jit
-def _cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Outline, *, with_ntk: bool):
+def _cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Any, *, with_ntk: bool):
     """Pairs given one by one."""
     return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)
 
@@ -220,7 +151,7 @@ class Plan(eqx.Module):
     @classmethod
     def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
-        area = max(math.prod(i.outline.positions) for i in inputs)
+        area = max(i.area for i in inputs)
         per_pair = area * np.dtype(dtype).itemsize * _LIVE_ARRAYS
         if net.need(Need.FULL) is Need.FULL:
             per_pair *= area
@@ -257,9 +188,8 @@ class Blocks:
             return self.kept[block, which]
         span = self.span(block)
         index = _filled_up(np.arange(span.start, span.stop), self.plan.tile)
-        part = self.inputs[index]
-        x = jnp.asarray(part.x)
-        encoding = encode_block(self.reals[which], x, part.mask, self.inputs.outline)
+        x, mask = self.inputs[index].on_device()
+        encoding = encode_block(self.reals[which], x, mask, self.inputs.outline)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
         if size <= self.room:
             self.room -= size
@@ -303,15 +233,18 @@ def tiles(
     def finished(i: int, j: int, results: list[Any]) -> Tile:
         span1, span2 = left.span(i), right.span(j)
         counts = (span1.stop - span1.start, span2.stop - span2.start)
-        moments = Moments()
+        several = Moments()
         for real, result in zip(reals, results, strict=True):
             nngp, theta, gap = (
                 None if r is None else np.array(r[: counts[0], : counts[1]]) for r in result
             )
             if theta is not None and theta.dtype == np.float32 and _is_kinked(real.net):
                 _redo_close(real, rows, other, (span1, span2), gap, nngp, theta, plan.tile)
-            moments.add(nngp, theta)
-        return Tile(span1, span2, moments.kernels())
+            if len(reals) == 1:
+                return Tile(span1, span2, Kernels(nngp, theta))
+            several.add(nngp[None], None if theta is None else theta[None])
+        parts = (*several.means(), *several.errors())
+        return Tile(span1, span2, Kernels(*(p if p is None else p.astype(dtype) for p in parts)))
 
     waiting: deque[tuple[int, int, list[Any]]] = deque()
     for i, j in progress.track(work) if progress else work:
@@ -333,35 +266,6 @@ def tiles(
         yield finished(*waiting.popleft())
 
 
-class Moments:
-    """Running mean and standard error over realisations (Welford's update)."""
-
-    def __init__(self):
-        """Nothing seen yet."""
-        self.count, self.means, self.squares = 0, [], []
-
-    def add(self, *values: np.ndarray | None) -> None:
-        """One more realisation."""
-        self.count += 1
-        if self.count == 1:
-            self.means = list(values)
-            self.squares = [None if v is None else np.zeros_like(v) for v in values]
-            return
-        for i, value in enumerate(values):
-            if value is not None:
-                gap = value - self.means[i]
-                self.means[i] = self.means[i] + gap / self.count
-                self.squares[i] = self.squares[i] + gap * (value - self.means[i])
-
-    def kernels(self) -> Kernels:
-        """Means, and standard errors if there are at least two realisations."""
-        if self.count < 2:
-            return Kernels(*self.means)
-        spread = self.count * (self.count - 1)
-        errors = [None if s is None else np.sqrt(s / spread) for s in self.squares]
-        return Kernels(*self.means, *errors)
-
-
 def _redo_close(
     real: Realisation,
     rows: Inputs,
@@ -381,8 +285,8 @@ def _redo_close(
         with jax.enable_x64(True):
             encoded = []
             for part in (ones, twos):
-                x = jnp.asarray(part.x if part.tokens else part.x.astype(np.float64))
-                encoded.append(encode_block(real, x, part.mask, part.outline))
+                x, mask = part.astype(np.float64).on_device()
+                encoded.append(encode_block(real, x, mask, part.outline))
             exact = _cross_list(real.net, *encoded, ones.outline, with_ntk=True)
         for target, value in zip((nngp, theta), exact, strict=False):
             target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]

@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .errors import ShapeError
-from .inputs import Data, Inputs, as_inputs
+from .inputs import Data, Inputs, as_inputs, as_streams
 from .kernels import (
-    Encoding,
     Kernels,
     Plan,
     Realisation,
@@ -24,6 +23,7 @@ from .kernels import (
 from .layers.base import Layer, Params
 from .progress import Callback, Progress
 from .sampling import Sampler, make_sampler, realisations
+from .start import Encoding, kernel_dtype
 from .state import Outline
 
 _DEFAULT_MEMORY = 2**30
@@ -31,10 +31,16 @@ _DEFAULT_MEMORY = 2**30
 Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
 
 
-def outline_of(net: Layer, shape: tuple[int, ...]) -> Outline:
-    """The outline of one example of this shape."""
+def outline_of(net: Layer, shape: Any) -> Any:
+    """The outline of one example of this shape; shapes and outlines are tuples for streams."""
+    if net.streams() > 1:
+        return tuple(_outline(tuple(part), tokens=False) for part in shape)
+    return _outline(tuple(shape), tokens=net.takes_tokens())
+
+
+def _outline(shape: tuple[int, ...], *, tokens: bool) -> Outline:
     shape = tuple(int(extent) for extent in shape)
-    if net.takes_tokens():
+    if tokens:
         return Outline(shape, 0)
     if not shape:
         raise ShapeError(
@@ -45,7 +51,7 @@ def outline_of(net: Layer, shape: tuple[int, ...]) -> Outline:
     return Outline(shape[:-1], shape[-1])
 
 
-def init(net: Layer, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
+def init(net: Layer, key: Key[Array, ""], shape: Any) -> Params:
     """Draw the parameters of the finite network for examples of this shape."""
     before = outline_of(net, shape)
     net.outline(before)
@@ -59,13 +65,36 @@ def apply(
     if isinstance(x, list):
         batch = as_inputs(x, mask, tokens=net.takes_tokens())
         x, mask = batch.x, batch.mask
-    x = jnp.asarray(x)
-    x = x if net.takes_tokens() or jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-    if mask is not None:
-        mask = jnp.asarray(mask)
-        x = jnp.where(mask if net.takes_tokens() else mask[..., None], x, jnp.zeros((), x.dtype))
-    keys = None if key is None else jax.random.split(key, x.shape[0])
+    if net.streams() > 1:
+        masks = (None,) * len(x) if mask is None else mask
+        x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
+    else:
+        x = _entering(x, mask, tokens=net.takes_tokens())
+    mask = jax.tree.map(jnp.asarray, mask)
+    size = jax.tree.leaves(x)[0].shape[0]
+    keys = None if key is None else jax.random.split(key, size)
     return jax.vmap(lambda a, m, k: net.forward(params, a, m, k)[0])(x, mask, keys)
+
+
+def _entering(x: Any, mask: Any, *, tokens: bool) -> Array:
+    """An array ready for the first layer: numbers, zero at padding."""
+    x = jnp.asarray(x)
+    x = x if tokens or jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+    if mask is None:
+        return x
+    mask = jnp.asarray(mask)
+    return jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
+
+
+def read_inputs(
+    net: Layer, x: Any, mask: Any = None, *, dtype: Any = None, name: str = "x"
+) -> Inputs:
+    """Check a user's inputs for this network."""
+    if isinstance(x, Inputs):
+        return x
+    if net.streams() > 1:
+        return as_streams(x, mask, net.streams(), dtype=dtype, name=name)
+    return as_inputs(x, mask, tokens=net.takes_tokens(), dtype=dtype, name=name)
 
 
 def kernel(
@@ -87,12 +116,11 @@ def kernel(
     sink: Sink | None = None,
 ) -> Kernels:
     """NNGP and tangent kernels of all pairs; see `Layer.kernel`."""
-    tokens = net.takes_tokens()
-    rows = as_inputs(x1, mask1, tokens=tokens, dtype=dtype, name="x1")
+    rows = read_inputs(net, x1, mask1, dtype=dtype, name="x1")
     columns = None
     if x2 is not None:
-        columns = as_inputs(x2, mask2, tokens=tokens, dtype=dtype, name="x2")
-        rows, columns = _agreed(rows, columns)
+        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
+        rows, columns = agreed(rows, columns)
     elif mask2 is not None:
         raise ShapeError(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or only mask1"
@@ -104,7 +132,7 @@ def kernel(
         )
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
         return _traced_kernel(net, rows, columns, sampler, ntk)
-    dtype = (dtype or np.float32) if tokens else rows.x.dtype
+    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     shape = _result_shape(net, rows, columns)
     if out is not None:
         _checked_out(out, shape, ntk)
@@ -119,22 +147,18 @@ def kernel(
         return _assembled(walk, columns is None, shape, out)
 
 
-def _agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
+def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
     """Two batches that can meet: equal channels, equally many position axes, one dtype."""
-    one, two = rows.outline, columns.outline
-    if one.channels != two.channels or len(one.positions) != len(two.positions):
+    facts = [[(o.channels, len(o.positions)) for o in side.outlines] for side in (rows, columns)]
+    if facts[0] != facts[1]:
+        shapes = [jax.tree.map(lambda a: tuple(a.shape), side.x) for side in (rows, columns)]
         raise ShapeError(
             "x1 and x2 have the same channels and the same number of position axes.",
-            got=f"x1 of shape {tuple(rows.x.shape)} and x2 of shape {tuple(columns.x.shape)}",
+            got=f"x1 of shape {shapes[0]} and x2 of shape {shapes[1]}",
             remedy="bring both to the shape (N, positions…, channels) of the network's input",
         )
-    if not rows.tokens and rows.x.dtype != columns.x.dtype:
-        dtype = np.result_type(rows.x.dtype, columns.x.dtype)
-        rows, columns = (
-            side._replace(x=side.x.astype(dtype)) if side.x.dtype != dtype else side
-            for side in (rows, columns)
-        )
-    return rows, columns
+    dtype = np.result_type(rows.dtype, columns.dtype)
+    return rows.astype(dtype), columns.astype(dtype)
 
 
 def _traced(net: Layer) -> bool:
@@ -145,14 +169,15 @@ def _traced_kernel(
     net: Layer, rows: Inputs, columns: Inputs | None, sampler: Sampler | None, ntk: bool
 ) -> Kernels:
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
-    x = jnp.asarray(rows.x)
-    plan = Plan.make(net, [rows] if columns is None else [rows, columns], x.dtype, _DEFAULT_MEMORY)
+    x, mask = rows.on_device()
+    dtype = kernel_dtype(x)
+    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, _DEFAULT_MEMORY)
 
     def matrix(real: Realisation) -> tuple[Array, Array | None]:
-        one = encode_block(real, x, rows.mask, rows.outline)
+        one = encode_block(real, x, mask, rows.outline)
         two = one
         if columns is not None:
-            two = encode_block(real, jnp.asarray(columns.x), columns.mask, columns.outline)
+            two = encode_block(real, *columns.on_device(), columns.outline)
 
         def row(encoding: Encoding) -> tuple[Array, Array | None]:
             single = jax.tree.map(lambda leaf: leaf[None], encoding)
@@ -161,7 +186,7 @@ def _traced_kernel(
 
         return jax.lax.map(jax.checkpoint(row), one, batch_size=plan.tile)
 
-    results = [matrix(real) for real in realisations(net, sampler, x.dtype)]
+    results = [matrix(real) for real in realisations(net, sampler, dtype)]
     mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
     return Kernels(*mean)
 

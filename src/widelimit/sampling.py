@@ -12,7 +12,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
@@ -22,6 +21,7 @@ from .inputs import Inputs
 from .kernels import Realisation, draw_block, tiles
 from .layers.attention import Attention
 from .layers.base import Layer
+from .layers.cross_attention import QueriedAttention
 
 _SAMPLES, _REPLICATES = 32, 8
 _RANK, _MOST_RANK = 64, 512
@@ -85,9 +85,10 @@ def make_sampler(
     return sampler if tolerance is None else _grown(net, inputs, sampler, tolerance)
 
 
-def _attention(net: Layer) -> list[Attention]:
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Attention))
-    return [node for node in found if isinstance(node, Attention) and node.sampled()]
+def _attention(net: Layer) -> list[Attention | QueriedAttention]:
+    kinds = (Attention, QueriedAttention)
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, kinds))
+    return [node for node in found if isinstance(node, kinds) and node.sampled()]
 
 
 def _with_landmarks(
@@ -114,7 +115,7 @@ def _with_landmarks(
         return attempt(inputs[:1], current, with_landmarks=False)[0]
     except LandmarksNeeded:
         pass
-    size = max(1, math.prod(inputs.outline.positions))
+    size = max(1, inputs.area)
     order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(inputs.size)
     while True:
         count = min(inputs.size, max(8, -(-_CHOICE * current // size)))
@@ -140,10 +141,8 @@ def _grown(net: Layer, inputs: Inputs, sampler: Sampler, tolerance: float) -> Sa
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
     heads of every copy, not the number of copies, keeps the bias well below the error.
     """
-    pilot = inputs[: min(inputs.size, _PILOT)]
     dtype = np.dtype(np.float32)
-    if not inputs.tokens:
-        pilot = pilot._replace(x=pilot.x.astype(dtype))
+    pilot = inputs[: min(inputs.size, _PILOT)].astype(dtype)
     for _ in range(_MOST_ROUNDS):
         worst = 0.0
         options = {"dtype": dtype, "with_ntk": True, "memory": 2**28}
@@ -182,11 +181,11 @@ def _residuals(real: Realisation) -> list[Array]:
 
 def _draw(net: Layer, sampler: Sampler, key: Key[Array, ""], dtype: Any) -> Realisation:
     inputs = Inputs(sampler.x, sampler.mask, sampler.tokens)
-    x = jnp.asarray(inputs.x)
+    x, mask = inputs.astype(dtype).on_device()
     return draw_block(
         net,
-        x if inputs.tokens else x.astype(dtype),
-        inputs.mask,
+        x,
+        mask,
         inputs.outline,
         key,
         sampler.scheme,

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - functions that read as layers
 """Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
 
 from collections.abc import Callable

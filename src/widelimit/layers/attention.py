@@ -184,7 +184,7 @@ class Attention(Layer):
             valued = scored if self.positions.encoding.on_values else x
         weights = self.attention_weights(params, scored, mask)
         flat = valued.reshape(-1, valued.shape[-1])
-        values = _project(flat, params["value"])
+        values = project(flat, params["value"])
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         out = params["out"]
         y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
@@ -199,8 +199,8 @@ class Attention(Layer):
         """A_h of the finite network; `scored` already has its positional encoding."""
         positions = scored.shape[:-1]
         flat = scored.reshape(-1, scored.shape[-1])
-        queries = _project(flat, params["query"])
-        keys = queries if self.scaling is Scaling.LINEAR else _project(flat, params["key"])
+        queries = project(flat, params["query"])
+        keys = queries if self.scaling is Scaling.LINEAR else project(flat, params["key"])
         if self.positions.rotary is not None:
             turn = jax.vmap(self.positions.rotary.rotated)
             queries, keys = turn(queries), turn(keys)
@@ -363,6 +363,6 @@ def _mixer(weights: Float[Array, "query key"]) -> Callable[[Array], Array]:
     return mix
 
 
-def _project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
+def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
     """`x W_h / √n` for every head."""
     return jnp.einsum("pn,hnd->hpd", x, weights) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))

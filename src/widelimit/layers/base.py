@@ -86,6 +86,10 @@ class Layer(eqx.Module):
         """Shape and facts after this layer; raises where the layer does not fit."""
         raise NotImplementedError
 
+    def streams(self) -> int:
+        """How many streams an input has: 1 is an array, more are a tuple of arrays."""
+        return 1
+
     def require(self, before: Outline) -> None:
         """Raise where the infinite-width rule does not hold for such an input."""
 
