@@ -1,4 +1,8 @@
-"""Prediction from kernel matrices: posteriors, training dynamics, classes, expansions."""
+"""Prediction: posteriors, training dynamics, classes, hyperparameters, expansions.
+
+`GP`, `Training`, `Classifier`, `tune` and `search` take networks and examples; what they are made
+of takes kernel matrices and works with kernels from anywhere.
+"""
 
 from widelimit.inference.calibration import (
     Binning,
@@ -6,6 +10,7 @@ from widelimit.inference.calibration import (
     expected_calibration_error,
     reliability,
 )
+from widelimit.inference.classifier import Classifier, FittedClassifier
 from widelimit.inference.classify import Temperature, centred_one_hot
 from widelimit.inference.conventions import Optimizer, Reduction
 from widelimit.inference.cross_entropy import (
@@ -22,20 +27,48 @@ from widelimit.inference.dynamics import (
 )
 from widelimit.inference.expand import linearize, taylor_expand
 from widelimit.inference.gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
+from widelimit.inference.leaves import (
+    Hyperparameter,
+    Range,
+    grid,
+    hyperparameters,
+    random_choices,
+    with_hyperparameters,
+)
+from widelimit.inference.network_kernels import Engine, NetworkKernels
 from widelimit.inference.objectives import (
     LeaveOneOutDensity,
     LeaveOneOutError,
     LogEvidence,
     Objective,
 )
+from widelimit.inference.process import GP, FittedGP
+from widelimit.inference.search import (
+    Search,
+    Trial,
+    accuracy,
+    log_density,
+    negative_error,
+    search,
+)
 from widelimit.inference.solve import Factor, Jitter, JitterWarning, factorise
+from widelimit.inference.training import CrossEntropyTraining, FittedTraining, Training
+from widelimit.inference.tune import Run, Tuned, tune
 
 __all__ = [
+    "GP",
     "Binning",
+    "Classifier",
     "CrossEntropyPath",
+    "CrossEntropyTraining",
     "Dynamics",
+    "Engine",
     "Factor",
+    "FittedClassifier",
+    "FittedGP",
+    "FittedTraining",
     "GPPosterior",
+    "Hyperparameter",
     "Jitter",
     "JitterWarning",
     "KernelKind",
@@ -43,22 +76,38 @@ __all__ = [
     "LeaveOneOutDensity",
     "LeaveOneOutError",
     "LogEvidence",
+    "NetworkKernels",
     "Objective",
     "Optimizer",
     "Prediction",
+    "Range",
     "Reduction",
     "Reliability",
+    "Run",
+    "Search",
     "Temperature",
     "TestDynamics",
     "TestKernels",
+    "Training",
     "TrainingCurve",
+    "Trial",
+    "Tuned",
+    "accuracy",
     "centred_one_hot",
     "cross_entropy_path",
     "expected_calibration_error",
     "factorise",
+    "grid",
+    "hyperparameters",
     "largest_stable_learning_rate",
     "linearize",
+    "log_density",
+    "negative_error",
+    "random_choices",
     "reliability",
     "sample_initial_functions",
+    "search",
     "taylor_expand",
+    "tune",
+    "with_hyperparameters",
 ]

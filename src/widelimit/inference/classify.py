@@ -7,9 +7,10 @@ entry per class) and a variance `v` they share; with `z = m/√v` the probabilit
 
 where the one number β (an inverse temperature) is fitted to the leave-one-out predictions of the
 training set, which come in closed form. Dividing by `√v` makes predictions far from the training
-data less certain. In the log score it was as good as, or better than, dividing by nothing or by
-`v`, than the exact probability that a class has the largest value, and than two-parameter versions
-(compared on held-out wine, breast cancer and digits, both kernels, two noise levels).
+data less certain. On held-out wine, breast cancer and digits (both kernels, two noise levels) its
+log score was about 2 % better on average, though not on every data set, than dividing by nothing or
+by `v`, than the exact probability that a class has the largest value, and than two-parameter
+versions.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ The covariances are those of the function `f`; add the noise to speak of new obs
 """
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -39,14 +40,22 @@ class KernelKind(enum.Enum):
     from a zero function, with `noise` as weight decay). The variance is the posterior variance of
     the network linearised in all its weights, each with a standard normal prior about its initial
     value. It is *not* the spread of an ensemble of trained networks: that one needs both kernels
-    and is `Dynamics(...).on(...).variance(inf)`."""
+    and is what `Training` predicts at time infinity."""
 
 
-class Prediction(NamedTuple):
-    """Mean (…, outputs) and variance (…) of the function; the outputs share the variance."""
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Mean (…, outputs) and variance (…) of the function; the outputs share the variance.
+
+    Unpacks into what is mostly wanted: `mean, std = posterior.predict(...)`.
+    """
 
     mean: Float[np.ndarray, " *points"]
     variance: Float[np.ndarray, " points"]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Mean, then standard deviation."""
+        return iter((self.mean, self.std))
 
     @property
     def std(self) -> Float[np.ndarray, " points"]:

@@ -1,0 +1,199 @@
+"""The hyperparameters of a network by name: list, set, and move them within their range.
+
+Every hyperparameter is an array leaf of the network. Its name is the way to it, without the words
+that say nothing: `Serial(Dense(64, w_std=1.5), Relu(), Dense(1))` has `0.w_std` and `2.w_std`.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.tree_util import GetAttrKey, SequenceKey
+from scipy.special import expit, logit
+
+from widelimit.duals import Dual
+from widelimit.errors import NetworkError
+from widelimit.layers.base import Layer
+from widelimit.layers.branches import Residual
+from widelimit.layers.positional import Combine, Decay
+
+_SILENT = {"layers", "branches", "weights"}
+_POSITIVE = {
+    "w_std",
+    "b_std",
+    "std",
+    "qk_std",
+    "ov_std",
+    "rate",
+    "strength",
+    "slope",
+    "eps",
+    "base",
+}
+# Constants of a formula rather than scales of a model: tuned only when asked for by name.
+_CONSTANTS = {"eps", "base"}
+
+
+class Range(enum.Enum):
+    """Where a hyperparameter lives, and the free coordinate u in which it is moved."""
+
+    POSITIVE = "positive"
+    """`value = exp(u)`."""
+
+    UNIT = "between 0 and 1"
+    """`value = 1/(1 + exp(−u))`."""
+
+    REAL = "any number"
+    """`value = u`."""
+
+    def free(self, value: np.ndarray) -> np.ndarray:
+        """The coordinate u of a value."""
+        if self is Range.POSITIVE:
+            return np.log(value)
+        return logit(value) if self is Range.UNIT else np.asarray(value)
+
+    def bounded(self, free: np.ndarray) -> np.ndarray:
+        """The value at a coordinate u."""
+        if self is Range.POSITIVE:
+            return np.exp(free)
+        return expit(free) if self is Range.UNIT else np.asarray(free)
+
+    def slope(self, value: np.ndarray) -> np.ndarray:
+        """`∂value/∂u`, at a value."""
+        if self is Range.POSITIVE:
+            return value
+        return value * (1.0 - value) if self is Range.UNIT else np.ones_like(value)
+
+    def holds(self, value: np.ndarray) -> bool:
+        """Whether a value lies inside, away from the border."""
+        if self is Range.POSITIVE:
+            return bool((value > 0).all())
+        return bool(((value > 0) & (value < 1)).all()) if self is Range.UNIT else True
+
+
+class Hyperparameter(NamedTuple):
+    """One array leaf of a network.
+
+    `scale` tells the scales of a model (standard deviations, rates, residual weights) from the
+    constants of its formulas (slopes of an activation, an ε). A leaf on the border of its range,
+    such as the standard deviation 0 of a bias that is not there, is `absent` and cannot move.
+    """
+
+    name: str
+    value: np.ndarray
+    range: Range
+    scale: bool
+    absent: bool
+
+
+def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
+    """All of them, in the order of the network's leaves."""
+    found = []
+    for leaf in _leaves(net):
+        if leaf.name is None:
+            continue
+        owner, last = leaf.owners[-1], leaf.name.rsplit(".", 1)[-1]
+        value, where = np.asarray(leaf.value, np.float64), _range(owner, last)
+        inside = any(isinstance(node, Dual) for node in leaf.owners)
+        scale = not inside and last not in _CONSTANTS and where is not Range.REAL
+        absent = not where.holds(value) or (last == "b_std" and not owner.biased)
+        found.append(Hyperparameter(leaf.name, value, where, scale, absent))
+    return tuple(found)
+
+
+def with_hyperparameters(net: Layer, values: Mapping[str, Any]) -> Layer:
+    """The same network with other values, by name."""
+    known = {found.name: found for found in hyperparameters(net)}
+    for name, value in values.items():
+        if name not in known:
+            raise NetworkError(
+                "Hyperparameters are set by the names they have in the network.",
+                got=f"{name!r}",
+                remedy=f"use one of {', '.join(known)}",
+            )
+        given, old = np.asarray(value, np.float64), known[name]
+        if old.absent or given.shape != old.value.shape or not old.range.holds(given):
+            raise NetworkError(
+                f"The hyperparameter {name!r} of shape {old.value.shape} takes values that are "
+                f"{old.range.value}, and a bias that is absent stays absent.",
+                got=f"{value!r} in place of {old.value}",
+                remedy="give a value in that range, or build the layer anew",
+            )
+    return replaced(net, values, (np.asarray(v, np.float64) for v in values.values()))
+
+
+def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], Layer]]:
+    """Every combination of the given values, as pairs (what was set, network)."""
+    choices: list[dict[str, Any]] = [{}]
+    for name, values in axes.items():
+        choices = [{**choice, name: value} for choice in choices for value in values]
+    for choice in choices:
+        yield choice, with_hyperparameters(net, choice)
+
+
+def random_choices(
+    net: Layer,
+    ranges: Mapping[str, tuple[float, float]],
+    *,
+    count: int,
+    seed: int | np.random.Generator = 0,
+) -> Iterator[tuple[dict[str, Any], Layer]]:
+    """Random networks as pairs (what was set, network).
+
+    Values are uniform between the two ends in the free coordinate of their range: on a logarithmic
+    scale for standard deviations and rates.
+    """
+    rng = np.random.default_rng(seed)
+    known = {found.name: found for found in hyperparameters(net)}
+    for _ in range(count):
+        choice = {}
+        for name, ends in ranges.items():
+            where = known[name].range if name in known else Range.REAL
+            low, high = where.free(np.asarray(ends, np.float64))
+            choice[name] = float(where.bounded(rng.uniform(low, high)))
+        yield choice, with_hyperparameters(net, choice)
+
+
+def replaced(net: Layer, names: Iterable[str], values: Iterable[Any]) -> Layer:
+    """The same network with other leaves, unchecked: for values that may be abstract."""
+    new: dict[str | None, Any] = dict(zip(names, values, strict=True))
+    leaves = [new.get(leaf.name, leaf.value) for leaf in _leaves(net)]
+    return jax.tree.unflatten(jax.tree.structure(net), leaves)
+
+
+class _Leaf(NamedTuple):
+    name: str | None  # None for what is not a hyperparameter
+    value: Any
+    owners: tuple[Any, ...]  # from the network down to the object that holds the leaf
+
+
+def _leaves(net: Layer) -> list[_Leaf]:
+    """All leaves of the network, in order."""
+    found = []
+    for path, value in jax.tree_util.tree_flatten_with_path(net)[0]:
+        words: list[str] = []
+        owners: list[Any] = []
+        node: Any = net
+        for key in path:
+            owners.append(node)
+            if isinstance(key, GetAttrKey):
+                words.append(key.name)
+                node = getattr(node, key.name)
+            else:
+                index = key.idx if isinstance(key, SequenceKey) else key.key
+                words.append(str(index))
+                node = node[index]
+        name = ".".join(word for word in words if word not in _SILENT)
+        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, tuple(owners)))
+    return found
+
+
+def _range(parent: Any, name: str) -> Range:
+    if isinstance(parent, Residual) and name == "weight":
+        return Range.UNIT
+    if isinstance(parent, Decay) and name == "strength" and parent.combine is Combine.MIX:
+        return Range.UNIT
+    return Range.POSITIVE if name in _SCALES | _CONSTANTS else Range.REAL

@@ -1,0 +1,227 @@
+"""From a network and its training examples to the kernel blocks that inference needs.
+
+Everything here belongs to one fitted model: the training examples are read once, the heads of a
+sampled network are drawn once, and every later block is computed with them, so that all blocks are
+parts of one positive semi-definite matrix.
+"""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from widelimit.errors import NetworkError, ShapeError
+from widelimit.heads import INFINITE
+from widelimit.inference.gp import KernelKind
+from widelimit.inputs import Data, Inputs, as_inputs
+from widelimit.kernels import Kernels, Plan, Realisation, cross_one, encode_block, precision
+from widelimit.layers.attention import Attention
+from widelimit.layers.base import Layer
+from widelimit.sampling import Sampler, make_sampler, realisations
+from widelimit.state import Outline
+
+_LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive during a solve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How kernels are computed: precision, memory, and heads where they have to be drawn.
+
+    `dtype` is the precision of the `O(N²)` kernel work; the solves are float64 whatever it is.
+    `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
+    `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
+    needs; `rank` bounds the features of the scores; `seed` fixes the heads.
+    """
+
+    dtype: Any = np.float32
+    memory: int = 2**30
+    samples: int | None = None
+    replicates: int | None = None
+    tolerance: float | None = None
+    rank: int | None = None
+    seed: int = 0
+
+    def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
+        """Heads and landmarks for these examples; None for networks that need none."""
+        if not net.sampled():
+            return None
+        return make_sampler(
+            net,
+            inputs,
+            key=jax.random.key(self.seed),
+            samples=self.samples,
+            replicates=self.replicates,
+            tolerance=self.tolerance,
+            rank=self.rank,
+        )
+
+
+def finite_heads(net: Layer) -> tuple[int, ...]:
+    """Numbers of heads of the layers whose scores stay random because they have finitely many."""
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Attention))
+    layers = [node for node in found if isinstance(node, Attention) and node.sampled()]
+    return tuple(int(layer.heads) for layer in layers if layer.heads != INFINITE)
+
+
+def require_layer(net: Any) -> None:
+    """A model is built around a network."""
+    if not isinstance(net, Layer):
+        raise NetworkError(
+            "A model is built around a network.",
+            got=f"{type(net).__name__}",
+            remedy="pass a layer such as Serial(Dense(512), Relu(), Dense(1))",
+        )
+
+
+def require_gaussian(net: Layer) -> None:
+    """Refuse networks whose outputs are not a Gaussian process in the limit."""
+    heads = finite_heads(net)
+    if heads:
+        raise NetworkError(
+            "A Gaussian process is the limit of networks with infinitely many heads: with finitely "
+            "many at 1/√d, attention scores stay random, and so does the kernel.",
+            got=f"attention layers with {', '.join(map(str, heads))} heads",
+            remedy="use heads=INFINITE or scaling=Scaling.LINEAR, or net.law(x)",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkKernels:
+    """The training examples of a model, and kernels of other examples with them."""
+
+    net: Layer
+    _: KW_ONLY
+    inputs: Inputs = field(repr=False)
+    sampler: Sampler | None = field(repr=False)
+    engine: Engine
+
+    @classmethod
+    def make(cls, net: Layer, x: Data, mask: Any = None, *, engine: Engine) -> "NetworkKernels":
+        """Read the training examples and draw heads for them."""
+        inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=engine.dtype)
+        _require_scalar_output(net, inputs.outline)
+        return cls(net, inputs=inputs, sampler=engine.sampler(net, inputs), engine=engine)
+
+    def __len__(self) -> int:
+        return self.inputs.size
+
+    def with_net(self, net: Layer) -> "NetworkKernels":
+        """The same examples and heads under a network with other hyperparameters."""
+        return replace(self, net=net)
+
+    def read(self, x: Data, mask: Any = None) -> Inputs:
+        """Other examples, checked against the training examples."""
+        tokens = self.net.takes_tokens()
+        other = as_inputs(x, mask, tokens=tokens, dtype=self.engine.dtype, name="x")
+        ours, theirs = self.inputs.outline, other.outline
+        alike = ours.channels == theirs.channels and len(ours.positions) == len(theirs.positions)
+        if not alike:
+            raise ShapeError(
+                "Examples have the channels and position axes of the training examples.",
+                got=f"shape {other.x.shape}, where training had {self.inputs.x.shape}",
+                remedy="prepare them exactly as the training examples were",
+            )
+        _require_scalar_output(self.net, theirs)
+        return other
+
+    def train(self, *, ntk: bool) -> Kernels:
+        """Kernels of the training examples with themselves."""
+        return self._kernel(self.inputs, None, ntk)
+
+    def cross(self, other: Inputs, *, ntk: bool) -> Kernels:
+        """Kernels (other, train)."""
+        return self._kernel(other, self.inputs, ntk)
+
+    def corner(self, other: Inputs, *, ntk: bool) -> Kernels:
+        """Kernels (other, other)."""
+        return self._kernel(other, None, ntk)
+
+    def blocks(self, other: Inputs) -> Iterator[tuple[slice, Inputs]]:
+        """Other examples in portions whose (portion, train) blocks stay within the memory."""
+        rows = max(1, self.engine.memory // (_LIVE_BLOCKS * 8 * len(self)))
+        for start in range(0, other.size, rows):
+            part = slice(start, min(start + rows, other.size))
+            yield part, other[part]
+
+    def diagonal(self, other: Inputs, kind: KernelKind) -> Float[np.ndarray, " n"]:
+        """`k(x, x)` of one kernel for every example, in `O(N)`."""
+        ntk = kind is KernelKind.NTK
+        # Θ of kinked activations has square-root singularities here: float32 would lose half its
+        # digits. The heads are drawn in the precision of the other blocks, to be the same heads.
+        dtype = np.float64 if ntk else self.engine.dtype
+        plan = Plan.make(self.net, [other], dtype, self.engine.memory)
+        with precision(self.engine.dtype):
+            drawn = realisations(self.net, self.sampler, self.engine.dtype)
+        result = np.zeros(other.size)
+        with precision(dtype):
+            for start in range(0, other.size, plan.tile):
+                # Copies of the last example fill a short block: one shape, one compilation.
+                index = np.minimum(np.arange(start, start + plan.tile), other.size - 1)
+                part = other[index]
+                x = jnp.asarray(part.x if part.tokens else part.x.astype(dtype))
+                span = slice(start, min(start + plan.tile, other.size))
+                for real in drawn:
+                    own = _own(real, x, part.mask, other.outline, with_ntk=ntk)
+                    result[span] += np.asarray(own)[: span.stop - start] / len(drawn)
+        return result
+
+    def extended(self, other: Inputs) -> "NetworkKernels":
+        """With more training examples and the same heads."""
+        return replace(self, inputs=joined(self.inputs, other))
+
+    def _kernel(self, one: Inputs, two: Inputs | None, ntk: bool) -> Kernels:
+        return self.net.kernel(one, two, sampler=self.sampler, ntk=ntk, progress=False)
+
+
+def chosen(kernels: Kernels, kind: KernelKind) -> Any:
+    """One of the two kernels."""
+    return kernels.nngp if kind is KernelKind.NNGP else kernels.ntk
+
+
+@eqx.filter_jit
+def _own(
+    real: Realisation, x: Array, mask: Array | None, outline: Outline, *, with_ntk: bool
+) -> Float[Array, " n"]:
+    """The kernel of every example of a block with itself."""
+    encoding = encode_block(real, x, mask, outline)
+    nngp, ntk, _ = jax.vmap(lambda e: cross_one(real.net, e, e, outline, with_ntk=with_ntk))(
+        encoding
+    )
+    return nngp if ntk is None else ntk
+
+
+def joined(one: Inputs, two: Inputs) -> Inputs:
+    """Two sets of examples as one; the shorter examples are padded and masked."""
+    longest = tuple(map(max, one.outline.positions, two.outline.positions))
+    sides = [_padded(side, longest) for side in (one, two)]
+    if all(side.mask is None for side in sides):
+        return Inputs(np.concatenate([side.x for side in sides]), None, one.tokens)
+    masks = [np.ones((s.size, *longest), bool) if s.mask is None else s.mask for s in sides]
+    return Inputs(np.concatenate([s.x for s in sides]), np.concatenate(masks), one.tokens)
+
+
+def _padded(inputs: Inputs, positions: tuple[int, ...]) -> Inputs:
+    now = inputs.outline.positions
+    if now == positions:
+        return inputs
+    room = [(0, want - have) for want, have in zip(positions, now, strict=True)]
+    mask = np.ones((inputs.size, *now), bool) if inputs.mask is None else inputs.mask
+    tail = [] if inputs.tokens else [(0, 0)]
+    return Inputs(
+        np.pad(inputs.x, [(0, 0), *room, *tail]), np.pad(mask, [(0, 0), *room]), inputs.tokens
+    )
+
+
+def _require_scalar_output(net: Layer, outline: Outline) -> None:
+    positions = net.outline(outline).positions
+    if positions:
+        raise ShapeError(
+            "A model predicts one set of outputs per example.",
+            got=f"a network whose outputs keep positions of shape {positions}",
+            remedy="end it with MeanPool(), Flatten() or Select(), then Dense",
+        )

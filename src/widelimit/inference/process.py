@@ -1,0 +1,156 @@
+"""Networks as Gaussian processes: `GP(net).fit(x, y).predict(x_test)`."""
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from widelimit.errors import NumericalError
+from widelimit.inference import checks
+from widelimit.inference.checks import Values
+from widelimit.inference.gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
+from widelimit.inference.network_kernels import (
+    Engine,
+    NetworkKernels,
+    chosen,
+    require_gaussian,
+    require_layer,
+)
+from widelimit.inference.solve import Jitter
+from widelimit.inputs import Data, Inputs
+from widelimit.layers.base import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class GP:
+    """An infinitely wide network as the prior of a Gaussian process with zero mean.
+
+    `kind` chooses the kernel (see `KernelKind`); `noise` is the variance of the noise in the
+    targets, one number or one per training example; `jitter` bounds what may be added to the
+    diagonal if the kernel cannot be factorised; `engine` says how kernels are computed.
+    """
+
+    net: Layer
+    _: KW_ONLY
+    kind: KernelKind = KernelKind.NNGP
+    noise: Values = 1e-2
+    jitter: Jitter | None = None
+    engine: Engine = field(default_factory=Engine)
+
+    def __post_init__(self):
+        require_layer(self.net)
+        if not isinstance(self.kind, KernelKind):
+            raise NumericalError(
+                "The kind of kernel is a KernelKind.",
+                got=f"{self.kind!r}",
+                remedy="pass KernelKind.NNGP or KernelKind.NTK",
+            )
+
+    def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedGP":
+        """Condition on targets (N,) or (N, outputs) at examples x, by an exact float64 solve."""
+        require_gaussian(self.net)
+        return self.condition(NetworkKernels.make(self.net, x, mask, engine=self.engine), y)
+
+    def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
+        """The same for examples that were read before."""
+        checks.targets(y, len(data))  # before the expensive part
+        kernel = chosen(data.train(ntk=self.kind is KernelKind.NTK), self.kind)
+        posterior = GPPosterior.condition(kernel, y, noise=self.noise, jitter=self.jitter)
+        return FittedGP(self, data, posterior)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGP:
+    """A Gaussian process that has seen data; made by `GP.fit`.
+
+    `posterior` answers what needs the training set alone; everything here takes examples.
+    """
+
+    gp: GP
+    data: NetworkKernels = field(repr=False)
+    posterior: GPPosterior = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def predict(self, x: Data, mask: Any = None) -> Prediction:
+        """Mean and standard deviation of the function: `mean, std = fitted.predict(x)`.
+
+        The noise is not included; `Prediction.interval(level, noise=...)` adds it. Memory is
+        bounded for any number of examples.
+        """
+        other = self.data.read(x, mask)
+        prior = self.data.diagonal(other, self.gp.kind)
+        parts = [
+            self.posterior.predict(self._cross(part), prior[span])
+            for span, part in self.data.blocks(other)
+        ]
+        return Prediction(
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.variance for part in parts]),
+        )
+
+    def mean(self, x: Data, mask: Any = None) -> Float[np.ndarray, " *points"]:
+        """The mean alone, which is cheaper."""
+        blocks = self.data.blocks(self.data.read(x, mask))
+        return np.concatenate([self.posterior.mean(self._cross(part)) for _, part in blocks])
+
+    def covariance(self, x: Data, mask: Any = None) -> Float[np.ndarray, "m m"]:
+        """Joint covariance of the function at all examples (shared by the outputs)."""
+        return self.posterior.covariance(*self._joint(x, mask))
+
+    def sample(
+        self, x: Data, mask: Any = None, *, count: int = 1, seed: int | np.random.Generator = 0
+    ) -> Float[np.ndarray, " count *points"]:
+        """Functions drawn from the posterior, jointly at all examples."""
+        rng = np.random.default_rng(seed)
+        return self.posterior.sample(*self._joint(x, mask), count=count, rng=rng)
+
+    @property
+    def log_evidence(self) -> float:
+        """`log p(y)` under the prior and the noise."""
+        return self.posterior.log_evidence
+
+    @property
+    def leave_one_out(self) -> LeaveOneOut:
+        """Each training target predicted from the others, in closed form."""
+        return self.posterior.leave_one_out
+
+    @property
+    def jitter(self) -> float:
+        """What had to be added to the diagonal of the kernel, 0.0 if nothing."""
+        return self.posterior.jitter
+
+    def extend(
+        self, x: Data, y: Values, mask: Any = None, *, noise: Values | None = None
+    ) -> "FittedGP":
+        """With more data, without starting over: `O(N²M)` for M new examples.
+
+        `noise` is that of the new targets; by default the model's own, if it is one number.
+        """
+        if noise is None:
+            noise = self.gp.noise
+            if np.size(np.asarray(noise)) > 1:
+                raise NumericalError(
+                    "New targets need a noise variance of their own where each target has one.",
+                    got="a model with one noise variance per example, and none for the new ones",
+                    remedy="pass noise=... to extend",
+                )
+        other = self.data.read(x, mask)
+        posterior = self.posterior.extend(
+            self._cross(other), self._corner(other), y, noise=noise, jitter=self.gp.jitter
+        )
+        return FittedGP(self.gp, self.data.extended(other), posterior)
+
+    def _cross(self, other: Inputs) -> np.ndarray:
+        kind = self.gp.kind
+        return chosen(self.data.cross(other, ntk=kind is KernelKind.NTK), kind)
+
+    def _corner(self, other: Inputs) -> np.ndarray:
+        kind = self.gp.kind
+        return chosen(self.data.corner(other, ntk=kind is KernelKind.NTK), kind)
+
+    def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+        other = self.data.read(x, mask)
+        return self._cross(other), self._corner(other)

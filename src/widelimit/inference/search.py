@@ -1,0 +1,157 @@
+"""Choose a network, a kernel and a noise level by their predictions on a validation set.
+
+Every example is encoded once per network. One kernel call gives both kernels of all training and
+validation examples, and one eigendecomposition of each gives the predictions at every noise level.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import eigh
+
+from widelimit.errors import NumericalError
+from widelimit.inference import checks
+from widelimit.inference.checks import Values
+from widelimit.inference.gp import KernelKind, Prediction
+from widelimit.inference.network_kernels import (
+    Engine,
+    NetworkKernels,
+    chosen,
+    joined,
+    require_gaussian,
+    require_layer,
+)
+from widelimit.inference.process import GP
+from widelimit.inputs import Data
+from widelimit.layers.base import Layer
+from widelimit.progress import Callback, Progress
+
+Score = Callable[[Prediction, np.ndarray, float], float]
+"""A function of (prediction, targets, noise variance); larger is better."""
+
+
+def negative_error(prediction: Prediction, targets: np.ndarray, noise: float) -> float:
+    """Minus the mean squared error."""
+    return -float(np.mean((prediction.mean - targets) ** 2))
+
+
+def log_density(prediction: Prediction, targets: np.ndarray, noise: float) -> float:
+    """The mean log density of the targets, noise included."""
+    variance = (prediction.variance + noise).reshape(-1, *(1,) * (targets.ndim - 1))
+    gap = (prediction.mean - targets) ** 2
+    return -0.5 * float(np.mean(gap / variance + np.log(2.0 * np.pi * variance)))
+
+
+def accuracy(prediction: Prediction, targets: np.ndarray, noise: float) -> float:
+    """How often the largest output is the largest target: for one-hot targets."""
+    return float(np.mean(prediction.mean.argmax(axis=-1) == targets.argmax(axis=-1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One combination, and how well it predicted the validation set."""
+
+    label: Any
+    gp: GP
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """All trials, the best first."""
+
+    trials: tuple[Trial, ...] = field(repr=False)
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the largest score."""
+        return self.trials[0]
+
+
+def search(
+    candidates: Iterable[tuple[Any, Layer]],
+    x: Data,
+    y: Values,
+    x_validation: Data,
+    y_validation: Values,
+    *,
+    mask: Any = None,
+    mask_validation: Any = None,
+    kinds: Sequence[KernelKind] = (KernelKind.NNGP,),
+    noises: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0),
+    score: Score = negative_error,
+    engine: Engine | None = None,
+    progress: bool | Callback | None = None,
+) -> Search:
+    """Try every (label, network) pair with every kernel and every noise variance.
+
+    `leaves.grid` and `leaves.random_choices` make such pairs from one network.
+    """
+    pairs = list(candidates)
+    if not pairs or not kinds or not noises or min(noises) <= 0:
+        raise NumericalError(
+            "A search tries at least one network, one kernel and one positive noise variance.",
+            got=f"{len(pairs)} networks, {len(kinds)} kernels, noises {tuple(noises)}",
+            remedy="pass pairs (label, network), for instance from grid(net, {...})",
+        )
+    engine = engine or Engine()
+    bar = Progress.make(progress, "search")
+    trials = []
+    for label, net in bar.track(pairs) if bar else pairs:
+        require_layer(net)
+        require_gaussian(net)
+        data = NetworkKernels.make(net, x, mask, engine=engine)
+        other = data.read(x_validation, mask_validation)
+        targets, _ = checks.targets(y, len(data))
+        wanted, _ = checks.targets(y_validation, other.size)
+        checks.matrix(wanted, "The validation targets", columns=targets.shape[1])
+        kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in kinds)
+        for kind in kinds:
+            ladder = _Ladder.make(chosen(kernels, kind), targets)
+            for noise in noises:
+                found = ladder.predict(float(noise))
+                value = score(found, wanted, float(noise))
+                gp = GP(net, kind=kind, noise=float(noise), engine=engine)
+                trials.append(Trial(label, gp, float(value)))
+    return Search(tuple(sorted(trials, key=lambda trial: -trial.score)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ladder:
+    """Predictions at every noise level `ρ` from one decomposition `K = U diag(λ) Uᵀ`.
+
+    `m = (K_* U) (λ+ρ)⁻¹ Uᵀy` and `v = k_** − Σ_j (K_* U)_j² / (λ_j+ρ)`.
+    """
+
+    eigenvalues: Float[np.ndarray, " n"]
+    response: Float[np.ndarray, "m n"]
+    rotated: Float[np.ndarray, "n outputs"]
+    prior: Float[np.ndarray, " m"]
+    unit: float
+
+    @classmethod
+    def make(cls, kernel: Values, targets: Float[np.ndarray, "n outputs"]) -> "_Ladder":
+        whole = checks.square(kernel, "The kernel of training and validation examples")
+        rows = len(targets)
+        wide = whole.astype(np.float64)
+        eigenvalues, basis = eigh(wide[:rows, :rows])
+        return cls(
+            np.maximum(eigenvalues, 0.0),
+            wide[rows:, :rows] @ basis,
+            basis.T @ targets,
+            np.diagonal(wide)[rows:],
+            checks.rounding_unit(whole),
+        )
+
+    def predict(self, noise: float) -> Prediction:
+        """Mean (m, outputs) and variance (m,)."""
+        shrunk = self.response / (self.eigenvalues + noise)
+        variance = self.prior - np.einsum("mn,mn->m", shrunk, self.response)
+        largest = float(self.prior.max())
+        return Prediction(
+            shrunk @ self.rotated,
+            checks.variances_from_difference(variance, largest_prior=largest, unit=self.unit),
+        )

@@ -1,0 +1,209 @@
+"""Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t)`."""
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from widelimit.errors import NetworkError, NumericalError
+from widelimit.inference import checks
+from widelimit.inference.checks import Values
+from widelimit.inference.classify import centred_one_hot
+from widelimit.inference.conventions import Optimizer, Reduction
+from widelimit.inference.cross_entropy import (
+    CrossEntropyPath,
+    cross_entropy_path,
+    sample_initial_functions,
+)
+from widelimit.inference.dynamics import Dynamics, TestDynamics, TestKernels, TrainingCurve
+from widelimit.inference.gp import KernelKind, Prediction
+from widelimit.inference.network_kernels import (
+    Engine,
+    NetworkKernels,
+    finite_heads,
+    joined,
+    require_layer,
+)
+from widelimit.inputs import Data
+from widelimit.layers.base import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How an infinitely wide network is trained; all its weights move.
+
+    The loss is `c·½ Σ‖f(x_i) − y_i‖²` with `c` from `reduction` (default: the sum, `c = 1`), plus
+    `c·½ ridge ‖θ − θ₀‖²`; see `conventions` for what time means. `optimizer` is gradient flow
+    (times are real) or full-batch gradient descent (times are whole steps of `learning_rate`).
+    """
+
+    net: Layer
+    _: KW_ONLY
+    learning_rate: float = 1.0
+    optimizer: Optimizer = Optimizer.GRADIENT_FLOW
+    reduction: Reduction = Reduction.SUM
+    ridge: float = 0.0
+    engine: Engine = field(default_factory=Engine)
+
+    def __post_init__(self):
+        require_layer(self.net)
+
+    def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedTraining":
+        """Compute both kernels of the training set and decompose the NTK, once for all times."""
+        data = self._read(x, mask)
+        checks.targets(y, len(data))  # before the expensive part
+        kernels = data.train(ntk=True)
+        dynamics = Dynamics.decompose(
+            kernels.ntk,
+            y,
+            nngp=kernels.nngp,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            reduction=self.reduction,
+            ridge=self.ridge,
+        )
+        return FittedTraining(self, data, dynamics)
+
+    def cross_entropy(
+        self,
+        x: Data,
+        labels: Any,
+        times: Values,
+        x_test: Data | None = None,
+        *,
+        mask: Any = None,
+        mask_test: Any = None,
+        members: int | None = None,
+        seed: int | np.random.Generator = 0,
+    ) -> "CrossEntropyTraining":
+        """Train on class labels under the cross-entropy, by integrating the outputs.
+
+        Without `members` the mean network, which starts at zero, is trained; with them, that many
+        networks drawn at initialisation. Test examples are watched along the way.
+        """
+        if self.ridge:
+            raise NumericalError(
+                "Training under the cross-entropy has no ridge.",
+                got=f"ridge={self.ridge}",
+                remedy="use ridge=0.0 and stop early instead",
+            )
+        data = self._read(x, mask)
+        targets, classes = centred_one_hot(labels)
+        checks.targets(targets, len(data))
+        other = None if x_test is None else data.read(x_test, mask_test)
+        train = data.train(ntk=True)
+        start, start_test = None, None
+        if members is not None:
+            both = data.inputs if other is None else joined(data.inputs, other)
+            drawn = sample_initial_functions(
+                data.corner(both, ntk=False).nngp,
+                outputs=len(classes),
+                count=members,
+                rng=np.random.default_rng(seed),
+            )
+            start, start_test = drawn[:, : len(data)], drawn[:, len(data) :]
+        path = cross_entropy_path(
+            train.ntk,
+            targets + 1.0 / len(classes),
+            times,
+            start=start,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            reduction=self.reduction,
+        )
+        test = None
+        if other is not None:
+            cross = data.cross(other, ntk=True).ntk
+            test = path.logits(cross, start=start_test)
+        return CrossEntropyTraining(path, test, classes)
+
+    def _read(self, x: Data, mask: Any) -> NetworkKernels:
+        heads = finite_heads(self.net)
+        if heads:
+            raise NetworkError(
+                "Closed-form training needs an NTK that stands still: with finitely many heads at "
+                "1/√d the NTK is random at the start and moves during training.",
+                got=f"attention layers with {', '.join(map(str, heads))} heads",
+                remedy="use heads=INFINITE or scaling=Scaling.LINEAR, or train finite networks",
+            )
+        return NetworkKernels.make(self.net, x, mask, engine=self.engine)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTraining:
+    """The ensemble of infinitely wide networks in training, at any time; made by `Training.fit`.
+
+    `dynamics` answers what concerns the training set (`mean`, `predict`, `covariance` at times).
+    Times may be a number or an array, and infinity; results have shape
+    `times.shape + (examples[, outputs])`.
+    """
+
+    training: Training
+    data: NetworkKernels = field(repr=False)
+    dynamics: Dynamics = field(repr=False)
+
+    @property
+    def largest_stable_learning_rate(self) -> float:
+        """`2 / (c (λ_max(Θ) + ridge))`: gradient descent diverges above it."""
+        return self.dynamics.largest_stable_learning_rate
+
+    def on(self, x: Data, mask: Any = None, *, covariance: bool = False) -> TestDynamics:
+        """The dynamics at other examples: kernels are computed here, once for all times.
+
+        With `covariance=True` full covariances can be asked for, not only variances.
+        """
+        other = self.data.read(x, mask)
+        cross = self.data.cross(other, ntk=True)
+        if covariance:
+            prior = self.data.corner(other, ntk=False).nngp
+        else:
+            prior = self.data.diagonal(other, KernelKind.NNGP)
+        return self.dynamics.on(TestKernels(cross.ntk, cross.nngp, prior))
+
+    def predict(self, x: Data, t: Values = np.inf, mask: Any = None) -> Prediction:
+        """Mean and standard deviation over the ensemble at times t: `mean, std = ...`.
+
+        Memory is bounded for any number of examples.
+        """
+        other = self.data.read(x, mask)
+        parts = [self.on(part).predict(t) for _, part in self.data.blocks(other)]
+        axis = np.ndim(np.asarray(t))
+        return Prediction(
+            np.concatenate([part.mean for part in parts], axis=axis),
+            np.concatenate([part.variance for part in parts], axis=axis),
+        )
+
+    def covariance(
+        self, x: Data, t: Values = np.inf, mask: Any = None
+    ) -> Float[np.ndarray, " *shape"]:
+        """Covariance (…, m, m) of one output over the ensemble at times t."""
+        return self.on(x, mask, covariance=True).covariance(t)
+
+    def curve(self, t: Values) -> TrainingCurve:
+        """Expected training loss of a member of the ensemble."""
+        return self.dynamics.curve(t)
+
+    def test_curve(self, x: Data, y: Values, t: Values, mask: Any = None) -> TrainingCurve:
+        """Expected loss at other examples with targets y."""
+        return self.on(x, mask).curve(t, y)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropyTraining:
+    """Networks trained under the cross-entropy; arrays are (…members, times, examples, classes)."""
+
+    path: CrossEntropyPath
+    test: Float[np.ndarray, " *shape"] | None = field(repr=False)
+    """Logits of the test examples."""
+    classes: np.ndarray
+
+    @property
+    def train(self) -> Float[np.ndarray, " *shape"]:
+        """Logits of the training examples."""
+        return self.path.train
+
+    @property
+    def loss(self) -> Float[np.ndarray, " *shape"]:
+        """Training loss (…members, times)."""
+        return self.path.loss

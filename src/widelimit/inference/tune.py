@@ -1,0 +1,303 @@
+"""Fit hyperparameters to data: gradient ascent on the evidence, or on another criterion.
+
+The gradient takes three steps: the criterion's gradient in the kernel matrix, worked out in
+float64 (`objectives`); the vector-Jacobian product of the network's kernel with it; the chain
+rule into coordinates without bounds (`leaves.Range`). Heads of sampled networks are drawn once
+and kept, so the criterion is a smooth function.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from widelimit.errors import MissingExtraError, NetworkError, NumericalError
+from widelimit.inference import checks
+from widelimit.inference.checks import Values
+from widelimit.inference.gp import GPPosterior, KernelKind
+from widelimit.inference.leaves import Hyperparameter, hyperparameters, replaced
+from widelimit.inference.network_kernels import NetworkKernels, chosen, require_gaussian
+from widelimit.inference.objectives import LogEvidence, Objective
+from widelimit.inference.process import GP, FittedGP
+from widelimit.inference.solve import JitterWarning
+from widelimit.inputs import Data, Inputs
+from widelimit.kernels import precision
+from widelimit.layers.base import Layer
+from widelimit.progress import Callback, Progress
+from widelimit.sampling import Sampler
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from optax import GradientTransformation
+
+NOISE = "noise"
+"""The name of the noise among the tuned numbers: a factor on all noise variances."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One ascent: the criterion and the tuned numbers after every step."""
+
+    values: Float[np.ndarray, " steps"]
+    numbers: dict[str, np.ndarray] = field(repr=False)
+    """Name to (steps, …) values; the noise as its mean variance."""
+    stopped: str
+    """Why it ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The result of `tune`: the best model found, fitted, and how it was found."""
+
+    fitted: FittedGP
+    objective: Objective
+    runs: tuple[Run, ...] = field(repr=False)
+
+    @property
+    def gp(self) -> GP:
+        """The model with its tuned network and noise."""
+        return self.fitted.gp
+
+    @property
+    def best(self) -> float:
+        """The largest value of the criterion."""
+        return max(float(run.values.max()) for run in self.runs)
+
+    def plot(self, axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
+        """The criterion of every run over its steps, and the tuned numbers of the best run."""
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as missing:
+                raise MissingExtraError("matplotlib", "plots") from missing
+            figure = pyplot.figure(figsize=(9, 3.6), layout="constrained")
+            axes = (figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2))
+        left, right = axes
+        best = max(self.runs, key=lambda run: run.values.max())
+        for index, run in enumerate(self.runs):
+            color, order = ("tab:blue", 3) if run is best else ("0.7", 2)
+            left.plot(run.values, label=f"run {index + 1}", color=color, zorder=order)
+        left.set(xlabel="step", ylabel=type(self.objective).__name__, title=f"best {self.best:.4g}")
+        for name, path in best.numbers.items():
+            right.plot(path.reshape(len(path), -1), label=name)
+        right.set(xlabel="step", ylabel="value", title="best run")
+        if all((path > 0).all() for path in best.numbers.values()):
+            right.set_yscale("log")
+        right.legend(frameon=False, fontsize="small")
+        return axes
+
+
+def tune(
+    gp: GP,
+    x: Data,
+    y: Values,
+    mask: Any = None,
+    *,
+    objective: Objective | None = None,
+    select: Callable[[Hyperparameter], bool] | None = None,
+    noise: bool = True,
+    optimizer: "GradientTransformation | None" = None,
+    steps: int = 200,
+    restarts: int = 0,
+    spread: float = 0.5,
+    patience: int = 15,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    progress: bool | Callback | None = None,
+) -> Tuned:
+    """The network and noise that make the criterion (default: log evidence) large.
+
+    `select` says which hyperparameters move: by default all scales of the model (standard
+    deviations, rates, residual weights); `lambda h: True` adds the constants of activations. Those
+    that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
+    one factor. `optimizer` is any of optax (default: Adam, rate 0.05). `restarts` further runs
+    start from coordinates perturbed with standard deviation `spread`. A run stops early when
+    `patience` steps have not improved the criterion by `tolerance` per training target.
+    """
+    require_gaussian(gp.net)
+    data = NetworkKernels.make(gp.net, x, mask, engine=gp.engine)
+    columns, vector = checks.targets(y, len(data))
+    free = _free(gp.net, select)
+    noisy = noise and float(np.min(np.asarray(gp.noise))) > 0
+    if not free and not noisy:
+        raise NetworkError(
+            "Tuning needs at least one number that may move.",
+            got="no hyperparameter selected, and no noise",
+            remedy="select some of " + ", ".join(h.name for h in hyperparameters(gp.net)),
+        )
+    targets = columns[:, 0] if vector else columns
+    criterion = Criterion(gp, data, targets, objective or LogEvidence(), free, noisy)
+    rng = np.random.default_rng(seed)
+    least = tolerance * len(data) * columns.shape[1]
+    bar = Progress.make(progress, "tune")
+    plan = list(range(restarts + 1))
+    runs, ends = [], []
+    for index in bar.track(plan) if bar else plan:
+        start = criterion.start()
+        if index:
+            start = start + spread * rng.standard_normal(start.shape)
+        run, end = _ascend(criterion, start, _optimizer(optimizer), steps, patience, least)
+        runs.append(run)
+        ends.append(end)
+    usable = [i for i in plan if len(runs[i].values)]
+    if not usable:
+        raise NumericalError(
+            "Tuning needs a start at which the model can be fitted.",
+            got=runs[0].stopped,
+            remedy="start from more noise or other hyperparameters",
+        )
+    best = max(usable, key=lambda i: runs[i].values.max())
+    model = criterion.model(ends[best])
+    fitted = model.condition(data.with_net(model.net), targets)
+    return Tuned(fitted, criterion.objective, tuple(runs[i] for i in usable))
+
+
+@dataclass(frozen=True, eq=False)
+class Criterion:
+    """An objective as a function of free coordinates u, with its gradient."""
+
+    gp: GP
+    data: NetworkKernels
+    targets: np.ndarray
+    objective: Objective
+    free: tuple[Hyperparameter, ...]
+    noisy: bool
+
+    def start(self) -> Float[np.ndarray, " size"]:
+        """The coordinates of the model as it is."""
+        parts = [h.range.free(h.value).reshape(-1) for h in self.free]
+        return np.concatenate([*parts, np.zeros(int(self.noisy))])
+
+    def numbers(self, u: Float[np.ndarray, " size"]) -> dict[str, np.ndarray]:
+        """The tuned numbers at coordinates u."""
+        values = {h.name: h.range.bounded(part) for h, part in self._parts(u)}
+        if self.noisy:
+            values[NOISE] = np.mean(np.asarray(self.gp.noise)) * np.exp(u[-1])
+        return values
+
+    def model(self, u: Float[np.ndarray, " size"]) -> GP:
+        """The model at coordinates u."""
+        values = [h.range.bounded(part) for h, part in self._parts(u)]
+        net = replaced(self.gp.net, [h.name for h in self.free], values)
+        noise = np.asarray(self.gp.noise) * np.exp(u[-1]) if self.noisy else self.gp.noise
+        return replace(self.gp, net=net, noise=noise)
+
+    def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
+        """The criterion and its gradient in u."""
+        model = self.model(u)
+        data = self.data.with_net(model.net)
+        kernel = chosen(data.train(ntk=model.kind is KernelKind.NTK), model.kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
+            posterior = GPPosterior.condition(
+                kernel, self.targets, noise=model.noise, jitter=model.jitter
+            )
+        cotangent = self.objective.gradient(posterior)
+        slopes = self._pulled(data, cotangent)
+        if self.noisy:
+            slopes.append(np.array([np.diagonal(cotangent) @ posterior.noise]))
+        return self.objective.value(posterior), np.concatenate(slopes)
+
+    def _pulled(self, data: NetworkKernels, cotangent: np.ndarray) -> list[np.ndarray]:
+        """The gradient in the coordinates of every hyperparameter."""
+        if not self.free:
+            return []
+        names = tuple(h.name for h in self.free)
+        values = {h.name: h.value for h in hyperparameters(data.net)}
+        with precision(data.engine.dtype):
+            gradients = _pull(
+                [jnp.asarray(values[name], data.engine.dtype) for name in names],
+                data.net,
+                data.inputs,
+                data.sampler,
+                jnp.asarray(cotangent, data.engine.dtype),
+                names=names,
+                kind=self.gp.kind,
+            )
+        return [
+            (np.asarray(g, np.float64) * h.range.slope(values[h.name])).reshape(-1)
+            for g, h in zip(gradients, self.free, strict=True)
+        ]
+
+    def _parts(self, u: Float[np.ndarray, " size"]) -> list[tuple[Hyperparameter, np.ndarray]]:
+        """The coordinates of every hyperparameter, in its shape."""
+        ends = np.cumsum([h.value.size for h in self.free])
+        pieces = np.split(u, ends)[: len(self.free)]
+        return [(h, p.reshape(h.value.shape)) for h, p in zip(self.free, pieces, strict=True)]
+
+
+@eqx.filter_jit
+def _pull(
+    values: list[Array],
+    net: Layer,
+    inputs: Inputs,
+    sampler: Sampler | None,
+    cotangent: Float[Array, "n n"],
+    *,
+    names: tuple[str, ...],
+    kind: KernelKind,
+) -> list[Array]:
+    """Gradient of `Σ G_ij k(x_i, x_j)` in the named hyperparameters."""
+
+    def kernel(moved: list[Array]) -> Array:
+        moved_net = replaced(net, names, moved)
+        kernels = moved_net.kernel(inputs, sampler=sampler, ntk=kind is KernelKind.NTK)
+        return chosen(kernels, kind)
+
+    return jax.vjp(kernel, values)[1](cotangent)[0]
+
+
+def _free(
+    net: Layer, select: Callable[[Hyperparameter], bool] | None
+) -> tuple[Hyperparameter, ...]:
+    wanted = select or (lambda h: h.scale)
+    return tuple(h for h in hyperparameters(net) if not h.absent and wanted(h))
+
+
+def _optimizer(given: "GradientTransformation | None") -> "GradientTransformation":
+    try:
+        import optax
+    except ImportError as missing:
+        raise MissingExtraError("optax", "fit") from missing
+    return optax.adam(0.05) if given is None else given
+
+
+def _ascend(
+    criterion: Criterion,
+    start: Float[np.ndarray, " size"],
+    optimizer: "GradientTransformation",
+    steps: int,
+    patience: int,
+    least: float,
+) -> tuple[Run, Float[np.ndarray, " size"]]:
+    """Climb from a start; returns the history and the best coordinates."""
+    path, values, stopped = [], [], f"after {steps} steps"
+    u, best, since = start, -np.inf, 0
+    with jax.enable_x64(True):
+        state = optimizer.init(jnp.asarray(u))
+    for _ in range(steps):
+        try:
+            value, slope = criterion(u)
+        except NumericalError as error:
+            stopped = str(error)
+            break
+        path.append(u)
+        values.append(value)
+        since = 0 if value > best + least else since + 1
+        best = max(best, value)
+        if since >= patience:
+            stopped = f"no improvement for {patience} steps"
+            break
+        with jax.enable_x64(True):
+            move, state = optimizer.update(jnp.asarray(-slope), state, jnp.asarray(u))
+            u = u + np.asarray(move)
+    numbers = [criterion.numbers(point) for point in path]
+    table = {name: np.stack([n[name] for n in numbers]) for name in (numbers[0] if numbers else ())}
+    end = path[int(np.argmax(values))] if path else start
+    return Run(np.asarray(values), table, stopped), end
