@@ -90,6 +90,7 @@ SMOOTH = {
         partial(duals.Exp, scale=0.7, rate=0.5),
         lambda x: 0.7 * np.exp(x / 2),
         lambda x: 0.35 * np.exp(x / 2),
+        far=9.0,
     ),
     "gaussian": Case(
         partial(duals.Gaussian, scale=0.7, rate=0.5),
@@ -138,12 +139,14 @@ KINKED = {
 }
 SIGN = {"sign": Case(duals.Sign, np.sign, np.zeros_like)}
 ALL = SMOOTH | KINKED | SIGN
+# One of each formula, where the instances of a class differ in nothing that is tested.
+FORMULAS = [n for n in ALL if n not in {"cos", "monomial", "sigmoid", "silu", "tanh_gelu", "relu"}]
 
 
 @cache
 def normal_rule() -> tuple[np.ndarray, np.ndarray]:
-    """Equally spaced nodes: error below 1e-15 for what is smooth on the scale of a quarter."""
-    z = np.arange(-13, 13.01, 0.125)
+    """Equally spaced nodes: error below 1e-13 for what is smooth on the scale of a third."""
+    z = np.arange(-66, 67) / 6
     w = normal_pdf(z)
     return z, w / w.sum()
 
@@ -304,7 +307,7 @@ def test_relu_keeps_relative_accuracy_where_it_vanishes():
             assert abs(d / exact[1] - 1) < room
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_single_precision_is_close_to_double(name):
     """On the same (float32) inputs, in units of the largest value at these variances."""
     dual = ALL[name].make()
@@ -319,7 +322,7 @@ def test_single_precision_is_close_to_double(name):
         assert np.all(np.abs(s - d) <= (1e-6 + loss) * scale)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_identical_inputs_are_exact_in_single_precision(name):
     dual = ALL[name].make()
     q = np.geomspace(0.01, 4, 50).astype(np.float32)
@@ -340,10 +343,11 @@ def test_mean_and_function(name):
     with jax.enable_x64(True):
         x = np.linspace(-3, 3, 31)
         assert np.abs(np.asarray(dual.fn(jnp.asarray(x))) - case.phi(x)).max() < 1e-13
-        assert np.abs(np.asarray(dual.mean(jnp.asarray(q))) - exact).max() < 10 * case.tolerance
+        mean = eqx.filter_jit(lambda dual, q: dual.mean(q))(dual, jnp.asarray(q))
+        assert np.abs(np.asarray(mean) - exact).max() < 10 * case.tolerance
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_zero_variance_has_the_right_limit(name):
     """A position that is zero gives `φ(0) E[φ(v)]`, and `φ(0)²` with itself."""
     case = ALL[name]
@@ -364,7 +368,7 @@ def total(which: int, dual: duals.Dual, q1, q2, k):
 POINTS = [(0.3, 0.7, 0.2), (1.0, 1.0, -0.5), (2.0, 0.5, 0.0), (1.5, 3.0, 1.9), (1.0, 1.0, 0.0)]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_gradients_equal_finite_differences(name):
     dual, h = ALL[name].make(), 1e-4
     inputs = np.array(POINTS).T
@@ -376,7 +380,7 @@ def test_gradients_equal_finite_differences(name):
             assert np.all(np.abs(gradient[i] - slope) < 1e-5 * (1 + np.abs(slope)))
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if n != "sign"])
+@pytest.mark.parametrize("name", [n for n in FORMULAS if n != "sign"])
 def test_price_theorem(name):
     """The value's gradient in κ is the derivative dual, also at `c = ±1`."""
     dual = ALL[name].make()
@@ -387,7 +391,7 @@ def test_price_theorem(name):
     assert np.abs(gradient - derivative).max() < 1e-12 * np.abs(derivative).max()
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_gradients_where_formulas_are_singular(name):
     """They are finite, and along `q₁ = q₂ = κ = q` those of `E[φ(u)²]` and `E[φ'(u)²]`."""
     dual, h = ALL[name].make(), 1e-4
@@ -454,7 +458,7 @@ def test_parameters_are_leaves_with_gradients(name):
                 assert abs(found - slope) < 1e-6 * (1 + abs(slope))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["relu", "sign", "identity", "gelu", "sin", "hermite", "softplus"])
 def test_prepared_positions_broadcast_over_pairs(name):
     """Leaves keep the axes of q, are reshaped by the caller, and pairs come out alike."""
     dual = ALL[name].make()
@@ -480,7 +484,7 @@ def test_prepared_positions_broadcast_over_pairs(name):
     assert np.allclose(alone, value, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["relu", "tanh", "softplus"])
 def test_at_unit_variance_is_the_same_dual(name):
     dual = ALL[name].make()
     c = np.linspace(-1, 1, 41)
@@ -488,9 +492,8 @@ def test_at_unit_variance_is_the_same_dual(name):
     unit, full = evaluate(dual.at_unit_variance(), ones, ones, c), evaluate(dual, ones, ones, c)
     for u, f in zip(unit, full, strict=True):
         assert np.abs(u - f).max() <= 4e-7 * np.abs(f).max()
-    with jax.enable_x64(True):
-        means = [d.mean(jnp.ones(2)) for d in (dual, dual.at_unit_variance())]
-        assert np.allclose(*means, rtol=1e-6, atol=1e-9)
+    mean = eqx.filter_jit(lambda dual: dual.mean(jnp.ones(2)))
+    assert np.allclose(mean(dual), mean(dual.at_unit_variance()), rtol=2e-6, atol=1e-7)
 
 
 def test_homogeneity_flags():
@@ -514,10 +517,10 @@ def test_series_reports_its_error_and_widens(name):
     assert wider.max_variance == 32.0
     assert wider.error([0.01, 1.0, 32.0]) < beyond / 10
     for phi, found in zip(
-        (ALL[name].phi, ALL[name].slope), evaluate(wider, [16.0], [9.0], [10.8]), strict=True
+        (ALL[name].phi, ALL[name].slope), evaluate(wider, [9.0], [6.25], [6.75]), strict=True
     ):
-        scale = np.sqrt(square(phi, 16.0) * square(phi, 9.0))
-        assert abs(found[0] - expectation(phi, 16.0, 9.0, 0.9)) < 1e-6 * scale
+        scale = np.sqrt(square(phi, 9.0) * square(phi, 6.25))
+        assert abs(found[0] - expectation(phi, 9.0, 6.25, 0.9)) < 1e-6 * scale
 
 
 def capped(x):
@@ -532,10 +535,12 @@ def test_series_of_a_function_with_a_kink_says_so_and_carries_its_tail():
     value, derivative = evaluate(dual, q, q, q)
     assert np.abs(derivative - below).max() < 0.01
     assert np.abs(value - [square(lambda x: np.minimum(x, 1), v) for v in q]).max() < 1e-3
-    # At κ = 0 the derivative is P(u < 1)², whose slope in q is not 0, though φ'' = 0 almost
-    # everywhere.
-    gradient = slopes(dual, q, q, 0 * q)[1][0]
-    exact = below * normal_pdf(1 / np.sqrt(q)) * -0.5 * q**-1.5
+    # E[φ'] = P(u < 1) has a slope in q, though φ'' = 0 almost everywhere.
+    with jax.enable_x64(True):
+        ends = jnp.asarray(q), jnp.ones(2)
+        mean_slope = eqx.filter_jit(lambda q: dual.prepare(q).factors[0])  # E[φ'(u)]
+        gradient = np.asarray(jax.jvp(mean_slope, *[(end,) for end in ends])[1])
+    exact = normal_pdf(1 / np.sqrt(q)) * -0.5 * q**-1.5
     assert np.abs(gradient - exact).max() < 2e-3
 
 
@@ -548,9 +553,10 @@ class Swish(eqx.Module):
 
 def test_series_differentiates_parameters_of_the_activation():
     with jax.enable_x64(True):
-        dual = duals.Series(Swish(jnp.asarray(1.2)))
+        dual = duals.Series(Swish(jnp.asarray(1.2)), max_variance=3.0)
         inputs = [jnp.asarray(np.array(column)) for column in zip(*POINTS, strict=True)]
 
+        @jax.jit
         def at(rate):
             return total(0, eqx.tree_at(lambda d: d.function.rate, dual, rate), *inputs)
 

@@ -24,6 +24,7 @@ _REACH = 14.0  # h_j(z) times the normal density is below 1e-21 from here on
 _FINEST = 1 / 20
 _SPACINGS = (0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.0625, _FINEST)
 _MOST_ORDERS = 400
+_MOST_ORDERS_WITH_JUMPS = 100
 _REACHED_WITH_JUMPS = 1e-4  # a jump of φ' leaves more than this beyond all orders
 _DECADES = np.concatenate([[0.0], np.geomspace(1e-4, 8, 80)])  # −log c where errors are looked at
 
@@ -236,6 +237,7 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
     e = (e if by_slope else e_by_value) / scale
     if not by_slope:
         tolerance = max(tolerance, _REACHED_WITH_JUMPS)
+        e = e[:, :_MOST_ORDERS_WITH_JUMPS]
     strongest = (e**2).max(axis=0)
     count = int(np.sum(np.cumsum(strongest[::-1])[::-1] > tolerance / 4))
     powers, columns = [], []
