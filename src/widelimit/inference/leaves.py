@@ -21,19 +21,8 @@ from widelimit.layers.branches import Residual
 from widelimit.layers.positional import Combine, Decay
 
 _SILENT = {"layers", "branches", "weights"}
-_POSITIVE = {
-    "w_std",
-    "b_std",
-    "std",
-    "qk_std",
-    "ov_std",
-    "rate",
-    "strength",
-    "slope",
-    "eps",
-    "base",
-}
-# Constants of a formula rather than scales of a model: tuned only when asked for by name.
+_SCALES = {"w_std", "b_std", "std", "qk_std", "ov_std", "rate", "strength", "slope"}
+# Constants of a formula rather than scales of a model: tuned only when asked for.
 _CONSTANTS = {"eps", "base"}
 
 
