@@ -37,6 +37,15 @@ from .layers.activations import (
 )
 from .layers.attention import Attention
 from .layers.base import Layer
+from .layers.blocks import (
+    Mlp,
+    Norm,
+    Pooling,
+    TextEncoder,
+    TransformerBlock,
+    TransformerEncoder,
+    VisionTransformer,
+)
 from .layers.branches import Concat, Product, Residual, Sum
 from .layers.compose import Parallel, Repeat, Serial
 from .layers.conv import Conv
@@ -56,6 +65,8 @@ from .layers.scores import (
 )
 from .layers.windows import Padding
 from .sampling import ResidualWarning, Sampler
+from .signal import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
+from .widths import with_heads, with_width
 
 __version__ = "0.1.0"
 
@@ -95,15 +106,19 @@ __all__ = [
     "Local",
     "MeanPool",
     "MissingExtraError",
+    "Mlp",
     "Monomial",
     "NetworkError",
+    "Norm",
     "NumericalError",
     "Padding",
     "Parallel",
     "Parameterization",
     "Polynomial",
+    "Pooling",
     "Product",
     "Profile",
+    "Quantity",
     "Relu",
     "Repeat",
     "Residual",
@@ -116,6 +131,7 @@ __all__ = [
     "ShapeError",
     "Sigmoid",
     "Sign",
+    "SignalProfile",
     "Silu",
     "Sin",
     "Softmax",
@@ -123,5 +139,14 @@ __all__ = [
     "Sum",
     "SumPool",
     "Tanh",
+    "TextEncoder",
+    "TransformerBlock",
+    "TransformerEncoder",
+    "VisionTransformer",
     "WidelimitError",
+    "phase_diagram",
+    "plot_phase_diagram",
+    "signal",
+    "with_heads",
+    "with_width",
 ]

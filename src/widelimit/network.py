@@ -147,6 +147,11 @@ def kernel(
         return _assembled(walk, columns is None, shape, out)
 
 
+def sampler(net: Layer, x: Any, mask: Any = None, **options: Any) -> Sampler:
+    """Fit a sampler to (training) data; see `Layer.sampler`."""
+    return make_sampler(net, read_inputs(net, x, mask), **options)
+
+
 def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
     """Two batches that can meet: equal channels, equally many position axes, one dtype."""
     facts = [[(o.channels, len(o.positions)) for o in side.outlines] for side in (rows, columns)]

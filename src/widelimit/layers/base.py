@@ -69,6 +69,10 @@ class Layer(eqx.Module):
         integer token ids (N, positions…) for networks that start with `Embedding`. The result has
         axes (N1, N2, positions…, positions'…); pooled or flattened networks give (N1, N2).
 
+        Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
+        `samples` heads per layer, a `tolerance` on the relative standard error, or a `sampler` that
+        several calls share; the result then carries standard errors.
+
         Options: `mask1`, `mask2` (boolean, True at real positions); `ntk=False` for the NNGP kernel
         alone; `dtype` (by default that of the inputs); `memory`, the bytes used beyond inputs and
         result (1 GiB); `progress` (None: a bar on a terminal; a bool, or a function of done and
@@ -76,6 +80,21 @@ class Layer(eqx.Module):
         with (rows, columns, nngp, ntk) of every tile instead of keeping them.
         """
         return _network().kernel(self, x1, x2, **options)
+
+    def sampler(self, x: Any, mask: Any = None, **options: Any) -> Any:
+        """Heads and landmarks drawn once for all kernels that belong together.
+
+        Pass it to every call, `kernel(…, sampler=sampler)`. Options: `key`, `samples` (heads per
+        layer and copy), `replicates` (independent copies, for standard errors), `tolerance` (draw
+        until errors are below it), `rank` and `residual` of the features of deep layers.
+        """
+        return _network().sampler(self, x, mask, **options)
+
+    def signal(self, x: Any, mask: Any = None, **options: Any) -> Any:
+        """Variance, correlations, tangent kernel and rank by depth; see `widelimit.signal`."""
+        from ..signal import signal
+
+        return signal(self, x, mask, **options)
 
     # What is known before any number is.
     def takes_tokens(self) -> bool:
