@@ -20,6 +20,7 @@ from .kernels import (
     precision,
     tiles,
 )
+from .laws.refusals import refuse_factorised_ntk
 from .layers.base import Layer, Params
 from .progress import Callback, Progress
 from .sampling import Sampler, make_sampler, realisations
@@ -125,6 +126,8 @@ def kernel(
         raise ShapeError(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or only mask1"
         )
+    if ntk:
+        refuse_factorised_ntk(net)
     if net.sampled() and sampler is None:
         # The columns are where training data stands in kernel(test, train).
         sampler = make_sampler(

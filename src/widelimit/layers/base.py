@@ -81,6 +81,17 @@ class Layer(eqx.Module):
         """
         return _network().kernel(self, x1, x2, **options)
 
+    def law(self, x: Any, mask: Any = None, **options: Any) -> Any:
+        """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
+
+        Options: `key`, `draws` of the scores, `points` (`laws.Points`), `samples` heads for layers
+        with infinitely many. The result draws kernels and outputs, and gives densities, moments and
+        quantiles of any coordinate with standard errors; see `laws.Law`.
+        """
+        from ..laws.law import law
+
+        return law(self, x, mask, **options)
+
     def sampler(self, x: Any, mask: Any = None, **options: Any) -> Any:
         """Heads and landmarks drawn once for all kernels that belong together.
 
@@ -91,8 +102,8 @@ class Layer(eqx.Module):
         return _network().sampler(self, x, mask, **options)
 
     def signal(self, x: Any, mask: Any = None, **options: Any) -> Any:
-        """Variance, correlations, tangent kernel and rank by depth; see `widelimit.signal`."""
-        from ..signal import signal
+        """Variance, correlations, tangent kernel and rank by depth; see `propagation`."""
+        from ..propagation import signal
 
         return signal(self, x, mask, **options)
 

@@ -1,0 +1,190 @@
+"""Random kernels: a network's covariance given all its scores, as a function of normal numbers.
+
+The scores of a layer are `G(x) = Φ_x W Φ_xᵀ` with one i.i.d. normal matrix W per head (see
+`widelimit.heads`). The W's of all layers are the *latent* of a network: a vector of independent
+standard normals from which the kernel `K_p` of all pairs of inputs follows, layer after layer. What
+is random about a finite-head network is this vector; laws average over it, and Bayesian inference
+moves it.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from widelimit.errors import NetworkError
+from widelimit.heads import Scheme
+from widelimit.inputs import Inputs
+from widelimit.kernels import Encoding, start
+from widelimit.laws.variants import is_random, random_layers
+from widelimit.layers.base import Layer
+from widelimit.state import Example, Need, Outline, Pair
+
+# Numbers alive while one block of draws is computed.
+_BLOCK = 1 << 22
+
+
+class Given(Layer):
+    """A layer with random scores whose W's are given instead of drawn."""
+
+    inner: Any
+    weights: Float[Array, "head wave query key"]
+
+    def outline(self, before: Outline) -> Outline:
+        return self.inner.outline(before)
+
+    def need(self, out: Need) -> Need:
+        return self.inner.need(out)
+
+    def encode_need(self, out: Need) -> Need:
+        return self.inner.encode_need(out)
+
+    def takes_tokens(self) -> bool:
+        return self.inner.takes_tokens()
+
+    def sampled(self) -> bool:
+        return True
+
+    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> Layer:
+        layer = self.inner.drawn(crowd, key, scheme)
+        return eqx.tree_at(lambda node: node.field.weights, layer, self.weights)
+
+
+def crowd_of(
+    net: Layer, inputs: Inputs, *, with_ntk: bool = False, keep_features: bool | None = None
+) -> Example:
+    """All inputs before the first layer, with the kernels of all their pairs."""
+    x = jnp.asarray(inputs.x) if inputs.tokens else jnp.asarray(inputs.x, jnp.float64)
+    mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
+    outline = inputs.outline
+    anchors = Encoding(x, mask, None)
+    need = net.encode_need(Need.DIAGONAL)
+    crowd = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
+    if keep_features is None:
+        # Feature rows are exact but long when the channels outnumber the positions.
+        keep_features = outline.channels <= inputs.size * math.prod(outline.positions)
+    features = crowd.features if keep_features else None
+    marks = crowd.landmarks
+    assert marks is not None
+    if with_ntk:
+        marks = Pair(marks.nngp, jnp.zeros_like(marks.nngp), marks.rank, marks.full)
+    return Example(crowd.nngp, crowd.mean, crowd.mask, features, marks, crowd.full, crowd.outline)
+
+
+def scheme_of(inputs: Inputs, samples: int) -> Scheme:
+    """Every position of every input is a landmark, so that features are exact up to rounding."""
+    return Scheme(samples, inputs.size * math.prod(inputs.outline.positions), 0.0)
+
+
+def walk(net: Layer, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> tuple[Layer, Example]:
+    """Draw all scores, and the crowd at the end: `landmarks` are the kernels given the scores."""
+    drawn, _, end = net.draw(crowd, Need.DIAGONAL, key, scheme)
+    return drawn, end
+
+
+class Latent(eqx.Module):
+    """A network on fixed inputs, as a function from standard normals to the kernel of all pairs."""
+
+    net: Layer
+    inputs: Any  # an `Inputs`
+    scheme: Scheme
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, net: Layer, inputs: Inputs, *, samples: int) -> "Latent":
+        """Find out which normals the network needs; enter double precision before."""
+        scheme, key = scheme_of(inputs, samples), jax.random.key(0)
+
+        def fields() -> list[Array]:
+            drawn, _ = walk(net, crowd_of(net, inputs), key, scheme)
+            return [layer.field.weights for layer in random_layers(drawn)]
+
+        shapes = tuple(tuple(field.shape) for field in jax.eval_shape(fields))
+        return cls(net, inputs, scheme, shapes)
+
+    @property
+    def size(self) -> int:
+        """How many normals there are."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def output(self) -> Outline:
+        """Shape of one example's output."""
+        return self.net.outline(self.inputs.outline)
+
+    def kernel(self, normals: Float[Array, " latent"]) -> Float[Array, "n n"]:
+        """`K_p` between all coordinates: examples times positions, flattened."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = jnp.split(normals, ends[:-1]) if self.shapes else []
+        pending = iter([p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)])
+
+        def place(node: Any) -> Any:
+            return Given(node, next(pending)) if is_random(node) else node
+
+        net = jax.tree.map(place, self.net, is_leaf=is_random)
+        _, end = walk(net, crowd_of(net, self.inputs), jax.random.key(0), self.scheme)
+        assert end.landmarks is not None
+        return flattened(end.landmarks.forced().nngp)
+
+    def real(self) -> np.ndarray:
+        """Which output positions are real, (N, positions…)."""
+        if self.inputs.mask is None:
+            return np.ones((self.inputs.size, *self.output.positions), bool)
+        return np.asarray(_end_mask(self))
+
+
+@eqx.filter_jit
+def _end_mask(latent: Latent) -> Array:
+    crowd = crowd_of(latent.net, latent.inputs)
+    mask = walk(latent.net, crowd, jax.random.key(0), latent.scheme)[1].mask
+    return jnp.ones((latent.inputs.size, *latent.output.positions), bool) if mask is None else mask
+
+
+def flattened(kernels: Float[Array, "..."]) -> Float[Array, "n n"]:
+    """(N, N, positions…, positions'…) to a matrix over coordinates."""
+    count, rank = kernels.shape[0], (kernels.ndim - 2) // 2
+    size = math.prod(kernels.shape[2 : 2 + rank])
+    blocks = kernels.reshape(count, count, size, size)
+    return jnp.swapaxes(blocks, 1, 2).reshape(count * size, count * size)
+
+
+@eqx.filter_jit
+def kernels_of(latent: Latent, normals: Float[Array, "draws latent"]) -> Float[Array, "draws n n"]:
+    """The kernels of a block of latents."""
+    return jax.vmap(latent.kernel)(normals)
+
+
+def block_size(latent: Latent) -> int:
+    """Draws whose temporary arrays stay within bounds; a power of two, so that blocks match."""
+    positions = latent.inputs.size * math.prod(latent.inputs.outline.positions)
+    heads = max((shape[0] for shape in latent.shapes), default=1)
+    per_draw = latent.size + 8 * positions**2 + heads * positions**2
+    return 1 << max(0, int(math.log2(max(1, _BLOCK // per_draw))))
+
+
+def kernel_blocks(
+    latent: Latent, normals: Iterator[np.ndarray], *, size: int
+) -> Iterator[Float[np.ndarray, "draws n n"]]:
+    """Kernels block by block; a short block is filled up, so that one compilation serves all."""
+    for block in normals:
+        short = size - len(block)
+        filled = np.concatenate([block, np.zeros((short, block.shape[1]))]) if short else block
+        yield np.asarray(kernels_of(latent, jnp.asarray(filled)))[: len(block)]
+
+
+def require_gaussian_output(net: Layer, outline: Outline) -> Outline:
+    """Given the scores, outputs are Gaussian only after fresh weights."""
+    after = net.outline(outline)
+    if not after.gaussian:
+        raise NetworkError(
+            "The law of outputs is Gaussian given the scores when the network ends in fresh "
+            "weights (Dense, Conv, Attention; pooling may follow).",
+            got="a network whose last layers are an activation, a product or a concatenation",
+            remedy="end the network in Dense(1)",
+        )
+    return after

@@ -1,0 +1,86 @@
+"""Where the latent normals come from: independent draws, or scrambled Sobol points."""
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from widelimit.errors import WidelimitError
+
+# Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
+_MOST_DIMENSIONS = 256
+# Independent scramblings, whose spread gives the error.
+_SCRAMBLES = 16
+
+
+class Points(enum.Enum):
+    """How a law's integrals over scores are done."""
+
+    AUTO = "auto"
+    """Sobol points where the latent is small enough, independent draws otherwise."""
+
+    SOBOL = "sobol"
+    """Scrambled Sobol points: errors fall almost as 1/draws while the latent is small."""
+
+    RANDOM = "random"
+    """Independent draws: errors fall as 1/√draws whatever the size."""
+
+
+class Plan(NamedTuple):
+    """Which points, how many, and how many independent groups they form."""
+
+    points: Points
+    draws: int
+    groups: int
+
+
+def plan(points: Points, draws: int, dimensions: int) -> Plan:
+    """Resolve AUTO; Sobol counts are rounded up to 16 scramblings of a power of two."""
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < _SCRAMBLES:
+        raise WidelimitError(
+            f"A law is an average over at least {_SCRAMBLES} draws of the scores.",
+            got=f"draws={draws!r}",
+            remedy="give an integer; 4096 is the default",
+        )
+    points = Points(points)
+    if points is Points.AUTO:
+        points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM
+    if points is Points.RANDOM:
+        return Plan(points, int(draws), int(draws))
+    if not 0 < dimensions <= qmc.Sobol.MAXDIM:
+        raise WidelimitError(
+            f"Sobol points exist for 1 to {qmc.Sobol.MAXDIM} dimensions.",
+            got=f"{dimensions} normals behind the scores",
+            remedy="use points=Points.RANDOM",
+        )
+    each = 1 << (-(-int(draws) // _SCRAMBLES) - 1).bit_length()
+    return Plan(points, _SCRAMBLES * each, _SCRAMBLES)
+
+
+def generator(key: Key[Array, ""]) -> np.random.Generator:
+    """A NumPy generator that depends on a JAX key alone."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+
+def normal_blocks(
+    plan: Plan, dimensions: int, key: Key[Array, ""], *, size: int
+) -> Iterator[Float[np.ndarray, "block latent"]]:
+    """The normals in blocks of at most `size`, group after group."""
+    rng = generator(key)
+    if plan.points is Points.RANDOM:
+        for begin in range(0, plan.draws, size):
+            yield rng.standard_normal((min(size, plan.draws - begin), dimensions))
+        return
+    each = plan.draws // plan.groups
+    for stream in rng.spawn(plan.groups):
+        sobol = qmc.Sobol(dimensions, scramble=True, rng=stream)
+        uniform = sobol.random_base2(each.bit_length() - 1)
+        # A scrambled point can fall on 0 in floating point, where the normal would be infinite.
+        normals = ndtri(np.clip(uniform, 0.5**54, 1 - 0.5**53))
+        for begin in range(0, each, size):
+            yield normals[begin : begin + size]
