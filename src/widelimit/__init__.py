@@ -64,8 +64,8 @@ from .layers.scores import (
     Softmax,
 )
 from .layers.windows import Padding
+from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .sampling import ResidualWarning, Sampler
-from .signal import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .widths import with_heads, with_width
 
 __version__ = "0.1.0"

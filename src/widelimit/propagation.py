@@ -151,8 +151,10 @@ def plot_phase_diagram(
     figure, axis = plt.subplots(figsize=(5, 4))
     mesh = axis.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
     figure.colorbar(mesh, label=quantity.value)
-    axis.set_xlabel(names[1])
-    axis.set_ylabel(names[0])
+    axis.set(xlabel=names[1], ylabel=names[0])
+    for values, scale in ((second, axis.set_xscale), (first, axis.set_yscale)):
+        if min(values) > 0 and max(values) / min(values) > 20:
+            scale("log")
     figure.tight_layout()
     if path is not None:
         figure.savefig(path, dpi=150)

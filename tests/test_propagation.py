@@ -1,0 +1,96 @@
+"""Signal propagation: profiles agree with the kernels of truncated networks, and with theory."""
+
+import jax
+import numpy as np
+import pytest
+
+import widelimit as wl
+from widelimit import Quantity
+
+
+@pytest.fixture(scope="module")
+def x():
+    return np.random.default_rng(0).normal(size=(3, 5, 4))
+
+
+def test_profile_reads_the_kernel_of_every_prefix(x):
+    layers = (
+        wl.Dense(8, w_std=1.2, b_std=0.3),
+        wl.Relu(),
+        wl.Attention(8, scaling=wl.Scaling.LINEAR),
+        wl.LayerNorm(),
+    )
+    profile = wl.Serial(*layers).signal(x)
+    assert profile.labels == ("input", "Dense", "Activation", "Attention", "LayerNorm")
+    for depth in range(1, len(layers) + 1):
+        k = wl.Serial(*layers[:depth]).kernel(x)
+        own = np.einsum("iiab->iab", k.nngp)
+        variance = np.einsum("iaa->ia", own)
+        root = np.sqrt(variance)
+        correlation = own / root[:, :, None] / root[:, None, :]
+        apart = ~np.eye(5, dtype=bool)
+        across = np.einsum("ijaa->ija", k.nngp) / root[:, None] / root[None]
+        expected = {
+            Quantity.VARIANCE: variance.mean(),
+            Quantity.POSITIONS: correlation[:, apart].mean(),
+            Quantity.INPUTS: across[~np.eye(3, dtype=bool)].mean(),
+            Quantity.TANGENT: np.einsum("iiaa->ia", k.ntk).mean(),
+            Quantity.RANK: np.mean(variance.sum(1) ** 2 / (own**2).sum((1, 2)) / 5),
+        }
+        for quantity, value in expected.items():
+            np.testing.assert_allclose(profile[quantity][depth], value, rtol=1e-9)
+
+
+def test_masked_positions_do_not_count(x):
+    net = wl.Serial(wl.Dense(8, b_std=0.5), wl.Relu(), wl.Attention(8, scaling=wl.Scaling.LINEAR))
+    mask = np.broadcast_to(np.arange(5) < 3, (3, 5))
+    padded = net.signal(np.where(mask[..., None], x, np.nan), mask)
+    np.testing.assert_allclose(padded.values, net.signal(x[:, :3]).values, rtol=1e-9)
+
+
+def test_attention_without_residual_collapses_positions(x):
+    attention = wl.Attention(4, scaling=wl.Scaling.LINEAR)
+    collapsed = wl.Repeat(attention, 12).signal(x)[Quantity.POSITIONS]
+    kept = wl.Repeat(wl.Residual(attention, 0.9), 12).signal(x)[Quantity.POSITIONS]
+    assert collapsed[-1] > 0.999
+    assert kept[-1] < 0.9
+
+
+def test_relu_correlations_follow_the_critical_line(x):
+    """At w_std² = 2 ReLU keeps the variance, and correlations rise towards 1."""
+    net = wl.Repeat(wl.Serial(wl.Dense(8, w_std=2**0.5), wl.Relu()), 10)
+    profile = wl.Serial(net, wl.Dense(8, w_std=2**0.5)).signal(x)
+    dense = [i for i, label in enumerate(profile.labels) if label == "Dense"]
+    variance = profile[Quantity.VARIANCE][dense]
+    np.testing.assert_allclose(variance, variance[0], rtol=1e-9)
+    assert (np.diff(profile[Quantity.INPUTS][dense]) > 0).all()
+
+
+def test_sampled_profiles_carry_errors(x):
+    net = wl.Serial(wl.Dense(8), wl.Attention(8))
+    profile = net.signal(x, samples=64, replicates=6, key=jax.random.key(1))
+    long = net.signal(x, samples=2048, replicates=6, key=jax.random.key(2))
+    error = np.hypot(profile.errors, long.errors)[-1]
+    gap = np.abs(profile.values - long.values)[-1]
+    assert (error[:4] > 0).all()
+    assert (gap[:4] < 5 * error[:4]).all()
+
+
+def test_phase_diagram_and_pictures(x, tmp_path):
+    def make(weight, qk_std):
+        attention = wl.Attention(4, scaling=wl.Scaling.LINEAR, qk_std=qk_std)
+        return wl.Repeat(wl.Residual(attention, weight), 4)
+
+    weights, scales = [0.1, 0.9], [0.5, 4.0]
+    grid = wl.phase_diagram(make, weights, scales, x)
+    assert grid.shape == (2, 2)
+    assert (grid[0] > grid[1]).all()
+    wl.plot_phase_diagram(grid, weights, scales, tmp_path / "phase.png", names=("α", "qk"))
+    make(0.5, 1.0).signal(x).plot(tmp_path / "signal.png")
+    assert (tmp_path / "phase.png").stat().st_size > 5000
+    assert (tmp_path / "signal.png").stat().st_size > 5000
+
+
+def test_too_many_examples_are_refused():
+    with pytest.raises(wl.ShapeError, match="up to 32 examples"):
+        wl.Serial(wl.Dense(4)).signal(np.ones((40, 3, 2)))
