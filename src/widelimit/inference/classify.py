@@ -50,7 +50,7 @@ def centred_one_hot(
     if len(classes) < 2:
         raise NumericalError(
             "Classification needs at least two classes.",
-            got=f"only the class {classes[0]!r}",
+            got=f"one class, {classes[0]!r}",
             remedy="pass training labels of every class",
         )
     return np.eye(len(classes))[index] - 1.0 / len(classes), classes

@@ -16,6 +16,7 @@ from scipy.special import expit, logit
 
 from widelimit.duals import Dual
 from widelimit.errors import NetworkError
+from widelimit.inference.checks import Values
 from widelimit.layers.base import Layer
 from widelimit.layers.branches import Residual
 from widelimit.layers.positional import Combine, Decay
@@ -38,17 +39,17 @@ class Range(enum.Enum):
     REAL = "any number"
     """`value = u`."""
 
-    def free(self, value: np.ndarray) -> np.ndarray:
+    def free(self, value: Values) -> np.ndarray:
         """The coordinate u of a value."""
         if self is Range.POSITIVE:
-            return np.log(value)
-        return logit(value) if self is Range.UNIT else np.asarray(value)
+            return np.log(np.asarray(value))
+        return logit(np.asarray(value)) if self is Range.UNIT else np.asarray(value)
 
-    def bounded(self, free: np.ndarray) -> np.ndarray:
+    def bounded(self, free: Values) -> np.ndarray:
         """The value at a coordinate u."""
         if self is Range.POSITIVE:
-            return np.exp(free)
-        return expit(free) if self is Range.UNIT else np.asarray(free)
+            return np.exp(np.asarray(free))
+        return expit(np.asarray(free)) if self is Range.UNIT else np.asarray(free)
 
     def slope(self, value: np.ndarray) -> np.ndarray:
         """`∂value/∂u`, at a value."""
