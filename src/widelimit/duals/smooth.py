@@ -129,7 +129,7 @@ class Sine(Dual):
     """`φ(x) = a·sin(b·x + c)`.
 
     With `e± = exp(−b²(q₁ + q₂ ∓ 2κ)/2)`: value `a²(e₊ − e₋ cos 2c)/2`, derivative
-    `a²b²(e₊ + e₋ cos 2c)/2`.
+    `a²b²(e₊ + e₋ cos 2c)/2`; computed as `(e₊ − e₋)/2 + e₋ sin² c` and the same with cos².
     """
 
     kinked: ClassVar[bool] = False
@@ -152,25 +152,30 @@ class Sine(Dual):
         return cast(self.rate, q) ** 2 * q / 2
 
     def __call__(self, left: Array, right: Array, k, *, need_derivative: bool = True):
-        """Half the difference and half the sum of two exponentials."""
+        """Half the difference of the exponentials, and a share of the second."""
         a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.phase, k)
-        t = b**2 * k
-        forward = t >= 0
-        size = jnp.where(forward, t, -t)
-        # The larger of e₊ and e₋, and the smaller minus the larger, without cancellation.
-        large = jnp.exp(size - left - right)
-        difference = large * jnp.expm1(-2 * size)
-        minus = jnp.where(forward, large + difference, large)
-        # e₊ − e₋ cos 2c = (e₊ − e₋) + 2 e₋ sin² c
-        half = jnp.where(forward, -difference, difference) / 2
+        half, minus = _exponentials(left + right, b**2 * k)
         value = a**2 * (half + minus * jnp.sin(c) ** 2)
         if not need_derivative:
             return value, None
+        half, minus = _exponentials(left + right, b**2 * apart(k))
         return value, (a * b) ** 2 * (half + minus * jnp.cos(c) ** 2)
 
     def mean(self, q):
         """`a·sin(c)·exp(−b²q/2)`."""
         return cast(self.scale, q) * jnp.sin(cast(self.phase, q)) * jnp.exp(-self.prepare(q))
+
+
+def _exponentials(decay: Float[Array, "*s"], t: Float[Array, "*s"]):
+    """`(e₊ − e₋)/2` and `e₋` for `e± = exp(±t − decay)`, without cancellation or overflow."""
+    forward = t >= 0
+    size = jnp.where(forward, t, -t)
+    large = jnp.exp(size - decay)
+    difference = large * jnp.expm1(-2 * size)
+    return (
+        jnp.where(forward, -difference, difference) / 2,
+        jnp.where(forward, large + difference, large),
+    )
 
 
 def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
