@@ -64,7 +64,7 @@ def monte_carlo_kernel(
     bar = Progress.make(progress, "draws")
     moments = Moments()
     with precision(dtype):
-        chunk = _chunk_size(net, rows, columns, memory, with_ntk=ntk)
+        chunk = min(_chunk_size(net, rows, columns, memory, with_ntk=ntk), draws)
         starts = range(0, draws, max(chunk, 1))
         for start in bar.track(starts) if bar else starts:
             if chunk == 0:
