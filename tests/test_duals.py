@@ -500,7 +500,7 @@ def test_duals_can_be_mapped():
     """Over a batch of pairs, as engines do."""
     q, c = jnp.full((3, 4), 0.8), jnp.linspace(-0.7, 0.7, 12).reshape(3, 4)
     for dual in (duals.relu(), duals.Gelu(), duals.Sine(), duals.Erf()):
-        each = jax.vmap(lambda q, c, dual=dual: dual(dual.prepare(q), dual.prepare(q), c))(q, c)
+        each = jax.vmap(partial(_both, dual))(q, q, c)
         for mapped, whole in zip(each, _both(dual, q, q, c), strict=True):
             assert np.allclose(mapped, whole, rtol=1e-6, atol=1e-7)
 
@@ -539,7 +539,10 @@ def capped(x):
 def test_series_of_a_function_with_a_kink_says_so_and_carries_its_tail():
     dual = duals.Series(capped)
     q = np.array([0.5, 2.0])
+    assert dual.kinked
+    assert not duals.tanh().kinked
     assert 1e-4 < dual.error(q) < 0.03
+    assert np.isfinite(dual.error([0.0, 1.0]))
     below = normal_cdf(1 / np.sqrt(q))  # E[φ'²] = P(u < 1)
     value, derivative = evaluate(dual, q, q, q)
     assert np.abs(derivative - below).max() < 0.01

@@ -26,7 +26,7 @@ _SPACINGS = (0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.0625, _FINEST)
 _MOST_ORDERS = 400
 _MOST_ORDERS_WITH_JUMPS = 100
 _REACHED_WITH_JUMPS = 1e-4  # a jump of φ' leaves more than this beyond all orders
-_DECADES = np.concatenate([[0.0], np.geomspace(1e-4, 8, 80)])  # −log c where errors are looked at
+_DECADES = np.concatenate([[0.0], np.geomspace(1e-4, 8, 48)])  # −log c where errors are looked at
 
 Samples = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """`x ↦ (φ(x), φ'(x))`."""
@@ -275,24 +275,23 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
 
 
 def _coarsen(finest: Plan, samples: Samples, variances: np.ndarray, tolerance: float) -> Plan:
-    """The same plan with the widest spacing and reach of nodes that give the same coefficients."""
+    """The same plan with the widest spacing and least reach of nodes for the same coefficients."""
     _, mean, factors = finest.coefficients(samples, variances)
-    sizes = (1 + np.abs(mean))[:, None], np.linalg.norm(factors, axis=1)[:, None] + 1e-300
-
-    def gap(plan: Plan) -> float:
-        _, mean_here, factors_here = plan.coefficients(samples, variances)
-        errors = np.abs(mean_here - mean)[:, None], np.abs(factors_here - factors)
-        return max(float((e / size).max()) for e, size in zip(errors, sizes, strict=True))
-
+    mean_size = 1 + np.abs(mean)[:, None]
+    factor_size = np.linalg.norm(factors, axis=1)[:, None] + 1e-300
     plan = finest
     for spacing in _SPACINGS:
         z = _nodes(spacing)
         plan = replace(finest, nodes=z, weights=_normal_weights(z))
-        if gap(plan) < tolerance:
+        _, mean_here, factors_here = plan.coefficients(samples, variances)
+        mean_gap = np.abs(mean_here - mean)[:, None] / mean_size
+        if max(mean_gap.max(), (np.abs(factors_here - factors) / factor_size).max()) < tolerance:
             break
-    while plan.nodes.size > 2:
-        inner = replace(plan, nodes=plan.nodes[1:-1], weights=plan.weights[1:-1])
-        if gap(inner) > 2 * tolerance:
-            break
-        plan = inner
-    return plan
+    roots = np.sqrt(variances)[:, None]
+    value, derivative = samples(roots * plan.nodes)
+    sampled = np.abs(derivative if plan.by_slope else value / roots) / factor_size
+    influence = sampled.max(axis=0) * np.abs(plan.matrix(0)).max(axis=1)
+    influence = np.maximum(influence, (np.abs(value) / mean_size).max(axis=0) * plan.weights)
+    drop = int(np.argmax(np.cumsum(influence + influence[::-1]) > tolerance))
+    inner = slice(drop, plan.nodes.size - drop)
+    return replace(plan, nodes=plan.nodes[inner], weights=plan.weights[inner])

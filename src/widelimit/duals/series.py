@@ -54,7 +54,6 @@ class Series(Dual):
     says what is reached; `covering` plans for larger variances.
     """
 
-    kinked: ClassVar[bool] = False
     homogeneous: ClassVar[bool] = False
 
     function: Callable[[Array], Array]
@@ -83,6 +82,11 @@ class Series(Dual):
         variances = np.geomspace(self.max_variance, min(0.01, self.max_variance / 2), 10)
         self.plan = make_plan(samples, variances, self.tolerance)
         self.unit_plan = make_plan(samples, np.ones(1), self.tolerance)
+
+    @property
+    def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether φ' was found to jump."""
+        return not self.plan.by_slope
 
     def fn(self, x):
         """φ."""
@@ -120,7 +124,8 @@ class Series(Dual):
         There the expectations are one-dimensional integrals, and the series is at its worst. Needs
         concrete values; computes in float64.
         """
-        variances = np.unique(np.quantile(np.asarray(q, np.float64), np.linspace(0, 1, 8)))
+        some = np.quantile(np.asarray(q, np.float64), np.linspace(0, 1, 8))
+        variances = np.unique(np.maximum(some, 1e-12))
         return max(_error_at(self, variances, sign) for sign in (1.0, -1.0))
 
     def covering(self, variance: float) -> "Series":
@@ -134,11 +139,15 @@ class Series(Dual):
 class UnitSeries(Dual):
     """A series dual where every variance is one: `E[φ]² + Σ_r ε_r² κ^{r+1}/(r+1)`."""
 
-    kinked: ClassVar[bool] = False
     homogeneous: ClassVar[bool] = False
 
     function: Callable[[Array], Array]
     plan: Plan = eqx.field(static=True)
+
+    @property
+    def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether φ' was found to jump."""
+        return not self.plan.by_slope
 
     def fn(self, x):
         """φ."""
