@@ -51,7 +51,8 @@ class KolmogorovSmirnov:
 def kolmogorov_smirnov(sample: Float[np.ndarray, " runs"], law: Reference) -> KolmogorovSmirnov:
     """`sup_y |F_N(y) − F(y)|` with its p-value, one-sample or two-sample."""
     values, law = checked_sample(sample), reference(law)
-    result: Any = stats.kstest(values, law if isinstance(law, np.ndarray) else law.cdf)
+    other = law if isinstance(law, np.ndarray) else lambda y: law_values(law.cdf, y)
+    result: Any = stats.kstest(values, other)
     return KolmogorovSmirnov(
         statistic=float(result.statistic),
         p_value=float(result.pvalue),

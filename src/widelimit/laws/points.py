@@ -15,7 +15,7 @@ from widelimit.errors import WidelimitError
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
 _MOST_DIMENSIONS = 256
 # Independent scramblings, whose spread gives the error.
-_SCRAMBLES = 16
+_SCRAMBLES = 8
 
 
 class Points(enum.Enum):
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 def plan(points: Points, draws: int, dimensions: int) -> Plan:
-    """Resolve AUTO; Sobol counts are rounded up to 16 scramblings of a power of two."""
+    """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two."""
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < _SCRAMBLES:
         raise WidelimitError(
             f"A law is an average over at least {_SCRAMBLES} draws of the scores.",
