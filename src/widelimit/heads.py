@@ -3,7 +3,7 @@
 At 1/√d the scores of a head are a Gaussian field over all positions of all inputs,
 `Cov(G_ai(x), G_bj(x')) = κ̃_ab(x,x') κ̃_ij(x,x')`. If κ̃ = ΦΦᵀ with feature rows φ_a(x), then
 `G(x) = Φ_x W Φ_xᵀ` with one i.i.d. normal matrix W shared by all inputs has exactly this law. One W
-is one head: a few of them are a finite-head network, many of them estimate the infinite-head kernel.
+is one head: a few of them are a finite-head network, many estimate the infinite-head kernel.
 """
 
 import math
@@ -26,9 +26,11 @@ _MOST_EXACT = 1024
 class Basis(eqx.Module):
     """How positions get their feature rows: exactly, or from their covariance with pivots.
 
-    Without pivots the rows are known exactly; with them, `φ_a(x) = κ̃(x_a, pivots) · matrix`.
+    Without pivots the rows are known exactly; with them, `φ_a(x) = κ̃(x_a, pivots) · matrix`. Exact
+    rows of a positional encoding refer to the positions of `grid`, within which inputs must lie.
     """
 
+    grid: tuple[int, ...] | None = eqx.field(static=True, default=None)
     pivots: Int[Array, "rank"] | None = None
     matrix: Float[Array, "rank rank"] | None = None
     # Share of the landmarks' own variance that the features miss, at the worst position.
@@ -65,12 +67,17 @@ class Cholesky(NamedTuple):
     active: Bool[Array, "rank"]
 
 
-def pivoted_cholesky(matrix: Float[Array, "n n"], rank: int, tolerance: float = 0.0) -> Cholesky:
+def pivoted_cholesky(
+    matrix: Float[Array, "n n"],
+    rank: int,
+    tolerance: float = 0.0,
+    pivots: Int[Array, "rank"] | None = None,
+) -> Cholesky:
     """Greedy low-rank Cholesky factor of a positive semi-definite matrix.
 
-    Each step takes the row with the largest remaining variance and removes what it explains; steps
-    whose variance is below `tolerance` times the largest of all leave a zero column. Traceable and
-    differentiable, with a fixed number of steps.
+    Each step takes the row with the largest remaining variance (or the next of the given `pivots`)
+    and removes what it explains; steps whose variance is below `tolerance` times the largest of all
+    leave a zero column. Traceable and differentiable, with a fixed number of steps.
     """
     size = matrix.shape[0]
     diagonal = jnp.diagonal(matrix)
@@ -79,7 +86,7 @@ def pivoted_cholesky(matrix: Float[Array, "n n"], rank: int, tolerance: float = 
 
     def step(carry, index):
         factor, residual = carry
-        pivot = jnp.argmax(residual)
+        pivot = jnp.argmax(residual) if pivots is None else pivots[index]
         variance = residual[pivot]
         live = variance > floor
         column = matrix[:, pivot] - factor @ factor[pivot]
@@ -89,8 +96,8 @@ def pivoted_cholesky(matrix: Float[Array, "n n"], rank: int, tolerance: float = 
         return (factor, residual), (pivot, live)
 
     start = (jnp.zeros((size, rank), matrix.dtype), diagonal)
-    (factor, residual), (pivots, active) = jax.lax.scan(step, start, jnp.arange(rank))
-    return Cholesky(pivots, factor, residual, active)
+    (factor, residual), (taken, active) = jax.lax.scan(step, start, jnp.arange(rank))
+    return Cholesky(taken, factor, residual, active)
 
 
 class LandmarksNeeded(Exception):
@@ -102,6 +109,7 @@ class Side(NamedTuple):
 
     rows: Float[Array, "example position rank"] | None
     covariance: Callable[[], Float[Array, "n n"] | None]
+    grid: tuple[int, ...] | None = None  # the positions that exact rows refer to
 
 
 def draw_field(
@@ -112,33 +120,40 @@ def draw_field(
     heads: float,
     waves: int = 1,
     scheme: Scheme,
+    chosen: ScoreField | None = None,
 ) -> ScoreField:
-    """Draw the heads of one layer; without `queries` they share the keys' features."""
+    """Draw the heads of one layer; without `queries` they share the keys' features.
+
+    `chosen` is an earlier field whose pivots are kept: the same landmarks for every precision and
+    every value of the hyperparameters, so that kernels depend smoothly on these.
+    """
     count = scheme.samples if heads == INFINITE else int(heads)
     # A finite-head law needs independent heads; averages over infinitely many may couple them.
     antithetic = scheme.antithetic and heads == INFINITE and count > 1
-    key_basis, key_rank, dtype = _basis(keys, scheme)
+    key_basis, key_rank, dtype = _basis(keys, scheme, chosen and chosen.key)
     query_basis, query_rank = key_basis, key_rank
     if queries is not None:
-        query_basis, query_rank, _ = _basis(queries, scheme)
+        query_basis, query_rank, _ = _basis(queries, scheme, chosen and chosen.query)
     shape = (waves, query_rank, key_rank)
+    # Drawn in single precision whatever the kernels' is: the same heads for both.
     if antithetic:
-        half = jax.random.normal(key, ((count + 1) // 2, *shape), dtype)
+        half = jax.random.normal(key, ((count + 1) // 2, *shape), jnp.float32)
         weights = jnp.concatenate([half, -half])[:count]
     else:
-        weights = jax.random.normal(key, (count, *shape), dtype)
-    return ScoreField(weights, query_basis, key_basis)
+        weights = jax.random.normal(key, (count, *shape), jnp.float32)
+    return ScoreField(weights.astype(dtype), query_basis, key_basis)
 
 
-def _basis(side: Side, scheme: Scheme) -> tuple[Basis, int, Any]:
+def _basis(side: Side, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:
     """A basis, its rank and its dtype."""
     if side.rows is not None and side.rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
-        return Basis(), side.rows.shape[-1], side.rows.dtype
+        return Basis(side.grid), side.rows.shape[-1], side.rows.dtype
     joint = side.covariance()
     if joint is None:
         raise LandmarksNeeded
     rank = min(scheme.rank, joint.shape[0])
-    found = pivoted_cholesky(joint, rank, scheme.tolerance)
+    given = None if chosen is None else chosen.pivots
+    found = pivoted_cholesky(joint, rank, scheme.tolerance, given)
     triangle = found.factor[found.pivots]
     # Columns without a pivot are zero; a one on the diagonal keeps the solve regular there.
     triangle = triangle + jnp.diag(jnp.where(found.active, 0, 1).astype(triangle.dtype))
@@ -146,4 +161,5 @@ def _basis(side: Side, scheme: Scheme) -> tuple[Basis, int, Any]:
     inverse = jax.scipy.linalg.solve_triangular(triangle, identity, lower=True)
     matrix = inverse.T * found.active[None, :].astype(triangle.dtype)
     scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
-    return Basis(found.pivots, matrix, jnp.max(found.residual) / scale), rank, joint.dtype
+    basis = Basis(side.grid, found.pivots, matrix, jnp.max(found.residual) / scale)
+    return basis, rank, joint.dtype

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from .errors import ShapeError
@@ -23,11 +24,21 @@ from .kernels import (
 from .laws.refusals import refuse_factorised_ntk
 from .layers.base import Layer, Params
 from .progress import Callback, Progress
-from .sampling import Sampler, make_sampler, realisations
+from .sampling import (
+    Sampler,
+    covering,
+    make_sampler,
+    not_reached,
+    realisations,
+    refined,
+    relative_error,
+)
 from .start import Encoding, kernel_dtype
 from .state import Outline
 
 _DEFAULT_MEMORY = 2**30
+# How often a whole kernel may be computed anew to meet a tolerance.
+_MOST_ROUNDS = 4
 
 Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
 
@@ -128,11 +139,11 @@ def kernel(
         )
     if ntk:
         refuse_factorised_ntk(net)
-    if net.sampled() and sampler is None:
+    fitted = net.sampled() and sampler is None
+    if fitted:
         # The columns are where training data stands in kernel(test, train).
-        sampler = make_sampler(
-            net, rows if columns is None else columns, key=key, samples=samples, tolerance=tolerance
-        )
+        fit = rows if columns is None else covering(columns, rows)
+        sampler = make_sampler(net, fit, key=key, samples=samples, tolerance=tolerance)
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
         return _traced_kernel(net, rows, columns, sampler, ntk)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
@@ -140,14 +151,25 @@ def kernel(
     if out is not None:
         _checked_out(out, shape, ntk)
     bar = Progress.make(progress, "kernel")
+    options = {"dtype": dtype, "with_ntk": ntk, "memory": memory, "progress": bar}
     with precision(dtype):
-        reals = realisations(net, sampler, dtype)
-        walk = tiles(reals, rows, columns, dtype=dtype, with_ntk=ntk, memory=memory, progress=bar)
-        if sink is not None:
-            for tile in walk:
-                sink(tile.rows, tile.columns, *tile.kernels)
-            return Kernels(None, None)
-        return _assembled(walk, columns is None, shape, out)
+        for _ in range(_MOST_ROUNDS):
+            walk = tiles(realisations(net, sampler, dtype), rows, columns, **options)
+            if sink is not None:
+                for tile in walk:
+                    sink(tile.rows, tile.columns, *tile.kernels)
+                return Kernels(None, None)
+            result = _assembled(walk, columns is None, shape, out)
+            if sampler is None or not fitted or tolerance is None:
+                return result
+            # The sampler was sized on a few examples: all of them have the last word.
+            worst = relative_error(result)
+            if worst <= tolerance:
+                return result
+            sampler = refined(net, sampler, worst / tolerance)
+    assert sampler is not None
+    assert tolerance is not None
+    raise not_reached(sampler, tolerance)
 
 
 def sampler(net: Layer, x: Any, mask: Any = None, **options: Any) -> Sampler:
@@ -170,7 +192,7 @@ def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
 
 
 def _traced(net: Layer) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(net))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net))
 
 
 def _traced_kernel(

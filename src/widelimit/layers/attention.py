@@ -16,7 +16,7 @@ from ..state import Example, Need, Outline, Pair
 from .attention_rules import Head, Sides, closed_kernels, make_head, mean_over_heads
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .dense import checked_width
-from .positional import Combine, Positions
+from .positional import Positions
 from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, Softmax
 
 
@@ -32,6 +32,17 @@ def checked_heads(heads: float, name: str = "heads") -> float:
     return INFINITE if heads == INFINITE else int(heads)
 
 
+def checked_score_map(score_map: Any) -> ScoreMap:
+    """A score map; by default softmax."""
+    if score_map is not None and not isinstance(score_map, ScoreMap):
+        raise WidelimitError(
+            "score_map= takes Softmax(), IdentityMap() or ElementwiseMap(fn).",
+            got=repr(score_map),
+            remedy="wrap a function: ElementwiseMap(Relu())",
+        )
+    return Softmax() if score_map is None else score_map
+
+
 class Attention(Layer):
     """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
 
@@ -41,8 +52,8 @@ class Attention(Layer):
     - LINEAR: `A(x) = ζ(qk_std κ̃(x,x))` is deterministic; κ ← ov² AκA'ᵀ, Θ ← ov²(AΘA'ᵀ + 2AκA'ᵀ).
     - SQRT, infinitely many heads: κ ← ov² E[A κ A'ᵀ] over Gaussian scores with covariance
       `qk² κ̃_ab κ̃_ij`; exact for elementwise maps, sampled heads for softmax.
-    - SQRT, H heads: the limit is Gaussian only given the scores; kernels are averages over them, and
-      `law` gives the whole distribution.
+    - SQRT, H heads: the limit is Gaussian only given the scores; kernels are averages over them,
+      and `law` gives the whole distribution.
     """
 
     width: int | None = eqx.field(static=True)
@@ -85,19 +96,21 @@ class Attention(Layer):
         self.width = None if width is None else checked_width(width)
         self.heads = checked_heads(heads)
         self.scaling = Scaling(scaling)
-        self.score_map = Softmax() if score_map is None else score_map
-        if not isinstance(self.score_map, ScoreMap):
-            raise WidelimitError(
-                "score_map= takes Softmax(), IdentityMap() or ElementwiseMap(fn).",
-                got=repr(score_map),
-                remedy="wrap a function: ElementwiseMap(Relu())",
-            )
+        self.score_map = checked_score_map(score_map)
         self.positions = Positions.make(positions)
+        if pattern is not None and not isinstance(pattern, Pattern):
+            raise WidelimitError(
+                "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
+                got=repr(pattern),
+                remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
+            )
         self.pattern = pattern
         self.key_width = None if key_width is None else checked_width(key_width)
         self.value_width = None if value_width is None else checked_width(value_width)
         self.kv_heads = None if kv_heads is None else int(checked_heads(kv_heads, "kv_heads"))
-        if self.kv_heads is not None and self.heads % self.kv_heads:
+        # In the limit queries tell heads apart: groups of infinitely many change nothing.
+        finite = self.heads != INFINITE
+        if self.kv_heads is not None and finite and self.heads % self.kv_heads:
             raise WidelimitError(
                 "Grouped heads share keys and values in equal groups.",
                 got=f"heads={heads!r}, kv_heads={kv_heads!r}",
@@ -117,6 +130,7 @@ class Attention(Layer):
                 got="an input without position axes, shape (N, channels)",
                 remedy="give inputs of shape (N, positions…, channels)",
             )
+        self.positions.require(before.positions)
         width = self.width or before.channels
         return before.to(channels=width, gaussian=True, fresh=True, weighted=True)
 
@@ -155,10 +169,14 @@ class Attention(Layer):
         heads, groups = int(self.heads), self.kv_heads or int(self.heads)
         width = self.width or before.channels
         key_width, value_width = self.key_width or width, self.value_width or width
+        if self.positions.rotary is not None and key_width % 2:
+            raise WidelimitError(
+                "Rotary encodings turn pairs of key channels.",
+                got=f"a key width of {key_width}",
+                remedy="give an even key_width=",
+            )
         encoding = self.positions.encoding
-        places = 0 if encoding is None else encoding.width(before.channels)
-        joined = encoding is not None and encoding.combine is Combine.CONCAT
-        score_in = before.channels + (places if joined else 0)
+        score_in = before.channels if encoding is None else encoding.joined(before.channels)
         value_in = score_in if encoding is not None and encoding.on_values else before.channels
         shapes = {
             "query": (heads, score_in, key_width),
@@ -168,7 +186,7 @@ class Attention(Layer):
         if self.scaling is Scaling.SQRT:
             shapes["key"] = (groups, score_in, key_width)
         if encoding is not None:
-            shapes["place"] = (math.prod(before.positions), places)
+            shapes["place"] = (*before.positions, encoding.width(before.channels))
         if self.biased:
             shapes["bias"] = (width,)
         keys = jax.random.split(key, len(shapes))
@@ -249,17 +267,18 @@ class Attention(Layer):
         bias = self.positions.bias(grid, scores)
         return self.score_map(scores if bias is None else scores + bias, allowed)
 
-    # --- infinite width: random scores --------------------------------------------------------------
+    # --- infinite width: random scores ------------------------------------------------------------
 
     def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "Attention":
         if not self.sampled():
             return self
         rotary = self.positions.rotary
         waves = 1 if rotary is None else 2 * rotary.pairs
-        side = self.positions.side(crowd)
-        return with_field(self, draw_field(key, side, heads=self.heads, waves=waves, scheme=scheme))
+        side, count = self.positions.side(crowd), self.heads
+        field = draw_field(key, side, heads=count, waves=waves, scheme=scheme, chosen=self.field)
+        return with_field(self, field)
 
-    # --- infinite width: per pair -------------------------------------------------------------------
+    # --- infinite width: per pair -----------------------------------------------------------------
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.ov_std, pair.nngp) ** 2
@@ -315,8 +334,6 @@ class Attention(Layer):
         qk_std = cast(self.qk_std, rows)
 
         def head(weights: Float[Array, "wave rank rank"]) -> Head:
-            # A shorter input has fewer rows in its encoding's root: the leading block of W.
-            weights = weights[:, : rows.shape[1], : rows.shape[1]]
             if waves is None:
                 scores = rows @ weights[0] @ rows.T
             else:

@@ -1,8 +1,8 @@
 """Kernels of attention for one pair of inputs, given covariances of queries, keys and values.
 
-Notation as in the mathematics page: `κ^q, κ^k` are covariances of what makes queries and keys (after
-positional encoding), `κ` of what makes values; Θ likewise. A is the attention matrix of the first
-input, A' of the second; `*` is elementwise.
+Notation as in the mathematics page: `κ^q, κ^k` are covariances of what makes queries and keys
+(after positional encoding), `κ` of what makes values; Θ likewise. A is the attention matrix of the
+first input, A' of the second; `*` is elementwise.
 """
 
 import math
@@ -49,7 +49,7 @@ class Head(NamedTuple):
     waves: Float[Array, "w q k"] | None  # rotary cosines and sines
 
 
-# --- given heads -----------------------------------------------------------------------------------
+# --- given heads ---------------------------------------------------------------------------------
 
 
 def make_head(
@@ -138,7 +138,7 @@ def mean_over_heads(
     return nngp / count, ntk / count if with_ntk else None
 
 
-# --- infinitely many heads, elementwise score maps: closed forms -------------------------------------
+# --- infinitely many heads, elementwise score maps: closed forms ---------------------------------
 
 
 def closed_kernels(

@@ -1,6 +1,5 @@
 """Attention whose queries come from elsewhere: another stream, or a learned read-out token."""
 
-import math
 from abc import abstractmethod
 from typing import Any
 
@@ -12,12 +11,12 @@ from jaxtyping import Array, Float, Key
 from ..errors import NetworkError, ShapeError, WidelimitError
 from ..heads import INFINITE, Basis, Scheme, ScoreField, Side, draw_field
 from ..state import Example, Need, Outline, Pair
-from .attention import checked_heads, project, required_field, with_field
+from .attention import checked_heads, checked_score_map, project, required_field, with_field
 from .attention_rules import Head, Sides, closed_kernels, make_head, mean_over_heads
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .dense import checked_width
 from .positional import Positions
-from .scores import ElementwiseMap, ScoreMap, Softmax
+from .scores import ElementwiseMap, ScoreMap
 
 
 class _Memo(eqx.Module):
@@ -65,9 +64,10 @@ class QueriedAttention(Layer):
         """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
         self.width = None if width is None else checked_width(width)
         self.heads = checked_heads(heads)
-        self.score_map = Softmax() if score_map is None else score_map
+        self.score_map = checked_score_map(score_map)
         self.positions = _checked_positions(positions)
-        self.key_width, self.value_width = key_width, value_width
+        self.key_width = None if key_width is None else checked_width(key_width)
+        self.value_width = None if value_width is None else checked_width(value_width)
         self.biased = not isinstance(b_std, int | float) or b_std != 0
         self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
         self.b_std, self.field = hyperparameter(b_std), None
@@ -98,14 +98,17 @@ class QueriedAttention(Layer):
             )
         heads, width = int(self.heads), self.width or context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
+        encoding, channels = self.positions.encoding, context.channels
+        score_in = channels if encoding is None else encoding.joined(channels)
+        value_in = score_in if encoding is not None and encoding.on_values else channels
         shapes = {
             "query": (heads, queries, key_width),
-            "key": (heads, context.channels, key_width),
-            "value": (heads, context.channels, value_width),
+            "key": (heads, score_in, key_width),
+            "value": (heads, value_in, value_width),
             "out": (heads, value_width, width),
         }
-        if self.positions.encoding is not None:
-            shapes["place"] = (math.prod(context.positions), context.channels)
+        if encoding is not None:
+            shapes["place"] = (*context.positions, encoding.width(channels))
         if self.biased:
             shapes["bias"] = (width,)
         keys = jax.random.split(key, len(shapes))
@@ -127,7 +130,7 @@ class QueriedAttention(Layer):
         encoding = self.positions.encoding
         if encoding is not None:
             scored = encoding.encoded(params["place"], context.reshape(*grid, -1))
-            scored = scored.reshape(context.shape)
+            scored = scored.reshape(context.shape[0], -1)
         valued = scored if encoding is not None and encoding.on_values else context
         q, k = project(queries, params["query"]), project(scored, params["key"])
         values = project(valued, params["value"])
@@ -140,7 +143,7 @@ class QueriedAttention(Layer):
         y = y * cast(self.ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
         return y + (params["bias"] * cast(self.b_std, y))[None, :] if self.biased else y
 
-    # --- infinite width -----------------------------------------------------------------------------
+    # --- infinite width ---------------------------------------------------------------------------
 
     @abstractmethod
     def query_table(self, example: Any, basis: Basis | None) -> Array:
@@ -155,7 +158,7 @@ class QueriedAttention(Layer):
             field = required_field(self.field)
             keys = self.positions.features(context, field.key)
             queries = self.query_table(example, field.query)
-        return _Memo(query_mask, context.mask, queries, keys, channels)
+        return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
 
     def kernels(self, queries: Pair, context: Pair, memo1: _Memo, memo2: _Memo) -> Pair:
         """The rule of the class, at the queries' positions."""
@@ -197,7 +200,7 @@ class QueriedAttention(Layer):
 
     def _head(self, memo: _Memo, weights: Float[Array, "wave q k"], *, ntk: bool) -> Head:
         rows, keys = memo.queries, memo.keys
-        scores = rows @ weights[0, : rows.shape[1], : keys.shape[1]] @ keys.T
+        scores = rows @ weights[0] @ keys.T
         scores = cast(self.qk_std, scores) * scores
         allowed = None if memo.key_mask is None else _keys_allowed(memo.key_mask, rows.shape[0])
         return make_head(self.score_map, scores, allowed, None, ntk=ntk)
@@ -231,6 +234,7 @@ class AttentionPool(QueriedAttention):
                 got="an input without position axes, shape (N, channels)",
                 remedy="give inputs of shape (N, positions…, channels)",
             )
+        self.positions.require(before.positions)
         width = self.width or before.channels
         return before.to(positions=(), channels=width, gaussian=True, fresh=True, weighted=True)
 
@@ -248,8 +252,7 @@ class AttentionPool(QueriedAttention):
         return None
 
     def query_table(self, example: Example, basis: Basis | None) -> Array:
-        dtype = jnp.result_type(float) if example.nngp is None else example.nngp.dtype
-        return jnp.ones((1,) if basis is None else (1, 1), dtype)
+        return jnp.ones((1,) if basis is None else (1, 1))
 
     def memo(self, example: Example) -> Memo:
         return self.make_memo(example, example, None)
@@ -259,7 +262,9 @@ class AttentionPool(QueriedAttention):
             return self
         one = Side(jnp.ones((1, 1, 1)), lambda: None)
         side = self.positions.side(crowd)
-        return with_field(self, draw_field(key, side, one, heads=self.heads, scheme=scheme))
+        count, chosen = self.heads, self.field
+        field = draw_field(key, side, one, heads=count, scheme=scheme, chosen=chosen)
+        return with_field(self, field)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         one = jnp.ones((), pair.nngp.dtype)
@@ -286,6 +291,7 @@ class CrossAttention(QueriedAttention):
                 remedy="pass x as a tuple of two arrays, and start with Parallel or CrossAttention",
             )
         queries, context = before
+        self.positions.require(context.positions)
         width = self.width or context.channels
         return queries.to(channels=width, gaussian=True, fresh=True, weighted=True)
 
@@ -312,7 +318,9 @@ class CrossAttention(QueriedAttention):
             return self
         queries = Positions.make(None).side(crowd[0])
         keys = self.positions.side(crowd[1])
-        return with_field(self, draw_field(key, keys, queries, heads=self.heads, scheme=scheme))
+        count, chosen = self.heads, self.field
+        field = draw_field(key, keys, queries, heads=count, scheme=scheme, chosen=chosen)
+        return with_field(self, field)
 
     def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
         return self.kernels(pair[0], pair[1], memo1, memo2)

@@ -9,9 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from ..errors import ShapeError, WidelimitError
+from ..errors import NumericalError, ShapeError, WidelimitError
 from ..heads import Basis, Side
 from ..state import Example, Outline, Pair
 from .base import cast, hyperparameter, remask
@@ -93,6 +94,36 @@ class Decay(eqx.Module):
         self.rate, self.strength = hyperparameter(rate), hyperparameter(strength)
         self.profile, self.norm, self.combine = profile, float(norm), Combine(combine)
         self.channels, self.on_values = channels, bool(on_values)
+        if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
+            raise WidelimitError(
+                "Combine.MIX shares a total variance of 1: √(1−σ²) x + σ p.",
+                got=f"strength={strength!r}",
+                remedy="give a strength σ between 0 and 1, or use Combine.SUM",
+            )
+        if not callable(profile) and not isinstance(profile, Profile):
+            raise WidelimitError(
+                "profile= is a Profile, or a function of the distance.",
+                got=repr(profile),
+                remedy="e.g. profile=Profile.EXPONENTIAL",
+            )
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked.
+
+        The named profiles are covariances for Euclidean distances in any number of dimensions.
+        """
+        named = isinstance(self.profile, Profile) and self.norm == 2
+        if named or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
+            return
+        with jax.ensure_compile_time_eval():
+            covariance = np.asarray(self.covariance(positions, positions, jnp.zeros(())))
+        least = float(np.linalg.eigvalsh(covariance.astype(np.float64))[0])
+        if not least > -10 * covariance.shape[0] * np.finfo(covariance.dtype).eps:
+            raise NumericalError(
+                "The covariance of a positional encoding is positive semi-definite.",
+                got=f"a smallest eigenvalue of {least:.3g} over positions {positions}",
+                remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
+            )
 
     def covariance(
         self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
@@ -122,11 +153,28 @@ class Decay(eqx.Module):
         """How many channels the encoding has in the finite network."""
         return self.channels or channels if self.combine is Combine.CONCAT else channels
 
-    def encoded(self, noise: Float[Array, "positions place"], x: Array) -> Array:
+    def joined(self, channels: int) -> int:
+        """How many channels an input of the finite network has with its encoding."""
+        return channels + (self.width(channels) if self.combine is Combine.CONCAT else 0)
+
+    def root(
+        self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
+    ) -> Float[Array, "position place"]:
+        """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
+        if any(extent > most for extent, most in zip(positions, grid, strict=True)):
+            raise ShapeError(
+                "A positional encoding that was drawn for some positions holds for no more.",
+                got=f"inputs with positions {positions}, drawn for {grid}",
+                remedy="fit the sampler (or draw the weights) with the longest inputs, padded",
+            )
+        root = covariance_root(self.covariance(grid, grid, like))
+        return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
+
+    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
         """The finite network's input with its encoding, from i.i.d. normal `noise` (trained)."""
         flat = x.reshape(-1, x.shape[-1])
-        root = covariance_root(self.covariance(x.shape[:-1], x.shape[:-1], x))
-        encoding = root @ noise.astype(x.dtype)
+        root = self.root(x.shape[:-1], noise.shape[:-1], x)
+        encoding = root @ noise.reshape(-1, noise.shape[-1]).astype(x.dtype)
         variance = cast(self.strength, x) ** 2
         if self.combine is Combine.CONCAT:
             joined = jnp.concatenate([flat, jnp.sqrt(variance) * encoding], axis=-1)
@@ -138,10 +186,7 @@ class Decay(eqx.Module):
 
 
 def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """A lower-triangular root of a covariance that may be singular.
-
-    Triangular, so that the root for a shorter sequence is a block of the root for a longer one.
-    """
+    """A root of a covariance that may be singular."""
     size = covariance.shape[0]
     jitter = 10 * size * jnp.finfo(covariance.dtype).eps * jnp.max(jnp.diagonal(covariance))
     return jnp.linalg.cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
@@ -219,14 +264,17 @@ class Rotary(eqx.Module):
         exponents = jnp.asarray(-np.arange(self.pairs) / self.pairs, like.dtype)
         return cast(self.base, like) ** exponents
 
-    def waves(self, positions: tuple[int, ...], like: Array) -> Float[Array, "waves query key"]:
-        """cos(θ_k(i−a)) for every k, then sin(θ_k(i−a)), each divided by √pairs."""
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise unless positions are a sequence."""
         if len(positions) != 1:
             raise ShapeError(
                 "Rotary encodings are defined along a sequence.",
                 got=f"positions of shape {positions}",
                 remedy="flatten the positions into one axis, or use Decay, which takes any number",
             )
+
+    def waves(self, positions: tuple[int, ...], like: Array) -> Float[Array, "waves query key"]:
+        """cos(θ_k(i−a)) for every k, then sin(θ_k(i−a)), each divided by √pairs."""
         index = np.arange(positions[0])
         offsets = jnp.asarray(index[None, :] - index[:, None], like.dtype)
         angles = self.frequencies(like)[:, None, None] * offsets[None]
@@ -266,12 +314,19 @@ class Positions(eqx.Module):
         known = len(encodings) + len(rotations) + len(biases) == len(parts)
         if not known or len(encodings) > 1 or len(rotations) > 1:
             raise WidelimitError(
-                "positions= takes Decay, Rotary, Alibi or AdditiveBias, or a tuple with at most one "
-                "Decay and one Rotary.",
+                "positions= takes Decay, Rotary, Alibi or AdditiveBias, or a tuple of them with at "
+                "most one Decay and one Rotary.",
                 got=repr(given),
                 remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
             )
         return cls(encodings[0] if encodings else None, biases, rotations[0] if rotations else None)
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise where these parts do not fit the positions."""
+        if self.encoding is not None:
+            self.encoding.require(positions)
+        if self.rotary is not None:
+            self.rotary.require(positions)
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array | None:
         """Everything that is added to the scores."""
@@ -308,15 +363,15 @@ class Positions(eqx.Module):
         place = self.encoding.covariance(grid, grid, variance)
         return shares.content * variance + shares.place * jnp.diagonal(place)
 
-    def rows(self, example: Example) -> Float[Array, "position rank"]:
+    def rows(self, example: Example, grid: tuple[int, ...] | None) -> Float[Array, "position rank"]:
         """Feature rows of κ̃ that are known exactly: the input's, and the encoding's root."""
         assert example.features is not None
         rows = example.features.reshape(-1, example.features.shape[-1])
         if self.encoding is None:
             return rows
-        grid = example.outline.positions
+        positions = example.outline.positions
         shares = self.encoding.shares(self.channels(example.outline), rows)
-        root = covariance_root(self.encoding.covariance(grid, grid, rows))
+        root = self.encoding.root(positions, grid or positions, rows)
         return jnp.concatenate(
             [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root], axis=-1
         )
@@ -324,7 +379,7 @@ class Positions(eqx.Module):
     def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
         """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
         if basis.matrix is None or basis.pivots is None:
-            rows = self.rows(example)
+            rows = self.rows(example, basis.grid)
         else:
             channels, landmarks = self.channels(example.outline), example.landmarks
             assert landmarks is not None
@@ -336,8 +391,11 @@ class Positions(eqx.Module):
 
     def side(self, crowd: Example) -> Side:
         """What a crowd offers as features of κ̃."""
-        rows = None if crowd.features is None else jax.vmap(self.rows)(crowd)
-        return Side(rows, lambda: self._joint_covariance(crowd))
+        grid = crowd.outline.positions
+        rows = None
+        if crowd.features is not None:
+            rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
+        return Side(rows, lambda: self._joint_covariance(crowd), grid)
 
     def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
         """κ̃ between all real positions of all examples of a crowd."""
