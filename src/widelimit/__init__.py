@@ -4,6 +4,8 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 (`kernel`), and the law of its outputs when heads are finite (`law`).
 """
 
+from . import netsor
+from .empirical import empirical_ntk
 from .errors import (
     MissingExtraError,
     NetworkError,
@@ -12,7 +14,18 @@ from .errors import (
     WidelimitError,
 )
 from .heads import INFINITE
+from .inference import (
+    GP,
+    Classifier,
+    KernelKind,
+    Training,
+    linearize,
+    search,
+    taylor_expand,
+    tune,
+)
 from .kernels import Kernels
+from .laws import Law, law_from_covariance
 from .layers.activations import (
     ABRelu,
     Abs,
@@ -64,6 +77,7 @@ from .layers.scores import (
     Softmax,
 )
 from .layers.windows import Padding
+from .monte_carlo import monte_carlo_kernel
 from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .sampling import ResidualWarning, Sampler
 from .widths import with_heads, with_width
@@ -71,6 +85,7 @@ from .widths import with_heads, with_width
 __version__ = "0.1.0"
 
 __all__ = [
+    "GP",
     "INFINITE",
     "ABRelu",
     "Abs",
@@ -81,6 +96,7 @@ __all__ = [
     "Attention",
     "AttentionPool",
     "Causal",
+    "Classifier",
     "Combine",
     "Concat",
     "Conv",
@@ -99,7 +115,9 @@ __all__ = [
     "Gelu",
     "Hermite",
     "IdentityMap",
+    "KernelKind",
     "Kernels",
+    "Law",
     "Layer",
     "LayerNorm",
     "LeakyRelu",
@@ -140,13 +158,22 @@ __all__ = [
     "SumPool",
     "Tanh",
     "TextEncoder",
+    "Training",
     "TransformerBlock",
     "TransformerEncoder",
     "VisionTransformer",
     "WidelimitError",
+    "empirical_ntk",
+    "law_from_covariance",
+    "linearize",
+    "monte_carlo_kernel",
+    "netsor",
     "phase_diagram",
     "plot_phase_diagram",
+    "search",
     "signal",
+    "taylor_expand",
+    "tune",
     "with_heads",
     "with_width",
 ]

@@ -40,7 +40,7 @@ from widelimit.inference.solve import Factor
 
 FORMAT, VERSION = "widelimit model", 1
 _MANIFEST = "manifest.json"
-_PRIVATE = {"_Fixed"}  # the wrapper of plain functions in series duals
+_PRIVATE = {"Fixed"}  # the wrapper of plain functions in series duals
 _ROOMS = ("layers", "duals", "heads", "inputs", "sampling", "inference")
 
 T = TypeVar("T")

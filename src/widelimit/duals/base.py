@@ -1,6 +1,7 @@
 """What every dual offers: one phase per position, one phase per pair."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -82,3 +83,17 @@ def apart(k: Float[Array, "*s"]) -> Float[Array, "*s"]:
     What two outputs share, XLA on CPU writes to memory; to compute it twice is faster.
     """
     return jax.lax.optimization_barrier(k)
+
+
+class Fixed(eqx.Module):
+    """A plain function, part of the network's structure."""
+
+    function: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __call__(self, x: Array) -> Array:
+        return self.function(x)
+
+
+def as_module(function: Any) -> Any:
+    """A function as a pytree: Equinox modules keep their leaves, plain functions have none."""
+    return function if isinstance(function, eqx.Module) else Fixed(function)

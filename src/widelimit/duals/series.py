@@ -11,23 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import NetworkError
-from .base import Dual
+from .base import Dual, as_module
 from .plan import Plan, make_plan
 
 _BATCH = 4096  # positions whose samples are held at once
-
-
-class _Fixed(eqx.Module):
-    """A plain function, part of the network's structure."""
-
-    function: Callable[[Array], Array] = eqx.field(static=True)
-
-    def __call__(self, x: Array) -> Array:
-        return self.function(x)
-
-
-def _as_module(function: Any) -> Any:
-    return function if isinstance(function, eqx.Module) else _Fixed(function)
 
 
 class _Position(NamedTuple):
@@ -76,7 +63,7 @@ class Series(Dual):
                 got=f"max_variance={max_variance}, tolerance={tolerance}",
                 remedy="leave them at their defaults, 4.0 and 4e-7",
             )
-        self.function = _as_module(function)
+        self.function = as_module(function)
         self.max_variance, self.tolerance = float(max_variance), float(tolerance)
         samples = partial(_concrete, self.function)
         variances = np.geomspace(self.max_variance, min(0.01, self.max_variance / 2), 10)

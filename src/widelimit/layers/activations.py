@@ -84,7 +84,7 @@ def Abs() -> Activation:
 
 
 def Sign() -> Activation:
-    """`sign(x)`; its derivative is zero almost everywhere, and so is the tangent kernel below it."""
+    """`sign(x)`; its derivative is zero almost everywhere, and so is the tangent kernel."""
     return Activation(duals.Sign())
 
 

@@ -133,7 +133,7 @@ def TextEncoder(
     b_std: Any = 0.0,
     **options: Any,
 ) -> Serial:
-    """Word vectors (positions, channels), or token ids if `vocabulary` is given, then an encoder."""
+    """Word vectors (positions, channels), or token ids if `vocabulary` is given; an encoder."""
     first: Layer = Dense(width, w_std=w_std, b_std=b_std)
     if vocabulary is not None:
         first = Embedding(width, vocabulary=vocabulary)

@@ -277,7 +277,7 @@ class Product(Branches):
 
 
 class Concat(Branches):
-    """Channels of all branches side by side: κ ← Σ_i (c_i/C) κ_i for c_i of C channels; Θ likewise."""
+    """Channels side by side: κ ← Σ_i (c_i/C) κ_i for c_i of C channels; Θ likewise."""
 
     branches: tuple[Layer, ...]
 

@@ -184,7 +184,7 @@ class Flatten(Layer):
 
     def mask(self, mask: Array) -> Array | None:
         raise ShapeError(
-            "Flatten gives every position its own weights, which has no meaning for variable lengths.",
+            "Flatten gives every position its own weights: no meaning for variable lengths.",
             got="a mask",
             remedy="pool or select a position instead (MeanPool, Select), or pass no mask",
         )

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from ..duals.base import as_module
 from ..errors import NumericalError, ShapeError, WidelimitError
 from ..heads import Basis, Side
 from ..state import Example, Outline, Pair
@@ -46,6 +47,12 @@ _PROFILES: dict[Profile, Callable[[Array, Array], Array]] = {
 }
 
 
+class Named(eqx.Module):
+    """One of the profiles above, as part of the network's structure."""
+
+    kind: Profile = eqx.field(static=True)
+
+
 class Shares(NamedTuple):
     """Weights of input and encoding in κ̃ = content·κ + place·R."""
 
@@ -62,7 +69,7 @@ class Decay(eqx.Module):
 
     rate: Any
     strength: Any
-    profile: Profile | Callable[[Array], Array]
+    profile: Any
     norm: float = eqx.field(static=True)
     combine: Combine = eqx.field(static=True)
     channels: int | None = eqx.field(static=True)
@@ -92,7 +99,8 @@ class Decay(eqx.Module):
                 remedy="give a rate of at least 0",
             )
         self.rate, self.strength = hyperparameter(rate), hyperparameter(strength)
-        self.profile, self.norm, self.combine = profile, float(norm), Combine(combine)
+        self.profile = Named(profile) if isinstance(profile, Profile) else as_module(profile)
+        self.norm, self.combine = float(norm), Combine(combine)
         self.channels, self.on_values = channels, bool(on_values)
         if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
             raise WidelimitError(
@@ -112,7 +120,7 @@ class Decay(eqx.Module):
 
         The named profiles are covariances for Euclidean distances in any number of dimensions.
         """
-        named = isinstance(self.profile, Profile) and self.norm == 2
+        named = isinstance(self.profile, Named) and self.norm == 2
         if named or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
             return
         with jax.ensure_compile_time_eval():
@@ -132,8 +140,8 @@ class Decay(eqx.Module):
         gaps = coordinates(positions1)[:, None, :] - coordinates(positions2)[None, :, :]
         distance = jnp.asarray(np.linalg.norm(gaps, ord=self.norm, axis=-1), like.dtype)
         rate = cast(self.rate, like)
-        if isinstance(self.profile, Profile):
-            return _PROFILES[self.profile](rate, distance)
+        if isinstance(self.profile, Named):
+            return _PROFILES[self.profile.kind](rate, distance)
         return self.profile(rate * distance).astype(like.dtype)
 
     def shares(self, channels: Array | None, like: Array) -> Shares:
@@ -222,7 +230,7 @@ class AdditiveBias(ScoreBias):
 
     def __init__(self, value: Any):
         """A matrix (query, key), or a function of the offsets (query, key, axes)."""
-        self.value = value if callable(value) else hyperparameter(value)
+        self.value = as_module(value) if callable(value) else hyperparameter(value)
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)

@@ -94,7 +94,7 @@ def layout(
         raise ShapeError(
             "Convolution and pooling move over positions.",
             got="an input without position axes, shape (N, channels)",
-            remedy="give inputs of shape (N, positions…, channels), or put the layer before Flatten",
+            remedy="give inputs (N, positions…, channels), or put the layer before Flatten",
         )
     windows = per_axis(window, len(positions), "window")
     strides = per_axis(stride, len(positions), "stride")
