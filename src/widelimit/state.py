@@ -110,14 +110,14 @@ class Pair(eqx.Module):
         return Pair(nngp, ntk, self.rank, self.full)
 
     def left(self, value: Array) -> Array:
-        """Per-position values (positions…, extra…) of the first input, shaped to meet the kernel."""
+        """Per-position values (positions…, extra…) of the first input, shaped for the kernel."""
         if not self.full:
             return value
         lead, extra = value.shape[: self.rank], value.shape[self.rank :]
         return value.reshape(*lead, *(1,) * self.rank, *extra)
 
     def right(self, value: Array) -> Array:
-        """Per-position values (positions…, extra…) of the second input, shaped to meet the kernel."""
+        """Per-position values (positions…, extra…) of the second input, shaped for the kernel."""
         return value.reshape(*(1,) * self.rank, *value.shape) if self.full else value
 
     def each(self, function: Callable[[Array], Array]) -> "Pair":

@@ -75,8 +75,8 @@ def _resized(layer: Any, new: Callable[[int, bool], int], *, last: bool) -> tupl
 def with_heads(net: Net, heads: float) -> Net:
     """The same network with another number of heads in every attention layer.
 
-    `with_heads(net, 8)` of a description with `INFINITE` heads can be drawn; grouped keys and values
-    become separate ones.
+    `with_heads(net, 8)` of a description with `INFINITE` heads can be drawn; grouped keys and
+    values become separate ones.
     """
     heads = checked_heads(heads)
 
