@@ -7,7 +7,7 @@ from widelimit.laws.law import Law, law_from_covariance, tokens_with_covariance
 from widelimit.laws.marginal import Estimated, Marginal
 from widelimit.laws.points import Points
 from widelimit.laws.refusals import refuse_factorised_ntk, refuse_finite_heads
-from widelimit.laws.variants import finite_layers, with_heads
+from widelimit.laws.variants import finite_layers
 
 __all__ = [
     "Estimated",
@@ -19,5 +19,4 @@ __all__ = [
     "refuse_factorised_ntk",
     "refuse_finite_heads",
     "tokens_with_covariance",
-    "with_heads",
 ]

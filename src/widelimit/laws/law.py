@@ -29,8 +29,9 @@ from widelimit.laws.draws import (
 )
 from widelimit.laws.marginal import Estimated, Marginal, averaged, group_means
 from widelimit.laws.points import Plan, Points, generator, normal_blocks, plan
-from widelimit.laws.variants import random_layers, with_heads
+from widelimit.laws.variants import random_layers
 from widelimit.layers.base import Layer
+from widelimit.widths import with_heads
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
