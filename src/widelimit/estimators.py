@@ -15,11 +15,13 @@ from widelimit.inference import (
     Classifier,
     Engine,
     KernelKind,
+    NetworkKernels,
     centred_one_hot,
     hyperparameters,
     tune,
     with_hyperparameters,
 )
+from widelimit.inference.network_kernels import require_gaussian
 from widelimit.layers.activations import Relu
 from widelimit.layers.base import Layer
 from widelimit.layers.compose import Serial
@@ -174,7 +176,12 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
             self.y_mean_, self.y_scale_ = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
         scaled = (y - self.y_mean_) / self.y_scale_
         process = self._process(X, self._kind)
-        self.model_ = tune(process, X, scaled).fitted if self.tune else process.fit(X, scaled)
+        if self.tune:
+            self.model_ = tune(process, X, scaled).fitted
+        else:
+            require_gaussian(process.net)
+            data = NetworkKernels.make(process.net, X, engine=process.engine)
+            self.model_ = process.condition(data, scaled)
         self.network_ = self.model_.gp.net
         return self
 

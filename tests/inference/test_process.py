@@ -1,4 +1,3 @@
-import equinox as eqx
 import numpy as np
 import pytest
 from inference.networks import WIDE, Indefinite, dense, examples, sampled, sequences
@@ -8,6 +7,7 @@ from sklearn.gaussian_process.kernels import Kernel
 import widelimit as wl
 from widelimit.errors import NetworkError, NumericalError, ShapeError
 from widelimit.inference import GP, Engine, JitterWarning, KernelKind
+from widelimit.inference.mixture import FittedMixture
 
 
 class OfNetwork(Kernel):
@@ -144,6 +144,20 @@ def test_tokens():
     assert mean[1] == 0.0  # no token in common: the prior
 
 
+def finite():
+    return wl.Serial(wl.Attention(8, heads=4), wl.MeanPool(), wl.Dense(1))
+
+
+def test_finitely_many_heads_are_a_mixture():
+    x = np.stack(sequences([3] * 4))
+    fitted = GP(finite(), noise=0.3, engine=Engine(seed=7)).fit(x, [1.0, 0.5, 0.0, -1.0])
+    assert isinstance(fitted, FittedMixture)
+    assert fitted.model.net.layers[0].heads == 4
+    assert fitted.model.noise == 0.3
+    mean, std = fitted.predict(x)
+    assert mean.shape == std.shape == (4,)
+
+
 def coverage_z(scale, repeats=400):
     """z-score of the coverage of 90 % intervals for data drawn from the network's prior."""
     net, both = dense(), np.concatenate([X, TEST])
@@ -200,9 +214,8 @@ def test_unusable_data_is_named():
 def test_unusable_networks_are_named():
     with pytest.raises(NumericalError, match="not a kernel"):
         GP(wl.Serial(wl.Dense(8, b_std=0.5), Indefinite()), noise=1e-6).fit(X, Y)
-    finite = eqx.tree_at(lambda n: n.layers[0], sampled(), wl.Attention(8, heads=4))
     with pytest.raises(NetworkError, match="with 4 heads"):
-        GP(finite).fit(sequences([3, 3]), [0.0, 1.0])
+        GP(finite(), kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
     with pytest.raises(NetworkError, match="around a network"):
         GP(lambda x: x)
     with pytest.raises(NumericalError, match="KernelKind"):

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from widelimit.errors import NumericalError, ShapeError
 from widelimit.inference.calibration import Binning, Reliability, reliability
 from widelimit.inference.classify import Temperature, centred_one_hot
+from widelimit.inference.network_kernels import NetworkKernels, require_gaussian
 from widelimit.inference.process import GP, FittedGP
 from widelimit.inputs import Data
 
@@ -35,7 +36,9 @@ class Classifier:
     def fit(self, x: Data, labels: Any, mask: Any = None) -> "FittedClassifier":
         """Fit to labels (N,): integers, strings, anything that can be sorted."""
         targets, classes = centred_one_hot(labels)
-        fitted = self.gp.fit(x, targets, mask)
+        require_gaussian(self.gp.net)
+        data = NetworkKernels.make(self.gp.net, x, mask, engine=self.gp.engine)
+        fitted = self.gp.condition(data, targets)
         columns = np.searchsorted(classes, np.asarray(labels))
         return FittedClassifier(fitted, Temperature.fit(fitted.leave_one_out, columns), classes)
 

@@ -104,7 +104,7 @@ class NetworkKernels:
     def make(cls, net: Layer, x: Data, mask: Any = None, *, engine: Engine) -> "NetworkKernels":
         """Read the training examples and draw heads for them."""
         inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=engine.dtype)
-        _require_scalar_output(net, inputs.outline)
+        require_scalar_output(net, inputs.outline)
         return cls(net, inputs=inputs, sampler=engine.sampler(net, inputs), engine=engine)
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class NetworkKernels:
                 got=f"shape {other.x.shape}, where training had {self.inputs.x.shape}",
                 remedy="prepare them exactly as the training examples were",
             )
-        _require_scalar_output(self.net, theirs)
+        require_scalar_output(self.net, theirs)
         return other
 
     def train(self, *, ntk: bool) -> Kernels:
@@ -217,7 +217,8 @@ def _padded(inputs: Inputs, positions: tuple[int, ...]) -> Inputs:
     )
 
 
-def _require_scalar_output(net: Layer, outline: Outline) -> None:
+def require_scalar_output(net: Layer, outline: Outline) -> None:
+    """Refuse networks whose outputs keep positions."""
     positions = net.outline(outline).positions
     if positions:
         raise ShapeError(

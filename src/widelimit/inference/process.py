@@ -1,8 +1,9 @@
 """Networks as Gaussian processes: `GP(net).fit(x, y).predict(x_test)`."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -14,12 +15,16 @@ from widelimit.inference.network_kernels import (
     Engine,
     NetworkKernels,
     chosen,
+    finite_heads,
     require_gaussian,
     require_layer,
 )
 from widelimit.inference.solve import Jitter
 from widelimit.inputs import Data, Inputs
 from widelimit.layers.base import Layer
+
+if TYPE_CHECKING:
+    from widelimit.inference.mixture import FittedMixture, MixtureGP
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +52,26 @@ class GP:
                 remedy="pass KernelKind.NNGP or KernelKind.NTK",
             )
 
-    def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedGP":
-        """Condition on targets (N,) or (N, outputs) at examples x, by an exact float64 solve."""
+    def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedGP | FittedMixture":
+        """Condition on targets (N,) or (N, outputs) at examples x, by an exact float64 solve.
+
+        With finitely many heads at 1/√d the network is a mixture of processes, not one process:
+        the NNGP posterior is then that of `MixtureGP` with its default method.
+        """
+        if finite_heads(self.net) and self.kind is KernelKind.NNGP:
+            return self._mixture().fit(x, y, mask)
         require_gaussian(self.net)
         return self.condition(NetworkKernels.make(self.net, x, mask, engine=self.engine), y)
 
+    def _mixture(self) -> "MixtureGP":
+        from widelimit.inference.mixture import MixtureGP  # it is built on this module's kernels
+
+        key = jax.random.key(self.engine.seed)
+        given = {} if self.engine.samples is None else {"samples": self.engine.samples}
+        return MixtureGP(self.net, noise=self.noise, key=key, **given)
+
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
-        """The same for examples that were read before."""
+        """One Gaussian process for examples that were read before."""
         checks.targets(y, len(data))  # before the expensive part
         kernel = chosen(data.train(ntk=self.kind is KernelKind.NTK), self.kind)
         posterior = GPPosterior.condition(kernel, y, noise=self.noise, jitter=self.jitter)

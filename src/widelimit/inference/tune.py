@@ -188,18 +188,21 @@ class Criterion:
         noise = np.asarray(self.gp.noise) * np.exp(u[-1]) if self.noisy else self.gp.noise
         return replace(self.gp, net=net, noise=noise)
 
-    def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
-        """The criterion and its gradient in u."""
+    def posterior(self, u: Float[np.ndarray, " size"]) -> GPPosterior:
+        """The fitted process at coordinates u."""
         model = self.model(u)
-        data = self.data.with_net(model.net)
-        kernel = chosen(data.train(ntk=model.kind is KernelKind.NTK), model.kind)
+        kernels = self.data.with_net(model.net).train(ntk=model.kind is KernelKind.NTK)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
-            posterior = GPPosterior.condition(
-                kernel, self.targets, noise=model.noise, jitter=model.jitter
+            return GPPosterior.condition(
+                chosen(kernels, model.kind), self.targets, noise=model.noise, jitter=model.jitter
             )
+
+    def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
+        """The criterion and its gradient in u."""
+        posterior = self.posterior(u)
         cotangent = self.objective.gradient(posterior)
-        slopes = self._pulled(data, cotangent)
+        slopes = self._pulled(self.data.with_net(self.model(u).net), cotangent)
         if self.noisy:
             slopes.append(np.array([np.diagonal(cotangent) @ posterior.noise]))
         return self.objective.value(posterior), np.concatenate(slopes)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from inference.networks import WIDE, dense, examples
+
+from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.inference import (
+    GP,
+    KernelKind,
+    Range,
+    accuracy,
+    centred_one_hot,
+    grid,
+    hyperparameters,
+    log_density,
+    random_choices,
+    search,
+    with_hyperparameters,
+)
+
+X, HELD = examples(20), examples(12, seed=1)
+Y, GOAL = np.sin(2 * X[:, 0]), np.sin(2 * HELD[:, 0])
+
+
+@pytest.mark.parametrize("score", [None, log_density])
+def test_scores_are_those_of_fitted_models(score):
+    options = {} if score is None else {"score": score}
+    found = search(
+        grid(dense(), {"0.w_std": [0.5, 2.0]}), X, Y, HELD, GOAL,
+        kinds=tuple(KernelKind), noises=(0.01, 0.3), engine=WIDE, **options,
+    )  # fmt: skip
+    assert len(found.trials) == 8
+    assert found.best.score == max(trial.score for trial in found.trials)
+    for trial in found.trials:
+        prediction = trial.gp.fit(X, Y).predict(HELD)
+        if score is None:
+            expected = -np.mean((prediction.mean - GOAL) ** 2)
+        else:
+            v = prediction.variance + trial.gp.noise
+            expected = np.mean(-0.5 * ((prediction.mean - GOAL) ** 2 / v + np.log(2 * np.pi * v)))
+        assert trial.score == pytest.approx(expected, rel=1e-6)
+        weight = {h.name: h.value for h in hyperparameters(trial.gp.net)}["0.w_std"]
+        assert trial.label == {"0.w_std": weight}
+
+
+def test_classes_are_scored_by_accuracy():
+    labels, held = (X[:, 0] > 0).astype(int), (HELD[:, 0] > 0).astype(int)
+    targets, goal = centred_one_hot(labels)[0], centred_one_hot(held)[0]
+    pair = [("only", dense())]
+    found = search(pair, X, targets, HELD, goal, noises=(0.1,), score=accuracy, engine=WIDE)
+    mean = GP(dense(), noise=0.1, engine=WIDE).fit(X, targets).mean(HELD)
+    assert found.best.score == np.mean(mean.argmax(axis=1) == held)
+
+
+def test_random_choices_are_even_on_the_right_scale():
+    drawn = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, count=400, seed=1))
+    values = np.log10([choice["0.w_std"] for choice, _ in drawn])
+    assert -1 <= values.min() < -0.97
+    assert 0.97 < values.max() <= 1
+    assert abs(values.mean()) < 4 * np.sqrt(1 / 3 / 400)
+    again = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, count=1, seed=1))
+    assert again[0][0] == drawn[0][0]
+
+
+def test_ranges_and_their_coordinates():
+    for where, value in ((Range.POSITIVE, 0.3), (Range.UNIT, 0.3), (Range.REAL, -2.0)):
+        free = where.free(value)
+        assert where.bounded(free) == pytest.approx(value)
+        step = 1e-6
+        slope = (where.bounded(free + step) - where.bounded(free - step)) / (2 * step)
+        assert where.slope(np.asarray(value)) == pytest.approx(slope, rel=1e-8)
+
+
+def test_unusable_requests_are_named():
+    with pytest.raises(NetworkError, match=r"use one of 0\.w_std"):
+        with_hyperparameters(dense(), {"w_std": 1.0})
+    with pytest.raises(NetworkError, match="that are positive"):
+        with_hyperparameters(dense(), {"0.w_std": -1.0})
+    with pytest.raises(NetworkError, match="absent stays absent"):
+        with_hyperparameters(dense(), {"2.b_std": 1.0})
+    with pytest.raises(NumericalError, match="at least one network"):
+        search([], X, Y, HELD, GOAL)
+    with pytest.raises(NumericalError, match="positive noise"):
+        search([("a", dense())], X, Y, HELD, GOAL, noises=(0.0,))
+    with pytest.raises(ShapeError, match="validation targets"):
+        search([("a", dense())], X, Y, HELD, np.stack([GOAL, GOAL], axis=1))
