@@ -104,6 +104,8 @@ class Pair(eqx.Module):
     full: bool = eqx.field(static=True)
     terms: tuple[Term, ...] | None = None
     biases: tuple[Bias, ...] = ()
+    # The arrays stand in memory: reading them many times recomputes nothing.
+    settled: bool = eqx.field(static=True, default=False)
 
     def to(self, nngp: Array, ntk: Array | None) -> "Pair":
         """Plain kernels in the same layout."""
@@ -296,7 +298,7 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
     ntk = None
     if plain[0].ntk is not None:
         ntk = sum(
-            (w * p.ntk for p, w in zip(plain[1:], weights[1:], strict=True)),
+            (w * p.ntk for p, w in zip(plain[1:], weights[1:], strict=True) if p.ntk is not None),
             weights[0] * plain[0].ntk,
         )
     return plain[0].to(nngp, ntk)

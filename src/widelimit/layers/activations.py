@@ -1,7 +1,7 @@
 """Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 from jaxtyping import Array
@@ -9,7 +9,7 @@ from jaxtyping import Array
 from .. import duals
 from ..errors import NetworkError
 from ..state import Example, Need, Outline, Pair
-from .base import Layer, Memo, remask
+from .base import Layer, Memo, fenced, remask
 
 
 class Activation(Layer):
@@ -17,8 +17,6 @@ class Activation(Layer):
 
     κ_ab ← E[φ(u) φ(v)],  Θ_ab ← Θ_ab E[φ'(u) φ'(v)].
     """
-
-    need_own: ClassVar[Need] = Need.DIAGONAL
 
     dual: duals.Dual
 
@@ -38,6 +36,10 @@ class Activation(Layer):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return remask(self.dual.fn(x), mask), mask
 
+    @property
+    def need_own(self) -> Need:
+        return Need.DIAGONAL
+
     def memo(self, example: Example) -> Memo:
         return self.dual.prepare(example.variance()), example.mask
 
@@ -49,7 +51,7 @@ class Activation(Layer):
         value, slope = self.dual(left, right, pair.nngp, need_derivative=with_ntk)
         ntk = pair.ntk * slope if pair.ntk is not None and slope is not None else None
         # φ(0) ≠ 0 revives padding.
-        return pair.to(value, ntk).masked(memo1[1], memo2[1])
+        return fenced(pair.to(value, ntk).masked(memo1[1], memo2[1]), self.dual)
 
     def mean(self, example: Example, memo: Memo) -> Array | None:
         mean = self.dual.mean(example.variance())

@@ -1,6 +1,6 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -45,8 +45,6 @@ class Layer(eqx.Module):
     `outline` says what happens to shapes, `need` what part of the input's covariance the output's
     needs, `need_own` what `memo` looks at.
     """
-
-    need_own: ClassVar[Need] = Need.NONE
 
     # The public readings; `widelimit.network` holds them.
     def init(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
@@ -123,6 +121,11 @@ class Layer(eqx.Module):
     def require(self, before: Outline) -> None:
         """Raise where the infinite-width rule does not hold for such an input."""
 
+    @property
+    def need_own(self) -> Need:
+        """Which part of the example's covariance `memo` looks at."""
+        return Need.NONE
+
     def need(self, out: Need) -> Need:
         """Which part of the input's covariance the part `out` of the output's depends on."""
         return out
@@ -137,8 +140,8 @@ class Layer(eqx.Module):
         return ()
 
     def forward(
-        self, params: Params, x: Array, mask: Array | None, key: Key[Array, ""] | None
-    ) -> tuple[Array, Array | None]:
+        self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None
+    ) -> tuple[Any, Any]:
         """Map one example (positions…, channels) and its mask."""
         raise NotImplementedError
 
@@ -203,8 +206,8 @@ class Layer(eqx.Module):
         return self
 
     def draw(
-        self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any
-    ) -> tuple["Layer", Memo, Example]:
+        self, crowd: Any, need: Need, key: Key[Array, ""], scheme: Any
+    ) -> tuple["Layer", Memo, Any]:
         """Encode a crowd jointly, drawing random scores on the way.
 
         The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
@@ -231,13 +234,16 @@ def fenced(pair: Pair, witness: Any) -> Pair:
 
     XLA on CPU copies a producer into each of its consumers. Without fences every layer of a deep
     network is computed anew from the input on: 50 dense layers took minutes to compile, and 5 ran
-    half as fast. A conditional that cannot be decided at compile time stops it: the kernels as they
-    are, or NaN if the hyperparameter `witness` is NaN.
+    half as fast; an activation inside a sum over positions is not vectorised, and takes eight times
+    as long. A conditional that cannot be decided at compile time stops it: the kernels as they are,
+    or NaN if a hyperparameter in `witness` is NaN. Without hyperparameters there is no fence.
     """
-    if jax.default_backend() != "cpu" or not isinstance(witness, Tracer):
+    found = [leaf for leaf in jax.tree.leaves(witness) if isinstance(leaf, Tracer)]
+    if pair.settled or jax.default_backend() != "cpu" or not found:
         return pair
-    witness = jnp.asarray(witness)
+    first = found[0].reshape(-1)[0]
     nan = jnp.asarray(jnp.nan, pair.nngp.dtype)
-    return jax.lax.cond(
-        witness == witness, lambda p: p, lambda p: jax.tree.map(lambda a: a * nan, p), pair
+    pair = jax.lax.cond(
+        first == first, lambda p: p, lambda p: jax.tree.map(lambda a: a * nan, p), pair
     )
+    return Pair(pair.nngp, pair.ntk, pair.rank, pair.full, pair.terms, pair.biases, settled=True)

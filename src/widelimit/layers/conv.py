@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, remask
+from .base import Layer, Memo, Params, fenced, remask
 from .dense import Parameterization, Weights, checked_width, make_weights
 from .windows import Axis, Padding, checked_padding, layout, slide, volume, window_mask
 
@@ -93,7 +93,8 @@ class Conv(Layer):
         return self.weights.memo(mask, volume(axes) * example.outline.channels)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        # Without the fence the layer below is computed anew for every offset of the window.
+        pair = fenced(pair.forced(), self.weights.w_std)
         axes = self.axes(pair.nngp.shape[: pair.rank])
 
         def average(kernel: Array) -> Array:
