@@ -18,13 +18,13 @@ from widelimit.laws import (
     Points,
     law_from_covariance,
     tokens_with_covariance,
-    with_heads,
 )
 from widelimit.laws.distances import kolmogorov_smirnov
 from widelimit.laws.draws import kernels_of
 from widelimit.laws.simulate import simulate
 from widelimit.laws.simulate_setting import FiniteAttention, GivenGram
 from widelimit.netsor import Integration, examples, tanh
+from widelimit.widths import with_heads
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 

@@ -170,7 +170,8 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
         rows = math.prod(kernel.shape[: kernel.ndim // 2])
         return kernel.reshape(rows, -1)
 
-    second = jax.jacfwd(jax.jacfwd(between, 0), 1)
+    # Few outputs and many scores: backwards on one side, forwards on the other.
+    second = jax.jacfwd(jax.jacrev(between, 0), 1)
     data = Encoding(x, mask, None)
 
     def row(p1: Array, one: Encoding) -> Array:
@@ -272,7 +273,7 @@ def sample_ntk(
     size = _checked(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            fixed = _deterministic(net, inputs)
+            fixed = np.asarray(_deterministic(net, inputs))
             return np.broadcast_to(
                 np.eye(channels)[:, :, None, None] * fixed,
                 (count, channels, channels, *fixed.shape),
@@ -288,7 +289,7 @@ def mean_ntk(
     size = _checked(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            fixed = _deterministic(net, inputs)
+            fixed = np.asarray(_deterministic(net, inputs))
             return np.broadcast_to(fixed, (count, *fixed.shape))
         blocks = _blocks(count, size, key)
         return np.concatenate([np.asarray(_means(net, inputs, k)) for k in blocks])

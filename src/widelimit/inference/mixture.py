@@ -1,0 +1,376 @@
+"""Bayesian prediction with finitely many heads: a mixture of Gaussian processes over the scores.
+
+Given the scores p of all finite-head layers the network is a Gaussian process with kernel `K_p`,
+and its posterior is the usual one. The scores are functions of a vector z of independent standard
+normals (see `laws.draws`), so
+
+    p(f_* | y) = ∫ N(f_*; m_z, C_z) π(z | y) dz,   π(z | y) ∝ N(z; 0, I) N(y; 0, K_z + Λ).
+
+`Importance` draws z from the prior and weights it by the marginal likelihood; `EllipticalSlice`
+moves z with a Markov chain whose stationary law is π(z | y). With infinitely many heads z drops out
+and what remains is `GP`.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy.special import logsumexp, ndtr
+
+from widelimit.errors import MissingExtraError, NumericalError, WidelimitError
+from widelimit.inference import checks
+from widelimit.inference.checks import Values
+from widelimit.inference.network_kernels import joined, require_layer, require_scalar_output
+from widelimit.inputs import Data, Inputs, as_inputs
+from widelimit.laws.draws import Latent, block_size, require_gaussian_output
+from widelimit.laws.points import Points, normal_blocks, plan
+from widelimit.layers.base import Layer
+
+_LOG_2PI = math.log(2 * math.pi)
+# Fewer draws than these are no basis for a prediction.
+_FEWEST = 32.0
+# Chains that have not met show a scale reduction above this.
+_MIXED = 1.05
+_BISECTIONS = 60
+
+
+class CollapsedWeightsWarning(UserWarning):
+    """The draws of the scores are worth too few independent ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance:
+    """`draws` of the scores from the prior, each weighted by its marginal likelihood.
+
+    Exact in the limit of many draws, and the evidence comes with it; the weights collapse onto a
+    few draws when the data determine the scores.
+    """
+
+    draws: int = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class EllipticalSlice:
+    """Elliptical slice sampling (blackjax): `chains` chains of `burn + steps` moves.
+
+    Works where importance weights collapse; `thin` moves lie between the states that are kept.
+    """
+
+    chains: int = 8
+    burn: int = 200
+    steps: int = 1000
+    thin: int = 2
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureGP:
+    """A network with finitely many heads as a prior over functions; `fit` it to data.
+
+    `noise` is the variance of the noise in the targets, one number or one per training example;
+    `method` how the scores are averaged over; `samples` heads stand for infinitely many in layers
+    that have them. Outputs (columns of the targets) are channels of one network: they share the
+    scores, and all of them inform about these.
+    """
+
+    net: Layer
+    _: KW_ONLY
+    noise: Values = 1e-2
+    method: Importance | EllipticalSlice = Importance()
+    samples: int = 128
+    key: Key[Array, ""] | None = None
+
+    def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedMixture":
+        """Condition on targets (N,) or (N, outputs) at examples x."""
+        require_layer(self.net)
+        inputs = _wide(as_inputs(x, mask, tokens=self.net.takes_tokens()))
+        require_scalar_output(self.net, inputs.outline)
+        require_gaussian_output(self.net, inputs.outline)
+        targets, vector = checks.targets(y, inputs.size)
+        noise = checks.variances(self.noise, "The noise", inputs.size)
+        key = jax.random.key(0) if self.key is None else self.key
+        return FittedMixture(self, inputs, targets, noise, vector, key)
+
+
+@dataclass(frozen=True, eq=False)
+class MixturePrediction:
+    """Predictions of the function: a mixture of Gaussians at every test example.
+
+    Axes of the components: (draws, tests[, outputs]); the variances of a draw are shared by the
+    outputs. `effective` is how many independent draws of the scores the mixture is worth.
+    """
+
+    means: Float[np.ndarray, " draws *points"] = field(repr=False)
+    variances: Float[np.ndarray, "draws tests"] = field(repr=False)
+    weights: Float[np.ndarray, " draws"] = field(repr=False)
+    effective: float
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """`mean, std = fitted.predict(x)`."""
+        return iter((self.mean, self.std))
+
+    @property
+    def mean(self) -> Float[np.ndarray, " *points"]:
+        """`E[f | y]`."""
+        return np.tensordot(self.weights, self.means, axes=1)
+
+    @property
+    def variance(self) -> Float[np.ndarray, " *points"]:
+        """`Var[f | y]`: within the draws, and between them."""
+        second = np.tensordot(self.weights, self._spread() + np.square(self.means), axes=1)
+        return np.maximum(second - np.square(self.mean), 0.0)
+
+    @property
+    def std(self) -> Float[np.ndarray, " *points"]:
+        """Standard deviation of the function."""
+        return np.sqrt(self.variance)
+
+    def _spread(self, noise: float = 0.0) -> np.ndarray:
+        """Variances in the shape of the means."""
+        extra = (1,) * (self.means.ndim - self.variances.ndim)
+        return self.variances.reshape(*self.variances.shape, *extra) + noise
+
+    def cdf(self, y: Values, *, noise: float = 0.0) -> Float[np.ndarray, " *points"]:
+        """`P(f ≤ y)` (with noise: of a new observation) at every test example."""
+        scale = np.sqrt(np.maximum(self._spread(noise), np.finfo(float).tiny))
+        z = (np.asarray(y, np.float64)[None] - self.means) / scale
+        return np.tensordot(self.weights, ndtr(z), axes=1)
+
+    def interval(
+        self, level: float, *, noise: float = 0.0
+    ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
+        """Ends of the central interval that holds `level` of the probability, by bisection."""
+        if not 0.0 < level < 1.0:
+            raise NumericalError(
+                "The level of an interval lies between 0 and 1.",
+                got=f"{level!r}",
+                remedy="pass 0.95 for the central 95 %",
+            )
+        low, high = (1 - level) / 2, (1 + level) / 2
+        return self._quantile(low, noise), self._quantile(high, noise)
+
+    def _quantile(self, probability: float, noise: float) -> np.ndarray:
+        reach = 40 * np.sqrt(self._spread(noise)).max() + 1e-12
+        low, high = self.means.min(axis=0) - reach, self.means.max(axis=0) + reach
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle, noise=noise) < probability
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return 0.5 * (low + high)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMixture:
+    """A mixture of Gaussian processes that has seen data; made by `MixtureGP.fit`."""
+
+    model: MixtureGP
+    inputs: Inputs = field(repr=False)
+    targets: Float[np.ndarray, "n outputs"] = field(repr=False)
+    noise: Float[np.ndarray, " n"] = field(repr=False)
+    vector_targets: bool = field(repr=False)
+    key: Key[Array, ""] = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.inputs.size
+
+    def predict(self, x: Data, mask: Any = None) -> MixturePrediction:
+        """The function at test examples, as a mixture; noise is not included.
+
+        Scores are drawn for training and test examples together, once per call.
+        """
+        other = _wide(as_inputs(x, mask, tokens=self.model.net.takes_tokens(), name="x"))
+        require_scalar_output(self.model.net, other.outline)
+        run = self._run(joined(self.inputs, other))
+        means = run.means[..., 0] if self.vector_targets else run.means
+        return MixturePrediction(means, run.variances, run.weights, run.effective)
+
+    @cached_property
+    def _alone(self) -> "_Run":
+        return self._run(self.inputs)
+
+    @property
+    def effective_sample_size(self) -> float:
+        """How many independent draws of the scores the posterior is made of."""
+        return self._alone.effective
+
+    @property
+    def log_evidence(self) -> float:
+        """`log p(y) = log E[N(y; 0, K_z + Λ)]` over the prior of the scores; `Importance` only."""
+        if not isinstance(self.model.method, Importance):
+            raise WidelimitError(
+                "The evidence is an average over the prior of the scores.",
+                got="elliptical slice sampling, which only visits the posterior",
+                remedy="fit with method=Importance(draws=…)",
+            )
+        logs = self._alone.log_likelihoods
+        return float(np.asarray(logsumexp(logs))) - math.log(len(logs))
+
+    def _run(self, inputs: Inputs) -> "_Run":
+        with jax.enable_x64(True):
+            latent = Latent.of(self.model.net, inputs, samples=self.model.samples)
+            data = _Data(jnp.asarray(self.targets), jnp.asarray(self.noise))
+            if not latent.shapes:
+                return _collected(latent, data, iter([np.zeros((1, 0))]), 1)
+            if isinstance(self.model.method, Importance):
+                return self._weighted(latent, data, self.model.method)
+            return self._chained(latent, data, self.model.method)
+
+    def _weighted(self, latent: Latent, data: "_Data", method: Importance) -> "_Run":
+        points = plan(Points.AUTO, method.draws, latent.size)
+        size = min(block_size(latent), points.draws)
+        blocks = normal_blocks(points, latent.size, self.key, size=size)
+        run = _collected(latent, data, blocks, size)
+        logs = run.log_likelihoods - logsumexp(run.log_likelihoods)
+        weights = np.exp(logs)
+        effective = float(1.0 / np.square(weights).sum())
+        if effective < _FEWEST:
+            warnings.warn(
+                f"Importance weights have collapsed: {points.draws} draws of the scores are worth "
+                f"{effective:.1f} independent ones (fewer than {_FEWEST:.0f}). Remedy: "
+                "method=EllipticalSlice(), or more draws.",
+                CollapsedWeightsWarning,
+                stacklevel=4,
+            )
+        return run.weighted(weights, effective)
+
+    def _chained(self, latent: Latent, data: "_Data", method: EllipticalSlice) -> "_Run":
+        diagnostics = _blackjax().diagnostics
+        states, logs = _chains(latent, data, self.key, method)
+        effective = float(np.ravel(diagnostics.effective_sample_size(logs))[0])
+        reduction = float(np.ravel(diagnostics.potential_scale_reduction(logs))[0])
+        if effective < _FEWEST or reduction > _MIXED:
+            warnings.warn(
+                f"The chains have not mixed: {logs.size} states are worth {effective:.1f} "
+                f"independent ones, and the scale reduction is {reduction:.3f} (1 when mixed). "
+                "Remedy: more steps and a longer burn-in.",
+                CollapsedWeightsWarning,
+                stacklevel=4,
+            )
+        flat = np.asarray(states).reshape(-1, latent.size)
+        size = min(block_size(latent), len(flat))
+        blocks = (flat[i : i + size] for i in range(0, len(flat), size))
+        run = _collected(latent, data, blocks, size)
+        return run.weighted(np.full(len(flat), 1.0 / len(flat)), effective)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What each draw of the scores says, and what each draw weighs."""
+
+    log_likelihoods: Float[np.ndarray, " draws"]
+    means: Float[np.ndarray, "draws tests outputs"]
+    variances: Float[np.ndarray, "draws tests"]
+    weights: Float[np.ndarray, " draws"]
+    effective: float
+
+    def weighted(self, weights: np.ndarray, effective: float) -> "_Run":
+        return _Run(self.log_likelihoods, self.means, self.variances, weights, effective)
+
+
+class _Data(eqx.Module):
+    """Targets (n, outputs) and noise variances (n,)."""
+
+    targets: Array
+    noise: Array
+
+
+def _factor(kernel: Array, data: _Data) -> Array:
+    count = data.noise.shape[0]
+    return jnp.linalg.cholesky(kernel[:count, :count] + jnp.diag(data.noise))
+
+
+def _log_likelihood(factor: Array, data: _Data) -> Array:
+    """`log N(y; 0, K + Λ)`, summed over the outputs."""
+    rows, outputs = data.targets.shape
+    half = jax.scipy.linalg.solve_triangular(factor, data.targets, lower=True)
+    determinant = jnp.sum(jnp.log(jnp.diagonal(factor)))
+    return -0.5 * jnp.sum(half**2) - outputs * (determinant + 0.5 * rows * _LOG_2PI)
+
+
+@eqx.filter_jit
+def _answers(latent: Latent, data: _Data, normals: Array) -> tuple[Array, Array, Array]:
+    """Log-likelihood, means and variances at the tests for a block of latents."""
+
+    def one(z: Array) -> tuple[Array, Array, Array]:
+        kernel = latent.kernel(z)
+        count = data.noise.shape[0]
+        factor = _factor(kernel, data)
+        half = jax.scipy.linalg.solve_triangular(factor, kernel[:count, count:], lower=True)
+        white = jax.scipy.linalg.solve_triangular(factor, data.targets, lower=True)
+        variance = jnp.diagonal(kernel)[count:] - jnp.sum(half**2, axis=0)
+        return _log_likelihood(factor, data), half.T @ white, jnp.maximum(variance, 0)
+
+    return jax.vmap(one)(normals)
+
+
+def _collected(latent: Latent, data: _Data, blocks: Iterator[np.ndarray], size: int) -> _Run:
+    parts = []
+    for block in blocks:
+        filled = np.concatenate([block, np.zeros((size - len(block), block.shape[1]))])
+        found = _answers(latent, data, jnp.asarray(filled))
+        parts.append([np.asarray(array)[: len(block)] for array in found])
+    logs, means, variances = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not np.isfinite(logs).all():
+        raise NumericalError(
+            "Kernels of the training examples, with the noise, are positive definite.",
+            got=f"{np.count_nonzero(~np.isfinite(logs))} of {len(logs)} draws that are not",
+            remedy="give the targets noise, and remove examples that are equal",
+        )
+    count = len(logs)
+    return _Run(logs, means, variances, np.full(count, 1.0 / count), float(count))
+
+
+def _chains(
+    latent: Latent, data: _Data, key: Key[Array, ""], method: EllipticalSlice
+) -> tuple[Array, Array]:
+    """Kept states (chains, kept, latent) and their log-likelihoods (chains, kept)."""
+    blackjax = _blackjax()
+
+    def log_likelihood(z: Array) -> Array:
+        value = _log_likelihood(_factor(latent.kernel(z), data), data)
+        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+    normal = {"mean": jnp.zeros(latent.size), "cov": jnp.ones(latent.size)}
+    sampler = blackjax.elliptical_slice(log_likelihood, **normal)
+
+    def chain(key: Key[Array, ""]) -> tuple[Array, Array]:
+        first, second, third = jax.random.split(key, 3)
+        state = sampler.init(jax.random.normal(first, (latent.size,)))
+
+        def moved(state: Any, subkey: Any) -> Any:
+            return jax.lax.scan(
+                lambda s, k: (sampler.step(k, s)[0], None),
+                state,
+                jax.random.split(subkey, method.thin),
+            )[0]
+
+        def kept(state: Any, subkey: Any) -> tuple[Any, Any]:
+            state = moved(state, subkey)
+            return state, (state.position, state.logdensity)
+
+        burn = jax.random.split(second, max(1, method.burn // method.thin))
+        state = jax.lax.scan(lambda s, k: (moved(s, k), None), state, burn)[0]
+        keys = jax.random.split(third, max(2, method.steps // method.thin))
+        return jax.lax.scan(kept, state, keys)[1]
+
+    return jax.jit(jax.vmap(chain))(jax.random.split(key, method.chains))
+
+
+def _blackjax() -> Any:
+    try:
+        import blackjax
+    except ImportError:
+        raise MissingExtraError("blackjax", "bayes") from None
+    return blackjax
+
+
+def _wide(inputs: Inputs) -> Inputs:
+    """Double precision throughout: kernels are factorised."""
+    return inputs if inputs.tokens else inputs._replace(x=np.asarray(inputs.x, np.float64))
