@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .errors import NumericalError, ShapeError
 from .state import Outline
@@ -70,7 +71,7 @@ class Inputs(NamedTuple):
     @property
     def traced(self) -> bool:
         """Whether these are abstract values inside a JAX transformation."""
-        return any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves((self.x, self.mask)))
+        return any(isinstance(a, Tracer) for a in jax.tree.leaves((self.x, self.mask)))
 
 
 def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:
@@ -105,9 +106,9 @@ def as_inputs(
     """Check and convert what a user passed."""
     if isinstance(x, Inputs):
         return x
-    if isinstance(x, Sequence) and not isinstance(x, str | bytes):
+    if isinstance(x, list | tuple):
         x, mask = _padded(x, mask, tokens=tokens, name=name)
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return Inputs(x if dtype is None or tokens else x.astype(dtype), mask, tokens)
     x = np.asarray(x)
     _check_shape(x, tokens, name)

@@ -113,7 +113,7 @@ def draw_block(
 
 def cross_tile(
     net: Layer, rows: Encoding, columns: Encoding, outline: Any, *, with_ntk: bool
-) -> tuple[Array, Array | None]:
+) -> tuple[Array, Array | None, Array]:
     """All pairs of two blocks."""
 
     def pair(one: Encoding, two: Encoding):
@@ -235,11 +235,11 @@ def tiles(
         counts = (span1.stop - span1.start, span2.stop - span2.start)
         several = Moments()
         for real, result in zip(reals, results, strict=True):
-            nngp, theta, gap = (
-                None if r is None else np.array(r[: counts[0], : counts[1]]) for r in result
+            nngp, theta, distance = jax.tree.map(
+                lambda part: np.array(part[: counts[0], : counts[1]]), result
             )
             if theta is not None and theta.dtype == np.float32 and _is_kinked(real.net):
-                _redo_close(real, rows, other, (span1, span2), gap, nngp, theta, plan.tile)
+                _redo_close(real, rows, other, (span1, span2), distance, nngp, theta, plan.tile)
             if len(reals) == 1:
                 return Tile(span1, span2, Kernels(nngp, theta))
             several.add(nngp[None], None if theta is None else theta[None])
@@ -287,6 +287,7 @@ def _redo_close(
             for part in (ones, twos):
                 x, mask = part.astype(np.float64).on_device()
                 encoded.append(encode_block(real, x, mask, part.outline))
-            exact = _cross_list(real.net, *encoded, ones.outline, with_ntk=True)
+            one, two = encoded
+            exact = _cross_list(real.net, one, two, ones.outline, with_ntk=True)
         for target, value in zip((nngp, theta), exact, strict=False):
             target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]

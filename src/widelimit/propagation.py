@@ -11,7 +11,7 @@ kernel – as a function of depth. Each number is an average over examples and r
   variance, 1/S when one direction holds everything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from .errors import MissingExtraError, ShapeError
 from .heads import Scheme
@@ -121,8 +122,8 @@ def signal(
 
 def phase_diagram(
     make: Callable[[float, float], Layer],
-    first: Sequence[float],
-    second: Sequence[float],
+    first: ArrayLike,
+    second: ArrayLike,
     x: Any,
     *,
     quantity: Quantity = Quantity.POSITIONS,
@@ -130,17 +131,18 @@ def phase_diagram(
     **options: Any,
 ) -> Float[np.ndarray, "first second"]:
     """The quantity at the end of `make(a, b)` for all pairs of two hyperparameters' values."""
-    grid = np.empty((len(first), len(second)))
-    for i, a in enumerate(first):
-        for j, b in enumerate(second):
+    rows, columns = np.asarray(first, float), np.asarray(second, float)
+    grid = np.empty((len(rows), len(columns)))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(columns):
             grid[i, j] = signal(make(a, b), x, mask, **options)[quantity][-1]
     return grid
 
 
 def plot_phase_diagram(
     grid: np.ndarray,
-    first: Sequence[float],
-    second: Sequence[float],
+    first: ArrayLike,
+    second: ArrayLike,
     path: str | Path | None = None,
     *,
     names: tuple[str, str],
@@ -152,8 +154,9 @@ def plot_phase_diagram(
     mesh = axis.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
     figure.colorbar(mesh, label=quantity.value)
     axis.set(xlabel=names[1], ylabel=names[0])
-    for values, scale in ((second, axis.set_xscale), (first, axis.set_yscale)):
-        if min(values) > 0 and max(values) / min(values) > 20:
+    for given, scale in ((second, axis.set_xscale), (first, axis.set_yscale)):
+        values = np.asarray(given, float)
+        if values.min() > 0 and values.max() / values.min() > 20:
             scale("log")
     figure.tight_layout()
     if path is not None:

@@ -28,7 +28,7 @@ _WIDTH = 64
 
 def ablations(depth: int) -> dict[str, Layer]:
     """One encoder, and what happens to it when a part is taken away or changed."""
-    linear = {"scaling": Scaling.LINEAR}
+    linear: dict[str, Any] = {"scaling": Scaling.LINEAR}
 
     def encoder(**options: Any) -> Layer:
         return Serial(Dense(_WIDTH), TransformerEncoder(_WIDTH, depth=depth, **options))

@@ -178,7 +178,7 @@ class Attention(Layer):
         encoding = self.positions.encoding
         score_in = before.channels if encoding is None else encoding.joined(before.channels)
         value_in = score_in if encoding is not None and encoding.on_values else before.channels
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "query": (heads, score_in, key_width),
             "value": (groups, value_in, value_width),
             "out": (heads, value_width, width),
@@ -298,14 +298,17 @@ class Attention(Layer):
         if self._closed():
             assert isinstance(self.score_map, ElementwiseMap)
             # Padding is masked on the value side already: only a pattern needs the matrices.
-            allowed = [None if self.pattern is None else m.allowed for m in (memo1, memo2)]
-            allowed = [a if a is None else a.astype(pair.nngp.dtype) for a in allowed]
+            allowed1, allowed2 = (
+                None if self.pattern is None else memo.allowed.astype(pair.nngp.dtype)
+                for memo in (memo1, memo2)
+            )
             nngp, ntk = closed_kernels(
                 self.score_map.dual,
                 sides,
                 (memo1.table, memo1.table),
                 (memo2.table, memo2.table),
-                *allowed,
+                allowed1,
+                allowed2,
                 qk_variance,
             )
         else:

@@ -19,26 +19,34 @@ from ..state import Pair
 from .scores import ElementwiseMap, ScoreMap
 
 
-class Sides(NamedTuple):
-    """Kernels of one pair on the three sides of attention, positions flattened; Θ may be None."""
+class Tangents(NamedTuple):
+    """Θ on the three sides of attention."""
 
     query: Float[Array, "q q2"]
-    query_ntk: Float[Array, "q q2"] | None
     key: Float[Array, "k k2"]
-    key_ntk: Float[Array, "k k2"] | None
     value: Float[Array, "k k2"]
-    value_ntk: Float[Array, "k k2"] | None
+
+
+class Sides(NamedTuple):
+    """Kernels of one pair on the three sides of attention, positions flattened."""
+
+    query: Float[Array, "q q2"]
+    key: Float[Array, "k k2"]
+    value: Float[Array, "k k2"]
+    ntk: Tangents | None
 
     @classmethod
     def of(cls, query: Pair, key: Pair, value: Pair) -> "Sides":
         """From the pairs of the three sides."""
-        flat: list[Array | None] = []
+        kernels, tangents = [], []
         for pair in (query, key, value):
             forced = pair.forced()
             size = math.prod(forced.nngp.shape[: forced.rank])
-            flat.append(forced.nngp.reshape(size, -1))
-            flat.append(None if forced.ntk is None else forced.ntk.reshape(size, -1))
-        return cls(*flat)  # pyright: ignore[reportArgumentType]
+            kernels.append(forced.nngp.reshape(size, -1))
+            if forced.ntk is not None:
+                tangents.append(forced.ntk.reshape(size, -1))
+        ntk = Tangents(*tangents) if len(tangents) == len(kernels) else None
+        return cls(query=kernels[0], key=kernels[1], value=kernels[2], ntk=ntk)
 
 
 class Head(NamedTuple):
@@ -71,13 +79,13 @@ def head_kernels(
     a, b = one.weights, two.weights
     a_value = a @ sides.value
     nngp = a_value @ b.T
-    if sides.value_ntk is None or sides.key_ntk is None or sides.query_ntk is None:
+    if sides.ntk is None:
         return nngp, None
-    ntk = 2 * nngp + a @ sides.value_ntk @ b.T
+    ntk = 2 * nngp + a @ sides.ntk.value @ b.T
     value_b = sides.value @ b.T
     for t, factor in (
-        (sides.key, 2 * sides.query + sides.query_ntk),
-        (sides.key_ntk, sides.query),
+        (sides.key, 2 * sides.query + sides.ntk.query),
+        (sides.ntk.key, sides.query),
     ):
         ntk = ntk + qk_variance * factor * _response(
             one, two, sides.value, a_value, value_b, nngp, t
@@ -93,11 +101,12 @@ def _response(
     Softmax, with Ã = A (times the wave): `Ã(κ*T)Ã'ᵀ − ((Aκ)*(ÃT))Ã'ᵀ − Ã((κA'ᵀ)*(TÃ'ᵀ)) +
     (AκA'ᵀ)*(ÃTÃ'ᵀ)`. Elementwise maps: `D(κ*T)D'ᵀ` with the slopes D.
     """
-    if one.slopes is not None and two.slopes is not None:
+    slopes1, slopes2 = one.slopes, two.slopes
+    if slopes1 is not None and slopes2 is not None:
 
         def response(wave1: Array | None, wave2: Array | None) -> Array:
-            d = one.slopes if wave1 is None else one.slopes * wave1
-            e = two.slopes if wave2 is None else two.slopes * wave2
+            d = slopes1 if wave1 is None else slopes1 * wave1
+            e = slopes2 if wave2 is None else slopes2 * wave2
             return d @ (value * t) @ e.T
     else:
 
@@ -126,7 +135,7 @@ def mean_over_heads(
     """The average of `head_kernels` over drawn heads, one after another to bound memory."""
     shape = (sides.query.shape[0], sides.query.shape[1])
     zero = jnp.zeros(shape, sides.value.dtype)
-    with_ntk = sides.value_ntk is not None
+    with_ntk = sides.ntk is not None
 
     def step(carry, draw):
         nngp, ntk = head_kernels(*head_of(draw), sides, qk_variance)
@@ -174,10 +183,10 @@ def identity_kernels(
     """ζ = identity: `σ²κ^q_ab Σ κ^k κ` and its tangent kernel; sums over allowed keys only."""
     total = _summed(sides.key * sides.value, allowed1, allowed2)
     nngp = qk_variance * sides.query * total
-    if sides.value_ntk is None or sides.key_ntk is None or sides.query_ntk is None:
+    if sides.ntk is None:
         return nngp, None
-    tangent = _summed(sides.key * sides.value_ntk + sides.value * sides.key_ntk, allowed1, allowed2)
-    ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.query_ntk * total)
+    tangent = _summed(sides.key * sides.ntk.value + sides.value * sides.ntk.key, allowed1, allowed2)
+    ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.ntk.query * total)
     return nngp, ntk
 
 
@@ -215,16 +224,16 @@ def homogeneous_kernels(
     )
     c_query, c_key = _ratio(sides.query, scale_q), _ratio(sides.key, scale_k)
     unit = dual.prepare(jnp.ones((1, 1), c_key.dtype))
-    with_ntk = sides.value_ntk is not None
+    with_ntk = sides.ntk is not None
     nodes = jnp.asarray(np.cos(_ANGLES), c_key.dtype)
 
     def at_node(s: Array) -> Array:
         value, slope = dual(unit, unit, s * c_key, need_derivative=with_ntk)
         parts = [value * scale_k * sides.value]
-        if with_ntk:
-            parts.append(value * scale_k * sides.value_ntk)
+        if sides.ntk is not None and slope is not None:
+            parts.append(value * scale_k * sides.ntk.value)
             parts.append(slope * sides.value * sides.key)
-            parts.append(slope * sides.value * sides.key_ntk)
+            parts.append(slope * sides.value * sides.ntk.key)
         return jnp.stack([_summed(part, allowed1, allowed2) for part in parts])
 
     table = jax.lax.map(at_node, nodes)  # (node, part) or (node, part, a, b)
@@ -234,9 +243,9 @@ def homogeneous_kernels(
     else:
         f = jnp.einsum("nab,npab->pab", weights, table)
     nngp = qk_variance * scale_q * f[0]
-    if not with_ntk or sides.query_ntk is None:
+    if sides.ntk is None:
         return nngp, None
-    response = (2 * sides.query + sides.query_ntk) * f[2] + sides.query * f[3]
+    response = (2 * sides.query + sides.ntk.query) * f[2] + sides.query * f[3]
     ntk = qk_variance * (scale_q * (2 * f[0] + f[1]) + response)
     return nngp, ntk
 
@@ -274,7 +283,7 @@ def elementwise_kernels(
     qk_variance: Array,
 ) -> tuple[Array, Array | None]:
     """Any elementwise ζ: the dual of every pair of scores, O(S⁴) per pair of inputs."""
-    with_ntk = sides.value_ntk is not None
+    with_ntk = sides.ntk is not None
 
     def entry(index: Array) -> Array:
         a, b = index // sides.query.shape[1], index % sides.query.shape[1]
@@ -288,12 +297,12 @@ def elementwise_kernels(
         if allowed1 is not None and allowed2 is not None:
             weight = allowed1[a][:, None] * allowed2[b][None, :]
         nngp = jnp.sum(weight * value * sides.value)
-        if not with_ntk:
+        if sides.ntk is None or slope is None:
             return nngp[None]
-        tangent = jnp.sum(weight * value * (2 * sides.value + sides.value_ntk))
+        tangent = jnp.sum(weight * value * (2 * sides.value + sides.ntk.value))
         slopes = weight * slope * sides.value
-        key, key_ntk = jnp.sum(slopes * sides.key), jnp.sum(slopes * sides.key_ntk)
-        query, query_ntk = sides.query[a, b], sides.query_ntk[a, b]
+        key, key_ntk = jnp.sum(slopes * sides.key), jnp.sum(slopes * sides.ntk.key)
+        query, query_ntk = sides.query[a, b], sides.ntk.query[a, b]
         response = (2 * query + query_ntk) * key + query * key_ntk
         return jnp.stack([nngp, tangent + qk_variance * response])
 

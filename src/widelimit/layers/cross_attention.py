@@ -101,7 +101,7 @@ class QueriedAttention(Layer):
         encoding, channels = self.positions.encoding, context.channels
         score_in = channels if encoding is None else encoding.joined(channels)
         value_in = score_in if encoding is not None and encoding.on_values else channels
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "query": (heads, queries, key_width),
             "key": (heads, score_in, key_width),
             "value": (heads, value_in, value_width),
@@ -227,6 +227,16 @@ class AttentionPool(QueriedAttention):
     The query is a trained vector of N(0, 1) entries: κ^q = Θ^q = 1.
     """
 
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
+        super().__init__(width, heads, score_map, **options)
+
     def outline(self, before: Outline) -> Outline:
         if not before.positions:
             raise ShapeError(
@@ -279,6 +289,16 @@ class CrossAttention(QueriedAttention):
     queries and keys would share their weights, and the limit would need the covariance between the
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """
+
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`; `positions` (Decay) encodes the context."""
+        super().__init__(width, heads, score_map, **options)
 
     def streams(self) -> int:
         return 2

@@ -1,6 +1,6 @@
 """Layer normalisation over channels, and dropout."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,8 +20,6 @@ class LayerNorm(Layer):
     is zero for pre-activations; after an activation it is `E[φ(u)]`, for raw inputs the data's own.
     """
 
-    need_own: ClassVar[Need] = Need.DIAGONAL
-
     eps: Any
 
     def __init__(self, *, eps: float = 1e-6):
@@ -35,6 +33,10 @@ class LayerNorm(Layer):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
         return centred * jax.lax.rsqrt(variance + cast(self.eps, x)), mask
+
+    @property
+    def need_own(self) -> Need:
+        return Need.DIAGONAL
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()

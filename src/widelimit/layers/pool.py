@@ -101,12 +101,32 @@ class _Pool(PositionMap):
 class SumPool(_Pool):
     """Sum over the real positions of each window (by default: of everything)."""
 
+    def __init__(
+        self,
+        window: int | tuple[int, ...] | None = None,
+        *,
+        stride: int | tuple[int, ...] | None = None,
+        padding: Padding | str = Padding.VALID,
+    ):
+        """Without a window: over all (real) positions. `stride` defaults to the window."""
+        super().__init__(window, stride=stride, padding=padding)
+
     def mix(self, f: Array, mask: Array | None) -> Array:
         return self.sums(f, mask)
 
 
 class MeanPool(_Pool):
     """Average over the real positions of each window (by default: of everything)."""
+
+    def __init__(
+        self,
+        window: int | tuple[int, ...] | None = None,
+        *,
+        stride: int | tuple[int, ...] | None = None,
+        padding: Padding | str = Padding.VALID,
+    ):
+        """Without a window: over all (real) positions. `stride` defaults to the window."""
+        super().__init__(window, stride=stride, padding=padding)
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         if mask is None and (self.window is None or self.padding is Padding.VALID):
@@ -134,7 +154,8 @@ class Select(PositionMap):
         return before.to(positions=())
 
     def _indices(self, positions: tuple[int, ...]) -> tuple[int, ...]:
-        index = (self.index,) if isinstance(self.index, int) else tuple(self.index)
+        given = self.index
+        index: tuple[int, ...] = (given,) if isinstance(given, int) else tuple(given)
         if len(index) != len(positions) or any(
             not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
         ):
@@ -158,8 +179,9 @@ class Select(PositionMap):
                 got=f"index {self.index!r} with a mask over {len(index)} position axes",
                 remedy="select by non-negative indices",
             )
+        (back,) = index
         last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
-        return jnp.take(f, last + 1 + index[0], axis=0)
+        return jnp.take(f, last + 1 + back, axis=0)
 
 
 class Flatten(Layer):

@@ -236,7 +236,7 @@ class AdditiveBias(ScoreBias):
         places = coordinates(positions)
         if callable(self.value):
             offsets = jnp.asarray(places[None, :, :] - places[:, None, :], like.dtype)
-            return self.value(offsets)
+            return jnp.asarray(self.value(offsets))
         size = len(places)
         if self.value.shape != (size, size):
             raise ShapeError(
