@@ -173,15 +173,14 @@ class Select(PositionMap):
         index = self._indices(f.shape[:-1])
         if mask is None or all(i >= 0 for i in index):
             return f[index]
-        if len(index) > 1:
+        if len(index) != 1:
             raise ShapeError(
                 "Counting from the end of the real positions is defined for sequences.",
                 got=f"index {self.index!r} with a mask over {len(index)} position axes",
                 remedy="select by non-negative indices",
             )
-        (back,) = index
         last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
-        return jnp.take(f, last + 1 + back, axis=0)
+        return jnp.take(f, last + 1 + index[0], axis=0)
 
 
 class Flatten(Layer):
