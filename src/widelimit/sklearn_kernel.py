@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from widelimit.errors import MissingExtraError, NetworkError
 from widelimit.inference import Engine, Hyperparameter, KernelKind, NetworkKernels, hyperparameters
@@ -162,12 +163,33 @@ class NetworkKernel(Kernel):
         if not free:
             return np.empty((len(data), len(data), 0))
 
-        def matrix(values: Any) -> Any:
-            net = replaced(self.network, [h.name for h in free], list(values))
-            ntk = self.kind is KernelKind.NTK
-            return chosen(net.kernel(data.inputs, sampler=self.sampler, ntk=ntk), self.kind)
-
         with jax.enable_x64(True):
             values = jnp.asarray([float(h.value) for h in free])
-            gradient = np.asarray(jax.jit(jax.jacfwd(matrix))(values))
+            names = tuple(h.name for h in free)
+            gradient = np.asarray(
+                _jacobian(
+                    values, self.network, data.inputs, self.sampler, names=names, kind=self.kind
+                )
+            )
         return gradient * np.array([h.range.slope(h.value) for h in free])
+
+
+@eqx.filter_jit
+def _jacobian(
+    values: Float[Array, " dims"],
+    net: Layer,
+    inputs: Inputs,
+    sampler: Sampler | None,
+    *,
+    names: tuple[str, ...],
+    kind: KernelKind,
+) -> Float[Array, "n n dims"]:
+    """Derivatives of the kernel matrix in the named hyperparameters."""
+
+    def matrix(moved: Array) -> Array:
+        kernels = replaced(net, names, list(moved)).kernel(
+            inputs, sampler=sampler, ntk=kind is KernelKind.NTK
+        )
+        return chosen(kernels, kind)
+
+    return jax.jacfwd(matrix)(values)
