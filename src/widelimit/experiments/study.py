@@ -1,0 +1,76 @@
+"""What a study is: a name, what it shows, and a function that runs it and writes what it found."""
+
+import csv
+import enum
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from widelimit.errors import MissingExtraError
+
+Progress = Callable[[Iterable[Any]], Iterable[Any]]
+"""Wraps what a study loops over, to show how far it is."""
+
+
+class Size(enum.StrEnum):
+    """How large a study is run."""
+
+    SMALL = "small"
+    """Seconds to a minute: the shape of the result."""
+
+    LARGE = "large"
+    """The published setting."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One figure or table as a runnable experiment.
+
+    `run(size, out, progress)` writes its data (CSV, JSON) and figures into the folder `out` and
+    returns the numbers of the JSON file.
+    """
+
+    name: str
+    title: str
+    description: str
+    run: Callable[..., dict[str, Any]]
+
+
+def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
+    """The steps of a study, shown if somebody wants to see them."""
+    return steps if progress is None else progress(steps)
+
+
+def write_json(path: Path, result: Mapping[str, Any]) -> None:
+    """Numbers as they are, NumPy ones included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2, default=float) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line per row; the columns are those of the first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def canvas(columns: int, *, rows: int = 1, width: float = 4.6, height: float = 3.6) -> Any:
+    """A figure and its axes, (rows, columns) of them; closed by `save`."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots") from None
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
