@@ -35,7 +35,7 @@ ATTENTION = wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1))
 @pytest.mark.parametrize(
     "estimator",
     [
-        NNGPRegressor(LINEAR),
+        pytest.param(NNGPRegressor(LINEAR), marks=pytest.mark.slow),
         pytest.param(NNGPRegressor(), marks=pytest.mark.slow),
         pytest.param(NTKRegressor(), marks=pytest.mark.slow),
         InfiniteNetworkClassifier(LINEAR),
@@ -116,6 +116,7 @@ def test_parameters_of_the_network():
 def test_tuning_improves_the_evidence():
     plain = NNGPRegressor(NET, noise=0.5).fit(X, Y)
     tuned = NNGPRegressor(NET, noise=0.5, tune=True).fit(X, Y)
+    assert tuned.model_.gp.noise < 0.5
     assert tuned.log_marginal_likelihood_ > plain.log_marginal_likelihood_ + 1
     assert tuned.network_ is not NET
 

@@ -1,4 +1,5 @@
 import numpy as np
+import optax
 import pytest
 from inference.networks import WIDE, dense, examples, sampled, sequences
 
@@ -74,8 +75,8 @@ def test_gradients_with_sampled_heads_and_noise_per_example():
 
 
 def test_float32_gradients_are_close():
-    wide = criterion(dense(), X, Y, LogEvidence())
-    narrow = criterion(dense(), X, Y, LogEvidence(), engine=Engine())
+    wide = criterion(DEEP, X, Y, LogEvidence())
+    narrow = criterion(DEEP, X, Y, LogEvidence(), engine=Engine())
     u = wide.start()
     np.testing.assert_allclose(narrow(u)[1], wide(u)[1], rtol=2e-3, atol=1e-2)
 
@@ -88,7 +89,7 @@ def test_known_hyperparameters_are_recovered():
     cov = truth.kernel(x, ntk=False).nngp + 0.04 * np.eye(len(x))
     y = np.linalg.cholesky(cov) @ rng.normal(size=(len(x), outputs))
     start = wl.Serial(wl.Dense(8, w_std=1.0, b_std=1.0), wl.Erf(), wl.Dense(1, w_std=1.0))
-    result = tune(GP(start, noise=0.2, engine=WIDE), x, y, steps=150)
+    result = tune(GP(start, noise=0.2, engine=WIDE), x, y, steps=80, optimizer=optax.adam(0.1))
     found = result.runs[0].numbers
     assert result.best > GP(truth, noise=0.04, engine=WIDE).fit(x, y).log_evidence - 0.1
     wanted = {"0.w_std": 2.0, "0.b_std": 0.5, "2.w_std": 1.5, "noise": 0.04}

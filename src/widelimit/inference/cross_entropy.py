@@ -194,8 +194,9 @@ def _flow(problem: _Problem, grid: np.ndarray, tolerance: float, max_steps: int)
         y0=jnp.zeros_like(problem.initial),
         args=problem,
         saveat=diffrax.SaveAt(ts=jnp.asarray(grid)),
+        # Arrays, so that other tolerances and kernels do not compile anew.
         stepsize_controller=diffrax.PIDController(
-            rtol=tolerance, atol=tolerance / max(gain, 1e-300)
+            rtol=jnp.asarray(tolerance), atol=jnp.asarray(tolerance / max(gain, 1e-300))
         ),
         max_steps=max_steps,
         throw=False,
