@@ -226,17 +226,21 @@ class Pair(eqx.Module):
         assert terms[0].left is not None
         return Pair(self.nngp, self.ntk, terms[0].left.ndim - 1, True, terms, biases)
 
-    def lazily_mixed(
-        self, left: Callable[[Array], Array], right: Callable[[Array], Array]
-    ) -> "Pair":
-        """Like `mixed`, but kept pending: worth it for maps that are dense over positions."""
-        pair = self
-        if pair.terms is None or len(pair.terms) >= _MOST_TERMS:
-            pair = pair.forced()
-            one, zero = jnp.ones((), pair.nngp.dtype), jnp.zeros((), pair.nngp.dtype)
-            identity = Term(None, None, one, one, zero)
-            pair = Pair(pair.nngp, pair.ntk, pair.rank, True, (identity,))
-        return pair.mixed(left, right)
+    def lazily_mixed(self, left: Float[Array, "a base"], right: Float[Array, "b base2"]) -> "Pair":
+        """κ ← L κ Rᵀ, kept pending, for matrices over flattened positions that stay as they are."""
+        if self.terms is not None and len(self.terms) < _MOST_TERMS:
+            return self.mixed(_matrix_map(left), _matrix_map(right))
+        pair = self.forced()
+        one, zero = jnp.ones((), pair.nngp.dtype), jnp.zeros((), pair.nngp.dtype)
+        left, right = (
+            matrix.reshape(*shape, matrix.shape[-1])
+            for matrix, shape in (
+                (left, pair.nngp.shape[: pair.rank]),
+                (right, pair.nngp.shape[pair.rank :]),
+            )
+        )
+        term = Term(left, right, one, one, zero)
+        return Pair(pair.nngp, pair.ntk, pair.rank, True, (term,))
 
     def forced(self) -> "Pair":
         """Apply whatever is pending: the kernels as plain arrays."""
@@ -302,6 +306,15 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
             weights[0] * plain[0].ntk,
         )
     return plain[0].to(nngp, ntk)
+
+
+def _matrix_map(matrix: Float[Array, "a base"]) -> Callable[[Array], Array]:
+    """`f ← M f` on (positions…, anything), for a matrix over flattened positions."""
+
+    def mix(f: Array) -> Array:
+        return (matrix @ f.reshape(matrix.shape[1], -1)).reshape(f.shape)
+
+    return mix
 
 
 def _identity_map(positions: tuple[int, ...], dtype: Any) -> Array:

@@ -288,7 +288,7 @@ class Attention(Layer):
         if self.scaling is Scaling.LINEAR:
             if encoding is not None and encoding.on_values:
                 pair = self.positions.pair(pair, memo1.channels)
-            mixed = pair.lazily_mixed(_mixer(memo1.table), _mixer(memo2.table))
+            mixed = pair.lazily_mixed(memo1.table, memo2.table)
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
         pair = pair.forced()
         scored = self.positions.pair(pair, memo1.channels)
@@ -371,16 +371,6 @@ class _Memo(eqx.Module):
     channels: Array | None
     table: Array
     allowed: Array | None
-
-
-def _mixer(weights: Float[Array, "query key"]) -> Callable[[Array], Array]:
-    """`f ← A f` on (positions…, anything)."""
-
-    def mix(f: Array) -> Array:
-        mixed = weights @ f.reshape(weights.shape[1], -1)
-        return mixed.reshape(*f.shape[:-1], f.shape[-1])
-
-    return mix
 
 
 def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
