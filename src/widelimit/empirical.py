@@ -28,6 +28,8 @@ _DEFAULT_MEMORY = 2**30
 _PASS_PENALTY = 2.0
 # Examples a tile takes from either side at most.
 _MOST_ROWS = 256
+# What looking at a function once has told: counting its operations takes longer than small kernels.
+_pass_costs: dict[Any, float] = {}
 
 
 class Method(Enum):
@@ -160,7 +162,9 @@ def empirical_ntk(
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
         for rows, columns in bar.track(walk) if bar else walk:
-            part1, part2 = _part(x1, rows, block), _part(x1 if x2 is None else x2, columns, block)
+            part1, part2 = _part(x1, rows, block), None
+            if x2 is not None or rows != columns or method is Method.PRODUCTS:
+                part2 = _part(x1 if x2 is None else x2, columns, block)
             values = np.asarray(tile(function, trained, part1, part2, axes))
             values = values[: rows.stop - rows.start, : columns.stop - columns.start]
             if result is None:
@@ -206,7 +210,9 @@ def _size(x: PyTree) -> int:
 
 def _output_shape(function: _Function, trained: PyTree, x: PyTree) -> Shape:
     size = _size(x)
-    out = jax.eval_shape(function, trained, jax.tree.map(jnp.asarray, x))
+    # Asked of f itself, whose traces are kept from call to call.
+    params = eqx.combine(trained, function.fixed)
+    out = jax.eval_shape(function.f, params, jax.tree.map(jnp.asarray, x))
     if not isinstance(out, jax.ShapeDtypeStruct) or out.shape[:1] != (size,):
         raise ShapeError(
             "f(params, x) maps a batch of N examples to one array (N, outputs…).",
@@ -246,7 +252,19 @@ def _chosen(
 
 def _pass_cost(function: _Function, trained: PyTree, x: PyTree) -> float:
     """Floating-point operations of f on one example."""
-    one = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), x)
+    one = jax.tree.map(lambda leaf: np.asarray(leaf[0]), x)
+    leaves, structure = jax.tree.flatten((trained, function.fixed, one))
+    shapes = tuple((np.shape(leaf), str(jnp.asarray(leaf).dtype)) for leaf in leaves)
+    try:
+        key = (function.f, structure, shapes)
+        if key not in _pass_costs:
+            _pass_costs[key] = _flops(function, trained, one)
+        return _pass_costs[key]
+    except TypeError:  # functions that cannot be hashed are looked at anew
+        return _flops(function, trained, one)
+
+
+def _flops(function: _Function, trained: PyTree, one: PyTree) -> float:
     cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
     return float((cost or {}).get("flops", 2.0 * _count(trained)))
 

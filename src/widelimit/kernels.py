@@ -26,12 +26,13 @@ from .progress import Progress
 from .start import Encoding, gap, kernel_dtype, start, start_pair
 from .state import Need
 
-# Bytes of kernel values one tile may touch at a time: large enough to keep every core busy, small
-# enough to stay near the processor's cache. Accelerators prefer larger tiles.
+# Bytes of kernel values one tile may touch at a time. On a processor κ alone fills the second-level
+# cache of a core, and all temporaries stay below the 32 MiB from which on the C library asks the
+# system for fresh pages at every call. Accelerators prefer larger tiles.
 _TILE_BYTES = {"cpu": 8 * 2**20}
 _TILE_BYTES_ACCELERATOR = 256 * 2**20
 # Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
-_LIVE_ARRAYS = 6
+_LIVE_ARRAYS = 8
 # float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
 _CLOSE = 1e-5
 
