@@ -145,7 +145,7 @@ def test_mean_kernel_is_the_infinite_head_kernel():
     x = rng.normal(size=(2, 3, 5))
     net = wl.Serial(wl.Attention(heads=2, ov_std=1.3, qk_std=0.8), wl.MeanPool())
     law = net.law(x)
-    infinite = with_heads(net, wl.INFINITE).kernel(x, ntk=False, samples=2048)
+    infinite = with_heads(net, wl.INFINITE).kernel(x, ntk=False, samples=512)
     found = law.covariance()
     error = np.hypot(found.error, infinite.nngp_error)
     assert np.max(np.abs(found.value - infinite.nngp) / error) < 4.5
@@ -174,14 +174,15 @@ def test_elementwise_infinite_heads_beside_finite_ones():
     assert law.kurtosis(0).value > 10 * law.kurtosis(0).error
 
 
-def test_padding_changes_nothing():
+@pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_padding_changes_nothing(layers):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(2, 5, 4))
     mask = np.ones((2, 5), bool)
     mask[1, 3:] = False
     positions = wl.Decay(rate=0.5)
-    net = wl.Serial(wl.Attention(heads=1, positions=positions), wl.Attention(heads=2))
-    padded, alone = net.law(x, mask), net.law(x[1:, :3])
+    net = wl.Serial(*(wl.Attention(heads=h, positions=positions) for h in range(1, layers + 1)))
+    padded, alone = net.law(x, mask, draws=1024), net.law(x[1:, :3], draws=1024)
     for place in range(3):
         one, two = padded.at(1, place), alone.at(0, place)
         for a, b in ((one.variance, two.variance), (one.kurtosis(), two.kurtosis())):
@@ -276,6 +277,7 @@ def test_tensor_program_after_an_mlp_derives_the_same_law():
     assert np.max(np.abs(1.1 * found.value - ours.value[0, 0]) / error) > 4.5
 
 
+@pytest.mark.slow
 def test_rotary_and_biases_enter_the_law():
     net = wl.Attention(heads=1, positions=(wl.Rotary(pairs=2), wl.Alibi(0.5)))
     plain = law_from_covariance(wl.Attention(heads=1), K).at(0, 0).variance
@@ -334,3 +336,52 @@ def test_other_mistakes_name_their_rule():
         tokens_with_covariance(np.array([[1.0, 2.0], [2.0, 1.0]]))
     with pytest.raises(WidelimitError, match="Sobol points exist"):
         law_from_covariance(wl.Attention(heads=200), np.eye(12), points=Points.SOBOL)
+
+
+# --- two layers, against networks with explicit weights ---
+
+
+@pytest.mark.slow
+def test_two_layers_against_wide_networks():
+    """Variance and kurtosis with their 1/n term removed, and the distribution function."""
+    x = np.random.default_rng(4).normal(size=(1, 3, 4))
+
+    def network(width: int) -> wl.Layer:
+        return wl.Serial(
+            wl.Attention(width, heads=1, qk_std=2.0),
+            wl.Tanh(),
+            wl.Attention(width, heads=1, qk_std=2.0),
+            wl.Select(0),
+        )
+
+    def outputs(width: int, runs: int) -> np.ndarray:
+        net, data = network(width), jnp.asarray(x, jnp.float32)
+
+        def one(key):
+            # A few channels of every network: they share the scores, as the law says.
+            return net.apply(net.init(key, (3, 4)), data)[0, :8]
+
+        keys = jax.random.split(jax.random.key(width), runs)
+        return np.asarray(jax.jit(lambda k: jax.lax.map(one, k, batch_size=20))(keys), np.float64)
+
+    def statistics(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Variance and fourth moment, averaged over the channels of each run."""
+        per_run = np.stack([np.mean(y**2, axis=1), np.mean(y**4, axis=1)])
+        return per_run.mean(axis=1), np.cov(per_run) / y.shape[0]
+
+    runs = 20_000
+    law = network(8).law(x, draws=2**14)
+    small, large = outputs(64, runs), outputs(128, runs)
+    (m_small, c_small), (m_large, c_large) = statistics(small), statistics(large)
+    moments, covariance = 2 * m_large - m_small, 4 * c_large + c_small
+    variance, kurtosis = law.at(0).variance, law.kurtosis(0)
+    assert abs(moments[0] - variance.value) < 4 * math.hypot(
+        math.sqrt(covariance[0, 0]), variance.error
+    )
+    slope = np.array([-2 * moments[1] / moments[0] ** 3, 1 / moments[0] ** 2])
+    error = math.sqrt(slope @ covariance @ slope)
+    found = moments[1] / moments[0] ** 2 - 3
+    assert error < 0.15 * kurtosis.value
+    assert abs(found - kurtosis.value) < 4 * math.hypot(error, kurtosis.error)
+    ks = kolmogorov_smirnov(large[:, 0], law.at(0).mixture)
+    assert ks.statistic < 1.6 / math.sqrt(runs) + 0.005

@@ -33,6 +33,9 @@ _SHOWN = (
     "kurtosis",
 )
 
+# Bins of a histogram with fewer networks than these are not drawn: seen ones alone mislead.
+_FEWEST = 8
+
 
 def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
@@ -89,9 +92,10 @@ def _run(
         setting.draw_density(
             axis, samples[layer.heads], limits[layer.heads], label=label, color="C3"
         )
-        grid = np.linspace(*axis.get_xlim(), 401)
+        low, high = axis.get_xlim()
+        grid = np.linspace(low, high, 401)
         axis.plot(grid, gaussian.density(grid), "--", color="C0", label="infinitely many heads")
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, loc="upper right")
     axes[0, 0].set_ylabel("density")
     save(figure, out / f"{name}.png")
     return result
@@ -158,7 +162,7 @@ def _plot_single(
     gaussian = np.array([row["gaussian"] for row in rows])
     edges = np.linspace(0, grid[-1], 45)
     counts = np.histogram(np.abs(y), edges)[0]
-    seen = counts > 0
+    seen = counts >= _FEWEST
     middle = (0.5 * (edges[1:] + edges[:-1]))[seen]
     density = counts[seen] / (2 * len(y) * np.diff(edges)[seen])
     noise = 1 / np.sqrt(counts[seen])

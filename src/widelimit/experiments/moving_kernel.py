@@ -32,7 +32,7 @@ def tangent_kernel(net: Layer, params: Any, x: Array) -> Float[Array, "n n"]:
     """`Σ ∂f(x)/∂θ ∂f(x')/∂θ` of a finite network with one output."""
     jacobian = jax.jacrev(lambda p: net.apply(p, x)[:, 0])(params)
     rows = [leaf.reshape(x.shape[0], -1) for leaf in jax.tree.leaves(jacobian)]
-    return sum((row @ row.T for row in rows[1:]), rows[0] @ rows[0].T)
+    return jnp.sum(jnp.stack([row @ row.T for row in rows]), axis=0)
 
 
 def trained(net: Layer, key: Array, x: Array, y: Array, steps: int) -> tuple[Array, Array, Array]:

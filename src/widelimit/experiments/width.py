@@ -92,7 +92,7 @@ def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[st
     figure, axes = canvas(3)
     for axis, width in zip(axes[0], (WIDTHS[0], WIDTHS[-1]), strict=False):
         setting.draw_density(axis, samples[width], limit, label=f"networks, n={width}", color="C3")
-        axis.legend(frameon=False)
+        axis.legend(frameon=False, loc="upper right")
     axes[0, 0].set_ylabel("density")
     axis = axes[0, 2]
 
