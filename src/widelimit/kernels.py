@@ -21,6 +21,7 @@ from .duals import Dual
 from .heads import Scheme
 from .inputs import Inputs
 from .layers.base import Layer, Memo
+from .lengths import Group, groups, whole
 from .moments import Moments
 from .progress import Progress
 from .start import Encoding, gap, kernel_dtype, start, start_pair
@@ -170,27 +171,40 @@ def _power_of_two(n: int) -> int:
 class Blocks:
     """The examples of one side, encoded block by block; kept while they fit, made anew if not."""
 
-    def __init__(self, reals: Sequence[Realisation], inputs: Inputs, plan: Plan, room: int):
-        """Blocks of `plan.tile` examples; `room` bytes may be kept."""
-        self.reals, self.inputs, self.plan, self.room = reals, inputs, plan, room
+    def __init__(
+        self,
+        reals: Sequence[Realisation],
+        inputs: Inputs,
+        cut: list[Group],
+        dtype: Any,
+        memory: int,
+    ):
+        """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
+        self.reals, self.inputs, self.room = reals, inputs, memory // 4
         self.kept: dict[tuple[int, int], Encoding] = {}
+        self.blocks: list[tuple[Group, np.ndarray, int]] = []
+        for group in cut:
+            tile = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory).tile
+            for begin in range(0, len(group.members), tile):
+                self.blocks.append((group, group.members[begin : begin + tile], tile))
 
     def __len__(self) -> int:
-        return -(-self.inputs.size // self.plan.tile)
+        return len(self.blocks)
 
-    def span(self, block: int) -> slice:
+    def members(self, block: int) -> np.ndarray:
         """Which examples a block holds."""
-        begin = block * self.plan.tile
-        return slice(begin, min(begin + self.plan.tile, self.inputs.size))
+        return self.blocks[block][1]
+
+    def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
+        """Examples of the batch, cut as this block is and filled up to `size`."""
+        return self.blocks[block][0].of(self.inputs, _filled_up(members, size))
 
     def encoded(self, block: int, which: int) -> Encoding:
         """A block under one realisation of the network."""
         if (block, which) in self.kept:
             return self.kept[block, which]
-        span = self.span(block)
-        index = _filled_up(np.arange(span.start, span.stop), self.plan.tile)
-        x, mask = self.inputs[index].on_device()
-        encoding = encode_block(self.reals[which], x, mask, self.inputs.outline)
+        inputs = self.chosen(block, self.members(block), self.blocks[block][2])
+        encoding = encode_block(self.reals[which], *inputs.on_device(), inputs.outline)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
         if size <= self.room:
             self.room -= size
@@ -204,11 +218,15 @@ def _filled_up(index: np.ndarray, size: int) -> np.ndarray:
 
 
 class Tile(NamedTuple):
-    """Kernels of the pairs rows × columns, averaged over realisations where there are several."""
+    """Kernels of the pairs rows × columns, averaged over realisations where there are several.
 
-    rows: slice
-    columns: slice
+    Rows and columns are slices, or numbers of examples where these were sorted by length.
+    """
+
+    rows: Any
+    columns: Any
     kernels: Kernels
+    diagonal: bool  # a block with itself: the tile is its own mirror image
 
 
 def tiles(
@@ -220,32 +238,41 @@ def tiles(
     with_ntk: bool,
     memory: int,
     progress: Progress | None = None,
+    by_length: bool = False,
 ) -> Iterator[Tile]:
-    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal."""
-    plan = Plan.make(reals[0].net, [rows] if columns is None else [rows, columns], dtype, memory)
-    room = memory // 2 if columns is None else memory // 4
-    left = Blocks(reals, rows, plan, room)
-    right = left if columns is None else Blocks(reals, columns, plan, room)
-    other = rows if columns is None else columns
+    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal.
+
+    `by_length` allows tiles of examples that do not follow each other.
+    """
+
+    def blocks(inputs: Inputs) -> Blocks:
+        cut = groups(reals[0].net, inputs) if by_length else [whole(inputs)]
+        return Blocks(reals, inputs, cut, dtype, memory)
+
+    left = blocks(rows)
+    right = left if columns is None else blocks(columns)
     work = [
         (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
     ]
 
     def finished(i: int, j: int, results: list[Any]) -> Tile:
-        span1, span2 = left.span(i), right.span(j)
-        counts = (span1.stop - span1.start, span2.stop - span2.start)
+        members = left.members(i), right.members(j)
+        one, two, diagonal = *map(_contiguous, members), left is right and i == j
         several = Moments()
-        for real, result in zip(reals, results, strict=True):
-            nngp, theta, distance = jax.tree.map(
-                lambda part: np.array(part[: counts[0], : counts[1]]), result
-            )
+        for which, (real, result) in enumerate(zip(reals, results, strict=True)):
+            values: list[Any] = [
+                None if r is None else np.array(r[: len(members[0]), : len(members[1])])
+                for r in result
+            ]
+            nngp, theta, gap = values
             if theta is not None and theta.dtype == np.float32 and _is_kinked(real.net):
-                _redo_close(real, rows, other, (span1, span2), distance, nngp, theta, plan.tile)
+                _redo_close(which, left, right, (i, j), gap, nngp, theta)
             if len(reals) == 1:
-                return Tile(span1, span2, Kernels(nngp, theta))
+                return Tile(one, two, Kernels(nngp, theta), diagonal)
             several.add(nngp[None], None if theta is None else theta[None])
         parts = (*several.means(), *several.errors())
-        return Tile(span1, span2, Kernels(*(p if p is None else p.astype(dtype) for p in parts)))
+        kernels = Kernels(*(p if p is None else p.astype(dtype) for p in parts))
+        return Tile(one, two, kernels, diagonal)
 
     waiting: deque[tuple[int, int, list[Any]]] = deque()
     for i, j in progress.track(work) if progress else work:
@@ -267,28 +294,39 @@ def tiles(
         yield finished(*waiting.popleft())
 
 
+def _contiguous(members: np.ndarray) -> slice | np.ndarray:
+    """A slice where examples follow each other."""
+    follow = members[-1] - members[0] == len(members) - 1 and (np.diff(members) == 1).all()
+    return slice(int(members[0]), int(members[-1]) + 1) if follow else members
+
+
 def _redo_close(
-    real: Realisation,
-    rows: Inputs,
-    columns: Inputs,
-    spans: tuple[slice, slice],
+    which: int,
+    left: Blocks,
+    right: Blocks,
+    place: tuple[int, int],
     gap: np.ndarray,
     nngp: np.ndarray,
     theta: np.ndarray,
-    size: int,
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
-    close = np.argwhere(gap < _CLOSE)
+    real, close = left.reals[which], np.argwhere(gap < _CLOSE)
+    size = left.blocks[place[0]][2]
     for begin in range(0, len(close), size):
         chosen = close[begin : begin + size]
-        ones = rows[_filled_up(chosen[:, 0] + spans[0].start, size)]
-        twos = columns[_filled_up(chosen[:, 1] + spans[1].start, size)]
+        ones, twos = (
+            side.chosen(block, side.members(block)[chosen[:, axis]], size)
+            for axis, (side, block) in enumerate(zip((left, right), place, strict=True))
+        )
+        same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
         with jax.enable_x64(True):
-            encoded = []
-            for part in (ones, twos):
-                x, mask = part.astype(np.float64).on_device()
-                encoded.append(encode_block(real, x, mask, part.outline))
-            one, two = encoded
+            one = _encoded_exactly(real, ones)
+            two = one if same else _encoded_exactly(real, twos)
             exact = _cross_list(real.net, one, two, ones.outline, with_ntk=True)
         for target, value in zip((nngp, theta), exact, strict=False):
             target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+
+
+def _encoded_exactly(real: Realisation, inputs: Inputs) -> Encoding:
+    x, mask = inputs.astype(np.float64).on_device()
+    return encode_block(real, x, mask, inputs.outline)

@@ -152,6 +152,7 @@ def kernel(
         _checked_out(out, shape, ntk)
     bar = Progress.make(progress, "kernel")
     options = {"dtype": dtype, "with_ntk": ntk, "memory": memory, "progress": bar}
+    options["by_length"] = sink is None
     with precision(dtype):
         for _ in range(_MOST_ROUNDS):
             walk = tiles(realisations(net, sampler, dtype), rows, columns, **options)
@@ -236,12 +237,18 @@ def _assembled(
                 continue
             if arrays[i] is None:
                 arrays[i] = np.empty(shape, part.dtype)
-            arrays[i][tile.rows, tile.columns] = part
-            if symmetric and tile.rows != tile.columns:
+            arrays[i][_block(tile.rows, tile.columns)] = part
+            if symmetric and not tile.diagonal:
                 half = (part.ndim - 2) // 2
                 swap = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
-                arrays[i][tile.columns, tile.rows] = np.transpose(part, swap)
+                arrays[i][_block(tile.columns, tile.rows)] = np.transpose(part, swap)
     return Kernels(*arrays)
+
+
+def _block(rows: Any, columns: Any) -> tuple[Any, Any]:
+    """The index of all pairs rows × columns; either is a slice or numbers of examples."""
+    rows = rows if isinstance(rows, slice) else rows[:, None]
+    return rows, columns
 
 
 def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int, ...]:

@@ -79,9 +79,12 @@ def gap(pair: Any, one: Encoding, two: Encoding) -> Array:
     if isinstance(pair, tuple):
         gaps = [gap(part, one.stream(i), two.stream(i)) for i, part in enumerate(pair)]
         return jnp.max(jnp.stack(gaps))
-    if one.x.shape != two.x.shape:
+    if one.x.shape == two.x.shape:
+        shared = jnp.sum(pair.diagonal().nngp)
+    elif pair.rank == 1 and pair.full:
+        shared = jnp.sum(jnp.diagonal(pair.nngp))  # the positions that both have
+    else:
         return jnp.ones((), pair.nngp.dtype)
-    shared = jnp.sum(pair.diagonal().nngp)
     if jnp.issubdtype(one.x.dtype, jnp.integer):
         sizes = [jnp.sum(jnp.ones(e.x.shape) if e.mask is None else e.mask) for e in (one, two)]
         return 1 - shared / jnp.maximum(*sizes)

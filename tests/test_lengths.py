@@ -1,0 +1,69 @@
+"""Examples sorted by length and cut: the same kernels as at full length."""
+
+import numpy as np
+import pytest
+
+import widelimit as wl
+from widelimit import kernels, lengths
+from widelimit.inputs import Inputs
+
+_LENGTHS = np.array([24, 3, 5, 9, 3, 17, 24, 2] * 5)
+_MASK = np.arange(24)[None, :] < _LENGTHS[:, None]
+
+
+def _sequences() -> np.ndarray:
+    x = np.random.default_rng(0).normal(size=(40, 24, 3)).astype(np.float32)
+    x[9] = x[1]  # the same sequence twice, in one group
+    return x
+
+
+def _net(*middle: wl.Layer, end: wl.Layer | None = None) -> wl.Serial:
+    attention = wl.Attention(8, scaling=wl.Scaling.LINEAR, positions=wl.Decay(rate=0.5))
+    first = (wl.Conv(8, 3, b_std=0.3), wl.Relu(), *middle, attention, wl.Relu())
+    return wl.Serial(*first, end or wl.MeanPool(), wl.Dense(1))
+
+
+def test_groups_hold_every_example_once_and_no_real_position_is_cut():
+    found = lengths.groups(_net(), Inputs(_sequences(), _MASK, False))
+    assert len(found) == 2
+    assert sorted(np.concatenate([group.members for group in found])) == list(range(40))
+    ends = [group.length or 0 for group in found]
+    assert all(_LENGTHS[g.members].max() <= end for g, end in zip(found, ends, strict=True))
+    assert 0 < ends[0] < ends[1] == 24
+
+
+def test_few_examples_are_not_worth_more_compilations():
+    assert len(lengths.groups(_net(), Inputs(_sequences()[:20], _MASK[:20], False))) == 1
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        _net(end=wl.Flatten()),
+        _net(wl.Conv(8, 3, padding="valid")),
+        _net(wl.MeanPool(2)),
+        wl.Serial(wl.Dense(8)),
+    ],
+    ids=["flatten", "valid", "windows", "positions kept"],
+)
+def test_layers_that_see_the_array_s_length_get_all_of_it(net):
+    found = lengths.groups(net, Inputs(_sequences(), _MASK, False))
+    assert [group.length for group in found] == [None]
+
+
+def test_sorted_and_cut_kernels_are_those_at_full_length(monkeypatch):
+    net, x = _net(), _sequences()
+    cut = net.kernel(x, mask1=_MASK)
+    # Rows are too few for groups, so the same sequences meet at different lengths.
+    block = net.kernel(x[:10], x, mask1=_MASK[:10], mask2=_MASK)
+    monkeypatch.setattr(kernels, "groups", lambda net, inputs: [lengths.whole(inputs)])
+    full = net.kernel(x, mask1=_MASK)
+    for one, two, three in zip(cut, full, block, strict=True):
+        np.testing.assert_allclose(one, two, rtol=2e-6)
+        np.testing.assert_allclose(three, two[:10], rtol=2e-6)
+
+
+def test_a_sink_gets_slices():
+    seen = []
+    _net().kernel(_sequences(), mask1=_MASK, sink=lambda rows, columns, *_: seen.append(rows))
+    assert all(isinstance(rows, slice) for rows in seen)
