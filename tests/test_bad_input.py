@@ -1,0 +1,164 @@
+"""Every mistake gets an error that says the rule, what came, and the remedy."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import widelimit as wl
+
+POOLED = wl.Serial(wl.Conv(8, 3), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+VECTORS = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+TOKENS = wl.Serial(wl.Embedding(8, vocabulary=5), wl.Relu(), wl.MeanPool())
+
+
+def _nan():
+    x = np.ones((2, 3))
+    x[1, 2] = np.nan
+    return x
+
+
+CASES = {
+    "no examples": (lambda: VECTORS.kernel(np.ones((0, 3))), "at least one example"),
+    "empty list": (lambda: POOLED.kernel([]), "at least one example"),
+    "one axis": (lambda: VECTORS.kernel(np.ones(3)), "(N, positions…, channels)"),
+    "zero positions": (lambda: POOLED.kernel(np.ones((2, 0, 3))), "at least one position"),
+    "zero length in a list": (
+        lambda: POOLED.kernel([np.ones((0, 3)), np.ones((4, 3))]),
+        "at least one real position",
+    ),
+    "nan": (lambda: VECTORS.kernel(_nan()), "finite numbers"),
+    "strings": (lambda: VECTORS.kernel(np.array([["a", "b"]])), "Inputs are numbers"),
+    "complex": (lambda: VECTORS.kernel(np.ones((2, 3)) * 1j), "real numbers"),
+    "channels differ": (
+        lambda: VECTORS.kernel(np.ones((2, 3)), np.ones((2, 4))),
+        "same channels",
+    ),
+    "axes differ": (
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), np.ones((2, 4, 4, 3))),
+        "number of position axes",
+    ),
+    "channels differ in a list": (
+        lambda: POOLED.kernel([np.ones((3, 3)), np.ones((4, 2))]),
+        "differ in length only",
+    ),
+    "mask shape": (
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.ones((2, 5), bool)),
+        "one entry for each position",
+    ),
+    "mask dtype": (
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.ones((2, 4))),
+        "A mask is boolean",
+    ),
+    "fully masked": (
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.zeros((2, 4), bool)),
+        "at least one real position",
+    ),
+    "mask2 alone": (
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask2=np.ones((2, 4), bool)),
+        "mask2 belongs to x2",
+    ),
+    "flatten with mask": (
+        lambda: wl.Serial(wl.Conv(8, 3), wl.Flatten()).kernel([np.ones((2, 3)), np.ones((4, 3))]),
+        "Flatten",
+    ),
+    "circular with mask": (
+        lambda: wl.Serial(wl.Conv(8, 3, padding="circular"), wl.MeanPool()).kernel(
+            [np.ones((4, 3)), np.ones((5, 3))]
+        ),
+        "Circular padding",
+    ),
+    "window too large": (
+        lambda: wl.Serial(wl.Conv(8, 5, padding="valid"), wl.MeanPool()).kernel(np.ones((2, 4, 3))),
+        "window must fit",
+    ),
+    "no positions to convolve": (lambda: POOLED.kernel(np.ones((2, 3))), "move over positions"),
+    "no positions to pool": (
+        lambda: wl.Serial(wl.MeanPool()).kernel(np.ones((2, 3))),
+        "works over positions",
+    ),
+    "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid' and 'circular'"),
+    "width": (lambda: wl.Dense(0), "positive integer"),
+    "window per axis": (
+        lambda: wl.Conv(8, (3, 3)).kernel(np.ones((2, 4, 3))),
+        "one for each position axis",
+    ),
+    "dropout rate": (lambda: wl.Dropout(1.0), "probability below 1"),
+    "residual weight": (lambda: wl.Residual(wl.Dense(3), weight=1.5), "between 0 and 1"),
+    "repeat": (lambda: wl.Repeat(wl.Dense(3), -1), "whole number of times"),
+    "not a layer": (lambda: wl.Serial([wl.Dense(3)]), "separate arguments"),
+    "no branches": (lambda: wl.Sum(), "one or more layers"),
+    "residual around an activation": (
+        lambda: wl.Serial(wl.Dense(3), wl.Residual(wl.Relu())).kernel(np.ones((2, 3))),
+        "fresh weights",
+    ),
+    "product without weights": (
+        lambda: wl.Serial(wl.Dense(3), wl.Product(wl.Relu(), wl.Serial())).kernel(np.ones((2, 3))),
+        "weights of their own",
+    ),
+    "branches of different widths": (
+        lambda: wl.Sum(wl.Dense(3), wl.Dense(4)).kernel(np.ones((2, 3))),
+        "same number of channels",
+    ),
+    "branches of different positions": (
+        lambda: wl.Sum(wl.Conv(3, 2), wl.Conv(3, 2, padding="valid")).kernel(np.ones((2, 4, 3))),
+        "same positions",
+    ),
+    "activation of raw inputs": (
+        lambda: wl.Serial(wl.Relu()).kernel(np.ones((2, 3))),
+        "Gaussian pre-activations",
+    ),
+    "activation after activation": (
+        lambda: wl.Serial(wl.Dense(3), wl.Relu(), wl.Relu()).kernel(np.ones((2, 3))),
+        "Gaussian pre-activations",
+    ),
+    "floats as tokens": (lambda: TOKENS.kernel(np.ones((2, 3))), "integer token ids"),
+    "embedding in the middle": (
+        lambda: wl.Serial(wl.Dense(4), wl.Embedding(8, vocabulary=5)).kernel(np.ones((2, 3))),
+        "as the first layer",
+    ),
+    "select outside": (
+        lambda: wl.Serial(wl.Select(9)).kernel(np.ones((2, 4, 3))),
+        "inside the axis",
+    ),
+    "output of another shape": (
+        lambda: VECTORS.kernel(np.ones((2, 3)), out=(np.empty((3, 3)), np.empty((3, 3)))),
+        "shape of the result",
+    ),
+    "a tuple for one stream": (
+        lambda: wl.Serial(wl.Parallel(wl.Dense(3), wl.Dense(3)), wl.CrossAttention(3)).kernel(
+            np.ones((2, 4, 3))
+        ),
+        "tuple of 2 streams",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_error_says_rule_got_remedy(name):
+    call, rule = CASES[name]
+    with pytest.raises(wl.WidelimitError, match=re.escape(rule)) as caught:
+        call()
+    message = str(caught.value)
+    assert "Got: " in message
+    assert "Remedy: " in message
+    assert caught.value.remedy
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(TypeError, match="batch_size"):
+        VECTORS.kernel(np.ones((2, 3)), batch_size=2)
+
+
+def test_padding_may_hold_anything():
+    mask = np.array([[True, True, False]])
+    x = np.ones((1, 3, 2))
+    x[0, 2] = np.nan
+    clean = POOLED.kernel(x[:, :2])
+    np.testing.assert_allclose(POOLED.kernel(x, mask1=mask).ntk, clean.ntk, rtol=1e-12)
+
+
+def test_shape_of_one_example_has_channels():
+    with pytest.raises(wl.ShapeError, match="positions…, channels"):
+        VECTORS.init(jax.random.key(0), ())
