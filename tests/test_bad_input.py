@@ -73,6 +73,12 @@ CASES = {
         lambda: wl.Serial(wl.Conv(8, 5, padding="valid"), wl.MeanPool()).kernel(np.ones((2, 4, 3))),
         "window must fit",
     ),
+    "sequence shorter than a valid window": (
+        lambda: wl.Serial(wl.Conv(8, 3, padding="valid"), wl.MeanPool()).kernel(
+            [np.ones((2, 3)), np.ones((5, 3))]
+        ),
+        "at least one real position",
+    ),
     "no positions to convolve": (lambda: POOLED.kernel(np.ones((2, 3))), "move over positions"),
     "no positions to pool": (
         lambda: wl.Serial(wl.MeanPool()).kernel(np.ones((2, 3))),

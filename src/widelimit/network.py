@@ -23,6 +23,7 @@ from .kernels import (
 )
 from .laws.refusals import refuse_factorised_ntk
 from .layers.base import Layer, Params
+from .masks import require_real_positions
 from .progress import Callback, Progress
 from .sampling import (
     Sampler,
@@ -146,6 +147,9 @@ def kernel(
         sampler = make_sampler(net, fit, key=key, samples=samples, tolerance=tolerance)
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
         return _traced_kernel(net, rows, columns, sampler, ntk)
+    for side, name in ((rows, "x1"), (columns, "x2")):
+        if side is not None:
+            require_real_positions(net, side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     shape = _result_shape(net, rows, columns)
     if out is not None:
