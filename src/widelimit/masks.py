@@ -29,7 +29,8 @@ def require_real_positions(net: Layer, mask: Any, name: str) -> Any:
             for part, m in zip(net.networks, mask, strict=True)
         )
     if isinstance(net, Branches):
-        return [require_real_positions(branch, mask, name) for branch in net.branches][0]
+        ends = [require_real_positions(branch, mask, name) for branch in net.branches]
+        return ends[0]
     if isinstance(mask, tuple):  # a layer that joins streams keeps the queries' positions
         return mask[0]
     after = jax.vmap(net.mask)(mask)
