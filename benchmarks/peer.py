@@ -8,10 +8,10 @@ from typing import Any
 import inference
 import jax
 import jax.numpy as jnp
-import neural_tangents as nt
+import neural_tangents as nt  # pyright: ignore[reportMissingImports]
 import numpy as np
 import transformer
-from neural_tangents import stax
+from neural_tangents import stax  # pyright: ignore[reportMissingImports]
 from worker import Result, serve
 from workloads import B_STD, DECAY, W_STD, WORKLOADS, Layers
 

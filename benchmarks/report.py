@@ -32,7 +32,8 @@ def markdown(result: dict[str, Any], stem: str) -> str:
         "Medians of alternating calls, float32 unless noted, NNGP and NTK. Times are per entry of "
         "the N×N matrix, because the slower side runs fewer examples. *Difference* is the largest "
         "relative difference between distinct inputs, then of inputs with themselves. *Limit* is "
-        "the least time that arithmetic allows over the time taken. *First* is the first call, "
+        "the least time that arithmetic allows over the time taken. *Ratio* is of times on the "
+        "clock, then of processor time, which hardly feels other load. *First* is the first call, "
         "compilation included.",
         "",
         "| workload | N, ours / other | ours | other | ratio | goal | difference | limit "
@@ -65,7 +66,7 @@ def _table_row(row: dict[str, Any]) -> str:
         f"{row['size']} / {row['peer_size']}",
         duration(row["ours"]),
         duration(row["peer"]) if compared else "refused",
-        f"**{row['ratio']:.3g}×**" if compared else "–",
+        f"**{row['ratio']:.3g}×**, {row['cpu_ratio']:.3g}×" if compared else "–",
         f"{row['target']:g}×",
         ", ".join(f"{value:.0e}" for value in differences if value is not None) or "–",
         f"{100 * row['limit']:.0f} %" if "limit" in row else "–",

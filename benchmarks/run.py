@@ -85,6 +85,7 @@ class Worker:
             stderr=subprocess.DEVNULL, text=True, env=environment,
         )  # fmt: skip
         self.times: list[float] = []
+        self.cpu: list[float] = []
 
     def hear(self) -> dict[str, Any]:
         """One answer."""
@@ -101,7 +102,9 @@ class Worker:
 
     def run(self) -> None:
         """One more timed call."""
-        self.times.append(self.ask("run")["seconds"])
+        answer = self.ask("run")
+        self.times.append(answer["seconds"])
+        self.cpu.append(answer["cpu"])
 
 
 def measured(name: str, row: Row, quick: bool, most: limits.Limits) -> dict[str, Any]:
@@ -148,6 +151,9 @@ def measured(name: str, row: Row, quick: bool, most: limits.Limits) -> dict[str,
         if not direct:
             found["peer_first_call"] = peer_first["seconds"]
         found["ratio"] = found["peer"] / found["ours"]
+        cpu, peer_cpu = statistics.median(ours.cpu), statistics.median(peer.cpu)
+        found["cpu"], found["peer_cpu"] = cpu / row.units(size), peer_cpu / row.units(peer_size)
+        found["cpu_ratio"] = found["peer_cpu"] / found["cpu"]
         if not direct:
             found |= _difference(np.load(files[0]), np.load(files[1]))
     return found
