@@ -1,0 +1,186 @@
+"""One list of networks: every layer without attention, and a dozen compositions.
+
+The tests of what all networks must hold, and of finite networks against their limits, run over it.
+Widths are small; `with_width` makes them wide where that matters.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import widelimit as wl
+
+
+class Kind(Enum):
+    """What one example looks like."""
+
+    VECTOR = (4,)
+    SEQUENCE = (5, 3)
+    IMAGE = (3, 4, 2)
+    TOKENS = (5,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and the inputs it takes."""
+
+    net: wl.Layer
+    kind: Kind
+    # Whether sequences of different lengths make sense for it.
+    padded: bool = False
+
+    def inputs(self, size: int, seed: int = 0) -> np.ndarray:
+        """Examples without structure; token ids for networks that take them."""
+        rng = np.random.default_rng(seed)
+        if self.kind is Kind.TOKENS:
+            return rng.integers(0, 6, (size, *self.kind.value))
+        return rng.standard_normal((size, *self.kind.value))
+
+
+VOCABULARY = 6
+
+
+def dense(width: int = 8) -> wl.Dense:
+    return wl.Dense(width, w_std=1.3, b_std=0.3)
+
+
+def conv(window=3, **options) -> wl.Conv:
+    return wl.Conv(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
+
+
+def readout() -> wl.Dense:
+    return wl.Dense(1, w_std=1.2, b_std=0.1)
+
+
+def _activated(activation: wl.Layer, w_std: float = 1.3) -> Case:
+    first = wl.Dense(8, w_std=w_std, b_std=0.3)
+    return Case(wl.Serial(first, activation, readout()), Kind.VECTOR)
+
+
+def _pooled(*layers: wl.Layer, pool: wl.Layer | None = None, kind=Kind.SEQUENCE, padded=True):
+    return Case(wl.Serial(*layers, pool or wl.MeanPool(), readout()), kind, padded)
+
+
+ACTIVATIONS = {
+    "relu": _activated(wl.Relu()),
+    "leaky_relu": _activated(wl.LeakyRelu(0.2)),
+    "ab_relu": _activated(wl.ABRelu(-0.4, 1.2)),
+    "abs": _activated(wl.Abs()),
+    "sign": _activated(wl.Sign()),
+    "erf": _activated(wl.Erf(scale=1.2, rate=0.8, shift=0.1)),
+    "gelu": _activated(wl.Gelu()),
+    "sin": _activated(wl.Sin(phase=0.4)),
+    "cos": _activated(wl.Cos(rate=0.7)),
+    "exp": _activated(wl.Exp(rate=0.4), w_std=0.9),
+    "gaussian": _activated(wl.Gaussian(rate=0.6)),
+    "monomial": _activated(wl.Monomial(2), w_std=0.9),
+    "polynomial": _activated(wl.Polynomial([0.3, 1.0, -0.2, 0.1]), w_std=0.9),
+    "hermite": _activated(wl.Hermite(2), w_std=0.9),
+    "tanh": _activated(wl.Tanh()),
+    "sigmoid": _activated(wl.Sigmoid()),
+    "silu": _activated(wl.Silu()),
+    "softplus": _activated(wl.Softplus()),
+    "elementwise": _activated(wl.Elementwise(lambda x: jnp.arctan(x) + 0.1 * x)),
+}
+
+LAYERS = {
+    "dense": Case(wl.Serial(dense()), Kind.VECTOR),
+    "dense_over_positions": Case(wl.Serial(dense(), wl.Relu(), dense()), Kind.SEQUENCE, True),
+    "standard_parameterization": Case(
+        wl.Serial(
+            wl.Dense(8, w_std=1.3, b_std=0.3, parameterization=wl.Parameterization.STANDARD),
+            wl.Relu(),
+            wl.Dense(1, w_std=1.2, parameterization=wl.Parameterization.STANDARD),
+        ),
+        Kind.VECTOR,
+    ),
+    "embedding": _pooled(
+        wl.Embedding(8, vocabulary=VOCABULARY, std=1.4), wl.Relu(), dense(), kind=Kind.TOKENS
+    ),
+    "conv_same": _pooled(conv(), wl.Relu(), conv(2), wl.Relu()),
+    "conv_valid": _pooled(conv(2, padding="valid"), wl.Relu(), conv(padding="valid", window=2)),
+    "conv_circular": _pooled(conv(padding="circular"), wl.Relu(), padded=False),
+    "conv_stride": _pooled(conv(stride=2), wl.Relu(), conv(2, stride=2)),
+    "conv_valid_stride": _pooled(conv(2, padding="valid", stride=2), wl.Relu()),
+    "conv_standard": _pooled(
+        conv(parameterization=wl.Parameterization.STANDARD), wl.Relu(), padded=False
+    ),
+    "conv_over_positions": Case(wl.Serial(conv(), wl.Erf(), conv()), Kind.SEQUENCE, True),
+    "conv_2d": _pooled(
+        conv((2, 3), stride=(1, 2)), wl.Relu(), conv((3, 2)), wl.Relu(), kind=Kind.IMAGE
+    ),
+    "mean_pool_windows": _pooled(
+        conv(), wl.Relu(), wl.MeanPool(2, padding="same"), conv(), wl.Relu()
+    ),
+    "sum_pool_windows": _pooled(conv(), wl.Relu(), wl.SumPool(2, stride=1), conv(), wl.Relu()),
+    "sum_pool": _pooled(conv(), wl.Relu(), pool=wl.SumPool()),
+    "pool_of_inputs": _pooled(wl.MeanPool(2, stride=1), dense(), wl.Relu()),
+    "flatten": _pooled(conv(), wl.Relu(), conv(), pool=wl.Flatten(), padded=False),
+    "select_first": _pooled(conv(), wl.Relu(), pool=wl.Select(0)),
+    "select_last": _pooled(conv(), wl.Relu(), pool=wl.Select(-1)),
+    "select_2d": _pooled(conv(), wl.Relu(), pool=wl.Select((1, 2)), kind=Kind.IMAGE, padded=False),
+    "layer_norm": _pooled(conv(), wl.LayerNorm(), wl.Relu(), dense(), wl.LayerNorm()),
+    "layer_norm_after_activation": _pooled(conv(), wl.Relu(), wl.LayerNorm(), dense(), wl.Relu()),
+    "layer_norm_of_inputs": _pooled(wl.LayerNorm(), dense(), wl.Relu()),
+    "dropout": _pooled(conv(), wl.Relu(), wl.Dropout(0.4), dense(), wl.Relu()),
+}
+
+_BLOCK = wl.Serial(wl.Relu(), conv(), wl.Relu(), conv())
+_GATE = wl.Product(wl.Serial(dense(), wl.Silu()), dense())
+
+COMPOSITIONS = {
+    "residual": _pooled(conv(), wl.Residual(_BLOCK), wl.Relu()),
+    "weighted_residual": _pooled(conv(), wl.Residual(_BLOCK, weight=0.3), wl.Relu()),
+    "residual_after_activation": _pooled(dense(), wl.Relu(), wl.Residual(conv()), dense()),
+    "repeat": Case(
+        wl.Serial(wl.Repeat(wl.Serial(dense(), wl.Relu()), 3), readout()), Kind.VECTOR
+    ),
+    "sum": _pooled(wl.Sum(conv(), wl.Serial(dense(), wl.Relu(), dense())), wl.Relu()),
+    "gate": _pooled(dense(), _GATE, dense(), wl.Relu()),
+    "product_of_three": Case(
+        wl.Serial(wl.Product(dense(), dense(), wl.Serial(dense(), wl.Relu())), readout()),
+        Kind.VECTOR,
+    ),
+    "concat": _pooled(
+        wl.Concat(wl.Serial(conv(), wl.Relu()), wl.Dense(4, w_std=0.8)), dense(), wl.Relu()
+    ),
+    "resnet": _pooled(
+        conv(), wl.Residual(_BLOCK), wl.LayerNorm(), wl.Residual(_BLOCK), wl.Relu(), kind=Kind.IMAGE
+    ),
+    "mixer": _pooled(
+        dense(),
+        wl.Residual(wl.Serial(wl.LayerNorm(), conv(5), wl.Gelu(), dense())),
+        wl.Residual(wl.Serial(wl.LayerNorm(), _GATE, dense())),
+        wl.LayerNorm(),
+    ),
+    "text_cnn": _pooled(
+        wl.Embedding(8, vocabulary=VOCABULARY),
+        wl.Concat(wl.Serial(conv(2), wl.Relu()), wl.Serial(conv(3), wl.Relu())),
+        dense(),
+        wl.Gelu(),
+        kind=Kind.TOKENS,
+    ),
+    "pyramid": _pooled(
+        conv(), wl.Relu(), wl.MeanPool((1, 2)), conv((2, 2)), wl.Tanh(), pool=wl.Flatten(),
+        kind=Kind.IMAGE, padded=False,
+    ),
+    "normed_and_dropped": _pooled(
+        conv(), wl.Abs(), wl.Dropout(0.2), wl.LayerNorm(), dense(), wl.Erf(), conv(2), wl.Relu()
+    ),
+}  # fmt: skip
+
+NETWORKS = ACTIVATIONS | LAYERS | COMPOSITIONS
+
+
+def ragged(case: Case, size: int, seed: int = 0) -> list[np.ndarray]:
+    """Examples of different lengths along the first position axis, 3 to the full length."""
+    x = case.inputs(size, seed)
+    lengths = 3 + np.arange(size) % (x.shape[1] - 2)
+    return [example[:length] for example, length in zip(x, lengths, strict=True)]
+
+
+def leaves(tree) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
