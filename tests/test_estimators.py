@@ -116,7 +116,6 @@ def test_parameters_of_the_network():
 def test_tuning_improves_the_evidence():
     plain = NNGPRegressor(NET, noise=0.5).fit(X, Y)
     tuned = NNGPRegressor(NET, noise=0.5, tune=True).fit(X, Y)
-    assert tuned.model_.gp.noise < 0.5
     assert tuned.log_marginal_likelihood_ > plain.log_marginal_likelihood_ + 1
     assert tuned.network_ is not NET
 

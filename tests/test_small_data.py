@@ -39,11 +39,16 @@ def test_intervals_widen_for_shared_data():
     assert interval(scores, 100, 100) == pytest.approx(np.sqrt(5) * (plain[1] - plain[0]) / 2)
 
 
-def test_the_table_marks_the_best():
+def test_the_table_marks_the_best_and_its_equals():
+    scores = {"one": [0.5, 0.51, 0.49], "two": [0.7, 0.8, 0.75], "three": [0.8, 0.7, 0.72]}
     rows = [
-        {"data": "a", "score": "R²", "method": m, "train": 9, "mean": v, "half_interval": 0.1}
-        for m, v in (("one", 0.5), ("two", 0.75))
-    ]
+        {
+            "data": "a", "score": "R²", "method": name, "train": 90, "test": 9,
+            "scores": values, "mean": np.mean(values), "half_interval": 0.1,
+        }
+        for name, values in scores.items()
+    ]  # fmt: skip
     lines = table(rows).splitlines()
-    assert lines[0] == "| data (train) | score | one | two |"
-    assert lines[2] == "| a (9) | R² | 0.500 ± 0.100 | **0.750 ± 0.100** |"
+    assert lines[0] == "| data (train) | score | one | two | three |"
+    cells = "0.500 ± 0.100 | **0.750 ± 0.100** | **0.740 ± 0.100** |"
+    assert lines[2] == f"| a (90) | R² | {cells}"

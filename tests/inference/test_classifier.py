@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
-from inference.networks import WIDE, dense, examples, sampled, sequences
+from inference.networks import WIDE, dense, examples
 from sklearn.datasets import load_wine
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import GP, Classifier, Engine
+from widelimit.inference import GP, Classifier
 
 
 def wine():
@@ -39,13 +39,6 @@ def test_far_from_the_data_nothing_is_sure():
     near = fitted.predict_proba(x).max(axis=1).mean()
     far = fitted.predict_proba(np.random.default_rng(0).normal(size=x.shape)).max(axis=1).mean()
     assert far < near
-
-
-def test_sequences():
-    x = sequences([3, 5, 4, 6, 2, 5])
-    engine = Engine(samples=4, replicates=2)
-    fitted = Classifier(GP(sampled(), noise=0.01, engine=engine)).fit(x, [0, 1, 0, 1, 1, 0])
-    assert fitted.predict_proba(x[:2]).shape == (2, 2)
 
 
 def test_unusable_labels_are_named():

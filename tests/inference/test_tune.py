@@ -46,22 +46,28 @@ def gaps(f, u, step=1e-3, directions=4):
 
 
 BRANCH = wl.Serial(wl.Dense(8, w_std=0.8, b_std=0.2), wl.Erf(), wl.Dense(8))
-DEEP = wl.Serial(
-    wl.Dense(8, w_std=1.5, b_std=0.3), wl.Erf(), wl.Residual(BRANCH, weight=0.4), wl.Dense(1)
+DEEP = wl.Serial(wl.Dense(8, w_std=1.5), wl.Residual(BRANCH, weight=0.4), wl.Dense(1))
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"),
+    [
+        (LogEvidence(), KernelKind.NNGP),
+        (LogEvidence(), KernelKind.NTK),
+        (LeaveOneOutDensity(), KernelKind.NNGP),
+        (LeaveOneOutError(), KernelKind.NTK),
+    ],
 )
-
-
-@pytest.mark.parametrize("kind", KernelKind)
-@pytest.mark.parametrize("objective", [LogEvidence(), LeaveOneOutDensity(), LeaveOneOutError()])
-def test_gradients_equal_finite_differences(kind, objective):
+def test_gradients_equal_finite_differences(objective, kind):
     """In every leaf of the network (deviations, weights, constants of erf) and in the noise."""
     f = criterion(DEEP, X, np.stack([Y, Y**2], axis=1), objective, kind=kind)
     gap, gradient = gaps(f, f.start() + 0.1)
-    assert len(gradient) == 14
+    assert len(gradient) == 10
     assert np.abs(gradient).min() > 1e-3  # every leaf takes part
     assert gap < 1e-6
 
 
+@pytest.mark.slow
 def test_gradients_with_sampled_heads_and_noise_per_example():
     """Heads are drawn once: the criterion is smooth in the network's hyperparameters."""
     x = np.stack(sequences([4] * 8))
@@ -89,7 +95,7 @@ def test_known_hyperparameters_are_recovered():
     cov = truth.kernel(x, ntk=False).nngp + 0.04 * np.eye(len(x))
     y = np.linalg.cholesky(cov) @ rng.normal(size=(len(x), outputs))
     start = wl.Serial(wl.Dense(8, w_std=1.0, b_std=1.0), wl.Erf(), wl.Dense(1, w_std=1.0))
-    result = tune(GP(start, noise=0.2, engine=WIDE), x, y, steps=80, optimizer=optax.adam(0.1))
+    result = tune(GP(start, noise=0.2, engine=WIDE), x, y, steps=60, optimizer=optax.adam(0.1))
     found = result.runs[0].numbers
     assert result.best > GP(truth, noise=0.04, engine=WIDE).fit(x, y).log_evidence - 0.1
     wanted = {"0.w_std": 2.0, "0.b_std": 0.5, "2.w_std": 1.5, "noise": 0.04}

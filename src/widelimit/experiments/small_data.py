@@ -27,6 +27,7 @@ from widelimit.experiments.study import (
     write_json,
 )
 from widelimit.inference import KernelKind, centred_one_hot
+from widelimit.inference.checks import Values
 from widelimit.layers.activations import Relu
 from widelimit.layers.base import Layer
 from widelimit.layers.compose import Repeat, Serial
@@ -45,7 +46,7 @@ class Scale(NamedTuple):
     splits: int
 
 
-_SCALES = {Size.SMALL: Scale(120, 400, 5), Size.LARGE: Scale(1000, 1000, 10)}
+_SCALES = {Size.SMALL: Scale(200, 100, 6), Size.LARGE: Scale(1000, 500, 20)}
 
 
 class Task(NamedTuple):
@@ -151,10 +152,10 @@ def splits(task: Task, scale: Scale) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(cutter.split(task.x, task.y))
 
 
-def interval(scores: Sequence[float], train: int, test: int) -> float:
+def interval(scores: Values, train: int, test: int) -> float:
     """Half the width of the 95 % interval of a mean over random splits that share data."""
-    count = len(scores)
-    variance = (1 / count + test / train) * np.var(scores, ddof=1)
+    count = np.size(np.asarray(scores))
+    variance = (1 / count + test / train) * np.var(np.asarray(scores), ddof=1)
     return float(stats.t.ppf(0.975, count - 1) * np.sqrt(variance))
 
 
@@ -182,6 +183,7 @@ def compare(
                 "train": sizes[0],
                 "test": sizes[1],
                 "splits": len(parts),
+                "scores": scores,
                 "mean": float(np.mean(scores)),
                 "half_interval": interval(scores, *sizes),
             }
@@ -190,7 +192,10 @@ def compare(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a Markdown table: data sets down, methods across, the best mean in bold."""
+    """The rows as a Markdown table: data sets down, methods across.
+
+    Bold: the best mean, and those whose paired difference from it may be zero.
+    """
     names = list(dict.fromkeys(row["method"] for row in rows))
     lines = [
         "| data (train) | score | " + " | ".join(names) + " |",
@@ -198,12 +203,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for data in dict.fromkeys(row["data"] for row in rows):
         here = {row["method"]: row for row in rows if row["data"] == data}
-        best = max(row["mean"] for row in here.values())
+        best = max(here.values(), key=lambda row: row["mean"])
         cells = []
         for name in names:
             row = here[name]
             text = f"{row['mean']:.3f} ± {row['half_interval']:.3f}"
-            cells.append(f"**{text}**" if row["mean"] == best else text)
+            gaps = np.subtract(best["scores"], row["scores"])
+            tied = np.mean(gaps) <= interval(gaps, row["train"], row["test"])
+            cells.append(f"**{text}**" if tied else text)
         first = here[names[0]]
         lines.append(
             f"| {data} ({first['train']}) | {first['score']} | " + " | ".join(cells) + " |"
@@ -216,7 +223,8 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     rows = compare(_SCALES[Size(size)], progress=progress)
     result = {"rows": rows}
     write_json(out / "small_data.json", result)
-    write_csv(out / "small_data.csv", rows)
+    plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]
+    write_csv(out / "small_data.csv", plain)
     (out / "small_data.md").write_text(table(rows) + "\n", encoding="utf-8")
     _plot(rows, out / "small_data.png")
     return result

@@ -47,9 +47,9 @@ class Range(enum.Enum):
 
     def bounded(self, free: Values) -> np.ndarray:
         """The value at a coordinate u."""
-        if self is Range.POSITIVE:
-            return np.exp(np.asarray(free))
-        return expit(np.asarray(free)) if self is Range.UNIT else np.asarray(free)
+        u = np.asarray(free, np.float64)
+        value = np.exp(u) if self is Range.POSITIVE else expit(u) if self is Range.UNIT else u
+        return np.asarray(value)  # numbers without axes too: leaves are arrays
 
     def slope(self, value: np.ndarray) -> np.ndarray:
         """`∂value/∂u`, at a value."""

@@ -1,6 +1,6 @@
 """Networks as Gaussian processes: `GP(net).fit(x, y).predict(x_test)`."""
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -66,9 +66,9 @@ class GP:
     def _mixture(self) -> "MixtureGP":
         from widelimit.inference.mixture import MixtureGP  # it is built on this module's kernels
 
-        key = jax.random.key(self.engine.seed)
-        given = {} if self.engine.samples is None else {"samples": self.engine.samples}
-        return MixtureGP(self.net, noise=self.noise, key=key, **given)
+        model = MixtureGP(self.net, noise=self.noise, key=jax.random.key(self.engine.seed))
+        samples = self.engine.samples
+        return model if samples is None else replace(model, samples=samples)
 
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
         """One Gaussian process for examples that were read before."""
