@@ -84,7 +84,9 @@ def test_ensembles_train_each_member():
     assert logits.shape == (2, 4, 5, 3)
     assert together.loss.shape == (2, 4)
     for member in range(2):
-        alone = cross_entropy_path(p.ntk, p.labels, [0, 3, 40, 200], start=starts[member, :12], **options)
+        alone = cross_entropy_path(
+            p.ntk, p.labels, [0, 3, 40, 200], start=starts[member, :12], **options
+        )
         np.testing.assert_allclose(together.train[member], alone.train, atol=1e-10)
         np.testing.assert_allclose(
             logits[member], alone.logits(p.ntk_cross, start=starts[member, 12:]), atol=1e-10
