@@ -1,0 +1,119 @@
+"""Agreement of a limit with wide finite networks, judged by z-scores over repeated draws.
+
+Kernels of a network of width n differ from their limit by O(1/n) on average. Of two widths n and
+2n, `2 K(2n) − K(n)` has no such term, and its standard error follows from those of the two.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+import widelimit as wl
+from widelimit.kernels import Kernels
+from widelimit.monte_carlo import monte_carlo_kernel
+from widelimit.widths import with_width
+
+# Standard errors must be below this share of the largest kernel entry …
+PRECISION = 0.01
+# … and no entry may be further from the limit than this many of them.
+MOST = 5.0
+# What single precision leaves of entries that do not vary between draws.
+ROUNDING = 2e-6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A kernel extrapolated to infinite width, as a share of the limit's largest entry."""
+
+    mean: np.ndarray
+    error: np.ndarray
+    limit: np.ndarray
+
+    @classmethod
+    def of_width(cls, mean: Any, error: Any, limit: Any) -> "Estimate":
+        """From the draws of one width."""
+        scale = np.abs(limit).max()
+        limit = np.asarray(limit, np.float64) / scale
+        return cls(mean / scale, np.maximum(error / scale, ROUNDING), limit)
+
+    @classmethod
+    def extrapolated(cls, narrow: "Estimate", wide: "Estimate") -> "Estimate":
+        """`2 K(2n) − K(n)`."""
+        error = np.sqrt(4 * wide.error**2 + narrow.error**2)
+        return cls(2 * wide.mean - narrow.mean, error, 2 * wide.limit - narrow.limit)
+
+    def joined(self, other: "Estimate", rounds: int) -> "Estimate":
+        """The average of `rounds` estimates, of which this is the average of all but `other`."""
+        old, new = (rounds - 1) / rounds, 1 / rounds
+        error = np.hypot(old * self.error, new * other.error)
+        return Estimate(old * self.mean + new * other.mean, error, self.limit)
+
+    def z(self, factor: float = 1.0) -> float:
+        """The largest deviation from `factor` times the limit, in standard errors."""
+        return float((np.abs(self.mean - factor * self.limit) / self.error).max())
+
+    def precision(self) -> float:
+        """The largest standard error."""
+        return float(self.error.max())
+
+
+def simulated(
+    net: wl.Layer, x: Any, limit: wl.Layer, *, width: int, outputs: int, key: Any, **options: Any
+) -> dict[str, Estimate]:
+    """Kernels of `net` at widths `width` and `2·width`, extrapolated, beside the limit's."""
+    found: dict[str, list[Estimate]] = {"NNGP": [], "NTK": []}
+    for factor in (1, 2):
+        sizes = {"width": factor * width, "outputs": outputs}
+        drawn = monte_carlo_kernel(
+            with_width(net, **sizes), x, key=jax.random.fold_in(key, factor), **options
+        )
+        exact = limit if isinstance(limit, Kernels) else with_width(limit, **sizes).kernel(x)
+        found["NNGP"].append(Estimate.of_width(drawn.nngp, drawn.nngp_error, exact.nngp))
+        found["NTK"].append(Estimate.of_width(drawn.ntk, drawn.ntk_error, exact.ntk))
+    return {name: Estimate.extrapolated(*ends) for name, ends in found.items()}
+
+
+def estimated(
+    net: wl.Layer,
+    x: Any,
+    limit: wl.Layer | Kernels | None = None,
+    *,
+    width: int = 24,
+    outputs: int = 64,
+    draws: int = 2_000,
+    rounds: int = 10,
+    **options: Any,
+) -> dict[str, Estimate]:
+    """Rounds of `draws` draws, until standard errors are well below 1 % of the largest entry.
+
+    `limit`: the network whose kernels are compared (by default the same), or its kernels.
+    """
+    found: dict[str, Estimate] = {}
+    limit = net if limit is None else limit
+    for done in range(rounds):
+        key = jax.random.key(done, impl="rbg")  # of all kinds of keys this compiles fastest
+        more = simulated(
+            net, x, limit, width=width, outputs=outputs, key=key, draws=draws, **options
+        )
+        found = {n: found[n].joined(more[n], done + 1) if found else more[n] for n in more}
+        if all(estimate.precision() < 0.9 * PRECISION for estimate in found.values()):
+            break
+    return found
+
+
+def assert_agrees(net: wl.Layer, x: Any, limit: wl.Layer | Kernels | None = None, **options: Any):
+    """The limit is what finite networks approach, and 7 % more or less would not be."""
+    for name, estimate in estimated(net, x, limit, **options).items():
+        precision, z = estimate.precision(), estimate.z()
+        assert precision < PRECISION, f"{name}: standard error {precision:.2%}, take more draws"
+        assert z < MOST, f"{name}: {z:.1f} standard errors (of {precision:.2%}) away"
+        for factor in (0.93, 1.07):
+            assert estimate.z(factor) > MOST, f"{name}: cannot tell a factor of {factor}"
+
+
+def assert_differs(net: wl.Layer, x: Any, wrong: wl.Layer | Kernels, **options: Any) -> None:
+    """A limit that is not the network's own is noticed, in one of the two kernels at least."""
+    found = estimated(net, x, wrong, **options)
+    assert max(estimate.z() for estimate in found.values()) > MOST
