@@ -393,7 +393,7 @@ def test_gradients_agree_with_finite_differences(make):
         {"key_width": 0},
         {"width": -1},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options),
 )
 def test_wrong_options_are_refused(options):
     with pytest.raises(wl.WidelimitError):
