@@ -67,14 +67,14 @@ def monte_carlo_kernel(
         chunk = min(_chunk_size(net, rows, columns, memory, with_ntk=ntk), draws)
         starts = range(0, draws, max(chunk, 1))
         for start in bar.track(starts) if bar else starts:
+            # Draws are numbered: they do not depend on how many are computed together.
+            numbers = jnp.arange(start, start + max(chunk, 1))
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
             if chunk == 0:
-                drawn = jax.random.fold_in(key, start)
-                values = _streamed(net, rows, columns, drawn, memory, noisy=noisy)
+                values = _streamed(net, rows, columns, keys[0], memory, noisy=noisy)
                 moments.add(*(np.asarray(value)[None] for value in values))
                 continue
-            # Draws are numbered: they do not depend on how many are computed together.
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(start, start + chunk))
-            values = _draws(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
+            values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
             left = draws - start
             moments.add(*(None if v is None else np.asarray(v)[:left] for v in values))
     return Kernels(*moments.means(), *moments.errors())
@@ -98,35 +98,50 @@ def _chunk_size(
     per_draw = 4 * (2 * parameters + gradients + 2 * outputs)
     if per_draw > memory and with_ntk:
         return 0
-    return max(1, min(memory, _CHUNK_BYTES) // per_draw)
+    fits = max(1, min(memory, _CHUNK_BYTES) // per_draw)
+    return 1 << (fits.bit_length() - 1)  # few different shapes, few compilations
 
 
 class _Draw(eqx.Module):
-    """One draw of the network: parameters, and what its two passes need."""
+    """One draw of the network: parameters, signs of the output channels, dropout keys."""
 
-    net: Layer
     params: Params
     signs: Array
-    sides: tuple[Any, Any]  # (x, mask, dropout keys) of either input; the second may be None
+    keys: tuple[Any, Any]  # for the examples of either input, where there is dropout
 
     @classmethod
     def make(cls, net: Layer, rows: Inputs, columns: Inputs | None, key: Any, noisy: bool):
-        """Draw weights, signs of the output channels, and dropout keys."""
+        """Everything random."""
         weight_key, sign_key, *side_keys = jax.random.split(key, 4)
         params = net.init_params(weight_key, rows.outline)
         signs = jax.random.rademacher(sign_key, (net.outline(rows.outline).channels,), float)
-        inputs = (rows, rows if columns is None and noisy else columns)
-        sides = tuple(
-            None
-            if side is None
-            else (*side.on_device(), jax.random.split(k, side.size) if noisy else None)
-            for side, k in zip(inputs, side_keys, strict=True)
-        )
-        return cls(net, params, signs, (sides[0], sides[1]))
+        sizes = (rows.size, (rows if columns is None else columns).size)
+        keys = [
+            jax.random.split(k, size) if noisy else None
+            for k, size in zip(side_keys, sizes, strict=True)
+        ]
+        return cls(params, signs, (keys[0], keys[1]))
+
+
+class _Passes(eqx.Module):
+    """A drawn network on two batches of inputs."""
+
+    net: Layer
+    draw: _Draw
+    sides: tuple[Any, Any]  # (x, mask, dropout keys) of either input; None: the same pass
+
+    @classmethod
+    def make(cls, net: Layer, draw: _Draw, rows: Inputs, columns: Inputs | None):
+        """Without x2, and without dropout, the second pass is the first."""
+        first = (*rows.on_device(), draw.keys[0])
+        second = None
+        if columns is not None or draw.keys[1] is not None:
+            second = (*(rows if columns is None else columns).on_device(), draw.keys[1])
+        return cls(net, draw, (first, second))
 
     def one(self, params: Params, side: Any) -> Array:
         """Σ_c ±f_c of one example: all channels in one Jacobian."""
-        return self.net.forward(params, *side)[0] @ self.signs
+        return self.net.forward(params, *side)[0] @ self.draw.signs
 
     def batch(self, params: Params, side: Any) -> Array:
         """The same of a batch."""
@@ -134,25 +149,24 @@ class _Draw(eqx.Module):
 
     def nngp(self) -> Array:
         """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
-        outputs = [
-            None if side is None else jax.vmap(lambda s: self.net.forward(self.params, *s)[0])(side)
-            for side in self.sides
-        ]
-        one = outputs[0]
-        assert one is not None
-        two = one if outputs[1] is None else outputs[1]
+
+        def outputs(side: Any) -> Array:
+            return jax.vmap(lambda s: self.net.forward(self.draw.params, *s)[0])(side)
+
+        one = outputs(self.sides[0])
+        two = one if self.sides[1] is None else outputs(self.sides[1])
         kernel = jnp.tensordot(one, two, axes=(-1, -1)) / one.shape[-1]
         return jnp.moveaxis(kernel, one.ndim - 1, 1)
 
     def ntk(self) -> Array:
         """Mean over channels of ∂f_c(x)·∂f_c(x'), with the axes of `nngp`."""
-        axes = Axes(jax.eval_shape(self.batch, self.params, self.sides[0]).ndim - 1, (), ())
-        kernel = jacobian_kernel(self.one, self.params, *self.sides, axes)
-        return kernel / self.signs.size
+        axes = Axes(jax.eval_shape(self.batch, self.draw.params, self.sides[0]).ndim - 1, (), ())
+        kernel = jacobian_kernel(self.one, self.draw.params, *self.sides, axes)
+        return kernel / self.draw.signs.size
 
 
 @eqx.filter_jit
-def _draws(
+def _kernels(
     net: Layer,
     rows: Inputs,
     columns: Inputs | None,
@@ -164,8 +178,8 @@ def _draws(
     """NNGP and tangent kernels of several draws."""
 
     def one(key: Any) -> tuple[Array, Array | None]:
-        draw = _Draw.make(net, rows, columns, key, noisy)
-        return draw.nngp(), draw.ntk() if with_ntk else None
+        passes = _Passes.make(net, _Draw.make(net, rows, columns, key, noisy), rows, columns)
+        return passes.nngp(), passes.ntk() if with_ntk else None
 
     return jax.vmap(one)(keys)
 
@@ -175,7 +189,8 @@ def _streamed(
 ) -> tuple[Array, np.ndarray]:
     """The kernels of one draw whose Jacobians do not fit into memory at once."""
     draw = _Draw.make(net, rows, columns, key, noisy)
+    passes = _Passes.make(net, draw, rows, columns)
     kernel = empirical_ntk(
-        draw.batch, draw.params, *draw.sides, trace_axes=(), memory=memory, progress=False
+        passes.batch, draw.params, *passes.sides, trace_axes=(), memory=memory, progress=False
     )
-    return draw.nngp(), kernel / draw.signs.size
+    return passes.nngp(), kernel / draw.signs.size
