@@ -1,6 +1,7 @@
 """Prediction with finitely many heads against quadrature over the scores, and its calibration."""
 
 import math
+import sys
 
 import jax
 import numpy as np
@@ -9,7 +10,13 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy import stats
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError, ShapeError, WidelimitError
+from widelimit.errors import (
+    MissingExtraError,
+    NetworkError,
+    NumericalError,
+    ShapeError,
+    WidelimitError,
+)
 from widelimit.inference.gp import GPPosterior
 from widelimit.inference.mixture import (
     CollapsedWeightsWarning,
@@ -194,3 +201,11 @@ def test_mistakes_name_their_rule():
     prediction = model.fit(x, y).predict(tests)
     with pytest.raises(NumericalError, match="level of an interval"):
         prediction.interval(1.5)
+
+
+def test_slice_sampling_names_the_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    x, y, _, _ = problem()
+    fitted = MixtureGP(network(1), method=EllipticalSlice()).fit(x, y)
+    with pytest.raises(MissingExtraError, match=r"widelimit\[bayes\]"):
+        _ = fitted.effective_sample_size

@@ -57,7 +57,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     figure, axes = canvas(2)
     grid = np.linspace(-4.5, 4.5, 301)
     axes[0, 0].hist(samples["1/√n"], bins=100, density=True, color="0.82", label=f"n={WIDTH}")
-    axes[0, 0].plot(grid, unit.density(grid), color="C3", label="limit $N(0, κ_{11}²)$")
+    axes[0, 0].plot(grid, unit.density(grid), color="C3", label=r"limit $N(0, \kappa_{11}^2)$")
     axes[0, 0].set_title("$QK^T/\\sqrt{n}$: stays random")
     for name, color, limit in (("1/n", "C0", 0.0), ("1/n, Q = K", "C1", 1.0)):
         label = "independent Q, K" if name == "1/n" else "Q = K"

@@ -29,7 +29,7 @@ from widelimit.laws.draws import (
 )
 from widelimit.laws.marginal import Estimated, Marginal, averaged, group_means
 from widelimit.laws.points import Plan, Points, generator, normal_blocks, plan
-from widelimit.laws.variants import random_layers
+from widelimit.laws.variants import finite_layers
 from widelimit.layers.base import Layer
 from widelimit.widths import with_heads
 
@@ -37,6 +37,8 @@ Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
 
 _LOG_2PI = math.log(2 * math.pi)
+# Copies of a network with infinitely many heads whose kernels are averaged.
+_REPLICATES = 16
 
 
 def law(
@@ -54,9 +56,17 @@ def law(
 
     `draws` of the scores of all layers with finitely many heads are averaged over, at quasi-random
     `points` where few numbers describe the scores. Layers with infinitely many heads that have no
-    closed form are averages over `samples` heads, fresh in every draw: they widen the law by a
-    share of order 1/samples. `memory` bounds the bytes of the kernels that are kept.
+    closed form are averages over `samples` heads, fresh in every draw: beside finite-head layers
+    they widen the law by a share of order 1/samples. Without any finite-head layer the law is
+    Gaussian, with one kernel averaged over 16 such draws. `memory` bounds the bytes of the kernels
+    that are kept.
     """
+    if net.streams() > 1:
+        raise NetworkError(
+            "A law is taken of networks with one stream of inputs.",
+            got=f"a network with {net.streams()} streams",
+            remedy="take kernels of it with net.kernel, or use self-attention",
+        )
     inputs = as_inputs(x, mask, tokens=net.takes_tokens())
     if not inputs.tokens:
         inputs = inputs._replace(x=np.asarray(inputs.x, np.float64))
@@ -154,16 +164,27 @@ class Law:
     @cached_property
     def kernels(self) -> Float[np.ndarray, "draws n n"]:
         """`K_p` of every draw, coordinates flattened; fixed by the law's key."""
-        return self._drawn(self.points, self.key)
+        if not self.latent.shapes:
+            return self._drawn(1, self.key)
+        if not finite_layers(self.net):
+            return self._drawn(_REPLICATES, self.key).mean(axis=0, keepdims=True)
+        return self._evaluated(self.points, self.key)
 
-    def _drawn(self, points: Plan, key: Key[Array, ""]) -> np.ndarray:
-        if not self.latent.shapes:  # nothing is random: one kernel is all there is
-            points = Plan(Points.RANDOM, 1, 1)
+    def _drawn(self, count: int, key: Key[Array, ""]) -> np.ndarray:
+        """Independent kernels; all the same where nothing stays random."""
+        return self._evaluated(Plan(Points.RANDOM, count, count), key)
+
+    def _fresh(self, count: int, key: Key[Array, ""]) -> np.ndarray:
+        """Kernels of networks drawn anew."""
+        if finite_layers(self.net):
+            return self._drawn(count, key)
+        return np.broadcast_to(self.kernels, (count, *self.kernels.shape[1:]))
+
+    def _evaluated(self, points: Plan, key: Key[Array, ""]) -> np.ndarray:
         with jax.enable_x64(True):
             size = min(block_size(self.latent), points.draws)
             normals = normal_blocks(points, self.latent.size, key, size=size)
-            blocks = kernel_blocks(self.latent, normals, size=size)
-            return np.concatenate(list(blocks))
+            return np.concatenate(list(kernel_blocks(self.latent, normals, size=size)))
 
     # --- addressing ---
 
@@ -299,9 +320,8 @@ class Law:
     ) -> Float[np.ndarray, "count *shape"]:
         """Independent draws of `K_p`, (count, N, N, positions…, positions'…)."""
         count = self.points.draws if count is None else self._count(count)
-        points = Plan(Points.RANDOM, count, count)
-        drawn = self._drawn(points, jax.random.fold_in(self.key, 1) if key is None else key)
-        return self._unflattened(np.broadcast_to(drawn, (count, *drawn.shape[1:])))
+        key = jax.random.fold_in(self.key, 1) if key is None else key
+        return self._unflattened(self._fresh(count, key))
 
     def sample(
         self, count: int, *, key: Key[Array, ""] | None = None, channels: int = 1
@@ -312,8 +332,7 @@ class Law:
         """
         key = jax.random.fold_in(self.key, 2) if key is None else key
         first, second = jax.random.split(key)
-        kernels = self._drawn(Plan(Points.RANDOM, self._count(count), count), first)
-        roots = _roots(kernels)
+        roots = _roots(self._fresh(self._count(count), first))
         white = generator(second).standard_normal((count, self.real.size, self._count(channels)))
         return (roots @ white).reshape(count, *self.shape, channels)
 
@@ -336,17 +355,12 @@ class Law:
 
     # --- comparisons ---
 
-    def gaussian(self, *, samples: int = 1024, replicates: int = 16) -> "Law":
+    def gaussian(self, *, samples: int = 1024) -> "Law":
         """The same network with infinitely many heads: a Gaussian, as a law with one kernel.
 
-        Softmax scores are averaged over `samples` heads in each of `replicates` copies.
+        Where scores have no closed form its kernel is an average over 16 times `samples` heads.
         """
-        net = with_heads(self.net, INFINITE)
-        other = law(net, self.inputs, key=self.key, samples=samples, points=Points.RANDOM)
-        if random_layers(net):
-            kernel = other._drawn(Plan(Points.RANDOM, replicates, replicates), self.key)
-            other.kernels = kernel.mean(axis=0, keepdims=True)
-        return other
+        return law(with_heads(self.net, INFINITE), self.inputs, key=self.key, samples=samples)
 
     # --- tangent kernels ---
 
