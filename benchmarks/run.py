@@ -195,14 +195,28 @@ def main() -> None:
     build_peer_environment()
     stem = "quick" if options.quick else "latest"
     path = _RESULTS / f"{stem}.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    before: dict[str, Any] = {"rows": []}
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
     most = limits.measure()
     kept = {} if options.only is None else {row["name"]: row for row in before["rows"]}
-    for name, row in rows().items():
-        if options.only is None or name in options.only:
-            kept[name] = measured(name, row, options.quick, most)
-            print(report.line(kept[name]), flush=True)
-    grown = growth.measure(options.quick) if options.only is None else before.get("growth", {})
+    grown = before.get("growth", {})
+    chosen = [name for name in rows() if options.only is None or name in options.only]
+    for name in chosen:
+        kept[name] = measured(name, rows()[name], options.quick, most)
+        print(report.line(kept[name]), flush=True)
+        _write(path, kept, most, grown)
+    if options.only is None:
+        grown = growth.measure(options.quick)
+    result = _write(path, kept, most, grown)
+    report.picture(result, path.with_suffix(".png"))
+    print(report.markdown(result, stem))
+
+
+def _write(
+    path: Path, kept: dict[str, Any], most: limits.Limits, grown: dict[str, Any]
+) -> dict[str, Any]:
+    """What is known so far, as JSON and as a table."""
     result = {
         "date": datetime.date.today().isoformat(),
         "machine": limits.machine(),
@@ -211,11 +225,10 @@ def main() -> None:
         "rows": [kept[name] for name in rows() if name in kept],
         "growth": grown,
     }
-    _RESULTS.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    path.with_suffix(".md").write_text(report.markdown(result, stem), encoding="utf-8")
-    report.picture(result, path.with_suffix(".png"))
-    print(report.markdown(result, stem))
+    path.with_suffix(".md").write_text(report.markdown(result, path.stem), encoding="utf-8")
+    return result
 
 
 if __name__ == "__main__":

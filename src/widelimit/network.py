@@ -251,8 +251,9 @@ def _assembled(
 
 def _block(rows: Any, columns: Any) -> tuple[Any, Any]:
     """The index of all pairs rows × columns; either is a slice or numbers of examples."""
-    rows = rows if isinstance(rows, slice) else rows[:, None]
-    return rows, columns
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, None], columns
 
 
 def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int, ...]:
