@@ -8,6 +8,7 @@ is one head: a few of them are a finite-head network, many estimate the infinite
 
 import math
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,6 +22,8 @@ INFINITE = math.inf
 
 # Exact feature rows longer than this are compressed with landmarks like any others.
 _MOST_EXACT = 1024
+# Orthogonal directions of W pay from so many per pair of heads on, and are affordable up to here.
+_FRAME_SHARE, _MOST_FRAME = 4, 1024
 
 
 class Basis(eqx.Module):
@@ -49,13 +52,26 @@ class ScoreField(eqx.Module):
     key: Basis
 
 
+class Coupling(Enum):
+    """How the heads of one layer depend on each other; every one by itself is i.i.d. normal.
+
+    OPPOSITE heads come in pairs W and −W, which cancels what is odd in the scores. FRAMES adds that
+    directions of vec(W) are orthogonal, which cancels most of what is quadratic; it shows once
+    there are as many heads as W has entries.
+    """
+
+    FREE = "free"
+    OPPOSITE = "opposite"
+    FRAMES = "frames"
+
+
 class Scheme(eqx.Module):
     """How scores are drawn: heads per layer where a layer has infinitely many, and feature rank."""
 
     samples: int = eqx.field(static=True)
     rank: int = eqx.field(static=True)
     tolerance: float = eqx.field(static=True)
-    antithetic: bool = eqx.field(static=True, default=True)
+    coupling: Coupling = eqx.field(static=True, default=Coupling.FRAMES)
 
 
 class Cholesky(NamedTuple):
@@ -129,19 +145,36 @@ def draw_field(
     """
     count = scheme.samples if heads == INFINITE else int(heads)
     # A finite-head law needs independent heads; averages over infinitely many may couple them.
-    antithetic = scheme.antithetic and heads == INFINITE and count > 1
+    coupling = scheme.coupling if heads == INFINITE else Coupling.FREE
     key_basis, key_rank, dtype = _basis(keys, scheme, chosen and chosen.key)
     query_basis, query_rank = key_basis, key_rank
     if queries is not None:
         query_basis, query_rank, _ = _basis(queries, scheme, chosen and chosen.query)
     shape = (waves, query_rank, key_rank)
-    # Drawn in single precision whatever the kernels' is: the same heads for both.
-    if antithetic:
-        half = jax.random.normal(key, ((count + 1) // 2, *shape), jnp.float32)
-        weights = jnp.concatenate([half, -half])[:count]
-    else:
-        weights = jax.random.normal(key, (count, *shape), jnp.float32)
+    weights = _normals(key, count, shape, coupling)
     return ScoreField(weights.astype(dtype), query_basis, key_basis)
+
+
+def _normals(
+    key: Key[Array, ""], count: int, shape: tuple[int, ...], coupling: Coupling
+) -> Float[Array, "head *shape"]:
+    """Arrays of i.i.d. normals, coupled with each other.
+
+    In single precision whatever the kernels' is: the same heads for both.
+    """
+    if coupling is Coupling.FREE or count == 1:
+        return jax.random.normal(key, (count, *shape), jnp.float32)
+    half, size = (count + 1) // 2, math.prod(shape)
+    if coupling is Coupling.FRAMES and size <= min(_FRAME_SHARE * half, _MOST_FRAME):
+        # A uniformly random direction times an independent length is normal.
+        frame_key, length_key = jax.random.split(key)
+        frames = -(-half // size)
+        rows = jax.random.orthogonal(frame_key, size, (frames,), jnp.float32)
+        lengths = jnp.sqrt(jax.random.chisquare(length_key, size, (frames, size), jnp.float32))
+        normals = (rows * lengths[..., None]).reshape(-1, *shape)[:half]
+    else:
+        normals = jax.random.normal(key, (half, *shape), jnp.float32)
+    return jnp.concatenate([normals, -normals])[:count]
 
 
 def _basis(side: Side, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:

@@ -68,7 +68,7 @@ class Sampler(eqx.Module):
         """So many times the heads of every copy, so many times the copies; new draws."""
         scheme = self.scheme
         count = math.ceil(scheme.samples * heads)
-        grown = Scheme(count, scheme.rank, scheme.tolerance, scheme.antithetic)
+        grown = Scheme(count, scheme.rank, scheme.tolerance, scheme.coupling)
         return dataclasses.replace(
             self, scheme=grown, replicates=math.ceil(self.replicates * replicates)
         )
@@ -103,6 +103,7 @@ def make_sampler(
     _check("replicates", replicates, whole=True)
     _check("rank", rank, whole=True)
     _check("tolerance", tolerance, whole=False)
+    net.outline(inputs.outline)  # raises where layers and inputs do not fit
     key = jax.random.key(0) if key is None else key
     samples = samples or _SAMPLES
     if replicates is None:
@@ -138,7 +139,7 @@ def _with_landmarks(
         return Sampler(marks.x, marks.mask, inputs.tokens, key, replicates, scheme)
 
     current = rank or _RANK
-    plain = recipe(inputs[[0]], current)
+    plain = recipe(inputs[np.zeros(1, int)], current)
     try:
         eqx.filter_eval_shape(lambda: _draw(net, plain, key, np.float32, with_landmarks=False))
         return plain
@@ -241,7 +242,8 @@ def covering(inputs: Inputs, other: Inputs) -> Inputs:
             return x, mask
         real = np.ones(x.shape[: len(gaps)], bool) if mask is None else mask
         tail = [(0, 0)] * (x.ndim - len(gaps))
-        return jnp.pad(x, gaps + tail), jnp.pad(real, gaps)
+        pad = jnp.pad if inputs.traced else np.pad
+        return pad(x, gaps + tail), pad(real, gaps)
 
     if not isinstance(inputs.x, tuple):
         return Inputs(*one(inputs.x, inputs.mask, other.x), inputs.tokens)
