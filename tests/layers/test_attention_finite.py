@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from agreement import PRECISION, assert_agrees
+from agreement import MOST, PRECISION, Estimate, assert_agrees
 
 import widelimit as wl
 
@@ -25,9 +25,14 @@ SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
 
 
 def _tokens(shape: tuple[int, ...] = SHAPE, seed: int = 0) -> np.ndarray:
-    """Tokens with a common part: at 1/d, ReLU scores of orthogonal ones converge slowly."""
     rng = np.random.default_rng(seed)
     return (0.8 * rng.normal(size=shape) + 0.6).astype(np.float32)
+
+
+def _close_tokens() -> np.ndarray:
+    """All products of tokens are far from 0, where a ReLU score has its kink."""
+    rng = np.random.default_rng(3)
+    return (0.4 * rng.normal(size=SHAPE) + 0.9).astype(np.float32)
 
 
 def _mask() -> np.ndarray:
@@ -63,31 +68,27 @@ def _case(net: wl.Layer, *, x: Any = None, mask: Any = None, **options: Any) -> 
 
 
 _STREAMS = (_tokens((2, 2, 4), seed=1), _tokens())
+
+ERF = wl.ElementwiseMap(wl.Erf())
 _GRID = _tokens((2, 2, 2, 3), seed=2)
+_NARROW: dict[str, Any] = {"key_width": WIDTH, "value_width": WIDTH, **SCALES}
 
 CASES = {
     "linear_softmax_bias_padded": _case(
         _pooled(_attention(scaling=LINEAR, b_std=0.3)), mask=_mask(), width=32
     ),
     "sqrt_softmax_causal": _case(_pooled(_attention(pattern=wl.Causal()))),
-    "sqrt_softmax_sum_encoding": _case(
-        _pooled(_after_dense(_attention(positions=wl.Decay(0.5, strength=0.7)))),
-        width=40,
-        draws=9000,
-    ),
-    "sqrt_softmax_rotary": _case(_pooled(_attention(positions=wl.Rotary(10.0, pairs=4))), width=32),
     "cross_softmax_padded": _case(
-        _pooled(wl.CrossAttention(WIDTH, HEADS, key_width=WIDTH, value_width=WIDTH, **SCALES)),
-        x=_STREAMS,
-        mask=(None, _mask()),
+        _pooled(wl.CrossAttention(WIDTH, HEADS, **_NARROW)), x=_STREAMS, mask=(None, _mask())
     ),
 }
 
 SLOW = {
-    "sqrt_relu": _case(_attention(**HEAVY, score_map=RELU), **MANY),
     "linear_softmax": _case(_attention(scaling=LINEAR), width=32),
-    "linear_identity": _case(_attention(scaling=LINEAR, score_map=wl.IdentityMap())),
-    "linear_relu": _case(_attention(scaling=LINEAR, score_map=RELU), width=64),
+    "linear_identity": _case(
+        _attention(scaling=LINEAR, score_map=wl.IdentityMap()), width=32, draws=10_000
+    ),
+    "linear_relu": _case(_attention(scaling=LINEAR, score_map=RELU), x=_close_tokens(), width=64),
     "linear_softmax_mix_encoding_on_values": _case(
         _after_dense(
             _attention(
@@ -96,80 +97,89 @@ SLOW = {
             )
         ),
         width=32,
+        draws=8000,
     ),
     "linear_softmax_rotary": _case(
         _attention(scaling=LINEAR, positions=wl.Rotary(10.0, pairs=4)), width=32
     ),
-    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.IdentityMap()), **MANY),
-    "sqrt_identity_padded": _case(
-        _attention(**HEAVY, score_map=wl.IdentityMap()), mask=_mask(), **MANY
-    ),
-    "sqrt_relu_causal_encoding": _case(
-        _after_dense(
-            _attention(**HEAVY, score_map=RELU, pattern=wl.Causal(), positions=wl.Decay(0.5))
-        ),
-        **MANY,
-    ),
-    "sqrt_erf": _case(_attention(score_map=wl.ElementwiseMap(wl.Erf()))),
-    "sqrt_relu_alibi": _case(_attention(**HEAVY, score_map=RELU, positions=wl.Alibi(0.4)), **MANY),
-    "sqrt_softmax": _case(_attention()),
+    "sqrt_softmax": _case(_attention(), draws=12_000),
     "sqrt_softmax_causal_positions": _case(_attention(pattern=wl.Causal())),
-    "sqrt_softmax_rotary_positions": _case(
-        _attention(positions=wl.Rotary(10.0, pairs=4)), width=32, draws=8000
-    ),
     "sqrt_softmax_padded": _case(_attention(b_std=0.2), mask=_mask()),
+    "sqrt_softmax_rotary": _case(
+        _attention(positions=wl.Rotary(10.0, pairs=4)), width=32, draws=12_000
+    ),
+    "sqrt_softmax_sum_encoding": _case(
+        _pooled(_after_dense(_attention(positions=wl.Decay(0.5, strength=0.7)))),
+        width=40,
+        draws=14_000,
+    ),
     "sqrt_softmax_concat_encoding_on_values": _case(
-        _after_dense(_attention(positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, on_values=True)))
+        _pooled(
+            _after_dense(
+                _attention(positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, on_values=True))
+            )
+        ),
+        width=40,
+        draws=14_000,
     ),
     "sqrt_softmax_alibi_local_grid": _case(
-        _attention(positions=wl.Alibi(0.4), pattern=wl.Local(1)), x=_GRID
+        _attention(heads=8, positions=wl.Alibi(0.4), pattern=wl.Local(1)), x=_GRID, draws=12_000
     ),
     "sqrt_softmax_grid_encoding": _case(
-        _after_dense(_attention(positions=wl.Decay(0.5, profile=wl.Profile.EXPONENTIAL))),
+        _pooled(
+            _after_dense(
+                _attention(positions=wl.Decay(0.5, strength=0.5, profile=wl.Profile.EXPONENTIAL))
+            )
+        ),
         x=_GRID,
-        width=32,
-        draws=10_000,
+        width=40,
+        draws=14_000,
     ),
-    "sqrt_softmax_grouped": _case(_attention(heads=4, kv_heads=2)),
-    "sqrt_softmax_multi_query": _case(_attention(heads=4, kv_heads=1)),
+    "sqrt_softmax_grouped": _case(_attention(heads=4, kv_heads=2), draws=8000),
+    "sqrt_softmax_multi_query": _case(_attention(heads=4, kv_heads=1), draws=10_000),
     "sqrt_softmax_residual": _case(
         wl.Serial(wl.Dense(WIDTH), wl.Residual(_attention(), weight=0.3), wl.Dense(WIDTH)),
         width=32,
         draws=10_000,
     ),
-    "cross_relu_encoding": _case(
-        wl.Serial(
-            wl.Parallel(wl.Dense(WIDTH), wl.Dense(WIDTH)),
-            wl.CrossAttention(
-                WIDTH,
-                HEADS,
-                RELU,
-                key_width=WIDTH,
-                value_width=WIDTH,
-                positions=wl.Decay(0.5, combine=wl.Combine.CONCAT),
-                **SCALES,
-            ),
+    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.IdentityMap()), **MANY),
+    "sqrt_relu": _case(_attention(**HEAVY, score_map=RELU), **MANY),
+    "sqrt_relu_causal_padded": _case(
+        _attention(**HEAVY, score_map=RELU, pattern=wl.Causal()), mask=_mask(), **MANY
+    ),
+    "sqrt_erf": _case(_attention(score_map=ERF), draws=12_000),
+    "sqrt_erf_alibi": _case(_attention(score_map=ERF, positions=wl.Alibi(0.4)), draws=12_000),
+    "cross_erf_encoding": _case(
+        _pooled(
+            wl.Serial(
+                wl.Parallel(wl.Dense(WIDTH), wl.Dense(WIDTH)),
+                wl.CrossAttention(
+                    WIDTH,
+                    HEADS,
+                    ERF,
+                    positions=wl.Decay(0.5, combine=wl.Combine.CONCAT),
+                    **_NARROW,
+                ),
+            )
         ),
         x=_STREAMS,
+        width=40,
+        draws=14_000,
     ),
     "pool_softmax_padded": _case(
-        _after_dense(wl.AttentionPool(WIDTH, HEADS, key_width=WIDTH, value_width=WIDTH, **SCALES)),
+        _after_dense(wl.AttentionPool(WIDTH, HEADS, **_NARROW)),
         mask=_mask(),
         width=32,
         draws=10_000,
     ),
-    "pool_relu_encoding": _case(
+    "pool_erf_encoding": _case(
         _after_dense(
             wl.AttentionPool(
-                WIDTH,
-                HEADS,
-                RELU,
-                key_width=WIDTH,
-                value_width=WIDTH,
-                positions=wl.Decay(0.5, on_values=True),
-                **SCALES,
+                WIDTH, HEADS, ERF, positions=wl.Decay(0.5, strength=0.7, on_values=True), **_NARROW
             )
-        )
+        ),
+        width=40,
+        draws=14_000,
     ),
 }
 
@@ -198,3 +208,71 @@ def test_finite_networks_approach_the_kernel(name):
 @pytest.mark.parametrize("name", SLOW)
 def test_more_finite_networks_approach_the_kernel(name):
     _check(SLOW[name])
+
+
+# --- depth, and the rates towards the limit ------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_prenorm_blocks_approach_the_kernel():
+    """Heads grow with the widths: above a sampled layer, activations make a bias of order 1/H."""
+    x = _tokens()
+    net = wl.Serial(
+        wl.Dense(WIDTH),
+        wl.TransformerEncoder(WIDTH, depth=2, heads=4, hidden=2 * WIDTH, activation=wl.Relu),
+        wl.MeanPool(),
+        wl.Dense(64),
+    )
+    exact = _limit(net, x)
+    results = [
+        wl.monte_carlo_kernel(
+            wl.with_heads(wl.with_width(net, factor * WIDTH), 4 * factor),
+            x,
+            key=jax.random.key(factor),
+            draws=draws,
+        )
+        for factor, draws in ((1, 4000), (2, 4000))
+    ]
+    for name in ("nngp", "ntk"):
+        narrow, wide = (getattr(r, name) for r in results)
+        errors = [getattr(r, f"{name}_error") for r in results]
+        estimate = Estimate(2 * wide - narrow, np.hypot(2 * errors[1], errors[0]))
+        limit = getattr(exact, name)
+        assert estimate.precision(limit) < PRECISION
+        assert estimate.z(limit) < MOST
+        assert estimate.z(1.06 * limit) > MOST
+
+
+def _rate(sizes: list[int], gaps: list[float]) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(gaps), 1)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scaling", wl.Scaling)
+def test_one_network_is_a_root_of_its_size_away_and_their_mean_much_less(scaling):
+    """Fluctuations fall as 1/√n with n ∝ H, the bias of the mean as 1/n."""
+    x = _tokens()
+    net = wl.Serial(wl.Dense(4), _attention(scaling=scaling), wl.MeanPool())
+    limit = _limit(net, x).nngp
+    sizes, spreads, biases = [4, 8, 16], [], []
+    for size in sizes:
+        draws = 40_000
+        finite = wl.with_heads(wl.with_width(net, size, outputs=256), size // 2)
+        k = wl.monte_carlo_kernel(finite, x, key=jax.random.key(size), draws=draws, ntk=False)
+        biases.append(float(np.abs(k.nngp - limit).max()))
+        spreads.append(float(np.sqrt(np.mean(k.nngp_error**2) * draws)))
+    assert abs(_rate(sizes, spreads) + 0.5) < 0.1, spreads
+    assert abs(_rate(sizes, biases) + 1) < 0.3, biases
+
+
+@pytest.mark.slow
+def test_relu_scores_of_orthogonal_tokens_converge_slowly_at_one_over_d():
+    """E[ReLU(q·q'/d)] of orthogonal tokens is of order 1/√d: the kernel between them, too."""
+    x = 2 * np.eye(4, dtype=np.float32)[None, :2]
+    gaps, sizes = [], [16, 64, 256]
+    for size in sizes:
+        layer = wl.Attention(64, 2, LINEAR, RELU, key_width=size, value_width=16)
+        k = wl.monte_carlo_kernel(layer, x, key=jax.random.key(size), draws=40_000, ntk=False)
+        gaps.append(float(k.nngp[0, 0, 0, 1]))
+    assert wl.Attention(64, scaling=LINEAR, score_map=RELU).kernel(x).nngp[0, 0, 0, 1] == 0
+    assert abs(_rate(sizes, gaps) + 0.5) < 0.06, gaps
