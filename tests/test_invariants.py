@@ -56,6 +56,8 @@ def test_tiles_do_not_matter(name):
 def test_padding_changes_nothing(name):
     case = NETWORKS[name]
     sequences = ragged(case, SIZE)
+    if case.kind is Kind.IMAGE:
+        sequences[0] = sequences[0][:2]
     padded = _kernel(case, sequences)
     one, two = sequences[0], sequences[2]
     assert len(one) != len(two)
