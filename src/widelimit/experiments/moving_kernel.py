@@ -96,6 +96,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
             axes[0, 0].loglog([width] * len(points), points, ".", color=color, alpha=0.4)
     axes[0, 0].set_xlabel("width")
     axes[0, 0].set_xticks(widths, [str(width) for width in widths])
+    axes[0, 0].set_xticks([], minor=True)
     axes[0, 0].set_ylabel("relative change of the tangent kernel")
     axes[0, 0].legend(frameon=False)
     save(figure, out / "moving_ntk.png")

@@ -107,5 +107,6 @@ def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[st
     axis.set_xlabel("width $n$")
     axis.set_ylabel("KL(networks ‖ limit)")
     axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
+    axis.set_xticks([], minor=True)
     axis.legend(frameon=False, fontsize=8)
     save(figure, path)
