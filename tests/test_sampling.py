@@ -48,8 +48,8 @@ def _coupled(sampler: wl.Sampler, coupling: Coupling) -> wl.Sampler:
 def test_error_falls_as_one_over_the_root_of_the_heads():
     x = _tokens(4, 3, 4).astype(np.float32)
     net = _shallow(qk_std=1.5)
-    truth = net.kernel(x, key=jax.random.key(99), samples=16384)
-    counts = np.array([4, 32, 256, 1024])
+    truth = net.kernel(x, key=jax.random.key(99), samples=8192)
+    counts = np.array([4, 32, 256])
     errors = []
     for count in counts:
         squares = []
@@ -132,7 +132,7 @@ def test_coupled_heads_are_normal_each_by_itself():
 # --- what a sampler fixes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3])
+@pytest.mark.parametrize("samples", [1, 3])
 def test_kernels_are_positive_semidefinite_for_every_sample_count(samples):
     x = _tokens(3, 3, 4)
     k = wl.Attention(8, qk_std=1.5).kernel(x, samples=samples)
@@ -142,7 +142,13 @@ def test_kernels_are_positive_semidefinite_for_every_sample_count(samples):
         assert np.linalg.eigvalsh(matrix)[0] > -1e-12
 
 
-@pytest.mark.parametrize("make", [_shallow, _deep], ids=["exact", "landmarks"])
+_MAKERS = [
+    pytest.param(_shallow, id="exact"),
+    pytest.param(_deep, id="landmarks", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("make", _MAKERS)
 def test_posterior_variances_are_never_negative_with_one_sampler(make):
     """Test inputs next to training inputs, hardly any noise, few heads: the hardest case."""
     net, train = make(), _tokens(6, 3, 4)
@@ -161,7 +167,7 @@ def test_posterior_variances_are_never_negative_with_one_sampler(make):
 
 
 def test_a_key_determines_the_kernel():
-    net, x = _deep(), _tokens(3, 3, 4)
+    net, x = _shallow(), _tokens(3, 3, 4)
     one, again = (net.kernel(x, key=jax.random.key(5), samples=4) for _ in range(2))
     np.testing.assert_array_equal(one.ntk, again.ntk)
     other = net.kernel(x, key=jax.random.key(6), samples=4)
@@ -170,7 +176,7 @@ def test_a_key_determines_the_kernel():
     np.testing.assert_array_equal(one.nngp, fitted.nngp)
 
 
-@pytest.mark.parametrize("make", [_shallow, _deep], ids=["exact", "landmarks"])
+@pytest.mark.parametrize("make", _MAKERS)
 def test_both_precisions_see_the_same_heads(make):
     net, x = make(positions=wl.Decay(0.5)), _tokens(4, 3, 4).astype(np.float32)
     sampler = net.sampler(x, samples=2, replicates=2)
@@ -278,6 +284,7 @@ def _doubled(kind: str) -> wl.Layer:
     }[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["residual", "sum", "concat"])
 def test_landmarks_through_branches_give_the_exact_features_kernel(kind):
     x = _tokens(4, 3, 8)

@@ -20,6 +20,7 @@ from widelimit.layers.attention_rules import (
 from widelimit.state import Pair
 
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
+_SLOW = pytest.mark.slow
 MAPS = {"relu": wl.Relu(), "abs": wl.Abs(), "leaky": wl.LeakyRelu(0.2)}
 
 
@@ -176,8 +177,11 @@ def test_homogeneous_maps_hold_where_inputs_coincide():
 
 @pytest.mark.parametrize(
     "score_map",
-    [wl.IdentityMap(), wl.ElementwiseMap(wl.Relu()), wl.ElementwiseMap(wl.Erf())],
-    ids=["identity", "relu", "erf"],
+    [
+        pytest.param(wl.IdentityMap(), id="identity", marks=_SLOW),
+        pytest.param(wl.ElementwiseMap(wl.Relu()), id="relu", marks=_SLOW),
+        pytest.param(wl.ElementwiseMap(wl.Erf()), id="erf"),
+    ],
 )
 def test_closed_forms_agree_with_many_sampled_heads(score_map):
     x = _tokens(2, 3, 4)
@@ -212,8 +216,11 @@ def test_one_token_attends_to_itself(scaling):
 
 @pytest.mark.parametrize(
     "options",
-    [{"scaling": wl.Scaling.LINEAR}, {}, {"score_map": wl.ElementwiseMap(wl.Relu())}],
-    ids=["linear", "sqrt", "relu"],
+    [
+        pytest.param({"scaling": wl.Scaling.LINEAR}, id="linear"),
+        pytest.param({}, id="sqrt"),
+        pytest.param({"score_map": wl.ElementwiseMap(wl.Relu())}, id="relu", marks=_SLOW),
+    ],
 )
 def test_order_of_tokens_matters_with_encodings_only(options):
     x = _tokens(3, 4, 4)
@@ -227,7 +234,7 @@ def test_order_of_tokens_matters_with_encodings_only(options):
             assert difference < 1e-12 if same else difference > 1e-3
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_waiting_maps_give_what_forced_ones_do(depth):
     """Attention at 1/d then pooling, against the kernels of all positions averaged afterwards."""
     x = _tokens(3, 4, 5)
@@ -311,7 +318,13 @@ PADDED: dict[str, wl.Layer] = {
 }
 
 
-@pytest.mark.parametrize("name", PADDED)
+# A fitting sampler and two shapes to compile for each: the rest takes its time.
+_QUICK = ("linear_softmax_bias", "sqrt_relu_causal", "sqrt_softmax_encoding_bias")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in _QUICK else pytest.param(n, marks=_SLOW) for n in PADDED]
+)
 def test_padding_changes_nothing(name):
     net = PADDED[name]
     x = _tokens(3, 4, 5)
@@ -349,8 +362,12 @@ def _deep(theta: Any) -> wl.Layer:
 
 @pytest.mark.parametrize(
     "make",
-    [_shallow({"scaling": LINEAR}), _shallow({"score_map": RELU}), _shallow({}), _deep],
-    ids=["linear", "relu", "sampled", "landmarks"],
+    [
+        pytest.param(_shallow({"scaling": LINEAR}), id="linear"),
+        pytest.param(_shallow({"score_map": RELU}), id="relu", marks=_SLOW),
+        pytest.param(_shallow({}), id="sampled"),
+        pytest.param(_deep, id="landmarks", marks=_SLOW),
+    ],
 )
 def test_gradients_agree_with_finite_differences(make):
     """Decay rate, residual weight and query–key scale; heads and landmarks stay fixed."""
@@ -406,6 +423,7 @@ def test_finite_networks_need_finitely_many_heads():
             layer.init(jax.random.key(0), (3, 4))
 
 
+@pytest.mark.slow
 def test_grouped_heads_of_the_limit_are_separate_ones():
     x = _tokens(2, 3, 4)
     grouped, plain = wl.Attention(8, kv_heads=2), wl.Attention(8)

@@ -27,6 +27,7 @@ def test_a_stream_that_attends_to_itself_is_self_attention():
     _agree(cross.kernel((x, x)), wl.Attention(8, score_map=RELU, **SCALES).kernel(x))
 
 
+@pytest.mark.slow
 def test_sampled_streams_draw_the_same_law():
     x = _tokens(2, 3, 4)
     one = wl.CrossAttention(8, **SCALES).kernel((x, x), samples=1024, key=jax.random.key(1))
