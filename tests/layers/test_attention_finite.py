@@ -236,10 +236,10 @@ def test_two_prenorm_blocks_approach_the_kernel():
     for name in ("nngp", "ntk"):
         narrow, wide = (getattr(r, name) for r in results)
         errors = [getattr(r, f"{name}_error") for r in results]
+        limit = getattr(exact, name)
         scale = np.abs(limit).max()
         spread = np.hypot(2 * errors[1], errors[0])
         estimate = Estimate((2 * wide - narrow) / scale, spread / scale, limit / scale)
-        limit = getattr(exact, name)
         assert estimate.precision() < PRECISION
         assert estimate.z() < MOST
         assert estimate.z(1.06) > MOST
