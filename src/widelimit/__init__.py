@@ -7,6 +7,7 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 from . import netsor
 from .empirical import empirical_ntk
 from .errors import (
+    AccuracyWarning,
     MissingExtraError,
     NetworkError,
     NumericalError,
@@ -89,6 +90,7 @@ __all__ = [
     "INFINITE",
     "ABRelu",
     "Abs",
+    "AccuracyWarning",
     "Activation",
     "AdditiveBias",
     "Alibi",

@@ -22,6 +22,22 @@ class NumericalError(WidelimitError):
     """NaN, infinities, or matrices that are not positive semi-definite."""
 
 
+class AccuracyWarning(UserWarning):
+    """A dual by quadrature does not reach its tolerance."""
+
+    TOLERANCE = 1e-5
+
+    @classmethod
+    def of(cls, where: str, error: float) -> "AccuracyWarning":
+        """Name where, and the estimated relative error."""
+        return cls(
+            f"Kernels of an activation summed by quadrature have an estimated relative error of "
+            f"{error:.1e} for {where}, at its worst for identical inputs. Remedy: smaller weights, "
+            "LayerNorm before the activation, or an activation with a closed form (for piecewise "
+            "linear ones ABRelu, LeakyRelu, Abs)."
+        )
+
+
 class MissingExtraError(ImportError):
     """An optional dependency is not installed."""
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from .coverage import covering, largest_variance, limited, say_error
 from .duals import Dual
 from .heads import Scheme
 from .inputs import Inputs
@@ -245,12 +246,24 @@ def tiles(
     `by_length` allows tiles of examples that do not follow each other.
     """
 
-    def blocks(inputs: Inputs) -> Blocks:
-        cut = groups(reals[0].net, inputs) if by_length else [whole(inputs)]
-        return Blocks(reals, inputs, cut, dtype, memory)
+    def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
+        sides = [
+            Blocks(
+                reals,
+                inputs,
+                groups(reals[0].net, inputs) if by_length else [whole(inputs)],
+                dtype,
+                memory,
+            )
+            for inputs in (rows, columns)
+            if inputs is not None
+        ]
+        return sides[0], sides[-1]
 
-    left = blocks(rows)
-    right = left if columns is None else blocks(columns)
+    left, right = blocks(reals)
+    reals = _covered(reals, (left, right))
+    if reals is not left.reals:
+        left, right = blocks(reals)
     work = [
         (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
     ]
@@ -292,6 +305,21 @@ def tiles(
             yield finished(*waiting.popleft())
     while waiting:
         yield finished(*waiting.popleft())
+
+
+def _covered(reals: Sequence[Realisation], sides: tuple[Blocks, ...]) -> Sequence[Realisation]:
+    """Realisations whose duals hold for the variances that these examples reach."""
+    duals = limited(reals[0].net)
+    if not duals:
+        return reals
+    variance = largest_variance(side.encoded(b, 0) for side in sides for b in range(len(side)))
+    if variance <= min(dual.max_variance for dual in duals):
+        return reals
+    if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are
+        for dual in duals:
+            say_error(dual, variance)
+        return reals
+    return [Realisation(covering(real.net, variance)) for real in reals]
 
 
 def _contiguous(members: np.ndarray) -> slice | np.ndarray:

@@ -1,15 +1,25 @@
 """Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
-from jaxtyping import Array
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from .. import duals
-from ..errors import NetworkError
+from ..errors import AccuracyWarning, NetworkError
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, fenced, remask
+
+
+class Reach(eqx.Module):
+    """The largest variance of an example, for duals that hold up to a limit."""
+
+    variance: Float[Array, ""]
 
 
 class Activation(Layer):
@@ -41,7 +51,9 @@ class Activation(Layer):
         return Need.DIAGONAL
 
     def memo(self, example: Example) -> Memo:
-        return self.dual.prepare(example.variance()), example.mask
+        variance = example.variance()
+        reach = Reach(jnp.max(variance)) if isinstance(self.dual, duals.Series) else None
+        return self.dual.prepare(variance), example.mask, reach
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         pair = pair.forced()
@@ -156,5 +168,14 @@ def Softplus() -> Activation:
 
 
 def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> Activation:
-    """Any function φ of JAX arrays; its dual is summed by quadrature up to `max_variance`."""
-    return Activation(duals.Series(fn, max_variance=max_variance))
+    """Any function φ of JAX arrays; its dual is summed by quadrature.
+
+    Planned for variances up to `max_variance`; kernels plan anew where inputs need more. Functions
+    with kinks converge slowly: an `AccuracyWarning` says how far.
+    """
+    dual = duals.Series(fn, max_variance=max_variance)
+    error = dual.error(np.geomspace(0.01, max_variance, 3))
+    if error > AccuracyWarning.TOLERANCE:
+        where = "a function with kinks" if dual.kinked else "this function"
+        warnings.warn(AccuracyWarning.of(where, error), stacklevel=2)
+    return Activation(dual)

@@ -1,0 +1,56 @@
+"""Duals by quadrature: accurate in their range, planned anew beyond it, or they say so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+import widelimit as wl
+
+X = np.array([[1.0, 0.5], [0.3, -2.0]])
+
+
+def _exact(phi, covariance):
+    """E[φ(u)φ(v)] by nested quadrature."""
+    root = np.linalg.cholesky(covariance)
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+
+    def weighted(a):
+        """φ(u) times the conditional mean of φ(v)."""
+        b = 9 * nodes
+        inner = 9 * weights @ (phi(root[1, 0] * a + root[1, 1] * b) * stats.norm.pdf(b))
+        return phi(root[0, 0] * a) * inner * stats.norm.pdf(a)
+
+    return integrate.quad(weighted, -9, 9, epsabs=1e-11, limit=200)[0]
+
+
+@pytest.mark.parametrize("w_std", [0.3, 1.0, 3.5])
+def test_tanh_is_accurate_also_beyond_the_planned_range(w_std):
+    """The last of them has variances of 25, the plan is for 4."""
+    net = wl.Serial(wl.Dense(8, w_std=w_std), wl.Tanh())
+    covariance = w_std**2 * X @ X.T / 2
+    found = net.kernel(X).nngp
+    np.testing.assert_allclose(found[0, 1], _exact(np.tanh, covariance), rtol=1e-6, atol=1e-7)
+    same = integrate.quad(
+        lambda a: np.tanh(np.sqrt(covariance[1, 1]) * a) ** 2 * stats.norm.pdf(a), -9, 9
+    )[0]
+    np.testing.assert_allclose(found[1, 1], same, rtol=1e-6)
+
+
+def test_a_function_with_kinks_says_so():
+    with pytest.warns(wl.AccuracyWarning, match="kinks"):
+        net = wl.Serial(wl.Dense(8), wl.Elementwise(jax.nn.relu))
+    exact = wl.Serial(wl.Dense(8), wl.Relu()).kernel(X)
+    np.testing.assert_allclose(net.kernel(X).nngp, exact.nngp, rtol=5e-3)
+
+
+def test_variances_out_of_reach_are_said():
+    net = wl.Serial(wl.Dense(8, w_std=12.0), wl.Tanh())
+    with pytest.warns(wl.AccuracyWarning, match="variances up to"):
+        net.kernel(X)
+
+
+def test_smooth_functions_in_range_say_nothing():
+    net = wl.Serial(wl.Dense(8), wl.Elementwise(lambda x: x * jnp.tanh(jax.nn.softplus(x))))
+    assert np.isfinite(net.kernel(X).ntk).all()
