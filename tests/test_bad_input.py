@@ -132,6 +132,42 @@ CASES = {
         lambda: VECTORS.kernel(np.ones((2, 3)), out=(np.empty((3, 3)), np.empty((3, 3)))),
         "shape of the result",
     ),
+    "an unknown option": (
+        lambda: VECTORS.kernel(np.ones((2, 3)), progres=True),
+        "kernel() takes the options",
+    ),
+    "an unknown option of the law": (
+        lambda: VECTORS.law(np.ones((2, 3)), drawz=3),
+        "law() takes the options",
+    ),
+    "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "count from 0"),
+    "tokens beyond the vocabulary": (
+        lambda: TOKENS.kernel(np.array([[1, 5]])),
+        "smaller than the vocabulary",
+    ),
+    "half precision": (
+        lambda: VECTORS.kernel(np.ones((2, 3)), dtype=np.float16),
+        "single or double precision",
+    ),
+    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "number of bytes"),
+    "memory below one pair": (
+        lambda: POOLED.kernel(np.ones((2, 64, 3)), memory=1000),
+        "fit into the memory",
+    ),
+    "overflow": (
+        lambda: VECTORS.kernel(np.full((2, 3), 1e30, np.float32)),
+        "Kernels are finite numbers",
+    ),
+    "a hyperparameter that is no number": (lambda: wl.Dense(3, w_std="big"), "finite real number"),
+    "a hyperparameter that is infinite": (lambda: wl.Dense(3, b_std=np.inf), "finite real number"),
+    "parameters for other channels": (
+        lambda: VECTORS.apply(VECTORS.init(jax.random.key(0), (3,)), np.ones((2, 4))),
+        "number of channels they meet",
+    ),
+    "select beyond a short sequence": (
+        lambda: wl.Serial(wl.Dense(4), wl.Select(3)).kernel([np.ones((2, 3)), np.ones((5, 3))]),
+        "real position of every example",
+    ),
     "a tuple for one stream": (
         lambda: wl.Serial(wl.Parallel(wl.Dense(3), wl.Dense(3)), wl.CrossAttention(3)).kernel(
             np.ones((2, 4, 3))
@@ -152,9 +188,9 @@ def test_error_says_rule_got_remedy(name):
     assert caught.value.remedy
 
 
-def test_unknown_options_are_refused():
-    with pytest.raises(TypeError, match="batch_size"):
-        VECTORS.kernel(np.ones((2, 3)), batch_size=2)
+def test_unknown_options_are_type_errors_that_guess():
+    with pytest.raises(TypeError, match="perhaps you mean 'progress'"):
+        VECTORS.kernel(np.ones((2, 3)), progres=True)
 
 
 def test_padding_may_hold_anything():

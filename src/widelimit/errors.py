@@ -22,6 +22,10 @@ class NumericalError(WidelimitError):
     """NaN, infinities, or matrices that are not positive semi-definite."""
 
 
+class OptionError(WidelimitError, TypeError):
+    """A keyword that the call does not know."""
+
+
 class AccuracyWarning(UserWarning):
     """A dual by quadrature does not reach its tolerance."""
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .errors import NumericalError, ShapeError
+from .errors import NumericalError, ShapeError, WidelimitError
 from .state import Outline
 
 Data = Any  # an array (N, positions…, channels), or a list of arrays of different lengths
@@ -48,6 +48,11 @@ class Inputs(NamedTuple):
     def area(self) -> int:
         """How many positions the longest stream has."""
         return max(math.prod(outline.positions) for outline in self.outlines)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all examples."""
+        return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(self.x))
 
     @property
     def dtype(self) -> Any:
@@ -108,8 +113,12 @@ def as_inputs(
         return x
     if isinstance(x, list | tuple):
         x, mask = _padded(x, mask, tokens=tokens, name=name)
+    _check_dtype(dtype)
     if isinstance(x, Tracer):
-        return Inputs(x if dtype is None or tokens else x.astype(dtype), mask, tokens)
+        x = x if dtype is None or tokens else x.astype(dtype)
+        if mask is not None:
+            x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
+        return Inputs(x, mask, tokens)
     x = np.asarray(x)
     _check_shape(x, tokens, name)
     x = _as_numbers(x, tokens, dtype, name)
@@ -120,6 +129,12 @@ def as_inputs(
         x = np.where(hidden, np.zeros((), x.dtype), x)
         if mask.all():
             mask = None
+    if tokens and x.min() < 0:
+        raise ShapeError(
+            "Token ids count from 0.",
+            got=f"{x.min()} in '{name}'",
+            remedy="shift the ids; positions that are not real belong to the mask",
+        )
     if not tokens and not np.isfinite(x).all():
         bad = np.argwhere(~np.isfinite(x))
         raise NumericalError(
@@ -128,6 +143,15 @@ def as_inputs(
             remedy="remove or impute them; positions that are not real belong to the mask",
         )
     return Inputs(x, mask, tokens)
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
+        raise WidelimitError(
+            "Kernels are computed in single or double precision.",
+            got=f"dtype={np.dtype(dtype)}",
+            remedy="pass dtype=np.float32 or np.float64",
+        )
 
 
 def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:

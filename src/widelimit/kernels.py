@@ -19,6 +19,7 @@ from jaxtyping import Array, Key
 
 from .coverage import covering, largest_variance, limited, say_error
 from .duals import Dual
+from .errors import NumericalError, WidelimitError
 from .heads import Scheme
 from .inputs import Inputs
 from .layers.base import Layer, Memo
@@ -154,13 +155,23 @@ class Plan(eqx.Module):
     @classmethod
     def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
-        area = max(i.area for i in inputs)
-        per_pair = area * np.dtype(dtype).itemsize * _LIVE_ARRAYS
+        area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
+        per_pair = area * itemsize * _LIVE_ARRAYS
         if net.need(Need.FULL) is Need.FULL:
             per_pair *= area
+        if per_pair > memory:
+            raise WidelimitError(
+                "The kernels of one pair of examples fit into the memory of the call.",
+                got=f"{area} positions, which take {per_pair / 2**20:.0f} MiB a pair, with "
+                f"memory={memory / 2**20:.0f} MiB",
+                remedy="raise memory=, cut or stride the inputs, or read out with Flatten",
+            )
         platform = jax.default_backend()
         budget = min(memory // 4, _TILE_BYTES.get(platform, _TILE_BYTES_ACCELERATOR))
         side = max(1, math.isqrt(max(budget // per_pair, 1)))
+        # The inputs of two blocks, and their copies, take their part too.
+        per_example = max(i.nbytes // i.size for i in inputs)
+        side = max(1, min(side, memory // (16 * per_example)))
         largest = max(i.size for i in inputs)
         return cls(min(side, _power_of_two(largest)))
 
@@ -278,8 +289,9 @@ def tiles(
                 for r in result
             ]
             nngp, theta, gap = values
-            if theta is not None and theta.dtype == np.float32 and _is_kinked(real.net):
+            if nngp.dtype == np.float32 and _is_kinked(real.net):
                 _redo_close(which, left, right, (i, j), gap, nngp, theta)
+            _require_finite(nngp, theta, members)
             if len(reals) == 1:
                 return Tile(one, two, Kernels(nngp, theta), diagonal)
             several.add(nngp[None], None if theta is None else theta[None])
@@ -335,7 +347,7 @@ def _redo_close(
     place: tuple[int, int],
     gap: np.ndarray,
     nngp: np.ndarray,
-    theta: np.ndarray,
+    theta: np.ndarray | None,
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
     real, close = left.reals[which], np.argwhere(gap < _CLOSE)
@@ -350,9 +362,27 @@ def _redo_close(
         with jax.enable_x64(True):
             one = _encoded_exactly(real, ones)
             two = one if same else _encoded_exactly(real, twos)
-            exact = _cross_list(real.net, one, two, ones.outline, with_ntk=True)
+            with_ntk = theta is not None
+            exact = _cross_list(real.net, one, two, ones.outline, with_ntk=with_ntk)
         for target, value in zip((nngp, theta), exact, strict=False):
-            target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+            if target is not None:
+                target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+
+
+def _require_finite(
+    nngp: np.ndarray, theta: np.ndarray | None, members: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Never a silent NaN."""
+    for name, kernel in (("NNGP", nngp), ("tangent", theta)):
+        if kernel is None or np.isfinite(kernel).all():
+            continue
+        row, column = np.argwhere(~np.isfinite(kernel))[0][:2]
+        raise NumericalError(
+            "Kernels are finite numbers.",
+            got=f"a {name} kernel of {kernel[~np.isfinite(kernel)].flat[0]} between examples "
+            f"{members[0][row]} and {members[1][column]} in {kernel.dtype}",
+            remedy="scale the inputs or w_std down, normalise (LayerNorm), or pass dtype=float64",
+        )
 
 
 def _encoded_exactly(real: Realisation, inputs: Inputs) -> Encoding:

@@ -9,6 +9,7 @@ from .errors import ShapeError
 from .layers.base import Layer
 from .layers.branches import Branches
 from .layers.compose import Parallel, Serial
+from .layers.pool import Select
 
 
 def require_real_positions(net: Layer, mask: Any, name: str) -> Any:
@@ -31,6 +32,9 @@ def require_real_positions(net: Layer, mask: Any, name: str) -> Any:
     if isinstance(net, Branches):
         ends = [require_real_positions(branch, mask, name) for branch in net.branches]
         return ends[0]
+    if isinstance(net, Select):
+        _require_selected(net, mask, name)
+        return None
     if isinstance(mask, tuple):  # a layer that joins streams keeps the queries' positions
         return mask[0]
     after = jax.vmap(net.mask)(mask)
@@ -46,3 +50,16 @@ def require_real_positions(net: Layer, mask: Any, name: str) -> Any:
             remedy="drop short sequences, use a smaller window, or padding='same'",
         )
     return after
+
+
+def _require_selected(layer: Select, mask: Any, name: str) -> None:
+    """Raise where the position to be read is padding."""
+    read = jax.vmap(lambda m: layer.mix(m[..., None].astype(float), m))(mask)
+    missing = np.flatnonzero(np.asarray(read) == 0)
+    if missing.size:
+        raise ShapeError(
+            "Select reads a real position of every example.",
+            got=f"index {layer.index!r}, beyond the end of {missing.size} examples of '{name}', "
+            f"the first at index {missing[0]}",
+            remedy="drop short sequences, or select a position that all have (0 or -1)",
+        )

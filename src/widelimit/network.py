@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from .errors import ShapeError
+from .errors import ShapeError, WidelimitError
 from .inputs import Data, Inputs, as_inputs, as_streams
 from .kernels import (
     Kernels,
@@ -23,6 +23,7 @@ from .kernels import (
 )
 from .laws.refusals import refuse_factorised_ntk
 from .layers.base import Layer, Params
+from .layers.dense import Embedding
 from .masks import require_real_positions
 from .progress import Callback, Progress
 from .sampling import (
@@ -75,15 +76,18 @@ def apply(
     net: Layer, params: Params, x: Any, mask: Any = None, *, key: Key[Array, ""] | None = None
 ) -> Array:
     """Run the finite network on a batch (N, positions…, channels)."""
-    if isinstance(x, list):
-        batch = as_inputs(x, mask, tokens=net.takes_tokens())
-        x, mask = batch.x, batch.mask
+    leaves = jax.tree.leaves((x, mask))
+    if isinstance(x, list) or not any(isinstance(leaf, Tracer) for leaf in leaves):
+        inputs = read_inputs(net, x, mask)
+        x, mask = inputs.x, inputs.mask
     if net.streams() > 1:
         masks = (None,) * len(x) if mask is None else mask
         x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
     else:
         x = _entering(x, mask, tokens=net.takes_tokens())
     mask = jax.tree.map(jnp.asarray, mask)
+    shapes = jax.tree.map(lambda a: a.shape[1:], x)
+    net.outline(outline_of(net, shapes))
     size = jax.tree.leaves(x)[0].shape[0]
     keys = None if key is None else jax.random.split(key, size)
     return jax.vmap(lambda a, m, k: net.forward(params, a, m, k)[0])(x, mask, keys)
@@ -107,7 +111,23 @@ def read_inputs(
         return x
     if net.streams() > 1:
         return as_streams(x, mask, net.streams(), dtype=dtype, name=name)
-    return as_inputs(x, mask, tokens=net.takes_tokens(), dtype=dtype, name=name)
+    inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=dtype, name=name)
+    if inputs.tokens and not inputs.traced:
+        _require_vocabulary(net, inputs, name)
+    return inputs
+
+
+def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
+    """Beyond its table an embedding has no row, in the finite network or in the limit."""
+    nodes = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Embedding))
+    sizes = [node.vocabulary for node in nodes if isinstance(node, Embedding)]
+    largest = int(inputs.x.max())
+    if sizes and largest >= min(sizes):
+        raise ShapeError(
+            "Token ids are smaller than the vocabulary.",
+            got=f"{largest} in '{name}', and Embedding(vocabulary={min(sizes)})",
+            remedy="give Embedding a larger vocabulary, or map rare tokens to one id",
+        )
 
 
 def kernel(
@@ -138,6 +158,7 @@ def kernel(
         raise ShapeError(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or only mask1"
         )
+    _check_memory(memory)
     if ntk:
         refuse_factorised_ntk(net)
     fitted = net.sampled() and sampler is None
@@ -196,6 +217,15 @@ def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
     return rows.astype(dtype), columns.astype(dtype)
 
 
+def _check_memory(memory: Any) -> None:
+    if isinstance(memory, bool) or not isinstance(memory, int | np.integer) or memory < 1:
+        raise WidelimitError(
+            "'memory' is the number of bytes a call may use beyond inputs and result.",
+            got=f"memory={memory!r}",
+            remedy="give a positive integer, such as 2**30 for 1 GiB",
+        )
+
+
 def _traced(net: Layer) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net))
 
@@ -219,7 +249,10 @@ def _traced_kernel(
             nngp, theta, _ = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
             return nngp[0], None if theta is None else theta[0]
 
-        return jax.lax.map(jax.checkpoint(row), one, batch_size=plan.tile)
+        # As many rows at once as have the pairs of one tile.
+        columns_count = jax.tree.leaves(two.x)[0].shape[0]
+        rows_at_once = max(1, plan.tile**2 // columns_count)
+        return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
 
     results = [matrix(real) for real in realisations(net, sampler, dtype)]
     mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
@@ -241,11 +274,14 @@ def _assembled(
                 continue
             if arrays[i] is None:
                 arrays[i] = np.empty(shape, part.dtype)
+            half = (part.ndim - 2) // 2
+            mirrored = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
+            if tile.diagonal:  # exactly symmetric, whatever rounding says
+                lower = np.tril_indices(len(part), -1)
+                part[lower] = np.transpose(part, mirrored)[lower]
             arrays[i][_block(tile.rows, tile.columns)] = part
             if symmetric and not tile.diagonal:
-                half = (part.ndim - 2) // 2
-                swap = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
-                arrays[i][_block(tile.columns, tile.rows)] = np.transpose(part, swap)
+                arrays[i][_block(tile.columns, tile.rows)] = np.transpose(part, mirrored)
     return Kernels(*arrays)
 
 

@@ -1,5 +1,8 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
+import difflib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
+from ..errors import OptionError, WidelimitError
 from ..state import Example, Need, Outline, Pair
 
 Params = PyTree[Array]
@@ -17,9 +21,16 @@ Memo = PyTree[Array]
 
 def hyperparameter(value: Any) -> Any:
     """A differentiable leaf: kept in double precision, cast to the dtype of the call."""
-    if isinstance(value, bool | int | float | np.generic | np.ndarray):
-        return np.asarray(value, np.float64)
-    return value
+    if not isinstance(value, int | float | str | list | tuple | np.generic | np.ndarray):
+        return value
+    number = np.asarray(value)
+    if number.dtype.kind not in "biuf" or not np.isfinite(number).all():
+        raise WidelimitError(
+            "A hyperparameter is a finite real number.",
+            got=repr(value),
+            remedy="give a number such as 1.5, or an array of numbers",
+        )
+    return number.astype(np.float64)
 
 
 def leaf(default: Any = None, **kwargs: Any) -> Any:
@@ -77,7 +88,8 @@ class Layer(eqx.Module):
         total tiles); `out=(nngp, ntk)`, arrays or memory maps to fill; `sink`, a function called
         with (rows, columns, nngp, ntk) of every tile instead of keeping them.
         """
-        return _network().kernel(self, x1, x2, **options)
+        network = _network()
+        return network.kernel(self, x1, x2, **checked_options(network.kernel, options))
 
     def law(self, x: Any, mask: Any = None, **options: Any) -> Any:
         """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
@@ -88,7 +100,7 @@ class Layer(eqx.Module):
         """
         from ..laws.law import law
 
-        return law(self, x, mask, **options)
+        return law(self, x, mask, **checked_options(law, options))
 
     def sampler(self, x: Any, mask: Any = None, **options: Any) -> Any:
         """Heads and landmarks drawn once for all kernels that belong together.
@@ -97,13 +109,15 @@ class Layer(eqx.Module):
         layer and copy), `replicates` (independent copies, for standard errors), `tolerance` (draw
         until errors are below it), `rank` and `residual` of the features of deep layers.
         """
-        return _network().sampler(self, x, mask, **options)
+        from ..sampling import make_sampler
+
+        return _network().sampler(self, x, mask, **checked_options(make_sampler, options))
 
     def signal(self, x: Any, mask: Any = None, **options: Any) -> Any:
         """Variance, correlations, tangent kernel and rank by depth; see `propagation`."""
         from ..propagation import signal
 
-        return signal(self, x, mask, **options)
+        return signal(self, x, mask, **checked_options(signal, options))
 
     # What is known before any number is.
     def takes_tokens(self) -> bool:
@@ -215,6 +229,22 @@ class Layer(eqx.Module):
         layer = self.drawn(crowd, key, scheme)
         memos = jax.vmap(layer.memo)(crowd)
         return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
+
+
+def checked_options(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options, if the function knows them all."""
+    parameters = inspect.signature(function).parameters.values()
+    known = sorted(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        guess = f"perhaps you mean {close[0]!r}; " if close else ""
+        raise OptionError(
+            f"{function.__name__}() takes the options {', '.join(known)}.",
+            got=", ".join(unknown),
+            remedy=guess + "remove or rename it",
+        )
+    return options
 
 
 def _network() -> Any:

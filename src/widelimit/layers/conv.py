@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
 from .base import Layer, Memo, Params, fenced, remask
-from .dense import Parameterization, Weights, checked_width, make_weights
+from .dense import Parameterization, Weights, checked_width, make_weights, require_channels
 from .windows import Axis, Padding, checked_padding, layout, slide, volume, window_mask
 
 
@@ -61,6 +61,7 @@ class Conv(Layer):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         weight, bias = self.weights.scaled(params)
+        require_channels(x, weight)
         axes = self.axes(x.shape[:-1])
         pads = [(axis.before, axis.after) for axis in axes]
         mode = "wrap" if self.padding is Padding.CIRCULAR else "constant"

@@ -100,6 +100,16 @@ def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization) -> 
     return Weights(w_std=w_std, b_std=b_std, parameterization=parameterization, biased=biased)
 
 
+def require_channels(x: Array, weight: Array) -> None:
+    """Raise where parameters were drawn for inputs with other channels."""
+    if x.shape[-1] != weight.shape[-2]:
+        raise ShapeError(
+            "Parameters are drawn for the number of channels they meet.",
+            got=f"{x.shape[-1]} channels, and weights for {weight.shape[-2]}",
+            remedy="call init with the shape of one example, x.shape[1:]",
+        )
+
+
 class Dense(Layer):
     """`y_a = (σ_w/√n) W x_a + σ_b b` at every position a.
 
@@ -129,6 +139,7 @@ class Dense(Layer):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         weight, bias = self.weights.scaled(params)
+        require_channels(x, weight)
         y = x @ weight
         y = y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
         return remask(y, mask), mask
