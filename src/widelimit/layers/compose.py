@@ -1,5 +1,6 @@
 """Networks from layers: one after another, and one for each stream of an input."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ from jaxtyping import Array, Key
 from ..errors import NetworkError, ShapeError, WidelimitError
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, Params
+from .folding import Link, folded
 
 
 class Serial(Layer):
@@ -63,21 +65,28 @@ class Serial(Layer):
         return x, mask
 
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
-        memos = []
-        anchors = anchors or (None,) * len(self.layers)
-        for layer, after, anchor in zip(
-            self.layers, self._needs(need, encoding=True), anchors, strict=True
-        ):
-            memo, example = layer.encode(example, after, anchor)
-            memos.append(memo)
+        def step(example: Example, tree: Any, need: Need) -> tuple[Example, Memo]:
+            layer, anchor = tree
+            memo, example = layer.encode(example, need, anchor)
+            return example, memo
+
+        trees = zip(self.layers, anchors or (None,) * len(self.layers), strict=True)
+        example, memos = folded(step, example, self._chain(trees, need, encoding=True))
         return tuple(memos), trimmed(example, need)
 
     def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
-        needs = self._needs(need, encoding=False)
-        for layer, own1, own2, after in zip(self.layers, memo1, memo2, needs, strict=True):
-            pair = layer.step(pair, own1, own2, after)
+        def step(pair: Pair, tree: Any, need: Need) -> tuple[Pair, None]:
+            layer, own1, own2 = tree
+            return layer.step(pair, own1, own2, need), None
+
+        trees = zip(self.layers, memo1, memo2, strict=True)
+        pair, _ = folded(step, pair, self._chain(trees, need, encoding=False))
         single = isinstance(pair, Pair)
         return pair.diagonal() if single and need is Need.DIAGONAL and pair.full else pair
+
+    def _chain(self, trees: Iterable[Any], need: Need, *, encoding: bool) -> list[Link]:
+        needs = self._needs(need, encoding=encoding)
+        return [Link(tree, after) for tree, after in zip(trees, needs, strict=True)]
 
     def takes_tokens(self) -> bool:
         return bool(self.layers) and self.layers[0].takes_tokens()

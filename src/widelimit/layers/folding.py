@@ -1,0 +1,91 @@
+"""Many equal layers in a row are compiled once, as a loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..state import Need
+
+# A run is looped over if at least this many layers are left after its first.
+_LEAST = 6
+
+State = Any
+
+
+class Link(NamedTuple):
+    """One layer of a chain: arrays and layers it works with, and what is needed after it."""
+
+    tree: Any
+    need: Need
+
+
+Step = Callable[[State, Any, Need], tuple[State, Any]]
+"""From the state before a layer and the layer's tree: the state after it, and what to keep."""
+
+
+def folded(step: Step, state: State, chain: Sequence[Link]) -> tuple[State, list[Any]]:
+    """`state, kept = step(state, tree, need)` along the chain: the last state, all that is kept.
+
+    Runs of links that differ in numbers only become one loop, as soon as the state has the same
+    shape after a layer as before it.
+    """
+    kept: list[Any] = []
+    for run in _runs(chain):
+        first, *rest = run
+        state, out = step(state, first.tree, first.need)
+        kept.append(out)
+        if len(rest) >= _LEAST and _steady(step, state, rest[0]):
+            state, outs = _looped(step, state, rest)
+            kept += outs
+            continue
+        for link in rest:
+            state, out = step(state, link.tree, link.need)
+            kept.append(out)
+    return state, kept
+
+
+def _runs(chain: Sequence[Link]) -> list[list[Link]]:
+    runs: list[list[Link]] = []
+    for link in chain:
+        if runs and link.need == runs[-1][0].need and _alike(link.tree, runs[-1][0].tree):
+            runs[-1].append(link)
+        else:
+            runs.append([link])
+    return runs
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two trees differ in the numbers of their arrays only."""
+    leaves1, structure1 = jax.tree.flatten(one)
+    leaves2, structure2 = jax.tree.flatten(two)
+    return structure1 == structure2 and all(
+        _is_array(a) and _is_array(b) and a.shape == b.shape and a.dtype == b.dtype
+        for a, b in zip(leaves1, leaves2, strict=True)
+    )
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _steady(step: Step, state: State, link: Link) -> bool:
+    after = jax.eval_shape(lambda s, tree: step(s, tree, link.need)[0], state, link.tree)
+    before = jax.eval_shape(lambda s: s, state)
+    return _same_shapes(before, after)
+
+
+def _same_shapes(one: Any, two: Any) -> bool:
+    same_structure = jax.tree.structure(one) == jax.tree.structure(two)
+    return same_structure and all(
+        a.shape == b.shape and a.dtype == b.dtype
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    )
+
+
+def _looped(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:
+    trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(link.tree for link in run))
+    state, outs = jax.lax.scan(lambda s, tree: step(s, tree, run[0].need), state, trees)
+    return state, [jax.tree.map(lambda leaf, i=i: leaf[i], outs) for i in range(len(run))]
