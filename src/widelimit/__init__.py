@@ -4,6 +4,8 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 (`kernel`), and the law of its outputs when heads are finite (`law`).
 """
 
+from typing import Any
+
 from . import netsor
 from .empirical import empirical_ntk
 from .errors import (
@@ -11,6 +13,7 @@ from .errors import (
     MissingExtraError,
     NetworkError,
     NumericalError,
+    OptionError,
     ShapeError,
     WidelimitError,
 )
@@ -18,9 +21,19 @@ from .heads import INFINITE
 from .inference import (
     GP,
     Classifier,
+    Engine,
+    Jitter,
+    JitterWarning,
     KernelKind,
+    LeaveOneOutDensity,
+    LeaveOneOutError,
+    LogEvidence,
+    Optimizer,
+    Reduction,
     Training,
+    grid,
     linearize,
+    random_choices,
     search,
     taylor_expand,
     tune,
@@ -79,11 +92,29 @@ from .layers.scores import (
 )
 from .layers.windows import Padding
 from .monte_carlo import monte_carlo_kernel
+from .persist import ModelFileError, load, register, save
 from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .sampling import ResidualWarning, Sampler
 from .widths import with_heads, with_width
 
 __version__ = "0.1.0"
+
+# What needs scikit-learn is imported when somebody asks for it.
+_ESTIMATORS = {
+    "InfiniteNetworkClassifier": "estimators",
+    "NNGPRegressor": "estimators",
+    "NTKRegressor": "estimators",
+    "NetworkKernel": "sklearn_kernel",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'widelimit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"widelimit.{_ESTIMATORS[name]}"), name)
+
 
 __all__ = [
     "GP",
@@ -110,6 +141,7 @@ __all__ = [
     "Elementwise",
     "ElementwiseMap",
     "Embedding",
+    "Engine",
     "Erf",
     "Exp",
     "Flatten",
@@ -117,20 +149,28 @@ __all__ = [
     "Gelu",
     "Hermite",
     "IdentityMap",
+    "Jitter",
+    "JitterWarning",
     "KernelKind",
     "Kernels",
     "Law",
     "Layer",
     "LayerNorm",
     "LeakyRelu",
+    "LeaveOneOutDensity",
+    "LeaveOneOutError",
     "Local",
+    "LogEvidence",
     "MeanPool",
     "MissingExtraError",
     "Mlp",
+    "ModelFileError",
     "Monomial",
     "NetworkError",
     "Norm",
     "NumericalError",
+    "Optimizer",
+    "OptionError",
     "Padding",
     "Parallel",
     "Parameterization",
@@ -139,6 +179,7 @@ __all__ = [
     "Product",
     "Profile",
     "Quantity",
+    "Reduction",
     "Relu",
     "Repeat",
     "Residual",
@@ -166,12 +207,17 @@ __all__ = [
     "VisionTransformer",
     "WidelimitError",
     "empirical_ntk",
+    "grid",
     "law_from_covariance",
     "linearize",
+    "load",
     "monte_carlo_kernel",
     "netsor",
     "phase_diagram",
     "plot_phase_diagram",
+    "random_choices",
+    "register",
+    "save",
     "search",
     "signal",
     "taylor_expand",
