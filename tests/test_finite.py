@@ -8,13 +8,11 @@ from networks import ACTIVATIONS, COMPOSITIONS, NETWORKS, Kind, dense, ragged, r
 import widelimit as wl
 from widelimit.kernels import Kernels
 
-# A layer of each rule, and compositions that use them all; the others run with the slow tests.
+# One network for each kind of rule; the others run with the slow tests.
 FAST = {
-    *ACTIVATIONS,
-    *("dense", "standard_parameterization", "dense_over_positions", "embedding", "conv_same"),
-    *("conv_valid", "conv_2d", "mean_pool_windows", "flatten", "select_last", "layer_norm"),
-    *("layer_norm_after_activation", "layer_norm_of_inputs", "dropout", "weighted_residual"),
-    *("residual_after_activation", "gate", "concat", "mixer"),
+    *("relu", "gelu", "tanh", "sign", "sin", "polynomial"),
+    *("dense", "standard_parameterization", "embedding", "conv_same", "conv_valid"),
+    *("select_last", "layer_norm_after_activation", "dropout", "weighted_residual"),
 }
 
 
@@ -28,14 +26,16 @@ def _inputs(name: str, size: int = 2) -> np.ndarray:
     "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
 )
 def test_limit_of_wide_networks(name):
-    assert_agrees(NETWORKS[name].net, _inputs(name))
+    # A product of channels has a heavy tail: it takes more draws.
+    rounds = 30 if name in ("gate", "product_of_three") else 10
+    assert_agrees(NETWORKS[name].net, _inputs(name), rounds=rounds)
 
 
 @pytest.mark.parametrize("name", ["conv_same", pytest.param("text_cnn", marks=pytest.mark.slow)])
 def test_limit_of_wide_networks_on_padded_sequences(name):
     """Finite networks see padding too: biases and φ(0) ≠ 0 must not revive it."""
     case = NETWORKS[name]
-    x = ragged(case, 2)
+    x = [one if case.kind is Kind.TOKENS else one.astype(np.float32) for one in ragged(case, 2)]
     assert_agrees(case.net, x)
 
 

@@ -49,7 +49,7 @@ def test_the_end_of_training_is_kernel_regression():
 
 
 def test_blocks_change_nothing():
-    few = Engine(dtype=np.float64, memory=1)
+    few = Engine(dtype=np.float64, memory=1_000)  # a block for each test example
     times = np.array([[0.0, 1.0]])
     small = Training(dense(), engine=few).fit(X, Y).predict(TEST, times)
     whole = Training(dense(), engine=WIDE).fit(X, Y).predict(TEST, times)
