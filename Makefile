@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check-slow bench lint format clean
+.PHONY: demo test check-slow bench docs lint format clean
 
 # The stamp is rebuilt when the dependencies change; the sources are installed in place.
 $(STAMP): pyproject.toml
@@ -26,6 +26,11 @@ test: $(STAMP)
 
 check-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest tests/test_docs.py -q -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
