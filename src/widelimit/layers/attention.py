@@ -160,13 +160,8 @@ class Attention(Layer):
     # --- finite width ---------------------------------------------------------------------------
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
-        if self.heads == INFINITE:
-            raise NetworkError(
-                "A finite network has finitely many heads.",
-                got="heads=INFINITE",
-                remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
-            )
-        heads, groups = int(self.heads), self.kv_heads or int(self.heads)
+        heads = finite_heads(self.heads)
+        groups = self.kv_heads or heads
         width = self.width or before.channels
         key_width, value_width = self.key_width or width, self.value_width or width
         if self.positions.rotary is not None and key_width % 2:
@@ -189,11 +184,7 @@ class Attention(Layer):
             shapes["place"] = (*before.positions, encoding.width(before.channels))
         if self.biased:
             shapes["bias"] = (width,)
-        keys = jax.random.split(key, len(shapes))
-        return {
-            name: jax.random.normal(subkey, shape)
-            for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
-        }
+        return standard_normals(key, shapes)
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         scored, valued = x, x
@@ -204,11 +195,7 @@ class Attention(Layer):
         flat = valued.reshape(-1, valued.shape[-1])
         values = project(flat, params["value"])
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
-        out = params["out"]
-        y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
-        y = y * cast(self.ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
-        if self.biased:
-            y = y + (params["bias"] * cast(self.b_std, y))[None, :]
+        y = joined_heads(weights, values, params, self.ov_std, self.b_std)
         return remask(y.reshape(*x.shape[:-1], -1), mask), mask
 
     def attention_weights(
@@ -371,6 +358,40 @@ class _Memo(eqx.Module):
     channels: Array | None
     table: Array
     allowed: Array | None
+
+
+def finite_heads(heads: float) -> int:
+    """The number of heads of a finite network."""
+    if heads == INFINITE:
+        raise NetworkError(
+            "A finite network has finitely many heads.",
+            got="heads=INFINITE",
+            remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
+        )
+    return int(heads)
+
+
+def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:
+    """Parameters of these shapes, i.i.d. N(0, 1)."""
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: jax.random.normal(subkey, shape)
+        for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
+    }
+
+
+def joined_heads(
+    weights: Float[Array, "head query key"],
+    values: Float[Array, "head key d"],
+    params: Params,
+    ov_std: Any,
+    b_std: Any,
+) -> Float[Array, "query width"]:
+    """`σ_OV (Hd)^{-1/2} Σ_h A_h V_h O_h + σ_b b`, the bias if there is one."""
+    out = params["out"]
+    y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
+    y = y * cast(ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
+    return y + (params["bias"] * cast(b_std, y))[None, :] if "bias" in params else y
 
 
 def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:

@@ -8,10 +8,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from ..errors import NetworkError, ShapeError, WidelimitError
+from ..errors import ShapeError, WidelimitError
 from ..heads import INFINITE, Basis, Scheme, ScoreField, Side, draw_field
 from ..state import Example, Need, Outline, Pair
-from .attention import checked_heads, checked_score_map, project, required_field, with_field
+from .attention import (
+    checked_heads,
+    checked_score_map,
+    finite_heads,
+    joined_heads,
+    project,
+    required_field,
+    standard_normals,
+    with_field,
+)
 from .attention_rules import Head, Sides, closed_kernels, make_head, mean_over_heads
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .dense import checked_width
@@ -90,13 +99,7 @@ class QueriedAttention(Layer):
 
     def init_weights(self, key: Key[Array, ""], queries: int, context: Outline) -> Params:
         """Parameters for queries with so many channels."""
-        if self.heads == INFINITE:
-            raise NetworkError(
-                "A finite network has finitely many heads.",
-                got="heads=INFINITE",
-                remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
-            )
-        heads, width = int(self.heads), self.width or context.channels
+        heads, width = finite_heads(self.heads), self.width or context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
         encoding, channels = self.positions.encoding, context.channels
         score_in = channels if encoding is None else encoding.joined(channels)
@@ -111,11 +114,7 @@ class QueriedAttention(Layer):
             shapes["place"] = (*context.positions, encoding.width(channels))
         if self.biased:
             shapes["bias"] = (width,)
-        keys = jax.random.split(key, len(shapes))
-        return {
-            name: jax.random.normal(subkey, shape)
-            for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
-        }
+        return standard_normals(key, shapes)
 
     def attend(
         self,
@@ -138,10 +137,7 @@ class QueriedAttention(Layer):
         scores = scores / jnp.sqrt(jnp.asarray(q.shape[-1], q.dtype))
         allowed = None if key_mask is None else _keys_allowed(key_mask, q.shape[1])
         weights = jax.vmap(lambda g: self.score_map(g, allowed))(scores)
-        out = params["out"]
-        y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
-        y = y * cast(self.ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
-        return y + (params["bias"] * cast(self.b_std, y))[None, :] if self.biased else y
+        return joined_heads(weights, values, params, self.ov_std, self.b_std)
 
     # --- infinite width ---------------------------------------------------------------------------
 
@@ -227,16 +223,6 @@ class AttentionPool(QueriedAttention):
     The query is a trained vector of N(0, 1) entries: κ^q = Θ^q = 1.
     """
 
-    def __init__(
-        self,
-        width: int | None = None,
-        heads: float = INFINITE,
-        score_map: ScoreMap | None = None,
-        **options: Any,
-    ):
-        """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
-        super().__init__(width, heads, score_map, **options)
-
     def outline(self, before: Outline) -> Outline:
         if not before.positions:
             raise ShapeError(
@@ -289,16 +275,6 @@ class CrossAttention(QueriedAttention):
     queries and keys would share their weights, and the limit would need the covariance between the
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """
-
-    def __init__(
-        self,
-        width: int | None = None,
-        heads: float = INFINITE,
-        score_map: ScoreMap | None = None,
-        **options: Any,
-    ):
-        """Options as for `Attention`; `positions` (Decay) encodes the context."""
-        super().__init__(width, heads, score_map, **options)
 
     def streams(self) -> int:
         return 2
