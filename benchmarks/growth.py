@@ -1,47 +1,65 @@
-"""How time grows with examples, positions and depth: fitted exponents."""
+"""How time grows with examples, positions and depth; prints one line of JSON per size.
 
+python benchmarks/growth.py [--quick]
+"""
+
+import json
 import statistics
+import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from ours import network
 from workloads import Layers
 
 _ENDS = (("pool",), ("dense",))
 _STEP = (("conv", 3), ("relu",))
 _MIX = (("attention",), ("relu",))
+_REPEATS = 3
 
 
-def _seconds(layers: Layers, examples: int, positions: int) -> float:
+def _measured(layers: Layers, examples: int, positions: int) -> dict[str, float]:
+    """Seconds of a call, and of the compilation before the first one."""
+    from ours import network
+
     net = network(layers)
     x = np.random.default_rng(0).normal(size=(examples, positions, 8)).astype(np.float32)
-    net.kernel(x, progress=False)
     times = []
-    for _ in range(3):
+    for _ in range(1 + _REPEATS):
         begin = time.perf_counter()
         net.kernel(x, progress=False)
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    seconds = statistics.median(times[1:])
+    return {"seconds": seconds, "compilation": max(times[0] - seconds, 0.0)}
 
 
-def _fit(sizes: list[int], seconds: list[float]) -> float:
-    """The slope between logarithms."""
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-def measure(quick: bool) -> dict[str, Any]:
-    """Seconds against each size, the others fixed."""
+def _cases(quick: bool) -> Iterable[tuple[str, int, Layers, int, int]]:
+    """What grows, how large it is, and the network, examples and positions it is measured with."""
     plain = (*_STEP, *_MIX, *_ENDS)
-    examples = [16, 32, 64] if quick else [64, 128, 256, 512]
-    positions = [16, 32, 64] if quick else [32, 64, 128, 256]
-    depths = [1, 2, 4] if quick else [2, 4, 8, 16]
-    found = {
-        "examples": (examples, [_seconds(plain, n, 32) for n in examples]),
-        "positions": (positions, [_seconds(plain, 24, s) for s in positions]),
-        "depth": (depths, [_seconds((*(_STEP + _MIX) * d, *_ENDS), 48, 32) for d in depths]),
-    }
-    return {
-        name: {"sizes": sizes, "seconds": seconds, "exponent": _fit(sizes, seconds)}
-        for name, (sizes, seconds) in found.items()
-    }
+    for n in (16, 32, 64) if quick else (64, 128, 256, 512):
+        yield "examples", n, plain, n, 32
+    for s in (16, 32, 64) if quick else (32, 64, 128, 256):
+        yield "positions", s, plain, 24, s
+    for d in (1, 2, 4) if quick else (1, 2, 4, 8):
+        yield "depth", d, (*(_STEP + _MIX) * d, *_ENDS), 48, 32
+
+
+def fitted(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Per thing that grows: sizes, seconds, and the slope between their logarithms."""
+    found: dict[str, Any] = {}
+    for line in lines:
+        item = found.setdefault(line["name"], {"sizes": [], "seconds": [], "compilation": []})
+        item["sizes"].append(line["size"])
+        item["seconds"].append(line["seconds"])
+        item["compilation"].append(line["compilation"])
+    found = {name: item for name, item in found.items() if len(item["sizes"]) > 1}
+    for item in found.values():
+        slope = np.polyfit(np.log(item["sizes"]), np.log(item["seconds"]), 1)[0]
+        item["exponent"] = float(slope)
+    return found
+
+
+if __name__ == "__main__":
+    for name, size, *setting in _cases("--quick" in sys.argv):
+        print(json.dumps({"name": name, "size": size, **_measured(*setting)}), flush=True)

@@ -4,7 +4,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ class Limits:
         """The least time for this work: arithmetic on all cores, and the result written once."""
         arithmetic = work.products / self.products + work.elementwise / self.elementwise
         return max(arithmetic, work.result_bytes / self.bandwidth)
+
+    def best(self, other: "Limits") -> "Limits":
+        """The larger of two measurements of every rate."""
+        one, two = astuple(self), astuple(other)
+        return Limits(*(max(pair) for pair in zip(one, two, strict=True)))
 
 
 def measure() -> Limits:

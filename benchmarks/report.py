@@ -3,10 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+_OURS, _OTHER = "#4878a8", "#c8a060"
+
 
 def line(row: dict[str, Any]) -> str:
     """One row on a terminal."""
-    ratio = f"{row['ratio']:.3g}×" if "ratio" in row else row.get("refused", "")
+    if "failed" in row:
+        return f"{row['title']}: failed, {row['failed']}"
+    ratio = f"{row['refused']}"[:60] if "refused" in row else f"{row['ratio']:.3g}×"
     return f"{row['title']}: {duration(row['ours'])} per {row['unit']}, {ratio}"
 
 
@@ -33,8 +39,8 @@ def markdown(result: dict[str, Any], stem: str) -> str:
         "the N×N matrix, because the slower side runs fewer examples. *Difference* is the largest "
         "relative difference between distinct inputs, then of inputs with themselves. *Limit* is "
         "the least time that arithmetic allows over the time taken. *Ratio* is of times on the "
-        "clock, then of processor time, which hardly feels other load. *First* is the first call, "
-        "compilation included.",
+        "clock, then of least processor times, which hardly feel other load. *First* is the first "
+        "call, compilation included.",
         "",
         "| workload | N, ours / other | ours | other | ratio | goal | difference | limit "
         "| memory, ours / other | first, ours / other |",
@@ -47,14 +53,16 @@ def markdown(result: dict[str, Any], stem: str) -> str:
             "",
             f"*Other* is neural-tangents 0.6.5; in (g) and (h), {', '.join(sorted(others))}.",
         ]
-    refused = [row for row in result["rows"] if "refused" in row]
-    lines += [f"- {row['title']}: {row['refused']}" for row in refused]
+    for row in result["rows"]:
+        if "failed" in row or "refused" in row:
+            reason = row.get("failed") or f"{row['peer_name']}: {row['refused']}"
+            lines += ["", f"{row['title']}: {reason}"]
     grown = result["growth"]
     if grown:
-        lines += ["", "Time grows as the power of its size: "]
-        lines[-1] += (
-            ", ".join(f"{name} {item['exponent']:.2f}" for name, item in grown.items()) + "."
-        )
+        powers = ", ".join(f"{name} {item['exponent']:.2f}" for name, item in grown.items())
+        slowest = max(max(item["compilation"]) for item in grown.values())
+        lines += ["", f"Time grows as these powers of the sizes: {powers}."]
+        lines[-1] += f" Compilation of these networks took at most {slowest:.1f} s."
     return "\n".join([*lines, "", f"![Ratios and growth]({stem}.png)", ""])
 
 
@@ -64,8 +72,8 @@ def _table_row(row: dict[str, Any]) -> str:
     cells = [
         row["title"],
         f"{row['size']} / {row['peer_size']}",
-        duration(row["ours"]),
-        duration(row["peer"]) if compared else "refused",
+        duration(row["ours"]) if "ours" in row else "failed",
+        duration(row["peer"]) if compared else "–",
         f"**{row['ratio']:.3g}×**, {row['cpu_ratio']:.3g}×" if compared else "–",
         f"{row['target']:g}×",
         ", ".join(f"{value:.0e}" for value in differences if value is not None) or "–",
@@ -77,25 +85,47 @@ def _table_row(row: dict[str, Any]) -> str:
 
 
 def picture(result: dict[str, Any], path: Path) -> None:
-    """Ratios on the left, growth on the right."""
+    """Ratios and memory on the left, growth on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    figure = plt.figure(figsize=(13, 7.5), layout="constrained")
+    grid = figure.add_gridspec(3, 3)
+    ratios, memory = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[:, 1])
     compared = [row for row in result["rows"] if "ratio" in row][::-1]
-    left.barh(
-        [row["title"] for row in compared], [row["ratio"] for row in compared], color="#4878a8"
-    )
-    left.plot([row["target"] for row in compared], range(len(compared)), "k|", ms=12, label="goal")
-    left.set(xscale="log", xlabel="times faster")
-    left.axvline(1, color="grey", lw=0.8)
-    left.legend()
-    for name, item in result["growth"].items():
-        label = f"{name}, exponent {item['exponent']:.2f}"
-        right.loglog(item["sizes"], item["seconds"], "o-", label=label)
-    right.set(xlabel="size", ylabel="seconds")
-    if result["growth"]:
-        right.legend()
+    places = range(len(compared))
+    ratios.barh(places, [row["ratio"] for row in compared], color=_OURS)
+    ratios.plot([row["target"] for row in compared], places, "k|", ms=14, mew=2, label="goal")
+    for place, row in zip(places, compared, strict=True):
+        ratios.text(row["ratio"], place, f" {row['ratio']:.3g}×", va="center", fontsize=8)
+    titles = [row["title"].replace(", ", ",\n", 1) for row in compared]
+    ratios.set_yticks(places, titles, fontsize=8)
+    ratios.set(xscale="log", title="Times faster")
+    ratios.margins(x=0.2)
+    ratios.axvline(1, color="grey", lw=0.8)
+    for side, key, shift, colour in (
+        ("ours", "memory", 0.2, _OURS),
+        ("other", "peer_memory", -0.2, _OTHER),
+    ):
+        sizes = [row[key] / 2**20 for row in compared]
+        memory.barh([place + shift for place in places], sizes, 0.4, label=side, color=colour)
+    memory.set_yticks(places, [""] * len(compared))
+    memory.set(xscale="log", title="Peak memory, MB (at the sizes of the table)")
+    for axes in (ratios, memory):
+        axes.legend(loc="lower right")
+    for place, (name, item) in enumerate(result["growth"].items()):
+        axes = figure.add_subplot(grid[place, 2])
+        sizes, seconds = np.asarray(item["sizes"]), np.asarray(item["seconds"])
+        middle = np.exp(np.mean(np.log(sizes))), np.exp(np.mean(np.log(seconds)))
+        fit = middle[1] * (sizes / middle[0]) ** item["exponent"]
+        axes.loglog(sizes, seconds, "o", color=_OURS)
+        axes.loglog(sizes, fit, "-", color=_OURS, lw=1, label=f"power {item['exponent']:.2f}")
+        axes.loglog(sizes, item["compilation"], "x:", color="grey", lw=0.8, label="compilation")
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.minorticks_off()
+        axes.set_title(f"Seconds by {name}", fontsize=10)
+        axes.legend(fontsize=8)
     figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -6,13 +6,18 @@ python benchmarks/run.py --only a8 c     # some rows; the others keep their last
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
+import queue
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +26,7 @@ import growth
 import limits
 import numpy as np
 import report
-from workloads import WORKLOADS, operations
+from workloads import WORKLOADS, Operations, operations
 
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results"
@@ -33,7 +38,9 @@ _PEER_PACKAGES = (
     "numpy<2",
     "scipy<1.13",
 )
-_REPEATS = 5
+_REPEATS, _QUICK_REPEATS = 5, 2
+# Seconds: for one answer, and for all repetitions of one row.
+_PATIENCE, _LONGEST = 240, 60
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def rows() -> dict[str, Row]:
 
 
 class Worker:
-    """A process that runs one library on one workload."""
+    """A process that runs one library on one workload, and is ended when it takes too long."""
 
     def __init__(self, python: Path, script: str, name: str, size: int, result: Path):
         """Starts it; the first answer is the time of the first call."""
@@ -84,31 +91,53 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, env=environment,
         )  # fmt: skip
+        self.answers: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
         self.times: list[float] = []
         self.cpu: list[float] = []
 
-    def hear(self) -> dict[str, Any]:
-        """One answer."""
+    def _listen(self) -> None:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        for line in self.process.stdout:
+            self.answers.put(line)
+        self.answers.put("")
+
+    def hear(self) -> dict[str, Any]:
+        """One answer, or why there is none."""
+        try:
+            line = self.answers.get(timeout=_PATIENCE)
+        except queue.Empty:
+            self.end()
+            return {"refused": f"no answer within {_PATIENCE} s"}
         return json.loads(line) if line else {"refused": "the process ended (out of memory?)"}
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a word and wait for the answer."""
         assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(word + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return {"refused": "the process ended"}
         return self.hear()
 
-    def run(self) -> None:
-        """One more timed call."""
+    def run(self) -> str | None:
+        """One more timed call; what went wrong, if anything did."""
         answer = self.ask("run")
+        if "refused" in answer:
+            return answer["refused"]
         self.times.append(answer["seconds"])
         self.cpu.append(answer["cpu"])
+        return None
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
 
 
-def measured(name: str, row: Row, quick: bool, most: limits.Limits) -> dict[str, Any]:
-    """One row: both libraries, alternating."""
+def measured(name: str, row: Row, quick: bool) -> dict[str, Any]:
+    """One row: both libraries, alternating. What could not be measured is missing."""
     size, peer_size = row.quick if quick else (row.ours, row.peer)
     own = Path(sys.executable)
     direct = row.peer_name != "neural-tangents"
@@ -118,45 +147,56 @@ def measured(name: str, row: Row, quick: bool, most: limits.Limits) -> dict[str,
         "name": name, "title": row.title, "unit": row.unit, "peer_name": row.peer_name,
         "target": row.target, "size": size, "peer_size": peer_size,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
+    if name in WORKLOADS:
+        found["operations"] = asdict(operations(WORKLOADS[name], size))
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         files = [Path(folder) / "ours.npz", Path(folder) / "peer.npz"]
+
+        def started(*arguments: Any) -> tuple[Worker, dict[str, Any]]:
+            worker = Worker(*arguments)
+            stack.callback(worker.end)
+            return worker, worker.hear()
+
         # One after the other at first: compilations are timed too.
-        ours = Worker(own, "ours.py", name, size, files[0])
-        first = ours.hear()
+        ours, first = started(own, "ours.py", name, size, files[0])
         if "refused" in first:
-            raise RuntimeError(f"{name}: {first['refused']}")
-        peer = Worker(peer_python, peer_script, peer_workload, peer_size, files[1])
-        peer_first = peer.hear()
-        accepted = "refused" not in peer_first
-        for _ in range(2 if quick else _REPEATS):
-            ours.run()
-            if accepted:
-                peer.run()
-        found["memory"] = ours.ask("finish")["memory"]
-        seconds = statistics.median(ours.times)
-        found |= {
-            "ours": seconds / row.units(size), "seconds": seconds, "times": ours.times,
-            "first_call": first["seconds"],
-        }  # fmt: skip
-        if name in WORKLOADS:
-            found["limit"] = most.seconds(operations(WORKLOADS[name], size)) / seconds
-        if not accepted:
-            return found | {"refused": peer_first["refused"]}
-        found["peer_memory"] = peer.ask("finish")["memory"]
-        peer_seconds = statistics.median(peer.times)
-        found |= {
-            "peer": peer_seconds / row.units(peer_size), "peer_seconds": peer_seconds,
-            "peer_times": peer.times,
-        }  # fmt: skip
+            return found | {"failed": first["refused"]}
+        found |= {"first_call": first["seconds"], "first_cpu": first["cpu"]}
+        peer, peer_first = started(peer_python, peer_script, peer_workload, peer_size, files[1])
+        refused = peer_first.get("refused")
+        begin = time.monotonic()
+        for _ in range(_QUICK_REPEATS if quick else _REPEATS):
+            failed = ours.run()
+            if failed:
+                return found | {"failed": failed}
+            refused = refused or peer.run()
+            if time.monotonic() - begin > _LONGEST:
+                break
+        found |= _summary("ours", "", ours, row.units(size))
+        if not refused:
+            found |= _summary("peer", "peer_", peer, row.units(peer_size))
+        if refused or "peer_memory" not in found:
+            return found | {"refused": refused or "it ended while writing its result"}
         if not direct:
-            found["peer_first_call"] = peer_first["seconds"]
-        found["ratio"] = found["peer"] / found["ours"]
-        cpu, peer_cpu = statistics.median(ours.cpu), statistics.median(peer.cpu)
-        found["cpu"], found["peer_cpu"] = cpu / row.units(size), peer_cpu / row.units(peer_size)
-        found["cpu_ratio"] = found["peer_cpu"] / found["cpu"]
-        if not direct:
+            found |= {"peer_first_call": peer_first["seconds"], "peer_first_cpu": peer_first["cpu"]}
             found |= _difference(np.load(files[0]), np.load(files[1]))
+        found["ratio"] = found["peer"] / found["ours"]
+        found["cpu_ratio"] = found["peer_cpu"] / found["cpu"]
     return found
+
+
+def _summary(side: str, prefix: str, worker: Worker, units: float) -> dict[str, Any]:
+    """Times of one side, of a whole call and per unit of work, and its peak memory.
+
+    The clock by its median; processor time by its least, the one with the least disturbance.
+    """
+    seconds = statistics.median(worker.times)
+    summary = {
+        "seconds": seconds, "times": worker.times, "cpu": min(worker.cpu) / units,
+        **worker.ask("finish"),
+    }  # fmt: skip
+    summary.pop("refused", None)
+    return {side: seconds / units} | {prefix + key: value for key, value in summary.items()}
 
 
 def _difference(ours: Any, peer: Any) -> dict[str, float]:
@@ -177,46 +217,65 @@ def _difference(ours: Any, peer: Any) -> dict[str, float]:
 
 def build_peer_environment() -> None:
     """neural-tangents needs an old JAX: it has an environment of its own, made once."""
-    if (_PEER_ENVIRONMENT / "bin" / "python").exists():
+    python = _PEER_ENVIRONMENT / "bin" / "python"
+    check = [str(python), "-c", "import neural_tangents"]
+    if python.exists() and subprocess.run(check, capture_output=True).returncode == 0:
         return
     print("making the environment of neural-tangents 0.6.5 (once)", flush=True)
-    base = "python3.11"
-    subprocess.run([base, "-m", "venv", str(_PEER_ENVIRONMENT)], check=True)
-    pip = [str(_PEER_ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    base = sys.executable if sys.version_info[:2] == (3, 11) else shutil.which("python3.11")
+    if base is None:
+        sys.exit("neural-tangents 0.6.5 runs on Python 3.11: install python3.11, then try again.")
+    subprocess.run([base, "-m", "venv", "--clear", str(_PEER_ENVIRONMENT)], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *_PEER_PACKAGES], check=True)
+
+
+def measured_growth(quick: bool) -> dict[str, Any]:
+    """Times by size, from a process of its own that may not take for ever."""
+    command = [sys.executable, str(_HERE / "growth.py"), *(["--quick"] if quick else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
+        lines = done.stdout
+    except subprocess.TimeoutExpired as late:
+        lines = (late.stdout or b"").decode()
+    return growth.fitted([json.loads(line) for line in lines.splitlines()])
 
 
 def main() -> None:
     """Measure, write, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, fewer repetitions")
-    parser.add_argument("--only", nargs="+", choices=list(rows()), help="these rows only")
+    parser.add_argument("--only", nargs="+", choices=[*rows(), "growth"], help="these rows only")
     options = parser.parse_args()
     build_peer_environment()
-    stem = "quick" if options.quick else "latest"
-    path = _RESULTS / f"{stem}.json"
-    before: dict[str, Any] = {"rows": []}
-    if path.exists():
+    path = _RESULTS / ("quick.json" if options.quick else "latest.json")
+    chosen = options.only or [*rows(), "growth"]
+    kept: dict[str, Any] = {}
+    grown: dict[str, Any] = {}
+    if options.only and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
+        kept, grown = {row["name"]: row for row in before["rows"]}, before["growth"]
+    # Before and after: what the machine reached once, it can do.
     most = limits.measure()
-    kept = {} if options.only is None else {row["name"]: row for row in before["rows"]}
-    grown = before.get("growth", {})
-    chosen = [name for name in rows() if options.only is None or name in options.only]
-    for name in chosen:
-        kept[name] = measured(name, rows()[name], options.quick, most)
-        print(report.line(kept[name]), flush=True)
+    for name in [name for name in rows() if name in chosen]:
+        kept[name] = measured(name, rows()[name], options.quick)
         _write(path, kept, most, grown)
-    if options.only is None:
-        grown = growth.measure(options.quick)
+        print(report.line(kept[name]), flush=True)
+    if "growth" in chosen:
+        grown = measured_growth(options.quick)
+    most = most.best(limits.measure())
     result = _write(path, kept, most, grown)
     report.picture(result, path.with_suffix(".png"))
-    print(report.markdown(result, stem))
+    print(report.markdown(result, path.stem))
 
 
 def _write(
     path: Path, kept: dict[str, Any], most: limits.Limits, grown: dict[str, Any]
 ) -> dict[str, Any]:
     """What is known so far, as JSON and as a table."""
+    for row in kept.values():
+        if "operations" in row and "seconds" in row:
+            row["limit"] = most.seconds(Operations(**row["operations"])) / row["seconds"]
     result = {
         "date": datetime.date.today().isoformat(),
         "machine": limits.machine(),

@@ -11,6 +11,7 @@ Two small immutable states carry the whole computation:
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -31,22 +32,24 @@ class Need(IntEnum):
     FULL = 2
 
 
-class Outline(eqx.Module):
+# Not an Equinox module: outlines are made by the dozen in every call, and those take long to make.
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Outline:
     """What is known about a layer's input before any number is: a shape and three facts."""
 
-    positions: tuple[int, ...] = eqx.field(static=True)
-    channels: int = eqx.field(static=True)
+    positions: tuple[int, ...]
+    channels: int
     # In the limit, channels are i.i.d. zero-mean Gaussians (a pre-activation).
-    gaussian: bool = eqx.field(static=True, default=False)
+    gaussian: bool = False
     # Linear in weights drawn since the last branching: uncorrelated with the branch's input.
-    fresh: bool = eqx.field(static=True, default=False)
+    fresh: bool = False
     # Some weights were drawn since the last branching: independent of the branch's input.
-    weighted: bool = eqx.field(static=True, default=False)
+    weighted: bool = False
 
     def to(self, **changes: Any) -> "Outline":
         """A copy with the given fields changed."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Outline(**(fields | changes))
+        return replace(self, **changes)
 
     @property
     def shape(self) -> tuple[int, ...]:
