@@ -96,7 +96,7 @@ class Axes(NamedTuple):
         moved = jnp.transpose(rows, (0, *(1 + axis for axis in order), *tail))
         return moved.reshape(rows.shape[0], *self.sizes(rows.shape[1 : 1 + self.rank]), -1)
 
-    def arranged(self, kernel: Array, outputs1: Shape, outputs2: Shape) -> Array:
+    def arranged(self, kernel: Any, outputs1: Shape, outputs2: Shape) -> Any:
         """(N1, N2, shared, kept, kept') with the axes as the caller knows them."""
         shared = [outputs1[axis] for axis in self.shared]
         ends = [[outputs[axis] for axis in self.kept] for outputs in (outputs1, outputs2)]
@@ -105,7 +105,7 @@ class Axes(NamedTuple):
         places = (*self.shared, *self.kept)
         first = sorted(range(len(places)), key=lambda i: places[i])
         second = range(len(places), len(places) + len(self.kept))
-        return jnp.transpose(full, (0, 1, *(2 + i for i in first), *(2 + i for i in second)))
+        return full.transpose(0, 1, *(2 + i for i in first), *(2 + i for i in second))
 
     def transposed(self, tile: np.ndarray) -> np.ndarray:
         """The tile of the swapped pair."""
@@ -157,12 +157,20 @@ def empirical_ntk(
         axes = Axes.make(len(outputs), trace_axes, diagonal_axes)
         method = _chosen(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
-        tile = _jacobian_tile if method is Method.JACOBIANS else _product_tile
+        tile = _product_tile
+        if method is Method.JACOBIANS:
+            tile = _jacobian_tile
+            if _on_processor(trained):
+                others = outputs if x2 is None else _output_shape(function, trained, x2)
+                tile = _ProcessorTile(outputs, others)
         walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
+        part1, first = None, None
         for rows, columns in bar.track(walk) if bar else walk:
-            part1, part2 = _part(x1, rows, block), None
+            if rows != first:
+                part1, first = _part(x1, rows, block), rows
+            part2 = None
             if x2 is not None or rows != columns or method is Method.PRODUCTS:
                 part2 = _part(x1 if x2 is None else x2, columns, block)
             values = np.asarray(tile(function, trained, part1, part2, axes))
@@ -317,6 +325,52 @@ def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes)
 @eqx.filter_jit
 def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
     return jacobian_kernel(function.one, trained, x1, x2, axes)
+
+
+def _on_processor(trained: PyTree) -> bool:
+    """Whether NumPy multiplies Jacobians faster than XLA, which copies both of them before."""
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
+    return jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
+
+
+@eqx.filter_jit
+def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+    """Per parameter array, ∂f/∂p of a block as (shared, examples and kept, averaged and p)."""
+    jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
+    rows = []
+    for leaf in jax.tree.leaves(jacobian):
+        examples, averaged, shared, kept, size = axes.grouped(leaf).shape
+        moved = jnp.transpose(axes.grouped(leaf), (2, 0, 3, 1, 4))
+        rows.append(moved.reshape(shared, examples * kept, averaged * size))
+    return rows
+
+
+class _ProcessorTile:
+    """The same as `_jacobian_tile` with products in NumPy: half the work for rows with themselves.
+
+    The Jacobian of the rows serves for all tiles beside each other.
+    """
+
+    def __init__(self, outputs1: Shape, outputs2: Shape):
+        """Output axes of one example of either side."""
+        self.outputs = outputs1, outputs2
+        self.rows: tuple[PyTree, list[np.ndarray]] = (None, [])
+
+    def __call__(self, function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
+        """Kernels of two blocks, or of one with itself."""
+        if self.rows[0] is not x1:
+            self.rows = x1, _as_numpy(_jacobian_rows(function, trained, x1, axes))
+        one = self.rows[1]
+        two = one if x2 is None else _as_numpy(_jacobian_rows(function, trained, x2, axes))
+        total = sum(a @ np.swapaxes(b, 1, 2) for a, b in zip(one, two, strict=True))
+        (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
+        kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
+        kernel = np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
+        return axes.arranged(kernel, *self.outputs)
+
+
+def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
+    return [np.asarray(array) for array in arrays]
 
 
 @eqx.filter_jit
