@@ -41,7 +41,7 @@ from widelimit.inference.solve import Factor
 FORMAT, VERSION = "widelimit model", 1
 _MANIFEST = "manifest.json"
 _PRIVATE = {"Fixed"}  # the wrapper of plain functions in series duals
-_ROOMS = ("layers", "duals", "heads", "inputs", "sampling", "inference")
+_ROOMS = ("layers", "duals", "heads", "inputs", "sampling", "inference", "data", "workflow")
 
 T = TypeVar("T")
 
@@ -229,7 +229,8 @@ def _encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
         return {"dict": pairs}
     if isinstance(value, Factor):
         return _encoded_factor(value, arrays)
-    if callable(value) and not isinstance(value, eqx.Module):
+    own = isinstance(value, eqx.Module) or type(value) in _classes().values()
+    if callable(value) and not own:
         return {"function": _known_function(value, place)}
     if hasattr(value, "__sklearn_tags__"):
         name = _name_of(type(value), _estimators())
@@ -275,7 +276,7 @@ def _known_class(cls: type, place: str) -> str:
 def _known_function(function: Any, place: str) -> str:
     name = _name_of(function, {**_functions(), **_registered})
     if name is None:
-        label = getattr(function, "__qualname__", repr(function))
+        label = getattr(function, "__qualname__", type(function).__qualname__)
         raise ModelFileError(
             "A function is saved by a name under which it is registered: its code is not saved.",
             got=f"{place} is the function {label}",

@@ -1,0 +1,5 @@
+"""`python -m widelimit.cli`."""
+
+from widelimit.cli import main
+
+main()

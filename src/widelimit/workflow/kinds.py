@@ -1,0 +1,46 @@
+"""The words this package speaks in: kinds of data, tasks, and how a run tells how far it is."""
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Kind(enum.Enum):
+    """What one example is."""
+
+    TABLE = "table"  # a row of numbers and categories
+    TEXT = "text"  # words
+    SEQUENCE = "sequence"  # positions with channels
+    IMAGE = "image"  # height, width and channels
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Task(enum.Enum):
+    """What is predicted."""
+
+    CLASSIFY = "classify"
+    REGRESS = "regress"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Advance = Callable[[int, int], None]
+"""Called with what is done and how much there is."""
+
+
+class Listener:
+    """Hears how a run goes. This one is deaf; the command line has one that draws bars."""
+
+    def say(self, text: str) -> None:
+        """Something the user should know."""
+
+    @contextmanager
+    def bar(self, label: str) -> Iterator[Advance]:
+        """Work whose progress is told to the function that this yields."""
+        yield lambda done, total: None
+
+
+SILENT = Listener()
