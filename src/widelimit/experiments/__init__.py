@@ -1,11 +1,18 @@
 """Published figures and open questions as runnable studies; each writes data and a figure."""
 
 from widelimit.experiments import (
+    ablations,
+    cifar10,
+    film_texts,
     head_counts,
+    learning_curve,
     moving_kernel,
     sampled_heads,
+    scaling_softmax,
     score_scaling,
     signal_propagation,
+    small_data,
+    trained,
     width,
 )
 from widelimit.experiments.study import Size, Study
@@ -64,6 +71,57 @@ _ALL = (
         "How many heads to sample",
         "Error of the infinite-head softmax kernel by the number of sampled heads.",
         sampled_heads.run,
+    ),
+    Study(
+        "cifar10",
+        "CIFAR-10 kernels",
+        "Flattened, pooled and attended positions, NNGP and NTK, tuned with the same effort.",
+        cifar10.run,
+        cifar10.cost,
+    ),
+    Study(
+        "imdb",
+        "Film reviews",
+        "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
+        film_texts.run_imdb,
+        film_texts.cost_imdb,
+    ),
+    Study(
+        "rt-polarity",
+        "Sentences about films",
+        "The kernels of the IMDb study on short sentences of every length.",
+        film_texts.run_rt_polarity,
+        film_texts.cost_rt_polarity,
+    ),
+    Study(
+        "learning-curve",
+        "Accuracy by the number of training images",
+        "The CIFAR-10 kernels on nested beginnings of one training set.",
+        learning_curve.run,
+    ),
+    Study(
+        "ablations",
+        "Depth, LayerNorm, score maps and encodings",
+        "What each part of an attention kernel is worth in accuracy on CIFAR-10.",
+        ablations.run,
+    ),
+    Study(
+        "trained",
+        "Trained networks beside their kernels",
+        "Finite networks trained by Adam on the images their kernels see, over several starts.",
+        trained.run,
+    ),
+    Study(
+        "scaling-softmax",
+        "Softmax at 1/√d against softmax at 1/d",
+        "Infinitely many heads with random scores against deterministic scores, on sentences.",
+        scaling_softmax.run,
+    ),
+    Study(
+        "small-data",
+        "Small tables",
+        "Infinite networks beside an RBF process, an SVM and a random forest.",
+        small_data.run,
     ),
 )
 

@@ -53,7 +53,7 @@ def trained(net: Layer, key: Array, x: Array, y: Array, steps: int) -> tuple[Arr
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `moving_ntk.csv`, `.json` and `.png` into `out`."""
-    large = size == Size.LARGE
+    large = size != Size.SMALL
     widths, seeds, steps = ((32, 128, 512), 8, 200) if large else ((32, 128), 3, 100)
     # A network with 128 heads has 128 times the weights: one width less.
     cases = [(w, 1) for w in widths] + [(w, 128) for w in widths[:2]]

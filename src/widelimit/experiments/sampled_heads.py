@@ -17,6 +17,7 @@ from ..layers.base import Layer
 from ..layers.compose import Serial
 from ..layers.dense import Dense
 from ..layers.pool import MeanPool
+from .study import Size
 
 _REPLICATES = 8
 
@@ -31,7 +32,7 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     counts, repeats, long = {
         "small": ([2, 4, 8, 16, 32, 64, 128], 6, 4096),
         "large": ([2, 4, 8, 16, 32, 64, 128, 256, 512], 16, 65536),
-    }[size]
+    }[Size(size).at_most_large]
     texts = load_sample_texts(length=10)
     assert texts.mask_train is not None
     x, mask = texts.x_train[:4], texts.mask_train[:4]

@@ -27,7 +27,7 @@ def layers() -> dict[str, FiniteAttention]:
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
-    scale = setting.PUBLISHED if size == Size.LARGE else setting.SMALL
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}

@@ -22,6 +22,7 @@ from ..layers.compose import Repeat, Serial
 from ..layers.dense import Dense
 from ..layers.scores import IdentityMap, Scaling
 from ..propagation import Quantity
+from .study import Size
 
 _WIDTH = 64
 
@@ -53,7 +54,7 @@ def residual_network(weight: float, qk_std: float, depth: int) -> Layer:
 
 def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     """Write `signal.json`, a profile of every ablation and a phase diagram into `out`."""
-    depth, examples, steps = {"small": (4, 4, 7), "large": (12, 8, 13)}[size]
+    depth, examples, steps = {"small": (4, 4, 7), "large": (12, 8, 13)}[Size(size).at_most_large]
     texts = load_sample_texts(length=12)
     assert texts.mask_train is not None
     full = np.flatnonzero(texts.mask_train.all(axis=1))[:examples]

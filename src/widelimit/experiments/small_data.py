@@ -220,7 +220,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `small_data.json`, `.csv`, `.md` and `.png` into the folder `out`."""
-    rows = compare(_SCALES[Size(size)], progress=progress)
+    rows = compare(_SCALES[Size(size).at_most_large], progress=progress)
     result = {"rows": rows}
     write_json(out / "small_data.json", result)
     plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]

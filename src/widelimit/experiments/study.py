@@ -21,7 +21,15 @@ class Size(enum.StrEnum):
     """Seconds to a minute: the shape of the result."""
 
     LARGE = "large"
-    """The published setting."""
+    """The published setting where a machine at hand reaches it; else what an hour or two allow."""
+
+    PAPER = "paper"
+    """The published setting, whatever it costs; the same as LARGE where that is published."""
+
+    @property
+    def at_most_large(self) -> "Size":
+        """For studies whose large size is the published one."""
+        return Size.SMALL if self is Size.SMALL else Size.LARGE
 
 
 @dataclass(frozen=True)
@@ -29,13 +37,16 @@ class Study:
     """One figure or table as a runnable experiment.
 
     `run(size, out, progress)` writes its data (CSV, JSON) and figures into the folder `out` and
-    returns the numbers of the JSON file.
+    returns the numbers of the JSON file; kernels that take long are kept in the folder `kernels`
+    beside `out`. `cost(size)`, where there is one, measures for a few
+    seconds and says how long a run would take.
     """
 
     name: str
     title: str
     description: str
     run: Callable[..., dict[str, Any]]
+    cost: Callable[[Size], str] | None = None
 
 
 def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:

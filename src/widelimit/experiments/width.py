@@ -37,13 +37,13 @@ _SHOWN = (
 
 def run_width(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Clipped-identity inputs."""
-    scale = setting.PUBLISHED if size == Size.LARGE else setting.SMALL
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
     return _run("width", setting.identity_covariance(), None, scale, out, progress)
 
 
 def run_relu(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """ReLU inputs, with twice the networks, as published."""
-    scale = setting.PUBLISHED if size == Size.LARGE else setting.SMALL
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
     scale = scale._replace(runs=2 * scale.runs)
     return _run("relu", setting.relu_covariance(), relu, scale, out, progress)
 
