@@ -66,7 +66,7 @@ WORKLOADS = {
     ),
     "a16": Workload(
         "(a) conv-conv-attention, 16×16 images",
-        (16, 16, 3), (*_IMAGE, _ATTENTION, ("relu",), *_END), 32, 6, (6, 3), 15,
+        (16, 16, 3), (*_IMAGE, _ATTENTION, ("relu",), *_END), 48, 6, (6, 3), 15,
     ),
     "b100": Workload(
         "(b) text, lengths 10 to 100",

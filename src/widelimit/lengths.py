@@ -26,7 +26,7 @@ from .layers.windows import Padding
 
 _PARTS = 8
 # Examples from which on another group is worth its compilations.
-_WORTHWHILE = (32, 96, 1024)
+_WORTHWHILE = (32, 512, 2048)
 # Arrays with fewer positions are not worth cutting.
 _SHORTEST = 16
 
