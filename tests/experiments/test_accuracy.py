@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from widelimit.experiments.accuracy import (
-    Tested,
+    Outcome,
     Validated,
     evaluate,
     gap,
@@ -22,8 +22,8 @@ def classes(count, seed=0, spread=1.0):
     return centres[labels] + spread * rng.normal(size=(count, 5)), labels
 
 
-def tested(correct):
-    return Tested(Validated(0.1, 0.5), np.asarray(correct, bool))
+def outcome(correct):
+    return Outcome(Validated(0.1, 0.5), np.asarray(correct, bool))
 
 
 def test_wilson_has_the_textbook_values():
@@ -41,12 +41,12 @@ def test_wilson_covers_the_truth():
 
 def test_a_gap_knows_its_sign_and_when_it_is_nothing():
     right, wrong = [True] * 100, [True] * 60 + [False] * 40
-    assert gap(tested(right), tested(wrong)).verdict == "better"
-    assert gap(tested(wrong), tested(right)).verdict == "worse"
-    same = gap(tested(wrong), tested(wrong))
+    assert gap(outcome(right), outcome(wrong)).verdict == "better"
+    assert gap(outcome(wrong), outcome(right)).verdict == "worse"
+    same = gap(outcome(wrong), outcome(wrong))
     assert same.verdict == "no clear difference"
     assert same.low < 0 < same.high
-    assert gap(tested(right), tested(wrong)).difference == pytest.approx(0.4)
+    assert gap(outcome(right), outcome(wrong)).difference == pytest.approx(0.4)
 
 
 def test_a_paired_gap_is_narrower_than_two_intervals():
@@ -54,8 +54,8 @@ def test_a_paired_gap_is_narrower_than_two_intervals():
     first = rng.random(1000) < 0.6
     second = first.copy()
     second[:20] = False
-    found = gap(tested(first), tested(second))
-    low, high = tested(first).interval
+    found = gap(outcome(first), outcome(second))
+    low, high = outcome(first).interval
     assert found.high - found.low < 0.5 * (high - low)
 
 

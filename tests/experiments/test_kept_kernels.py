@@ -12,7 +12,7 @@ TRAIN, TEST, HEIGHT = 10, 5, 4
 
 
 def network(w_std=1.5):
-    return wl.Serial(wl.Dense(8, w_std=w_std), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    return wl.Serial(wl.MeanPool(), wl.Dense(1, w_std=w_std))
 
 
 def part(count, seed, length=3):

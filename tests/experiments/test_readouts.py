@@ -10,7 +10,7 @@ from widelimit.errors import ShapeError
 from widelimit.experiments.kept_kernels import KeptKernels
 from widelimit.experiments.readouts import Readouts
 
-TRUNK = wl.Serial(wl.Conv(8, 3, w_std=1.3, b_std=0.1), wl.Relu())
+TRUNK = wl.Conv(8, 3, w_std=1.3, b_std=0.1)
 BRANCHES = (
     wl.Serial(wl.MeanPool(), wl.Dense(2)),
     wl.Serial(wl.Flatten(), wl.Dense(2, w_std=0.7)),

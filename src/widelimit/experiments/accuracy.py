@@ -33,7 +33,7 @@ class Validated(NamedTuple):
     accuracy: float
 
 
-class Tested(NamedTuple):
+class Outcome(NamedTuple):
     """A classifier on held-out examples: which of them it gets right."""
 
     validated: Validated
@@ -74,7 +74,7 @@ def wilson(correct: int, total: int) -> Interval:
     return Interval(float((middle - half) / (1 + extra)), float((middle + half) / (1 + extra)))
 
 
-def gap(first: Tested, second: Tested) -> Gap:
+def gap(first: Outcome, second: Outcome) -> Gap:
     """Paired: the spread is that of the examples on which the two disagree.
 
     One disagreement is added to each side (Agresti and Min), so that two classifiers that agree
@@ -122,14 +122,14 @@ def _posterior(kernel: np.ndarray, targets: np.ndarray, ridge: float) -> GPPoste
 
 def evaluate(
     kernel: Values, train: np.ndarray, wanted: np.ndarray, ridges: tuple[float, ...] = RIDGES
-) -> Tested:
+) -> Outcome:
     """Accuracy from a kernel (n + m, n) whose last m rows are the test examples."""
     whole = np.asarray(kernel)
     square, cross = whole[: len(train)], whole[len(train) :]
     validated = validate(square, train, ridges)
     targets, classes = centred_one_hot(train)
     mean = _posterior(square, targets, validated.ridge).mean(cross)
-    return Tested(validated, classes[np.argmax(mean, axis=1)] == wanted)
+    return Outcome(validated, classes[np.argmax(mean, axis=1)] == wanted)
 
 
 def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
@@ -143,7 +143,7 @@ def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
     return flat @ flat[:train].T + 1.0
 
 
-def row(name: str, kind: str, tested: Tested, **facts: Any) -> dict[str, Any]:
+def row(name: str, kind: str, tested: Outcome, **facts: Any) -> dict[str, Any]:
     """One line of a table of accuracies."""
     low, high = tested.interval
     return {

@@ -18,7 +18,7 @@ from widelimit.data import Dataset, Labelled
 from widelimit.errors import WidelimitError
 from widelimit.experiments.accuracy import (
     Gap,
-    Tested,
+    Outcome,
     evaluate,
     gap,
     linear_kernel,
@@ -107,7 +107,7 @@ class Arena:
     views: Mapping[str, Dataset]
     kept: KeptKernels
     heads: int = 16
-    found: dict[tuple[str, str], Tested] = field(default_factory=dict)
+    found: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def kernels(self, trunk: Trunk, readouts: Sequence[Layer], examples: int | None) -> Kernels:
@@ -160,7 +160,7 @@ class Arena:
         sizes = {"data": self.name, "train": len(data.y_train), "test": len(data.y_test)}
         self.rows.append(row(name, kind, tested, **sizes, settings=settings))
 
-    def best(self, name: str) -> Tested:
+    def best(self, name: str) -> Outcome:
         """Of a family's two kernels the one that validates best: that saw no test example."""
         mine = [tested for (other, _), tested in self.found.items() if other == name]
         return max(mine, key=lambda tested: tested.validated.accuracy)

@@ -18,7 +18,7 @@ import numpy as np
 from widelimit.data import Dataset, Labelled
 from widelimit.errors import MissingExtraError
 from widelimit.experiments import cifar10, sources
-from widelimit.experiments.accuracy import Tested, Validated, evaluate, row
+from widelimit.experiments.accuracy import Outcome, Validated, evaluate, row
 from widelimit.experiments.comparison import KINDS
 from widelimit.experiments.kept_kernels import KeptKernels
 from widelimit.experiments.results import write
@@ -100,7 +100,7 @@ def _trained(
     rows = []
     for start in range(scale.starts):
         correct = _right(net, data.train, data.test, rate, start, scale)
-        tested = Tested(Validated(rate, float(scores[rate])), correct)
+        tested = Outcome(Validated(rate, float(scores[rate])), correct)
         facts = f"width {scale.width}, start {start}, learning rate in place of a ridge"
         rows.append(row(label, "trained", tested, **sizes, settings=facts))
     return rows
