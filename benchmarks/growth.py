@@ -21,8 +21,10 @@ _REPEATS = 3
 
 def _measured(layers: Layers, examples: int, positions: int) -> dict[str, float]:
     """Seconds of a call, and of the compilation before the first one."""
+    import jax
     from ours import network
 
+    jax.clear_caches()
     net = network(layers)
     x = np.random.default_rng(0).normal(size=(examples, positions, 8)).astype(np.float32)
     times = []

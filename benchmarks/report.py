@@ -12,8 +12,13 @@ def line(row: dict[str, Any]) -> str:
     """One row on a terminal."""
     if "failed" in row:
         return f"{row['title']}: failed, {row['failed']}"
-    ratio = f"{row['refused']}"[:60] if "refused" in row else f"{row['ratio']:.3g}×"
+    ratio = f"{row['refused']}"[:60] if "refused" in row else factor(row["ratio"])
     return f"{row['title']}: {duration(row['ours'])} per {row['unit']}, {ratio}"
+
+
+def factor(ratio: float) -> str:
+    """Three digits."""
+    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.3g}×"
 
 
 def duration(seconds: float) -> str:
@@ -74,8 +79,8 @@ def _table_row(row: dict[str, Any]) -> str:
         f"{row['size']} / {row['peer_size']}",
         duration(row["ours"]) if "ours" in row else "failed",
         duration(row["peer"]) if compared else "–",
-        f"**{row['ratio']:.3g}×**, {row['cpu_ratio']:.3g}×" if compared else "–",
-        f"{row['target']:g}×",
+        f"**{factor(row['ratio'])}**, {factor(row['cpu_ratio'])}" if compared else "–",
+        factor(row["target"]),
         ", ".join(f"{value:.0e}" for value in differences if value is not None) or "–",
         f"{100 * row['limit']:.0f} %" if "limit" in row else "–",
         " / ".join(f"{row[k] / 2**20:.0f} MB" for k in ("memory", "peer_memory") if k in row),
@@ -99,11 +104,12 @@ def picture(result: dict[str, Any], path: Path) -> None:
     ratios.barh(places, [row["ratio"] for row in compared], color=_OURS)
     ratios.plot([row["target"] for row in compared], places, "k|", ms=14, mew=2, label="goal")
     for place, row in zip(places, compared, strict=True):
-        ratios.text(row["ratio"], place, f" {row['ratio']:.3g}×", va="center", fontsize=8)
+        end = max(row["ratio"], row["target"])
+        ratios.text(end, place, f"  {factor(row['ratio'])}", va="center", fontsize=8)
     titles = [row["title"].replace(", ", ",\n", 1) for row in compared]
     ratios.set_yticks(places, titles, fontsize=8)
     ratios.set(xscale="log", title="Times faster")
-    ratios.margins(x=0.2)
+    ratios.margins(x=0.3)
     ratios.axvline(1, color="grey", lw=0.8)
     for side, key, shift, colour in (
         ("ours", "memory", 0.2, _OURS),
@@ -112,9 +118,9 @@ def picture(result: dict[str, Any], path: Path) -> None:
         sizes = [row[key] / 2**20 for row in compared]
         memory.barh([place + shift for place in places], sizes, 0.4, label=side, color=colour)
     memory.set_yticks(places, [""] * len(compared))
-    memory.set(xscale="log", title="Peak memory, MB (at the sizes of the table)")
+    memory.set(title="Peak memory, MB, at the sizes of the table")
     for axes in (ratios, memory):
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.04), ncols=2, frameon=False)
     for place, (name, item) in enumerate(result["growth"].items()):
         axes = figure.add_subplot(grid[place, 2])
         sizes, seconds = np.asarray(item["sizes"]), np.asarray(item["seconds"])
