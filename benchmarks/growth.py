@@ -63,5 +63,6 @@ def fitted(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for name, size, *setting in _cases("--quick" in sys.argv):
-        print(json.dumps({"name": name, "size": size, **_measured(*setting)}), flush=True)
+    for name, size, layers, examples, positions in _cases("--quick" in sys.argv):
+        found = {"name": name, "size": size, **_measured(layers, examples, positions)}
+        print(json.dumps(found), flush=True)
