@@ -6,74 +6,63 @@ Run it with `make demo`. Everything it needs ships with the package.
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 
 import widelimit as wl
-from widelimit.data import load_sample_texts
+from widelimit.data import load_sample_texts, sample_directory
+from widelimit.drawing import canvas
+from widelimit.drawing.plots import BLUE, GREY, RED
 from widelimit.report import Report
+from widelimit.workflow import NetworkName, Result, Settings, Task, choose, run
+from widelimit.workflow.finite import LawNetwork, head_law
+from widelimit.workflow.kinds import Kind
+from widelimit.workflow.pages import add_sections
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-BLUE, RED, GREY = "#24527a", "#c0392b", "#8a97a5"
-
-
-def network(width: int = 64, heads: float = 4) -> wl.Serial:
-    """A small text classifier: residual attention with a decaying encoding, then an average."""
-    attention = wl.Attention(
-        width,
-        heads,
-        scaling=wl.Scaling.LINEAR,
-        positions=wl.Decay(rate=0.1, strength=0.5),
-        qk_std=2.0,
-    )
-    return wl.Serial(
-        wl.LayerNorm(),
-        wl.Dense(width),
-        wl.Residual(attention, 0.8),
-        wl.Relu(),
-        wl.MeanPool(),
-        wl.Dense(1, w_std=4.0),
-    )
+WIDTHS, DRAWS = (16, 32, 64, 128, 256), 24
+SENTENCES = "rt_polarity.jsonl.gz"
 
 
-def finite_becomes_infinite(axis, x, mask) -> float:
+def finite_becomes_infinite(axis: Any) -> float:
     """How far one random network's tangent kernel is from the limit, by width."""
-    exact = network().kernel(x, mask1=mask)
-    widths, distances, draws = [16, 32, 64, 128, 256], [], 24
-    for width in widths:
-        found = wl.monte_carlo_kernel(
-            network(width), x, mask1=mask, key=jax.random.key(width), draws=draws
-        )
-        one_network = (found.ntk - exact.ntk) ** 2 + draws * found.ntk_error**2
-        distances.append(np.sqrt(one_network.sum()) / np.linalg.norm(exact.ntk))
-    axis.loglog(widths, distances, "o-", color=BLUE, lw=2, label="tangent kernel of one network")
-    slope = distances[0] * np.sqrt(widths[0] / np.array(widths))
-    axis.loglog(widths, slope, ls="--", color=GREY, label="1/√width")
-    axis.set_xticks(widths, [str(width) for width in widths])
+    net = choose(Kind.TEXT, NetworkName.ATTENTION).net
+    texts = load_sample_texts(length=20)
+    x, mask = texts.x_train[:8], texts.mask_train[:8]
+    exact = net.kernel(x, mask1=mask)
+    distances = []
+    for width in WIDTHS:
+        finite = wl.with_heads(wl.with_width(net, width), 4)
+        found = wl.monte_carlo_kernel(finite, x, mask1=mask, key=jax.random.key(width), draws=DRAWS)
+        one_network = (found.ntk - exact.ntk) ** 2 + DRAWS * found.ntk_error**2
+        distances.append(float(np.sqrt(one_network.sum()) / np.linalg.norm(exact.ntk)))
+    axis.loglog(WIDTHS, distances, "o-", color=BLUE, lw=2, label="tangent kernel of one network")
+    slope = distances[0] * np.sqrt(WIDTHS[0] / np.array(WIDTHS))
+    axis.loglog(WIDTHS, slope, ls="--", color=GREY, label="1/√width")
+    axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
     axis.minorticks_off()
     axis.set(
         xlabel="width of the finite network",
         ylabel="relative distance to the limit",
         title="finite → infinite",
     )
-    axis.legend(fontsize=8)
-    return float(distances[-1])
+    axis.legend(fontsize=8, frameon=False)
+    return distances[-1]
 
 
-def sentiment(axis, texts) -> tuple[float, float, float]:
-    """A Gaussian process with the attention kernel: is a sentence positive?"""
-    y = 2.0 * texts.y_train - 1
-    posterior = wl.GP(network(), noise=0.3).fit(texts.x_train, y, mask=texts.mask_train)
-    mean, std = posterior.predict(texts.x_test, mask=texts.mask_test)
-    right = (mean > 0) == (texts.y_test == 1)
-    sure = np.abs(mean) / std
-    order = np.argsort(-sure)
-    kept = np.arange(1, len(order) + 1)
-    axis.plot(kept / len(order), np.cumsum(right[order]) / kept, color=BLUE, lw=2)
+def sentiment(axis: Any, out: Path) -> tuple[Result, float]:
+    """A posterior with the attention kernel: is a sentence positive?"""
+    result = run(
+        sample_directory() / SENTENCES,
+        Task.CLASSIFY,
+        settings=Settings(network=NetworkName.ATTENTION, length=30),
+        kernel_folder=out,
+    )
+    test = result.outcome.test
+    right = (test.labels == result.truth)[np.argsort(-test.confidence)]
+    kept = np.arange(1, len(right) + 1)
+    axis.plot(kept / len(right), np.cumsum(right) / kept, color=BLUE, lw=2)
     axis.axhline(right.mean(), color=GREY, ls="--", lw=1)
     axis.set(
         xlabel="share of test sentences answered, surest first",
@@ -81,28 +70,29 @@ def sentiment(axis, texts) -> tuple[float, float, float]:
         title="prediction with uncertainty",
         ylim=(0.5, 1.02),
     )
-    half = float(right[order[: len(order) // 2]].mean())
-    return float(right.mean()), half, float(posterior.log_evidence)
+    return result, float(right[: len(right) // 2].mean())
 
 
-def few_heads(axis, x, mask) -> float:
+def few_heads(axis: Any) -> float:
     """Standard 1/√d softmax attention with few heads, on five words: not Gaussian, however wide."""
-    sentence = x[:1, : min(5, int(mask[0].sum()))].astype(np.float64)
+    texts = load_sample_texts(length=5)
+    words = texts.x_train[:1, : int(texts.mask_train[0].sum())].astype(np.float64)
     grid = np.linspace(-6, 6, 301)
-    kurtosis = 0.0
-    for heads, colour in ((1, RED), (4, BLUE)):
-        net = wl.Serial(wl.LayerNorm(), wl.Attention(64, heads, qk_std=2.0), wl.Select(0))
-        law = net.law(sentence, draws=2000)
-        scale = float(law.moments((2,)).value[0]) ** 0.5
-        axis.semilogy(
-            grid,
-            np.asarray(law.density(grid * scale).value) * scale,
-            color=colour,
-            lw=2,
-            label=f"{heads} head{'s' if heads > 1 else ''}",
+    laws = [
+        head_law(
+            LawNetwork.ATTENTION,
+            words,
+            heads=heads,
+            qk_std=2.0,
+            width=0,
+            draws=2048,
+            networks=0,
+            key=jax.random.key(0),
         )
-        if heads == 1:
-            kurtosis = float(np.asarray(law.kurtosis().value))
+        for heads in (1, 4)
+    ]
+    for law, colour in zip(laws, (RED, BLUE), strict=True):
+        axis.semilogy(grid, law.density(grid), color=colour, lw=2, label=law.name)
     normal = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
     axis.semilogy(grid, normal, color=GREY, ls="--", label="Gaussian")
     axis.set(
@@ -111,8 +101,8 @@ def few_heads(axis, x, mask) -> float:
         title="finitely many heads: not Gaussian",
         ylim=(1e-6, 2),
     )
-    axis.legend(fontsize=8)
-    return kurtosis
+    axis.legend(fontsize=8, frameon=False)
+    return laws[0].kurtosis
 
 
 def main() -> None:
@@ -120,29 +110,30 @@ def main() -> None:
     begin = time.monotonic()
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "out/demo")
     out.mkdir(parents=True, exist_ok=True)
-    texts = load_sample_texts(length=20)
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4))
+    figure, axes = canvas(3, width=4.7, height=4.0)
     print("1/3 finite networks against the kernel …", flush=True)
-    gap = finite_becomes_infinite(axes[0], texts.x_train[:6], texts.mask_train[:6])
-    print("2/3 a Gaussian process on 400 sentences …", flush=True)
-    accuracy, half, evidence = sentiment(axes[1], texts)
-    print("3/3 the law of few heads …", flush=True)
-    kurtosis = few_heads(axes[2], texts.x_train[:1], texts.mask_train[:1])
-    figure.tight_layout()
+    gap = finite_becomes_infinite(axes[0, 0])
+    print("2/3 sentiment of real sentences …", flush=True)
+    result, half = sentiment(axes[0, 1], out)
+    print("3/3 the law of a network with few heads …", flush=True)
+    kurtosis = few_heads(axes[0, 2])
     figure.savefig(out / "three_readings.png", dpi=130)
+    score = result.outcome.score
     seconds = time.monotonic() - begin
-    page = (
+    report = (
         Report(
             "One attention network, three readings",
-            "Real film opinions (400 to learn from, 200 to answer), one network description.",
+            f"Real film opinions ({len(result.train)} to learn from, {len(result.test)} to answer) "
+            "and one network description: drawn at finite width, taken to infinite width, and in "
+            "between.",
         )
         .numbers(
             {
-                "of 200 test sentences right": f"{accuracy:.1%}",
+                f"of {len(result.test)} test sentences right": score.percent,
                 "right in the surer half": f"{half:.1%}",
-                "log evidence": f"{evidence:.0f}",
+                "from a width-256 network to the limit": f"{gap:.1%}",
                 "excess kurtosis with one head": f"{kurtosis:.2f}",
-                "seconds in all": f"{seconds:.0f}",
+                "in all": f"{seconds:.0f} s",
             }
         )
         .figure(
@@ -150,11 +141,14 @@ def main() -> None:
             "Left to right: finite networks approach the limit; the limit predicts, "
             "and knows when it does not know; with few heads the limit is not Gaussian.",
         )
-        .section("The network")
-        .code(repr(network()))
+    )
+    add_sections(report, result)
+    page = (
+        report.section("Now with data of your own")
+        .code("widelimit classify reviews.csv --text review --label sentiment --open")
         .write(out / "report.html")
     )
-    print(f"a width-256 network is {gap:.1%} from the limit; accuracy {accuracy:.1%}")
+    print(f"a width-256 network is {gap:.1%} from the limit; accuracy {score.percent}")
     print(f"done in {seconds:.0f} s: open {page}")
 
 

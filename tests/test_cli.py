@@ -10,72 +10,11 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
+from command_line import call, refused, write_flowers, write_texts, write_vectors
 
 from widelimit.cli import main, studies
 from widelimit.data import save_npz
 from widelimit.inference import KernelKind
-
-WORDS = ("good", "great", "fine", "bad", "awful", "poor", "film", "story", "actors", "the")
-
-
-def call(capsys, *arguments, code=0):
-    """Run a command in this process: its standard output and standard error."""
-    with pytest.raises(SystemExit) as leaving:
-        main([str(argument) for argument in arguments])
-    found = capsys.readouterr()
-    assert leaving.value.code == code, found.err
-    assert "Traceback" not in found.err
-    return found
-
-
-def refused(capsys, *arguments):
-    """A mistake: exit code 2, and the three parts of an error on standard error."""
-    found = call(capsys, *arguments, code=2)
-    for part in ("error: ", "got: ", "remedy: "):
-        assert part in found.err
-    assert not found.out
-    return found.err
-
-
-def rows_of_flowers(count, seed=0):
-    rng = np.random.default_rng(seed)
-    kinds = np.arange(count) % 2
-    size = rng.normal(size=count) + 2.5 * kinds
-    colour = np.where(rng.random(count) < 0.2 + 0.6 * kinds, "red", "blue")
-    return kinds, size, rng.normal(size=count), colour
-
-
-def write_flowers(path, count=40, seed=0):
-    kinds, size, noise, colour = rows_of_flowers(count, seed)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["size", "noise", "colour", "species", "height", "id"])
-        for i in range(count):
-            name = ("iris", "rose")[kinds[i]]
-            writer.writerow([size[i], noise[i], colour[i], name, 3 * size[i] + noise[i], f"n{i}"])
-    return path
-
-
-def write_texts(path, count=40, **extra):
-    rng = np.random.default_rng(1)
-    with path.open("w") as file:
-        for i in range(count):
-            mood = WORDS[:3] if i % 2 else WORDS[3:6]
-            words = [*rng.choice(WORDS[6:], 3), rng.choice(mood)]
-            row = {"text": " ".join(words), "label": "pos" if i % 2 else "neg", **extra}
-            file.write(json.dumps(row) + "\n")
-    return path
-
-
-def write_vectors(path):
-    rng = np.random.default_rng(2)
-    table = rng.normal(size=(len(WORDS), 8))
-    table[:3] += 2.0
-    table[3:6] -= 2.0
-    with path.open("w") as file:
-        for word, row in zip(WORDS, table, strict=True):
-            file.write(f"{word} {' '.join(f'{v:.4f}' for v in row)}\n")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +178,7 @@ def test_kernel_to_npy_and_npz(capsys, tmp_path):
     assert "k.txt" in refused(capsys, "kernel", file, "-o", tmp_path / "k.txt")
 
 
+@pytest.mark.slow
 def test_law(capsys, tmp_path):
     common = ("--draws", 64, "--networks", 50, "--width", 8, "--positions", 3, "--json")
     found = call(capsys, "law", *common, "--heads", 1, "--report", tmp_path / "l.html")

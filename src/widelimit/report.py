@@ -51,6 +51,9 @@ _ICON = (
     "%3Crect width='16' height='16' rx='4' fill='%2324527a'/%3E%3C/svg%3E"
 )
 
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""What a browser may load for a page: nothing from elsewhere, and no scripts."""
+
 
 class Report:
     """A page built from top to bottom; every method returns the report, `write` makes the file."""
@@ -158,6 +161,7 @@ class Report:
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
             f'<link rel="icon" href="{_ICON}">'
             f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style></head><body>"
             + "\n".join(self.parts)

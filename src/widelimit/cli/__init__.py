@@ -28,7 +28,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (classify, regress, predict, kernel, law, reproduce, info):
+app.command(
+    "classify",
+    help="Learn classes from a file of your own: accuracy, calibrated probabilities, a page.",
+)(classify)
+app.command(
+    "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
+)(regress)
+for command in (predict, kernel, law, reproduce, info):
     app.command()(command)
 
 

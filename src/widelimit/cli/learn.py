@@ -1,5 +1,6 @@
 """`widelimit classify` and `widelimit regress`: a user's file to a tested model and a page."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,104 +55,62 @@ Save = Annotated[
 ]
 
 
-def classify(
-    file: File,
-    text: o.Text = None,
-    label: o.Label = None,
-    feature: o.Features = None,
-    split: o.Split = None,
-    encoding: o.Encoding = "utf-8",
-    delimiter: o.Delimiter = None,
-    skip: o.Skip = False,
-    vectors: o.Vectors = None,
-    length: o.Length = WORDS,
-    image_size: o.ImageSize = IMAGE_SIZE,
-    data_dir: o.DataDir = None,
-    network: o.Network = None,
-    depth: o.Depth = None,
-    kernel: o.Kernel = KernelKind.NNGP,
-    samples: o.Samples = None,
-    test: Test = 0.2,
-    max_train: MaxTrain = None,
-    max_test: MaxTest = None,
-    folds: Folds = 5,
-    noise: Noise = None,
-    seed: o.Seed = 0,
-    out: Out = None,
-    save: Save = None,
-    report: o.Page = None,
-    open_page: o.Open = False,
-    as_json: o.Json = False,
-) -> None:
-    """Learn classes from a file of your own: accuracy, calibrated probabilities, a page."""
-    use_data_dir(data_dir)
-    how = o.reading(text, label, feature, split, encoding, delimiter, skip)
-    settings = Settings(
-        network=network,
-        depth=depth,
-        kernel=kernel,
-        vectors=vectors,
-        length=length,
-        image_size=image_size,
-        test=test,
-        max_train=max_train,
-        max_test=max_test,
-        noise=noise,
-        folds=folds,
-        samples=samples,
-        seed=seed,
-    )
-    _learn(file, Task.CLASSIFY, how, settings, out, save, report, open_page, as_json)
+def _command(task: Task) -> Callable[..., None]:
+    """The function behind a command: both tasks have the same options."""
+
+    def learn(
+        file: File,
+        text: o.Text = None,
+        label: o.Label = None,
+        feature: o.Features = None,
+        split: o.Split = None,
+        encoding: o.Encoding = "utf-8",
+        delimiter: o.Delimiter = None,
+        skip: o.Skip = False,
+        vectors: o.Vectors = None,
+        length: o.Length = WORDS,
+        image_size: o.ImageSize = IMAGE_SIZE,
+        data_dir: o.DataDir = None,
+        network: o.Network = None,
+        depth: o.Depth = None,
+        kernel: o.Kernel = KernelKind.NNGP,
+        samples: o.Samples = None,
+        test: Test = 0.2,
+        max_train: MaxTrain = None,
+        max_test: MaxTest = None,
+        folds: Folds = 5,
+        noise: Noise = None,
+        seed: o.Seed = 0,
+        out: Out = None,
+        save: Save = None,
+        report: o.Page = None,
+        open_page: o.Open = False,
+        as_json: o.Json = False,
+    ) -> None:
+        use_data_dir(data_dir)
+        how = o.reading(text, label, feature, split, encoding, delimiter, skip)
+        settings = Settings(
+            network=network,
+            depth=depth,
+            kernel=kernel,
+            vectors=vectors,
+            length=length,
+            image_size=image_size,
+            test=test,
+            max_train=max_train,
+            max_test=max_test,
+            noise=noise,
+            folds=folds,
+            samples=samples,
+            seed=seed,
+        )
+        _learn(file, task, how, settings, out, save, report, open_page, as_json)
+
+    return learn
 
 
-def regress(
-    file: File,
-    text: o.Text = None,
-    target: o.Label = None,
-    feature: o.Features = None,
-    split: o.Split = None,
-    encoding: o.Encoding = "utf-8",
-    delimiter: o.Delimiter = None,
-    skip: o.Skip = False,
-    vectors: o.Vectors = None,
-    length: o.Length = WORDS,
-    image_size: o.ImageSize = IMAGE_SIZE,
-    data_dir: o.DataDir = None,
-    network: o.Network = None,
-    depth: o.Depth = None,
-    kernel: o.Kernel = KernelKind.NNGP,
-    samples: o.Samples = None,
-    test: Test = 0.2,
-    max_train: MaxTrain = None,
-    max_test: MaxTest = None,
-    folds: Folds = 5,
-    noise: Noise = None,
-    seed: o.Seed = 0,
-    out: Out = None,
-    save: Save = None,
-    report: o.Page = None,
-    open_page: o.Open = False,
-    as_json: o.Json = False,
-) -> None:
-    """Learn a number from a file of your own: R², predictive deviations, a page."""
-    use_data_dir(data_dir)
-    how = o.reading(text, target, feature, split, encoding, delimiter, skip)
-    settings = Settings(
-        network=network,
-        depth=depth,
-        kernel=kernel,
-        vectors=vectors,
-        length=length,
-        image_size=image_size,
-        test=test,
-        max_train=max_train,
-        max_test=max_test,
-        noise=noise,
-        folds=folds,
-        samples=samples,
-        seed=seed,
-    )
-    _learn(file, Task.REGRESS, how, settings, out, save, report, open_page, as_json)
+classify = _command(Task.CLASSIFY)
+regress = _command(Task.REGRESS)
 
 
 def _learn(

@@ -40,13 +40,18 @@ def page(result: Result) -> Report:
         f"conditioned on {len(result.train):,} examples and tested on {len(result.test):,} others."
     )
     report = Report(f"{verb} {name}", lead).numbers(tiles(result))
+    add_sections(report, result)
+    report.section("How it was done").bullets(result.notes)
+    return report.heading("The command").command()
+
+
+def add_sections(report: Report, result: Result) -> None:
+    """Network, quality, kernel, attention and examples, on any page."""
     _network(report, result)
     _quality(report, result)
     _kernel(report, result)
     _attention(report, result)
     _examples(report, result)
-    report.section("How it was done").bullets(result.notes)
-    return report.heading("The command").command()
 
 
 def tiles(result: Result) -> dict[str, str]:

@@ -33,7 +33,7 @@ from widelimit.workflow.preparation import (
 from widelimit.workflow.sources import Reading, read_source
 from widelimit.workflow.words import find_vectors
 
-MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 2000, Kind.SEQUENCE: 2000, Kind.IMAGE: 1000}
+MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1000}
 """Training examples used unless told otherwise: a few minutes on two cores."""
 MOST_TEST = 1000
 IMAGE_SIZE = 12
