@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from widelimit.data import Labelled, writing
@@ -121,7 +122,7 @@ def fingerprint(*things: Any) -> str:
 
 def _pieces(leaves: list[Any]) -> Iterator[bytes]:
     for leaf in leaves:
-        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         if isinstance(leaf, str):
             yield leaf.encode()

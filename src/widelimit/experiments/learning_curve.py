@@ -73,10 +73,10 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure, axes = canvas(len(KINDS), width=5.2, height=4.0)
+    counts = list(dict.fromkeys(one["train"] for one in rows))
     for axis, kind in zip(axes[0], KINDS, strict=True):
         for name in dict.fromkeys(one["kernel"] for one in rows):
             here = [one for one in rows if one["kernel"] == name and one["kind"] == kind]
-            counts = [one["train"] for one in here]
             (line,) = axis.plot(counts, [one["accuracy"] for one in here], "o-", ms=4, label=name)
             ends = [one["low"] for one in here], [one["high"] for one in here]
             axis.fill_between(counts, *ends, color=line.get_color(), alpha=0.08)
