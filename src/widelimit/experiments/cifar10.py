@@ -81,10 +81,10 @@ def added(rate: float, scores: float) -> Attention:
     )
 
 
-def structured(rate: float, scores: float) -> Attention:
+def structured(rate: float, scores: float, width: int = WIDTH) -> Attention:
     """Encodings say where to look, and are no part of what is seen."""
     positions = Decay(rate, strength=math.sqrt(0.9), combine=Combine.MIX)
-    return Attention(WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
+    return Attention(width, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
 
 
 def residual(rate: float, scores: float) -> Layer:
@@ -139,6 +139,13 @@ CLAIMS = (
 )
 
 
+def claims() -> list[Claim]:
+    """What is published, and that every kernel beats ridge regression on the pixels."""
+    ridges = [f"ridge, {view}" for view in (sources.WHITE, sources.STANDARD)]
+    names = [family.name for family in families()]
+    return [*CLAIMS, *(Claim(f"{n} beats pixel {r}", n, r) for n in names for r in ridges)]
+
+
 def arena(size: Size, part: Part, out: Path) -> Arena:
     """The images of one resolution."""
     data, name = sources.images(size, side=part.side, train=part.train, test=part.test)
@@ -163,7 +170,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         [arena(Size(size), part, out) for part in scale.parts],
         tuned_on=scale.tuned_on,
         baselines=[sources.WHITE, sources.STANDARD],
-        claims=CLAIMS,
+        claims=claims(),
         out=out,
         progress=progress,
     )

@@ -35,7 +35,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     Size.SMALL: Scale(8, 80, 120, 40, 2),
-    Size.LARGE: Scale(16, 600, 1000, 200, 4),
+    Size.LARGE: Scale(16, 600, 1000, 150, 4),
 }
 
 
