@@ -154,6 +154,17 @@ def finite():
     return wl.Serial(wl.Attention(8, heads=4), wl.MeanPool(), wl.Dense(1))
 
 
+def test_a_read_out_token_with_few_heads_is_no_gaussian_process():
+    net = wl.Serial(wl.AttentionPool(8, 2), wl.Dense(1))
+    fitted = GP(net, noise=0.3).fit(sequences([3, 3]), [0.0, 1.0])
+    assert isinstance(fitted, FittedMixture)
+    np.testing.assert_allclose(
+        fitted.mean(sequences([3])), fitted.predict(sequences([3])).mean, rtol=1e-12
+    )
+    with pytest.raises(NetworkError, match="with 2 heads"):
+        GP(net, kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
+
+
 def test_finitely_many_heads_are_a_mixture():
     x = np.stack(sequences([3] * 4))
     fitted = GP(finite(), noise=0.3, engine=Engine(seed=7)).fit(x, [1.0, 0.5, 0.0, -1.0])

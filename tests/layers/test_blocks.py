@@ -80,3 +80,14 @@ def test_heads_of_a_description_can_be_changed(sentences):
         net.init(jax.random.key(0), sentences.shape[1:])
     drawn = wl.with_heads(net, 3).init(jax.random.key(0), sentences.shape[1:])
     assert max(leaf.shape[0] for leaf in jax.tree.leaves(drawn) if leaf.ndim == 3) == 3
+
+
+def test_norm_and_pooling_are_taken_by_name():
+    by_name = wl.TransformerEncoder(8, depth=1, norm="post")
+    assert jax.tree.structure(by_name) == jax.tree.structure(
+        wl.TransformerEncoder(8, depth=1, norm=wl.Norm.POST)
+    )
+    with pytest.raises(wl.WidelimitError, match="'pre', 'post', 'none'"):
+        wl.TransformerBlock(8, norm="before")
+    with pytest.raises(wl.WidelimitError, match="'mean', 'attention'"):
+        wl.TextEncoder(width=8, depth=1, outputs=1, pooling="max")

@@ -191,6 +191,10 @@ class FittedMixture:
         means = run.means[..., 0] if self.vector_targets else run.means
         return MixturePrediction(means, run.variances, run.weights, run.effective)
 
+    def mean(self, x: Data, mask: Any = None) -> Float[np.ndarray, " *points"]:
+        """The mean alone."""
+        return self.predict(x, mask).mean
+
     @cached_property
     def _alone(self) -> "_Run":
         return self._run(self.inputs)

@@ -16,11 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from widelimit.errors import NetworkError, ShapeError
-from widelimit.heads import INFINITE
 from widelimit.inference.gp import KernelKind
 from widelimit.inputs import Data, Inputs, as_inputs
 from widelimit.kernels import Kernels, Plan, Realisation, cross_one, encode_block, precision
-from widelimit.layers.attention import Attention
+from widelimit.laws.variants import finite_layers
 from widelimit.layers.base import Layer
 from widelimit.sampling import Sampler, make_sampler, realisations
 from widelimit.state import Outline
@@ -63,9 +62,7 @@ class Engine:
 
 def finite_heads(net: Layer) -> tuple[int, ...]:
     """Numbers of heads of the layers whose scores stay random because they have finitely many."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Attention))
-    layers = [node for node in found if isinstance(node, Attention) and node.sampled()]
-    return tuple(int(layer.heads) for layer in layers if layer.heads != INFINITE)
+    return tuple(int(layer.heads) for layer in finite_layers(net))
 
 
 def require_layer(net: Any) -> None:

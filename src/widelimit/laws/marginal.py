@@ -37,6 +37,10 @@ class Estimated:
     def __float__(self) -> float:
         return float(self.value)
 
+    def __format__(self, spec: str) -> str:
+        """The value in this format, as for a number; without one, value ± error."""
+        return format(float(self.value), spec) if spec else f"{self.value} ± {self.error}"
+
 
 def group_means(values: Float[np.ndarray, "draws *rest"], groups: int) -> np.ndarray:
     """Means over each of `groups` equal groups of consecutive draws."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import WidelimitError
 from ..heads import INFINITE
@@ -21,18 +21,41 @@ from .pool import MeanPool, Select
 class Norm(Enum):
     """Where layer normalisation stands in a block."""
 
-    PRE = "pre"  # x + g(norm(x))
-    POST = "post"  # norm(x + g(x))
+    PRE = "pre"
+    """`x + g(norm(x))`"""
+    POST = "post"
+    """`norm(x + g(x))`"""
     NONE = "none"
+    """Nowhere."""
 
 
 class Pooling(Enum):
     """How an encoder's positions become one vector."""
 
     MEAN = "mean"
-    ATTENTION = "attention"  # a learned query
+    """Their average."""
+    ATTENTION = "attention"
+    """What a learned query attends to."""
     FIRST = "first"
-    NONE = "none"  # keep positions
+    """The first of them."""
+    NONE = "none"
+    """They stay."""
+
+
+Kind = TypeVar("Kind", bound=Enum)
+
+
+def _member(kind: type[Kind], given: Any, name: str) -> Kind:
+    """A member of an enumeration, also from its value."""
+    try:
+        return kind(given)
+    except ValueError:
+        values = ", ".join(repr(member.value) for member in kind)
+        raise WidelimitError(
+            f"{name}= is a {kind.__name__}: one of {values}.",
+            got=repr(given),
+            remedy=f"e.g. {name}={kind.__name__}.{next(iter(kind)).name}",
+        ) from None
 
 
 def Mlp(
@@ -61,7 +84,7 @@ def TransformerBlock(
     *,
     heads: float = INFINITE,
     attention: Attention | None = None,
-    norm: Norm = Norm.PRE,
+    norm: Norm | str = Norm.PRE,
     residual: Any = None,
     hidden: int | None = None,
     activation: Activation | Callable[[], Activation] = Gelu,
@@ -75,6 +98,7 @@ def TransformerBlock(
     `residual`: None for `x + g(x)`, α for `√α x + √(1−α) g(x)`. The attention layer is given whole,
     or made from `heads` and options such as `scaling`, `score_map`, `positions`, `pattern`.
     """
+    norm = _member(Norm, norm, "norm")
     if attention is None:
         attention = Attention(width, heads, **attention_options)
     elif attention_options:
@@ -95,8 +119,11 @@ def TransformerBlock(
     return Serial(*layers)
 
 
-def TransformerEncoder(width: int, *, depth: int, norm: Norm = Norm.PRE, **options: Any) -> Serial:
+def TransformerEncoder(
+    width: int, *, depth: int, norm: Norm | str = Norm.PRE, **options: Any
+) -> Serial:
     """`depth` blocks, each with its own weights; a last normalisation after pre-norm blocks."""
+    norm = _member(Norm, norm, "norm")
     blocks = Repeat(TransformerBlock(width, norm=norm, **options), depth)
     last = (LayerNorm(),) if norm is Norm.PRE and depth else ()
     return Serial(*blocks.layers, *last)
@@ -108,7 +135,7 @@ def VisionTransformer(
     width: int,
     depth: int,
     outputs: int,
-    pooling: Pooling = Pooling.MEAN,
+    pooling: Pooling | str = Pooling.MEAN,
     w_std: Any = 1.0,
     b_std: Any = 0.0,
     **options: Any,
@@ -128,7 +155,7 @@ def TextEncoder(
     depth: int,
     outputs: int,
     vocabulary: int | None = None,
-    pooling: Pooling = Pooling.MEAN,
+    pooling: Pooling | str = Pooling.MEAN,
     w_std: Any = 1.0,
     b_std: Any = 0.0,
     **options: Any,
@@ -142,7 +169,7 @@ def TextEncoder(
 
 
 def _readout(
-    pooling: Pooling, width: int, outputs: int, rank: int, options: dict[str, Any]
+    pooling: Pooling | str, width: int, outputs: int, rank: int, options: dict[str, Any]
 ) -> tuple[Layer, ...]:
     pools: dict[Pooling, tuple[Layer, ...]] = {
         Pooling.MEAN: (MeanPool(),),
@@ -150,4 +177,4 @@ def _readout(
         Pooling.FIRST: (Select((0,) * rank),),
         Pooling.NONE: (),
     }
-    return (*pools[Pooling(pooling)], Dense(outputs))
+    return (*pools[_member(Pooling, pooling, "pooling")], Dense(outputs))

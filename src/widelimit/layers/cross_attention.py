@@ -223,6 +223,17 @@ class AttentionPool(QueriedAttention):
     The query is a trained vector of N(0, 1) entries: κ^q = Θ^q = 1.
     """
 
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
+        super().__init__(width, heads, score_map, **options)
+
     def outline(self, before: Outline) -> Outline:
         if not before.positions:
             raise ShapeError(
@@ -275,6 +286,17 @@ class CrossAttention(QueriedAttention):
     queries and keys would share their weights, and the limit would need the covariance between the
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """
+
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`; `positions` (Decay) encodes the context."""
+        super().__init__(width, heads, score_map, **options)
 
     def streams(self) -> int:
         return 2

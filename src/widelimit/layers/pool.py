@@ -101,12 +101,34 @@ class _Pool(PositionMap):
 class SumPool(_Pool):
     """Sum over the real positions of each window (by default: of everything)."""
 
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        window: int | tuple[int, ...] | None = None,
+        *,
+        stride: int | tuple[int, ...] | None = None,
+        padding: Padding | str = Padding.VALID,
+    ):
+        """Without a window: over all (real) positions. `stride` defaults to the window."""
+        super().__init__(window, stride=stride, padding=padding)
+
     def mix(self, f: Array, mask: Array | None) -> Array:
         return self.sums(f, mask)
 
 
 class MeanPool(_Pool):
     """Average over the real positions of each window (by default: of everything)."""
+
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        window: int | tuple[int, ...] | None = None,
+        *,
+        stride: int | tuple[int, ...] | None = None,
+        padding: Padding | str = Padding.VALID,
+    ):
+        """Without a window: over all (real) positions. `stride` defaults to the window."""
+        super().__init__(window, stride=stride, padding=padding)
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         if mask is None and (self.window is None or self.padding is Padding.VALID):
