@@ -29,7 +29,7 @@ check-slow: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m pytest tests/test_docs.py -q -m "slow or not slow"
 
 lint: $(STAMP)
