@@ -47,7 +47,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Accuracies with intervals, one panel for each data set."""
     parts = list(dict.fromkeys(one["data"] for one in rows))
     names = list(dict.fromkeys(one["kernel"] for one in rows))[::-1]
-    figure, axes = canvas(len(parts), width=5.4, height=1.1 + 0.36 * len(names))
+    figure, axes = canvas(len(parts), width=5.4, height=1.5 + 0.36 * len(names))
     for axis, part in zip(axes[0], parts, strict=True):
         here = [one for one in rows if one["data"] == part]
         for one in here:
@@ -55,11 +55,12 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             ends = [[one["accuracy"] - one["low"]], [one["high"] - one["accuracy"]]]
             style = {"fmt": "o", "ms": 4, "capsize": 2, "color": _COLOURS[one["kind"]]}
             axis.errorbar([one["accuracy"]], [place], xerr=ends, **style)
-        for kind in dict.fromkeys(one["kind"] for one in here):
-            axis.plot([], [], "o", ms=4, color=_COLOURS[kind], label=kind)
-        axis.set_yticks(range(len(names)), names)
-        axis.set(title=f"{part}, {here[0]['train']} training examples", xlabel="test accuracy")
+        axis.set_yticks(range(len(names)), names if axis is axes[0, 0] else [])
+        axis.set_title(f"{part}\n{here[0]['train']} training examples", fontsize=11)
+        axis.set_xlabel("test accuracy, 95 % intervals")
         axis.set_ylim(-0.6, len(names) - 0.4)
         axis.grid(axis="x", alpha=0.3)
-        axis.legend(fontsize=8)
+    kinds = dict.fromkeys(one["kind"] for one in rows)
+    marks = [axes[0, 0].plot([], [], "o", ms=4, color=_COLOURS[kind])[0] for kind in kinds]
+    figure.legend(marks, list(kinds), loc="outside lower center", ncols=len(kinds), fontsize=9)
     save(figure, path)
