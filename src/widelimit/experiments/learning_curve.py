@@ -72,14 +72,18 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Curves, with the interval of the first kernel: those of the others are as wide."""
     figure, axes = canvas(len(KINDS), width=5.2, height=4.0)
     counts = list(dict.fromkeys(one["train"] for one in rows))
+    names = list(dict.fromkeys(one["kernel"] for one in rows))
     for axis, kind in zip(axes[0], KINDS, strict=True):
-        for name in dict.fromkeys(one["kernel"] for one in rows):
+        for name in names:
             here = [one for one in rows if one["kernel"] == name and one["kind"] == kind]
-            (line,) = axis.plot(counts, [one["accuracy"] for one in here], "o-", ms=4, label=name)
-            ends = [one["low"] for one in here], [one["high"] for one in here]
-            axis.fill_between(counts, *ends, color=line.get_color(), alpha=0.08)
+            axis.plot(counts, [one["accuracy"] for one in here], "o-", ms=4, label=name)
+            if name == names[0]:
+                ends = [one["low"] for one in here], [one["high"] for one in here]
+                label = f"{name}, 95 % interval"
+                axis.fill_between(counts, *ends, color="0.9", label=label, zorder=0)
         axis.set_xscale("log", base=2)
         axis.set_xticks(counts, [str(count) for count in counts])
         axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
