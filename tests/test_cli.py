@@ -137,9 +137,11 @@ def test_regress(capsys, tmp_path, monkeypatch):
     assert np.corrcoef(truth, guess)[0, 1] > 0.95
 
 
-def test_classify_texts_and_go_on(capsys, tmp_path):
+@pytest.mark.parametrize("network", ["linear", pytest.param("attention", marks=pytest.mark.slow)])
+def test_classify_texts_and_go_on(capsys, tmp_path, network):
     file, vectors = write_texts(tmp_path / "t.jsonl"), write_vectors(tmp_path / "v.txt")
     same = ("classify", file, "--vectors", vectors, "--out", tmp_path / "o", "--json")
+    same += ("--network", network)
     first = json.loads(call(capsys, *same, "--save", tmp_path / "m.wl").out)
     assert first["kind"] == "text"
     assert first["accuracy"]["value"] >= 0.75
@@ -147,7 +149,7 @@ def test_classify_texts_and_go_on(capsys, tmp_path):
     assert "earlier run" in again.err  # the kernel is on disk
     assert json.loads(again.out)["accuracy"] == first["accuracy"]
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
-    assert "Where the network looks" in page
+    assert ("Where the network looks" in page) == (network == "attention")
     # Unknown words stand for an average text, empty texts are an error or left out.
     asked = tmp_path / "asked.jsonl"
     asked.write_text('{"text": "great film"}\n{"text": "zzzz"}\n')
@@ -187,7 +189,7 @@ def test_law(capsys, tmp_path):
     assert one["quantiles_in_std"]["0.999"] > one["gaussian_quantiles"]["0.999"]
     page = (tmp_path / "l.html").read_text(encoding="utf-8")
     assert "<svg" in page
-    assert "of width 8" in page
+    assert "at width 8" in page
     assert "heads" in refused(capsys, "law", "--heads", 0)
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+import jax
 import numpy as np
 import pytest
 from command_line import write_flowers
@@ -147,7 +148,34 @@ def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
     np.testing.assert_allclose(again[KernelKind.NTK], 2 * exact.ntk, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Kind.TABLE, Kind.TEXT, Kind.IMAGE])
+SHAPES = {Kind.TABLE: (3,), Kind.TEXT: (5, 4), Kind.IMAGE: (4, 4, 3)}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_network_has_kernels(kind):
+    """Its layers fit each other and the kind of data; nothing is computed."""
+    x = jax.ShapeDtypeStruct((2, *SHAPES[kind]), np.float32)
+    found = 0
+    for name in NetworkName:
+        try:
+            net = choose(kind, name).net
+        except wl.WidelimitError:
+            continue
+        if not net.sampled():
+            assert jax.eval_shape(lambda x, net=net: net.kernel(x).ntk, x).shape == (2, 2)
+        found += 1
+    assert found >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.IMAGE])
+def test_sampled_networks_have_kernels(kind):
+    x = np.random.default_rng(0).normal(size=(2, *SHAPES[kind])).astype(np.float32)
+    found = choose(kind, NetworkName.SOFTMAX).net.kernel(x, samples=8)
+    assert found.nngp.shape == (2, 2)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
 def test_every_network_is_amplified_by_its_last_layer(kind):
     """All networks end in a linear layer, so that an amplitude is a number in the description."""
     for name in NetworkName:

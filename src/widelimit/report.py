@@ -26,6 +26,7 @@ table{border-collapse:collapse;margin:.8rem 0;font-size:.94rem}
 th{color:var(--soft);font-weight:600}
 th,td{padding:.35rem .9rem .35rem 0;text-align:left;border-bottom:1px solid var(--line);
 vertical-align:top}
+td:first-child{white-space:nowrap}
 td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 code,pre{font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;background:#f3f6f8;border-radius:5px}
 pre{padding:.8rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}

@@ -46,7 +46,7 @@ def law(
         int, typer.Option(help="Width of the finite networks in the histogram; 0 for none.", min=0)
     ] = 128,
     draws: Annotated[int, typer.Option(help="Draws of the scores.", min=16)] = 4096,
-    networks: Annotated[int, typer.Option(help="Finite networks to draw.", min=10)] = 4000,
+    networks: Annotated[int, typer.Option(help="Finite networks to draw.", min=10)] = 1000,
     text: o.Text = None,
     label: o.Label = None,
     vectors: o.Vectors = None,
@@ -178,7 +178,7 @@ def _page(
     plot_law(axes[0, 0], _GRID, densities, draws=samples)
     plot_law(axes[0, 1], _GRID, densities, draws=samples, logarithmic=True)
     dots = (
-        f" Dots: {networks:,} random networks of width {width} for each number of heads."
+        f" Dots: outputs of {networks:,} random networks of width {width} for each number of heads."
         if width
         else ""
     )
@@ -213,7 +213,7 @@ def _page(
             (
                 "",
                 "excess kurtosis",
-                f"of width {width}" if width else "finite",
+                f"at width {width}" if width else "finite",
                 *(f"{p:.1%} quantile" for p in _PROBABILITIES),
             ),
             rows,

@@ -47,6 +47,8 @@ class Sketch(NamedTuple):
     width: float
     height: float
     axis: float
+    bare: bool = False
+    """Whether it begins with a line, so that no arrow need point at it."""
 
 
 def network_svg(net: Layer, shape: Sequence[int], *, title: str = "the network") -> str:
@@ -112,7 +114,8 @@ def _around(inner: Sketch, text: str) -> Sketch:
     axis = left + inner.axis
     middle = height - join / 2
     body = _placed(inner, left, top)
-    lines = _line(axis, 0, axis, top) + _arrow(axis, top + inner.height, middle - 9)
+    begin = _line(axis, 0, axis, top) if inner.bare else _arrow(axis, 0, top - 2)
+    lines = begin + _arrow(axis, top + inner.height, middle - 9)
     skip = (
         f'<path d="M{axis:.1f} {top / 2:.1f} H{left - _ARC + 6:.1f} V{middle:.1f} '
         f'H{axis - 10:.1f}" fill="none" stroke="#8a97a5" stroke-width="1.5" '
@@ -125,7 +128,7 @@ def _around(inner: Sketch, text: str) -> Sketch:
     )
     note = _text(axis + 16, middle + 4, text, size=11, anchor="start", colour="#4a5a6a")
     width = max(left + inner.width, axis + 16 + len(text) * 6.2)
-    return Sketch(body + lines + skip + circle + note, width, height, axis)
+    return Sketch(body + lines + skip + circle + note, width, height, axis, bare=True)
 
 
 def _side_by_side(layer: Branches, before: Outline) -> Sketch:
@@ -138,7 +141,9 @@ def _side_by_side(layer: Branches, before: Outline) -> Sketch:
     for column in columns:
         place = left + column.axis
         elements += _placed(column, left, top)
-        elements += _line(place, top / 2, place, top)
+        elements += (
+            _line(place, top / 2, place, top) if column.bare else _arrow(place, top / 2, top - 2)
+        )
         elements += _line(place, top + column.height, place, bottom + _GAP / 2)
         left += column.width + _MARGIN
     first, last = columns[0].axis, width - columns[-1].width + columns[-1].axis
@@ -147,14 +152,15 @@ def _side_by_side(layer: Branches, before: Outline) -> Sketch:
     sign = {Product: "×", Concat: "concat"}.get(type(layer), "+")
     elements += _arrow(axis, bottom + _GAP / 2, bottom + _GAP + 4)
     elements += _text(axis, bottom + _GAP + 16, sign, size=13)
-    return Sketch(elements, width, bottom + _GAP + 20, axis)
+    return Sketch(elements, width, bottom + _GAP + 20, axis, bare=True)
 
 
 def _words(layer: Layer) -> tuple[str, str, str]:
     """What stands in the box of a layer: name, details, colour."""
     name = type(layer).__name__
     if isinstance(layer, Attention):
-        heads = "∞ heads" if layer.heads == INFINITE else f"{int(layer.heads)} heads"
+        count = "∞" if layer.heads == INFINITE else str(int(layer.heads))
+        heads = f"{count} head{'' if layer.heads == 1 else 's'}"
         scale = "1/d" if layer.scaling is Scaling.LINEAR else "1/√d"
         parts = [heads, scale, type(layer.score_map).__name__.lower()]
         if layer.positions.encoding is not None:
@@ -240,9 +246,11 @@ def _stacked(parts: Sequence[Sketch]) -> Sketch:
         elements += _placed(part, axis - part.axis, y)
         y += part.height
         if index + 1 < len(parts):
-            elements += _arrow(axis, y, y + _GAP - 2)
+            below = parts[index + 1]
+            stroke = _line(axis, y, axis, y + _GAP) if below.bare else _arrow(axis, y, y + _GAP - 2)
+            elements += stroke
             y += _GAP
-    return Sketch(elements, axis + right, y, axis)
+    return Sketch(elements, axis + right, y, axis, bare=parts[0].bare)
 
 
 def _placed(sketch: Sketch, x: float, y: float) -> str:

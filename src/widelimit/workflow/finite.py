@@ -20,9 +20,10 @@ from widelimit.layers.branches import Residual
 from widelimit.layers.compose import Serial
 from widelimit.layers.dense import Dense
 from widelimit.layers.norm import LayerNorm
-from widelimit.layers.pool import MeanPool
+from widelimit.layers.pool import MeanPool, Select
 
 _NETWORKS_AT_ONCE = 250
+_CHANNELS = 8  # of one network, which share its scores and are otherwise independent
 
 
 class LawNetwork(enum.Enum):
@@ -34,7 +35,7 @@ class LawNetwork(enum.Enum):
 
 
 LAW_NETWORKS = {
-    LawNetwork.ATTENTION: "normalised input, softmax attention at 1/√d, average over positions",
+    LawNetwork.ATTENTION: "normalised input, softmax attention at 1/√d, first position",
     LawNetwork.RESIDUAL: "a dense layer, residual softmax attention at 1/√d, average",
     LawNetwork.TRANSFORMER: "a dense layer, one pre-norm transformer block, average, dense",
 }
@@ -43,7 +44,7 @@ LAW_NETWORKS = {
 def _network(name: LawNetwork, heads: int, width: int, qk_std: float) -> Layer:
     attention = Attention(width, heads, qk_std=qk_std)
     if name is LawNetwork.ATTENTION:
-        return Serial(LayerNorm(), attention, MeanPool())
+        return Serial(LayerNorm(), attention, Select(0))
     if name is LawNetwork.RESIDUAL:
         return Serial(LayerNorm(), Dense(width), Residual(attention, 0.5), MeanPool(), Dense(1))
     block = TransformerBlock(width, attention=attention, hidden=width, activation=Gelu)
@@ -110,7 +111,7 @@ def head_law(
 ) -> HeadLaw:
     """The law at the input x (1, positions, channels), and outputs of `networks` finite ones.
 
-    Attention over channels is pooled, so that one output channel is one number.
+    The output is one channel: of the first position, or of the average over positions.
     """
     net = _network(name, heads, max(width, 1), qk_std)
     law = net.law(x, key=key, draws=draws)
@@ -122,15 +123,16 @@ def head_law(
 
 
 def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.ndarray:
-    """The first output channel of `count` random finite networks."""
+    """Some output channels of `count` random finite networks: each has the law of one output."""
     single = jnp.asarray(x, jnp.float32)
     shape = x.shape[1:]
 
     @jax.jit
     def run(keys: Array) -> Array:
-        one = jax.vmap(lambda k: net.apply(net.init(k, shape), single)[0, 0])
+        one = jax.vmap(lambda k: net.apply(net.init(k, shape), single)[0, :_CHANNELS])
         return jax.lax.map(one, keys)
 
     rounds = math.ceil(count / _NETWORKS_AT_ONCE)
     keys = jax.random.split(key, rounds * _NETWORKS_AT_ONCE)
-    return np.asarray(run(keys.reshape(rounds, _NETWORKS_AT_ONCE)), np.float64).ravel()[:count]
+    drawn = np.asarray(run(keys.reshape(rounds, _NETWORKS_AT_ONCE)), np.float64)
+    return drawn.reshape(rounds * _NETWORKS_AT_ONCE, -1)[:count].ravel()

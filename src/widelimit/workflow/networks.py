@@ -134,7 +134,10 @@ def _convolved(depth: int) -> tuple[Layer, ...]:
 
 
 def _image_attention(attention: Attention, depth: int) -> Layer:
-    return Serial(*_convolved(depth), Residual(attention, 0.8), Relu(), MeanPool(), Dense(1))
+    """Convolutions, of which the last meets attention before its ReLU; average."""
+    last = Conv(WIDTH, 3, w_std=_GAIN, b_std=0.1)
+    mixed = Serial(last, Residual(attention, 0.8), Relu())
+    return Serial(*_convolved(depth - 1), *mixed.layers, MeanPool(), Dense(1))
 
 
 _IMAGE = {

@@ -123,6 +123,7 @@ def _quality(report: Report, result: Result) -> None:
         found = reliability(test.probabilities, result.truth, groups=groups)
         found.plot(first)
         first.set_title(f"calibration: error {found.expected_error:.3f}")
+        first.legend(loc="upper left", frameon=False, fontsize=7)
         plot_confusion(second, result.truth, test.labels, result.model.class_names)
         plot_curve(third, outcome.curve, "test accuracy", baseline(result))
         caption = (
