@@ -35,7 +35,9 @@ class Readouts(Branches):
         return Readouts(*branches)
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        if any(outline.positions or not outline.fresh for outline in outlines):
+        # Weights below the branching are shared: only those above it make readouts independent.
+        own = [branch.outline(before.to(fresh=False)) for branch in self.branches]
+        if any(outline.positions or not outline.fresh for outline in own):
             raise ShapeError(
                 "A readout leaves no positions and ends in weights of its own.",
                 got=", ".join(str(outline.shape) for outline in outlines),
