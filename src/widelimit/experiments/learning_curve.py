@@ -54,9 +54,9 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 
 def sizes(most: int) -> list[int]:
-    """All images, and halves of that down to about a hundred."""
+    """All images, and halves of that: down to about a hundred, and at least twice."""
     found = [most]
-    while found[-1] >= 200:
+    while found[-1] >= 200 or len(found) < 3:
         found.append(found[-1] // 2)
     return found[::-1]
 
