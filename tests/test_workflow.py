@@ -67,6 +67,10 @@ def test_a_given_test_part_is_used(tmp_path):
     path.write_text("\n".join(f"{a},{b}" for a, b in zip(lines, parts, strict=True)) + "\n")
     result = run(path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0))
     assert sorted(int(n.split()[1]) for n in result.tested.names) == list(range(2, 32, 3))
+    few = run(
+        path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0, max_test=4)
+    )
+    assert np.bincount(few.truth).tolist() == [2, 2]  # parts of parts keep the proportions
 
 
 # --- preparation ----------------------------------------------------------------------------------

@@ -31,7 +31,11 @@ MaxTrain = Annotated[
 ]
 MaxTest = Annotated[
     int | None,
-    typer.Option(help="Examples to test on, at most.", rich_help_panel=_LEARN, show_default="1000"),
+    typer.Option(
+        help="Examples to test on, at most.",
+        rich_help_panel=_LEARN,
+        show_default="1000; images: 500",
+    ),
 ]
 Folds = Annotated[
     int, typer.Option(help="Parts for cross-validation; 0 for none.", rich_help_panel=_LEARN)

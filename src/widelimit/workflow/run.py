@@ -33,10 +33,10 @@ from widelimit.workflow.preparation import (
 from widelimit.workflow.sources import Reading, read_source
 from widelimit.workflow.words import find_vectors
 
-MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1000}
+MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1500}
 """Training examples used unless told otherwise: a few minutes on two cores."""
-MOST_TEST = 1000
-IMAGE_SIZE = 12
+MOST_TEST = {Kind.TABLE: 1000, Kind.TEXT: 1000, Kind.SEQUENCE: 1000, Kind.IMAGE: 500}
+IMAGE_SIZE = 8
 WORDS = 60
 
 
@@ -201,13 +201,16 @@ def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
 
 def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
     """Rows to use, training rows first, how many those are, and what was left out."""
-    order = stratified_order(source.y, seed=settings.seed)
     if source.test is None:
+        order = stratified_order(source.y, seed=settings.seed)
         count = max(1, round(settings.test * len(order)))
         test, train = order[:count], order[count:]
-    else:
-        held = np.isin(order, source.test)
-        test, train = order[held], order[~held]
+    else:  # each part in an order whose beginnings have the classes in proportion
+        rest = np.setdiff1d(np.arange(len(source)), source.test)
+        train, test = (
+            part[stratified_order(source.y[part], seed=settings.seed)]
+            for part in (rest, source.test)
+        )
     notes = []
     most = settings.max_train or MOST_TRAIN[source.examples.kind]
     if len(train) > most:
@@ -216,7 +219,7 @@ def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[s
             f"(--max-train {len(train)} uses them all)"
         )
         train = train[:most]
-    most = settings.max_test or MOST_TEST
+    most = settings.max_test or MOST_TEST[source.examples.kind]
     if len(test) > most:
         notes.append(
             f"testing on {most:,} of {len(test):,} held-out examples "
