@@ -157,7 +157,22 @@ def _compare(name, dtype, rtol):
     np.testing.assert_allclose(ours.ntk, case.ntk, rtol=rtol, atol=rtol * _scale(case.ntk))
 
 
-@pytest.mark.parametrize("name", sorted(_expressions()))
+# One of each kind; the others run with the slow tests.
+_FAST = {
+    *("fcn_relu_deep", "fcn_erf_scaled", "fcn_gelu", "fcn_sign", "fcn_layer_norm", "fcn_standard"),
+    *("cnn_flatten", "cnn_pool", "cnn_stride", "cnn_valid", "cnn_circular", "resnet_pool"),
+    *("branches_product", "masked_cnn_pool", "masked_cnn_stride", "attention_softmax"),
+    *("attention_abs", "attention_relu", "attention_identity_sum", "attention_softmax_concat"),
+    *("attention_softmax_sum_values", "attention_softmax_2d", "attention_softmax_residual"),
+    *("attention_sqrt_identity_concat_values", "attention_sqrt_identity_pre_norm"),
+    *("masked_attention_softmax_sum", "masked_attention_sqrt_identity"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in _FAST else pytest.param(n, marks=pytest.mark.slow) for n in sorted(_expressions())],
+)
 def test_kernel_matches_reference(name):
     _compare(name, np.float64, 1e-8)
 
@@ -189,3 +204,4 @@ def _scale(kernel: np.ndarray) -> float:
 
 def test_every_reference_network_is_read():
     assert len(_expressions()) >= 110
+    assert set(_expressions()) > _FAST

@@ -45,6 +45,7 @@ def _coupled(sampler: wl.Sampler, coupling: Coupling) -> wl.Sampler:
 # --- convergence ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_error_falls_as_one_over_the_root_of_the_heads():
     x = _tokens(4, 3, 4).astype(np.float32)
     net = _shallow(qk_std=1.5)
@@ -189,6 +190,7 @@ def test_both_precisions_see_the_same_heads(make):
         np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
 
 
+@pytest.mark.slow
 def test_tolerance_is_met_on_all_examples():
     x = _tokens(24, 3, 4).astype(np.float32)
     net = _shallow(qk_std=1.5)
@@ -236,6 +238,7 @@ def test_features_of_raw_tokens_are_exact():
         assert len(sampler.x) == 1
 
 
+@pytest.mark.slow
 def test_rank_of_deep_features_adapts_and_is_reported():
     x = _tokens(120, 3, 4)
     net = _deep()
