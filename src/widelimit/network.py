@@ -11,16 +11,7 @@ from jaxtyping import Array, Key
 
 from .errors import ShapeError, WidelimitError
 from .inputs import Data, Inputs, as_inputs, as_streams
-from .kernels import (
-    Kernels,
-    Plan,
-    Realisation,
-    Tile,
-    cross_tile,
-    encode_block,
-    precision,
-    tiles,
-)
+from .kernels import Kernels, Realisation, cross_tile, encode_block, precision
 from .laws.refusals import refuse_factorised_ntk
 from .layers.base import Layer, Params
 from .layers.dense import Embedding
@@ -37,6 +28,7 @@ from .sampling import (
 )
 from .start import Encoding, kernel_dtype
 from .state import Outline
+from .tiles import Plan, Tile, tiles
 
 _DEFAULT_MEMORY = 2**30
 # How often a whole kernel may be computed anew to meet a tolerance.

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,17 +26,20 @@ class Progress:
             return cls(label, wanted)
         return cls(label) if wanted or sys.stderr.isatty() else None
 
-    def track(self, steps: Sequence[T]) -> Iterator[T]:
-        """Yield the steps, reporting after each."""
+    def track(self, steps: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """Yield the steps, reporting after each; `total` where they do not know their number."""
+        if total is None:
+            assert isinstance(steps, Sized)
+            total = len(steps)
         begin = time.monotonic()
         last = begin
         for done, step in enumerate(steps):
             yield step
             now = time.monotonic()
             if self.callback is not None:
-                self.callback(done + 1, len(steps))
-            elif now - begin > 1 and (now - last > 0.2 or done + 1 == len(steps)):
-                self._draw(done + 1, len(steps), now - begin)
+                self.callback(done + 1, total)
+            elif now - begin > 1 and (now - last > 0.2 or done + 1 == total):
+                self._draw(done + 1, total, now - begin)
                 last = now
 
     def _draw(self, done: int, total: int, seconds: float) -> None:

@@ -21,10 +21,11 @@ from jaxtyping import Array, Key
 from .errors import NetworkError, NumericalError, WidelimitError
 from .heads import INFINITE, Basis, LandmarksNeeded, Scheme, ScoreField
 from .inputs import Inputs
-from .kernels import Kernels, Realisation, draw_block, tiles
+from .kernels import Kernels, Realisation, draw_block
 from .layers.attention import Attention, required_field, with_field
 from .layers.base import Layer
 from .layers.cross_attention import QueriedAttention
+from .tiles import tiles
 
 _SAMPLES, _REPLICATES = 32, 8
 _RANK, _MOST_RANK = 64, 512

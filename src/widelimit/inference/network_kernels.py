@@ -18,11 +18,12 @@ from jaxtyping import Array, Float
 from widelimit.errors import NetworkError, ShapeError
 from widelimit.inference.gp import KernelKind
 from widelimit.inputs import Data, Inputs, as_inputs
-from widelimit.kernels import Kernels, Plan, Realisation, cross_one, encode_block, precision
+from widelimit.kernels import Kernels, Realisation, cross_one, encode_block, precision
 from widelimit.laws.variants import finite_layers
 from widelimit.layers.base import Layer
 from widelimit.sampling import Sampler, make_sampler, realisations
 from widelimit.state import Outline
+from widelimit.tiles import Plan
 
 _LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive during a solve
 

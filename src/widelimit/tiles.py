@@ -1,0 +1,294 @@
+"""The engine: encode every example once, cross pairs tile by tile, in bounded memory."""
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .coverage import covering, largest_variance, limited, say_error
+from .duals import Dual
+from .errors import NumericalError, WidelimitError
+from .inputs import Inputs
+from .kernels import Kernels, Realisation, compiled_cross_tile, cross_list, encode_block
+from .layers.base import Layer
+from .lengths import Group, groups, whole
+from .moments import Moments
+from .progress import Progress
+from .start import Encoding
+from .state import Need
+from .threads import in_threads, most_at_once
+
+# Bytes of kernel values one tile may touch at a time. On a processor κ alone fills the second-level
+# cache of a core, and all temporaries stay below the 32 MiB from which on the C library asks the
+# system for fresh pages at every call. Accelerators prefer larger tiles.
+_TILE_BYTES = {"cpu": 8 * 2**20}
+_TILE_BYTES_ACCELERATOR = 256 * 2**20
+# Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
+_LIVE_ARRAYS = 8
+# float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
+_CLOSE = 1e-5
+
+
+def _is_kinked(net: Layer) -> bool:
+    """Whether Θ has square-root singularities at identical inputs."""
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
+    return any(isinstance(node, Dual) and node.kinked for node in found)
+
+
+class Plan(NamedTuple):
+    """How a kernel call is cut: everything that follows from shapes and the memory budget."""
+
+    tile: int  # examples per side of a tile
+    nbytes: int  # what a tile takes while it is computed
+
+    @classmethod
+    def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
+        """Tiles whose kernel values fit the budget; one size for both sides."""
+        area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
+        per_pair = area * itemsize * _LIVE_ARRAYS
+        if net.need(Need.FULL) is Need.FULL:
+            per_pair *= area
+        if per_pair > memory:
+            raise WidelimitError(
+                "The kernels of one pair of examples fit into the memory of the call.",
+                got=f"{area} positions, which take {per_pair / 2**20:.0f} MiB a pair, with "
+                f"memory={memory / 2**20:.0f} MiB",
+                remedy="raise memory=, cut or stride the inputs, or read out with Flatten",
+            )
+        platform = jax.default_backend()
+        budget = min(memory // 4, _TILE_BYTES.get(platform, _TILE_BYTES_ACCELERATOR))
+        side = max(1, round(math.sqrt(budget / per_pair)))
+        # The inputs of two blocks, and their copies, take their part too.
+        per_example = max(i.nbytes // i.size for i in inputs)
+        side = max(1, min(side, memory // (16 * per_example)))
+        side = min(side, _power_of_two(max(i.size for i in inputs)))
+        return cls(side, side**2 * per_pair)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+class Block(NamedTuple):
+    """Some examples of one length, in an array of a tile's side."""
+
+    group: Group
+    members: np.ndarray
+    plan: Plan
+
+    @property
+    def kind(self) -> tuple[int | None, int]:
+        """Blocks of one kind have arrays of one shape."""
+        return self.group.length, self.plan.tile
+
+
+class Blocks:
+    """The examples of one side, encoded block by block; kept while they fit, made anew if not."""
+
+    def __init__(
+        self,
+        reals: Sequence[Realisation],
+        inputs: Inputs,
+        cut: list[Group],
+        dtype: Any,
+        memory: int,
+    ):
+        """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
+        self.reals, self.inputs, self.room = reals, inputs, memory // 4
+        self.kept: dict[tuple[int, int], Encoding] = {}
+        self.lock = threading.Lock()
+        self.blocks: list[Block] = []
+        for group in cut:
+            plan = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
+            for begin in range(0, len(group.members), plan.tile):
+                members = group.members[begin : begin + plan.tile]
+                self.blocks.append(Block(group, members, plan))
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, block: int) -> Block:
+        return self.blocks[block]
+
+    def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
+        """Examples of the batch, cut as this block is and filled up to `size`."""
+        return self.blocks[block].group.of(self.inputs, _filled_up(members, size))
+
+    def encoded(self, block: int, which: int) -> Encoding:
+        """A block under one realisation of the network."""
+        with self.lock:  # two threads that need the same block encode it once
+            if (block, which) in self.kept:
+                return self.kept[block, which]
+            inputs = self.chosen(block, self[block].members, self[block].plan.tile)
+            encoding = encode_block(self.reals[which], *inputs.on_device(), inputs.outline)
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
+            if size <= self.room:
+                self.room -= size
+                self.kept[block, which] = encoding
+            return encoding
+
+
+def _filled_up(index: np.ndarray, size: int) -> np.ndarray:
+    """Copies of the last example fill a short block: one shape, one compilation."""
+    return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
+
+
+class Tile(NamedTuple):
+    """Kernels of the pairs rows × columns, averaged over realisations where there are several.
+
+    Rows and columns are slices, or numbers of examples where these were sorted by length.
+    """
+
+    rows: Any
+    columns: Any
+    kernels: Kernels
+    diagonal: bool  # a block with itself: the tile is its own mirror image
+
+
+def tiles(
+    reals: Sequence[Realisation],
+    rows: Inputs,
+    columns: Inputs | None,
+    *,
+    dtype: Any,
+    with_ntk: bool,
+    memory: int,
+    progress: Progress | None = None,
+    by_length: bool = False,
+) -> Iterator[Tile]:
+    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal.
+
+    `by_length` allows tiles of examples that do not follow each other.
+    """
+
+    def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
+        sides = [
+            Blocks(
+                reals,
+                inputs,
+                groups(reals[0].net, inputs) if by_length else [whole(inputs)],
+                dtype,
+                memory,
+            )
+            for inputs in (rows, columns)
+            if inputs is not None
+        ]
+        return sides[0], sides[-1]
+
+    left, right = blocks(reals)
+    reals = _covered(reals, (left, right))
+    if reals is not left.reals:
+        left, right = blocks(reals)
+    work = [
+        (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
+    ]
+
+    kinked = dtype == np.float32 and _is_kinked(reals[0].net)
+
+    def computed(place: tuple[int, int]) -> Tile:
+        i, j = place
+        members = left[i].members, right[j].members
+        several, found = Moments(), Kernels(None, None)
+        for which, real in enumerate(reals):
+            sides = left.encoded(i, which), right.encoded(j, which)
+            result = compiled_cross_tile(real.net, *sides, rows.outline, with_ntk=with_ntk)
+            nngp, theta, gap = (
+                None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
+                for r in result
+            )
+            assert nngp is not None
+            assert gap is not None
+            if kinked:
+                _redo_close(which, left, right, place, gap, nngp, theta)
+            _require_finite(nngp, theta, members)
+            found = Kernels(nngp, theta)
+            if len(reals) > 1:
+                several.add(nngp[None], None if theta is None else theta[None])
+        if len(reals) > 1:
+            parts = (*several.means(), *several.errors())
+            found = Kernels(*(p if p is None else p.astype(dtype) for p in parts))
+        one, two = map(_contiguous, members)
+        return Tile(one, two, found, left is right and i == j)
+
+    largest = max(block.plan.nbytes for side in (left, right) for block in side.blocks)
+    walk = in_threads(
+        computed,
+        work,
+        at_once=max(1, min(most_at_once(), memory // (2 * largest))),
+        alike=lambda place: (left[place[0]].kind, right[place[1]].kind),
+    )
+    yield from progress.track(walk, len(work)) if progress else walk
+
+
+def _covered(reals: Sequence[Realisation], sides: tuple[Blocks, ...]) -> Sequence[Realisation]:
+    """Realisations whose duals hold for the variances that these examples reach."""
+    duals = limited(reals[0].net)
+    if not duals:
+        return reals
+    variance = largest_variance(side.encoded(b, 0) for side in sides for b in range(len(side)))
+    if variance <= min(dual.max_variance for dual in duals):
+        return reals
+    if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are
+        for dual in duals:
+            say_error(dual, variance)
+        return reals
+    return [Realisation(covering(real.net, variance)) for real in reals]
+
+
+def _contiguous(members: np.ndarray) -> slice | np.ndarray:
+    """A slice where examples follow each other."""
+    follow = members[-1] - members[0] == len(members) - 1 and (np.diff(members) == 1).all()
+    return slice(int(members[0]), int(members[-1]) + 1) if follow else members
+
+
+def _redo_close(
+    which: int,
+    left: Blocks,
+    right: Blocks,
+    place: tuple[int, int],
+    gap: np.ndarray,
+    nngp: np.ndarray,
+    theta: np.ndarray | None,
+) -> None:
+    """Replace the nearly identical pairs of a tile by double-precision values."""
+    real, close = left.reals[which], np.argwhere(gap < _CLOSE)
+    size = left[place[0]].plan.tile
+    for begin in range(0, len(close), size):
+        chosen = close[begin : begin + size]
+        ones, twos = (
+            side.chosen(block, side[block].members[chosen[:, axis]], size)
+            for axis, (side, block) in enumerate(zip((left, right), place, strict=True))
+        )
+        same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
+        with jax.enable_x64(True):
+            one = _encoded_exactly(real, ones)
+            two = one if same else _encoded_exactly(real, twos)
+            with_ntk = theta is not None
+            exact = cross_list(real.net, one, two, ones.outline, with_ntk=with_ntk)
+        for target, value in zip((nngp, theta), exact, strict=False):
+            if target is not None:
+                target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+
+
+def _require_finite(
+    nngp: np.ndarray, theta: np.ndarray | None, members: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Never a silent NaN."""
+    for name, kernel in (("NNGP", nngp), ("tangent", theta)):
+        if kernel is None or np.isfinite(kernel).all():
+            continue
+        row, column = np.argwhere(~np.isfinite(kernel))[0][:2]
+        raise NumericalError(
+            "Kernels are finite numbers.",
+            got=f"a {name} kernel of {kernel[~np.isfinite(kernel)].flat[0]} between examples "
+            f"{members[0][row]} and {members[1][column]} in {kernel.dtype}",
+            remedy="scale the inputs or w_std down, normalise (LayerNorm), or pass dtype=float64",
+        )
+
+
+def _encoded_exactly(real: Realisation, inputs: Inputs) -> Encoding:
+    x, mask = inputs.astype(np.float64).on_device()
+    return encode_block(real, x, mask, inputs.outline)
