@@ -1,4 +1,7 @@
-"""neural-tangents on one workload; runs in that library's own environment."""
+"""neural-tangents on one workload; runs in that library's own environment.
+
+Names that end in "_double" are the same in double precision: what single precision is held to.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -59,11 +62,14 @@ def make(name: str, size: int) -> Callable[[], Result]:
         return _inference(size)
     if name == "j":
         return _empirical(size)
-    work = WORKLOADS[name]
+    if name.endswith("_double"):
+        jax.config.update("jax_enable_x64", True)
+    work = WORKLOADS[name.removesuffix("_double")]
     x, mask = work.inputs(size)
     constant = None if mask is None else PADDING
     if mask is not None:
         x = np.where(mask[..., None], x, np.float32(PADDING))
+    x = x.astype(np.float64 if name.endswith("_double") else np.float32)
     kernel_fn = network(work.layers, len(work.shape) - 1)[2]
     whole = jax.jit(lambda x: tuple(kernel_fn(x, None, ("nngp", "ntk"), mask_constant=constant)))
 

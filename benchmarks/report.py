@@ -42,10 +42,11 @@ def markdown(result: dict[str, Any], stem: str) -> str:
         "",
         "Medians of alternating calls, float32 unless noted, NNGP and NTK. Times are per entry of "
         "the N×N matrix, because the slower side runs fewer examples. *Difference* is the largest "
-        "relative difference between distinct inputs, then of inputs with themselves. *Limit* is "
-        "the least time that arithmetic allows over the time taken. *Ratio* is of times on the "
-        "clock, then of least processor times, which hardly feel other load. *First* is the first "
-        "call, compilation included.",
+        "relative difference from the other library in double precision, of distinct inputs and of "
+        "inputs with themselves; in brackets, that of its own single precision. *Limit* is the "
+        "least time that arithmetic allows over the time taken. *Ratio* is of times on the clock, "
+        "then of least processor times, which hardly feel other load. *First* is the first call, "
+        "compilation included.",
         "",
         "| workload | N, ours / other | ours | other | ratio | goal | difference | limit "
         "| memory, ours / other | first, ours / other |",
@@ -73,7 +74,11 @@ def markdown(result: dict[str, Any], stem: str) -> str:
 
 def _table_row(row: dict[str, Any]) -> str:
     compared = "ratio" in row
-    differences = [row.get(key) for key in ("difference", "difference_same")]
+    differences = [
+        ", ".join(f"{value:.0e}" for value in row[key])
+        for key in ("difference", "peer_difference")
+        if key in row
+    ]
     cells = [
         row["title"],
         f"{row['size']} / {row['peer_size']}",
@@ -81,7 +86,7 @@ def _table_row(row: dict[str, Any]) -> str:
         duration(row["peer"]) if compared else "–",
         f"**{factor(row['ratio'])}**, {factor(row['cpu_ratio'])}" if compared else "–",
         factor(row["target"]),
-        ", ".join(f"{value:.0e}" for value in differences if value is not None) or "–",
+        " (".join(differences) + ")" * (len(differences) - 1) or "–",
         f"{100 * row['limit']:.0f} %" if "limit" in row else "–",
         " / ".join(f"{row[k] / 2**20:.0f} MB" for k in ("memory", "peer_memory") if k in row),
         " / ".join(f"{row[k]:.1f} s" for k in ("first_call", "peer_first_call") if k in row),

@@ -53,7 +53,7 @@ def test_more_work_is_worth_more_groups_and_these_leave_the_least_padding():
         ends = lengths._ends(drawn, 120)
         counts.append(len(ends))
         marks = range(8, 120, 8)
-        padded = {
+        padded: dict[tuple[int, ...], int] = {
             (*choice, 120): np.array([*choice, 120])[np.searchsorted((*choice, 120), drawn)].sum()
             for choice in itertools.combinations(marks, len(ends) - 1)
         }
