@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from widelimit.drawing import canvas
 from widelimit.experiments import cifar10
 from widelimit.experiments.accuracy import evaluate, row
 from widelimit.experiments.comparison import KINDS, Group, choose
 from widelimit.experiments.study import (
     Progress,
     Size,
-    canvas,
     save,
     tracked,
     write_csv,

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widelimit.experiments.study import Progress, Size, canvas, save, tracked, write_csv, write_json
+from widelimit.drawing import canvas
+from widelimit.experiments.study import Progress, Size, save, tracked, write_csv, write_json
 from widelimit.layers.attention import Attention
 from widelimit.layers.base import Layer
 from widelimit.layers.compose import Serial

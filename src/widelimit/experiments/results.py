@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from widelimit.experiments.study import canvas, save, write_csv, write_json
+from widelimit.drawing import canvas
+from widelimit.experiments.study import save, write_csv, write_json
 
 _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained": "tab:green"}
 

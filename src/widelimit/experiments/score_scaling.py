@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from widelimit.drawing import canvas
 from widelimit.experiments import finite_heads as setting
-from widelimit.experiments.study import Progress, Size, canvas, save, tracked, write_csv, write_json
+from widelimit.experiments.study import Progress, Size, save, tracked, write_csv, write_json
 from widelimit.laws.distances import kolmogorov_smirnov
 from widelimit.laws.simulate import simulate
 from widelimit.laws.simulate_mixture import ScaleMixture

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from widelimit.drawing import canvas
 from widelimit.errors import MissingExtraError
 from widelimit.experiments.study import (
     Progress,
     Size,
-    canvas,
     save,
     tracked,
     write_csv,

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from widelimit.errors import MissingExtraError
-
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps what a study loops over, to show how far it is."""
 
@@ -67,18 +65,6 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def canvas(columns: int, *, rows: int = 1, width: float = 4.6, height: float = 3.6) -> Any:
-    """A figure and its axes, (rows, columns) of them; closed by `save`."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots") from None
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def save(figure: Any, path: Path) -> None:

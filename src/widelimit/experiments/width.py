@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from widelimit.drawing import canvas
 from widelimit.experiments import finite_heads as setting
 from widelimit.experiments.study import (
     Progress,
     Size,
-    canvas,
     save,
     tracked,
     write_csv,
