@@ -1,6 +1,11 @@
 """Strict by default: implicit rank promotion is an error in every test."""
 
+import os
 from pathlib import Path
+
+# Before JAX is imported. Test processes share the cores already, and the threads of XLA inside one
+# operation were seen to wait for each other for ever, once in some hours of tests.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
 import pytest

@@ -165,9 +165,10 @@ def tiles(
     """
 
     def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
+        rounded = [_rounded(real, dtype) for real in reals]
         sides = [
             Blocks(
-                reals,
+                rounded,
                 inputs,
                 groups(reals[0].net, inputs) if by_length else [whole(inputs)],
                 dtype,
@@ -178,9 +179,10 @@ def tiles(
         ]
         return sides[0], sides[-1]
 
+    given = reals
     left, right = blocks(reals)
     reals = _covered(reals, (left, right))
-    if reals is not left.reals:
+    if reals is not given:
         left, right = blocks(reals)
     work = [
         (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
@@ -194,7 +196,8 @@ def tiles(
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(reals):
             sides = left.encoded(i, which), right.encoded(j, which)
-            result = compiled_cross_tile(real.net, *sides, rows.outline, with_ntk=with_ntk)
+            net = left.reals[which].net
+            result = compiled_cross_tile(net, *sides, rows.outline, with_ntk=with_ntk)
             nngp, theta, gap = (
                 None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
                 for r in result
@@ -202,7 +205,7 @@ def tiles(
             assert nngp is not None
             assert gap is not None
             if kinked:
-                _redo_close(which, left, right, place, gap, nngp, theta)
+                _redo_close(real, left, right, place, gap, nngp, theta)
             _require_finite(nngp, theta, members)
             found = Kernels(nngp, theta)
             if len(reals) > 1:
@@ -221,6 +224,20 @@ def tiles(
         alike=lambda place: (left[place[0]].kind, right[place[1]].kind),
     )
     yield from progress.track(walk, len(work)) if progress else walk
+
+
+def _rounded(real: Realisation, dtype: Any) -> Realisation:
+    """Hyperparameters in the precision of the call.
+
+    JAX would round them on the way into a compiled function; but when one thread hands it an array
+    in single precision while another hands it the same array in double precision, it mixes them up.
+    """
+
+    def one(leaf: Any) -> Any:
+        wide = isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
+        return leaf.astype(dtype) if wide else leaf
+
+    return jax.tree.map(one, real)
 
 
 def _covered(reals: Sequence[Realisation], sides: tuple[Blocks, ...]) -> Sequence[Realisation]:
@@ -245,7 +262,7 @@ def _contiguous(members: np.ndarray) -> slice | np.ndarray:
 
 
 def _redo_close(
-    which: int,
+    real: Realisation,
     left: Blocks,
     right: Blocks,
     place: tuple[int, int],
@@ -254,7 +271,7 @@ def _redo_close(
     theta: np.ndarray | None,
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
-    real, close = left.reals[which], np.argwhere(gap < _CLOSE)
+    close = np.argwhere(gap < _CLOSE)
     size = left[place[0]].plan.tile
     for begin in range(0, len(close), size):
         chosen = close[begin : begin + size]
