@@ -53,7 +53,7 @@ class Scale(NamedTuple):
 
 IMDB_SCALES = {
     Size.SMALL: Scale((Part(48, 3, 300, 400),), 300),
-    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 3, 2000, 1000)), 500),
+    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 4, 2000, 1000)), 500),
     Size.PAPER: Scale((Part(1000, 1, 25_000, 25_000),), 5000),
 }
 RT_SCALES = {
