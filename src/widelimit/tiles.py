@@ -99,7 +99,8 @@ class Blocks:
         """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
         self.reals, self.inputs, self.room = reals, inputs, memory // 4
         self.kept: dict[tuple[int, int], Encoding] = {}
-        self.lock = threading.Lock()
+        # Threads wait for each other where they would encode, or compile, the same.
+        self.encoding, self.exactly = threading.Lock(), threading.Lock()
         self.blocks: list[Block] = []
         for group in cut:
             plan = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
@@ -114,12 +115,12 @@ class Blocks:
         return self.blocks[block]
 
     def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
-        """Examples of the batch, cut as this block is and filled up to `size`."""
+        """Examples of the batch, cut as a block is and filled up to `size`."""
         return self.blocks[block].group.of(self.inputs, _filled_up(members, size))
 
     def encoded(self, block: int, which: int) -> Encoding:
         """A block under one realisation of the network."""
-        with self.lock:  # two threads that need the same block encode it once
+        with self.encoding:
             if (block, which) in self.kept:
                 return self.kept[block, which]
             inputs = self.chosen(block, self[block].members, self[block].plan.tile)
@@ -272,15 +273,16 @@ def _redo_close(
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
     close = np.argwhere(gap < _CLOSE)
-    size = left[place[0]].plan.tile
+    # Such pairs are few: all at the length of the longest group, so that one compilation does.
+    size = left[-1].plan.tile
     for begin in range(0, len(close), size):
         chosen = close[begin : begin + size]
         ones, twos = (
-            side.chosen(block, side[block].members[chosen[:, axis]], size)
+            side.chosen(-1, side[block].members[chosen[:, axis]], size)
             for axis, (side, block) in enumerate(zip((left, right), place, strict=True))
         )
         same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
-        with jax.enable_x64(True):
+        with left.exactly, jax.enable_x64(True):
             one = _encoded_exactly(real, ones)
             two = one if same else _encoded_exactly(real, twos)
             with_ntk = theta is not None
