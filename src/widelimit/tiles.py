@@ -118,6 +118,18 @@ class Blocks:
         """Examples of the batch, cut as a block is and filled up to `size`."""
         return self.blocks[block].group.of(self.inputs, _filled_up(members, size))
 
+    def exact(self, block: int) -> int:
+        """A block of the length at which pairs of this block are redone in double precision.
+
+        They are few, so two lengths do, and two compilations: that of the longest group, and that
+        of the longest among those at most half as long.
+        """
+        lengths = [one.group.length for one in self.blocks]
+        mine, longest = lengths[block], lengths[-1]
+        if mine is None or longest is None or 2 * mine > longest:
+            return -1
+        return max(i for i, length in enumerate(lengths) if length and 2 * length <= longest)
+
     def encoded(self, block: int, which: int) -> Encoding:
         """A block under one realisation of the network."""
         with self.encoding:
@@ -273,13 +285,13 @@ def _redo_close(
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
     close = np.argwhere(gap < _CLOSE)
-    # Such pairs are few: all at the length of the longest group, so that one compilation does.
-    size = left[-1].plan.tile
+    ends = left.exact(place[0]), right.exact(place[1])
+    size = left[ends[0]].plan.tile
     for begin in range(0, len(close), size):
         chosen = close[begin : begin + size]
         ones, twos = (
-            side.chosen(-1, side[block].members[chosen[:, axis]], size)
-            for axis, (side, block) in enumerate(zip((left, right), place, strict=True))
+            side.chosen(end, side[block].members[chosen[:, axis]], size)
+            for axis, (side, block, end) in enumerate(zip((left, right), place, ends, strict=True))
         )
         same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
         with left.exactly, jax.enable_x64(True):
