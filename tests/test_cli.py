@@ -15,6 +15,7 @@ from command_line import call, refused, write_flowers, write_texts, write_vector
 from widelimit.cli import main, studies
 from widelimit.data import save_npz
 from widelimit.inference import KernelKind
+from widelimit.report import Report
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +199,26 @@ def test_studies_are_listed(capsys):
     for name in ("width", "heads", "scores", "low-rank", "relu", "single-head", "signal"):
         assert name in found.out
     assert "width" in json.loads(call(capsys, "reproduce", "--json").out)
+
+
+def test_tables_and_lists_of_a_study_stand_on_its_page():
+    report = Report("A study")
+    written = [
+        "| kernel | score |",
+        "|---|---|",
+        "| NTK | **0.9** |",
+        "",
+        "- a < b holds",
+        "- so does c",
+    ]
+    studies.add_markdown(report, "\n".join(written))
+    page = report.html()
+    assert "<th>kernel</th>" in page
+    assert "<td>NTK</td>" in page
+    assert "0.9" in page
+    assert "**" not in page
+    assert page.count("<li>") == 2
+    assert "a &lt; b holds" in page
 
 
 def test_a_study_writes_data_figure_and_page(capsys, tmp_path):

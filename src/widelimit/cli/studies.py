@@ -1,5 +1,6 @@
 """`widelimit reproduce`: published figures and open questions as studies."""
 
+import itertools
 import time
 from pathlib import Path
 from typing import Annotated
@@ -99,12 +100,26 @@ def _list_studies(as_json: bool) -> None:
 
 
 def _page(study: Study, size: Size, folder: Path, seconds: float) -> Path:
-    """All figures of a study's folder on one page."""
+    """All figures and tables of a study's folder on one page."""
     report = Report(study.title, study.description)
     report.numbers({"size": size.value, "in all": f"{seconds:.0f} s"})
     for picture in sorted(folder.glob("*.png")):
         report.figure(picture, picture.stem.replace("_", " "))
+    for written in sorted(folder.glob("*.md")):
+        report.section("Results")
+        add_markdown(report, written.read_text(encoding="utf-8"))
     files = (path for path in sorted(folder.iterdir()) if path.suffix not in (".png", ".html"))
     report.section("Data").text(f"Beside this page: {', '.join(path.name for path in files)}")
     report.heading("The command").command()
     return report.write(folder / "report.html")
+
+
+def add_markdown(report: Report, text: str) -> None:
+    """The tables and lists that studies write, as they would look in Markdown."""
+    blocks = itertools.groupby(text.replace("**", "").splitlines(), key=lambda line: line[:1])
+    for start, lines in blocks:
+        if start == "|":
+            cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+            report.table(cells[0], cells[2:])  # the second line is the rule below the heading
+        elif start == "-":
+            report.bullets([line.removeprefix("- ") for line in lines])
