@@ -66,14 +66,18 @@ def browse(page, folder, width=1100):
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
     place = (f"--window-size={width},1200", f"--user-data-dir={folder / 'profile'}")
     ask = ("--virtual-time-budget=10000", "--dump-dom", copy.as_uri())
-    done = subprocess.run(
-        [BROWSER, *options, *place, *ask],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+    done, found, tries = None, None, 0
+    while not found and tries < 3:  # on a busy machine a page is dumped before its script has run
+        done = subprocess.run(
+            [BROWSER, *options, *place, *ask],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+        tries += 1
+    assert done is not None
     assert found, done.stdout[-500:]
     answer = found[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
