@@ -66,6 +66,7 @@ def browse(page, folder, width=1100):
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
     place = (f"--window-size={width},1200", f"--user-data-dir={folder / 'profile'}")
     ask = ("--virtual-time-budget=10000", "--dump-dom", copy.as_uri())
+    assert BROWSER is not None
     done, found, tries = None, None, 0
     while not found and tries < 3:  # on a busy machine a page is dumped before its script has run
         done = subprocess.run(
