@@ -70,11 +70,11 @@ WORKLOADS = {
     ),
     "b100": Workload(
         "(b) text, lengths 10 to 100",
-        (100, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 544, 16, (16, 6), 15, (10, 100),
+        (100, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 640, 16, (16, 6), 15, (10, 100),
     ),
     "b300": Workload(
         "(b) text, lengths 30 to 300",
-        (300, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 152, 5, (6, 3), 15, (30, 300),
+        (300, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 160, 5, (6, 3), 15, (30, 300),
     ),
     "c": Workload(
         "(c) attention directly before pooling, 8×8 images",
