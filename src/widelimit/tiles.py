@@ -285,6 +285,8 @@ def _redo_close(
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
     close = np.argwhere(gap < _CLOSE)
+    if not len(close):
+        return
     ends = left.exact(place[0]), right.exact(place[1])
     size = left[ends[0]].plan.tile
     for begin in range(0, len(close), size):
