@@ -12,11 +12,32 @@ import widelimit as wl
 from widelimit.threads import in_threads
 
 
-def test_every_job_is_done_once_and_the_first_of_each_kind_comes_first():
+def test_every_job_is_done_once_and_the_first_of_each_kind_starts_first():
     jobs = [("a", i) for i in range(5)] + [("b", i) for i in range(5)]
-    done = list(in_threads(lambda job: job, jobs, at_once=3, alike=lambda job: job[0]))
-    assert done[:2] == [("a", 0), ("b", 0)]
+    started: list[tuple[str, int]] = []
+
+    def job(name: tuple[str, int]) -> tuple[str, int]:
+        started.append(name)
+        return name
+
+    done = list(in_threads(job, jobs, at_once=3, alike=lambda job: job[0]))
+    assert started[:2] == [("a", 0), ("b", 0)]
     assert sorted(done) == jobs
+
+
+def test_nobody_waits_for_the_slow_first_job_of_another_kind():
+    free = threading.Event()
+
+    def job(name: tuple[str, int]) -> tuple[str, int]:
+        if name == ("slow", 0):
+            assert free.wait(timeout=10)
+        if name == ("quick", 3):
+            free.set()
+        return name
+
+    jobs = [("slow", 0), ("slow", 1)] + [("quick", i) for i in range(4)]
+    done = list(in_threads(job, jobs, at_once=2, alike=lambda job: job[0]))
+    assert sorted(done) == sorted(jobs)
 
 
 def test_jobs_of_one_kind_wait_for_the_first_of_them():

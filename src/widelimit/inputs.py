@@ -66,8 +66,8 @@ class Inputs(NamedTuple):
         return self._replace(x=jax.tree.map(lambda a: a.astype(dtype), self.x))
 
     def on_device(self) -> tuple[Any, Any]:
-        """x and mask as JAX arrays."""
-        return jax.tree.map(jnp.asarray, self.x), jax.tree.map(jnp.asarray, self.mask)
+        """x and mask as JAX arrays; other than `asarray`, this compiles nothing."""
+        return jax.device_put((self.x, self.mask))
 
     def __getitem__(self, index: Any) -> "Inputs":
         x, mask = jax.tree.map(lambda a: a[index], (self.x, self.mask))

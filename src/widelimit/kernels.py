@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 
 from .heads import Scheme
 from .layers.base import Layer, Memo
-from .start import Encoding, gap, kernel_dtype, start, start_pair
+from .start import Encoding, kernel_dtype, start, start_pair
 from .state import Need
 
 
@@ -57,13 +57,12 @@ def encode_one(
 
 def cross_one(
     net: Layer, one: Encoding, two: Encoding, outline: Any, *, with_ntk: bool
-) -> tuple[Array, Array | None, Array]:
-    """κ and Θ of one pair at the network's output, and how far apart the inputs are."""
+) -> tuple[Array, Array | None]:
+    """κ and Θ of one pair at the network's output."""
     need, dtype = net.need(Need.FULL), kernel_dtype(one.x)
     pair = start_pair(one, two, outline, need, dtype, with_ntk=with_ntk)
-    distance = gap(pair, one, two)
     pair = net.step(pair, one.memos, two.memos, Need.FULL).forced()
-    return pair.nngp, pair.ntk, distance
+    return pair.nngp, pair.ntk
 
 
 # --- blocks and tiles ---------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def draw_block(
 
 def cross_tile(
     net: Layer, rows: Encoding, columns: Encoding, outline: Any, *, with_ntk: bool
-) -> tuple[Array, Array | None, Array]:
+) -> tuple[Array, Array | None]:
     """All pairs of two blocks."""
 
     def pair(one: Encoding, two: Encoding):

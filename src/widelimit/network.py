@@ -238,7 +238,7 @@ def _traced_kernel(
 
         def row(encoding: Encoding) -> tuple[Array, Array | None]:
             single = jax.tree.map(lambda leaf: leaf[None], encoding)
-            nngp, theta, _ = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
+            nngp, theta = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
             return nngp[0], None if theta is None else theta[0]
 
         # As many rows at once as have the pairs of one tile.

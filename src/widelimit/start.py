@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from .layers.base import Memo
 from .state import Example, Need, Pair
@@ -71,25 +70,11 @@ def start_pair(
     pair = Pair(nngp, None, rank, full)
     if outline.channels == 0:
         pair = pair.masked(one.mask, two.mask)  # padding holds token 0, a real token too
-    return Pair(pair.nngp, jnp.zeros_like(nngp) if with_ntk else None, rank, full)
-
-
-def gap(pair: Any, one: Encoding, two: Encoding) -> Array:
-    """1 − cosine of the two inputs (tokens: the fraction of positions that differ)."""
-    if isinstance(pair, tuple):
-        gaps = [gap(part, one.stream(i), two.stream(i)) for i, part in enumerate(pair)]
-        return jnp.max(jnp.stack(gaps))
-    if one.x.shape == two.x.shape:
-        shared = jnp.sum(pair.diagonal().nngp)
-    elif pair.rank == 1 and pair.full:
-        shared = jnp.sum(jnp.diagonal(pair.nngp))  # the positions that both have
-    else:
-        return jnp.ones((), pair.nngp.dtype)
-    if jnp.issubdtype(one.x.dtype, jnp.integer):
-        sizes = [jnp.sum(jnp.ones(e.x.shape) if e.mask is None else e.mask) for e in (one, two)]
-        return 1 - shared / jnp.maximum(*sizes)
-    norms = [jnp.sum(e.x * e.x) / e.x.shape[-1] for e in (one, two)]
-    return 1 - shared / jnp.maximum(jnp.sqrt(norms[0] * norms[1]), jnp.finfo(shared.dtype).tiny)
+    # A matrix product stands in memory, whoever reads it.
+    settled = full and outline.channels > 0
+    if not with_ntk:
+        return Pair(pair.nngp, None, rank, full, settled=settled)
+    return Pair(pair.nngp, jnp.zeros_like(nngp), rank, full, settled=settled, blank=True)
 
 
 def kernel_dtype(x: Any) -> Any:

@@ -109,6 +109,8 @@ class Pair(eqx.Module):
     biases: tuple[Bias, ...] = ()
     # The arrays stand in memory: reading them many times recomputes nothing.
     settled: bool = eqx.field(static=True, default=False)
+    # Θ is zero still: nothing below has parameters.
+    blank: bool = eqx.field(static=True, default=False)
 
     def to(self, nngp: Array, ntk: Array | None) -> "Pair":
         """Plain kernels in the same layout."""
@@ -128,7 +130,10 @@ class Pair(eqx.Module):
     def each(self, function: Callable[[Array], Array]) -> "Pair":
         """The same linear function on κ and on Θ."""
         pair = self.forced()
-        return pair.to(function(pair.nngp), None if pair.ntk is None else function(pair.ntk))
+        nngp = function(pair.nngp)
+        if pair.blank:
+            return Pair(nngp, jnp.zeros_like(nngp), self.rank, self.full, blank=True)
+        return pair.to(nngp, None if pair.ntk is None else function(pair.ntk))
 
     def masked(self, mask1: Array | None, mask2: Array | None) -> "Pair":
         """Zero the rows and columns of positions that are not real."""
@@ -168,7 +173,9 @@ class Pair(eqx.Module):
                 biases = (*biases, Bias(*ones, bias, bias if ntk_bias is None else ntk_bias))
             return Pair(self.nngp, self.ntk, self.rank, self.full, terms, biases)
         nngp = scale * self.nngp
-        ntk = None if self.ntk is None else scale * self.ntk + lift * self.nngp
+        ntk = None
+        if self.ntk is not None:
+            ntk = lift * self.nngp if self.blank else scale * self.ntk + lift * self.nngp
         if bias is None:
             return self.to(nngp, ntk)
         nngp = nngp + bias
@@ -276,9 +283,11 @@ class Pair(eqx.Module):
             return Pair(self.forced().nngp, self.forced().ntk, self.rank, False)
         pair = self.forced()
         rank, shape = self.rank, pair.nngp.shape[: self.rank]
+        step = math.prod(pair.nngp.shape[self.rank :]) + 1
 
         def pick(kernel: Array) -> Array:
-            return jnp.diagonal(kernel.reshape(math.prod(shape), -1)).reshape(shape)
+            # A slice: `jnp.diagonal` gathers, which takes longer to compile and to run.
+            return kernel.reshape(-1)[::step].reshape(shape)
 
         return Pair(pick(pair.nngp), None if pair.ntk is None else pick(pair.ntk), rank, False)
 

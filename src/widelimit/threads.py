@@ -7,7 +7,7 @@ shapes are compiled side by side too.
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import jax
@@ -35,26 +35,33 @@ def in_threads(
     at_once: int,
     alike: Callable[[Job], Any],
 ) -> Generator[Done, None, None]:
-    """Results of all jobs, one of every kind first; jobs are `alike` if they share a compilation.
+    """Results of all jobs as they come; jobs are `alike` if they share a compilation.
 
-    Jobs of one kind run side by side only after the first of them has been compiled. Whoever stops
-    listening, or is interrupted, waits for the jobs that run and cancels the others.
+    The first job of every kind goes before all others, and others of its kind wait until it is
+    done: it compiles for them. Whoever stops listening, or is interrupted, waits for the jobs that
+    run and cancels the others.
     """
-    firsts = {alike(job): place for place, job in reversed(list(enumerate(jobs)))}
-    leading = sorted(firsts.values())
-    following = sorted(set(range(len(jobs))) - set(leading))
+    first: deque[Job] = deque()
+    later: dict[Any, list[Job]] = {}
+    for job in jobs:
+        if alike(job) in later:
+            later[alike(job)].append(job)
+        else:
+            first.append(job)
+            later[alike(job)] = []
+    ready: deque[Job] = deque()
+    running: dict[Future[Done], Job] = {}
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="widelimit")
     run = _with_settings_of_this_thread(function)
     try:
-        for places in (leading, following):
-            waiting: deque[Future[Done]] = deque()
-            for place in places:
-                waiting.append(pool.submit(run, jobs[place]))
-                # One more than can run is ready, so that no thread waits for the listener.
-                if len(waiting) > at_once:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+        while first or ready or running:
+            # One more than can run is ready, so that no thread waits for the listener.
+            while (first or ready) and len(running) <= at_once:
+                job = (first or ready).popleft()
+                running[pool.submit(run, job)] = job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                ready.extend(later.pop(alike(running.pop(future)), ()))
+                yield future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -2,12 +2,14 @@
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from .closeness import close_pairs, compared
 from .coverage import covering, largest_variance, limited, say_error
 from .duals import Dual
 from .errors import NumericalError, WidelimitError
@@ -28,8 +30,6 @@ _TILE_BYTES = {"cpu": 8 * 2**20}
 _TILE_BYTES_ACCELERATOR = 256 * 2**20
 # Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
 _LIVE_ARRAYS = 8
-# float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
-_CLOSE = 1e-5
 
 
 def _is_kinked(net: Layer) -> bool:
@@ -100,7 +100,8 @@ class Blocks:
         self.reals, self.inputs, self.room = reals, inputs, memory // 4
         self.kept: dict[tuple[int, int], Encoding] = {}
         # Threads wait for each other where they would encode, or compile, the same.
-        self.encoding, self.exactly = threading.Lock(), threading.Lock()
+        self.encoding = defaultdict(threading.Lock)
+        self.counting, self.exactly = threading.Lock(), threading.Lock()
         self.blocks: list[Block] = []
         for group in cut:
             plan = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
@@ -132,15 +133,16 @@ class Blocks:
 
     def encoded(self, block: int, which: int) -> Encoding:
         """A block under one realisation of the network."""
-        with self.encoding:
+        with self.encoding[self[block].kind]:
             if (block, which) in self.kept:
                 return self.kept[block, which]
             inputs = self.chosen(block, self[block].members, self[block].plan.tile)
             encoding = encode_block(self.reals[which], *inputs.on_device(), inputs.outline)
             size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
-            if size <= self.room:
-                self.room -= size
-                self.kept[block, which] = encoding
+            with self.counting:
+                if size <= self.room:
+                    self.room -= size
+                    self.kept[block, which] = encoding
             return encoding
 
 
@@ -201,7 +203,8 @@ def tiles(
         (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
     ]
 
-    kinked = dtype == np.float32 and _is_kinked(reals[0].net)
+    redone = dtype == np.float32 and _is_kinked(reals[0].net)
+    inputs = compared(rows, columns) if redone else []
 
     def computed(place: tuple[int, int]) -> Tile:
         i, j = place
@@ -211,14 +214,14 @@ def tiles(
             sides = left.encoded(i, which), right.encoded(j, which)
             net = left.reals[which].net
             result = compiled_cross_tile(net, *sides, rows.outline, with_ntk=with_ntk)
-            nngp, theta, gap = (
+            nngp, theta = (
                 None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
                 for r in result
             )
             assert nngp is not None
-            assert gap is not None
-            if kinked:
-                _redo_close(real, left, right, place, gap, nngp, theta)
+            if redone:
+                close = close_pairs(inputs, *members)
+                _redo_close(real, left, right, place, close, nngp, theta)
             _require_finite(nngp, theta, members)
             found = Kernels(nngp, theta)
             if len(reals) > 1:
@@ -279,12 +282,11 @@ def _redo_close(
     left: Blocks,
     right: Blocks,
     place: tuple[int, int],
-    gap: np.ndarray,
+    close: np.ndarray,
     nngp: np.ndarray,
     theta: np.ndarray | None,
 ) -> None:
     """Replace the nearly identical pairs of a tile by double-precision values."""
-    close = np.argwhere(gap < _CLOSE)
     if not len(close):
         return
     ends = left.exact(place[0]), right.exact(place[1])
@@ -301,9 +303,10 @@ def _redo_close(
             two = one if same else _encoded_exactly(real, twos)
             with_ntk = theta is not None
             exact = cross_list(real.net, one, two, ones.outline, with_ntk=with_ntk)
-        for target, value in zip((nngp, theta), exact, strict=False):
+        for target, value in zip((nngp, theta), exact, strict=True):
             if target is not None:
-                target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+                with np.errstate(over="ignore"):  # what is infinite is reported for the whole tile
+                    target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
 
 
 def _require_finite(

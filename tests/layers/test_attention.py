@@ -256,7 +256,7 @@ def _operations(net: wl.Layer, size: int) -> float:
     one = jax.tree.map(lambda leaf: leaf[0], encoding)
 
     def pair(a: Any, b: Any) -> Any:
-        return cross_one(net, a, b, outline, with_ntk=True)[:2]
+        return cross_one(net, a, b, outline, with_ntk=True)
 
     return jax.jit(pair).lower(one, one).compile().cost_analysis()["flops"]
 

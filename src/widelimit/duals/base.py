@@ -77,12 +77,12 @@ def cast(parameter: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.asarray(parameter, like.dtype)
 
 
-def apart(k: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """The same numbers, hidden from the compiler's search for common subexpressions.
+def apart(numbers: Any) -> Any:
+    """The same arrays, hidden from the compiler's search for common subexpressions.
 
     What two outputs share, XLA on CPU writes to memory; to compute it twice is faster.
     """
-    return jax.lax.optimization_barrier(k)
+    return jax.lax.optimization_barrier(numbers)
 
 
 class Fixed(eqx.Module):

@@ -61,20 +61,18 @@ def _correlation(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Floa
 
 
 class Angle(NamedTuple):
-    """`x = |c|`, `sin = √(1 − c²)` and `scale = √(q₁q₂)` of a pair."""
+    """`x = |c|` and `sin = √(1 − c²)` of a pair."""
 
     x: Float[Array, "*s"]
     sine: Float[Array, "*s"]
-    scale: Float[Array, "*s"]
 
 
 def angle(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Angle:
     """The angle of a pair; `1 − |c|` comes from `√(q₁q₂) − |κ|`, which does not cancel."""
-    scale = _scale(left, right)
     x = jnp.minimum(jnp.abs(_correlation(left, right, k)), 1)
-    gap = jnp.maximum(_correlation(left, right, scale - jnp.abs(k)), 0)
+    gap = jnp.maximum(_correlation(left, right, _scale(left, right) - jnp.abs(k)), 0)
     gap = jnp.where(x < 0.5, 1 - x, gap)
-    return Angle(x, jnp.sqrt(gap * (1 + x)), scale)
+    return Angle(x, jnp.sqrt(gap * (1 + x)))
 
 
 def inverse_sine(sine: Float[Array, "*s"]) -> Float[Array, "*s"]:

@@ -79,13 +79,13 @@ def absolute() -> Rectifier:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: Variance, k):
     bend, same, opposite = weights
-    x, sine, scale = geometry.angle(left, right, k)
-    bent = scale * sine**3 * geometry.arccos_excess(x)
+    x, sine = geometry.angle(left, right, k)
+    bent = left.root * right.root * sine**3 * geometry.arccos_excess(x)
     value = bend * bent + jnp.where(k > 0, same, opposite) * k
     if not need_derivative:
         return value, None
-    k = apart(k)
-    x, sine, _ = geometry.angle(left, right, k)
+    left, right, k = apart((left, right, k))
+    x, sine = geometry.angle(left, right, k)
     theta = bend * (sine * geometry.arccos_ratio(x))
     return value, jnp.where(k > 0, same - theta, opposite + theta)
 
@@ -141,7 +141,7 @@ class Sign(Dual):
 
 @jax.custom_jvp
 def _arcsine(left: Variance, right: Variance, k):
-    x, cosine, _ = geometry.angle(left, right, k)
+    x, cosine = geometry.angle(left, right, k)
     return geometry.arcsin(jnp.sign(k) * x, cosine)
 
 

@@ -187,9 +187,7 @@ def _own(
 ) -> Float[Array, " n"]:
     """The kernel of every example of a block with itself."""
     encoding = encode_block(real, x, mask, outline)
-    nngp, ntk, _ = jax.vmap(lambda e: cross_one(real.net, e, e, outline, with_ntk=with_ntk))(
-        encoding
-    )
+    nngp, ntk = jax.vmap(lambda e: cross_one(real.net, e, e, outline, with_ntk=with_ntk))(encoding)
     return nngp if ntk is None else ntk
 
 

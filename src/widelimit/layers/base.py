@@ -265,15 +265,32 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     XLA on CPU copies a producer into each of its consumers. Without fences every layer of a deep
     network is computed anew from the input on: 50 dense layers took minutes to compile, and 5 ran
     half as fast; an activation inside a sum over positions is not vectorised, and takes eight times
-    as long. A conditional that cannot be decided at compile time stops it: the kernels as they are,
-    or NaN if a hyperparameter in `witness` is NaN. Without hyperparameters there is no fence.
+    as long. A loop that runs only if a hyperparameter in `witness` is NaN stops it, and leaves the
+    arrays where they are (a conditional would copy them). Without hyperparameters there is no
+    fence.
     """
     found = [leaf for leaf in jax.tree.leaves(witness) if isinstance(leaf, Tracer)]
     if pair.settled or jax.default_backend() != "cpu" or not found:
         return pair
     first = found[0].reshape(-1)[0]
-    nan = jnp.asarray(jnp.nan, pair.nngp.dtype)
-    pair = jax.lax.cond(
-        first == first, lambda p: p, lambda p: jax.tree.map(lambda a: a * nan, p), pair
+    kernels = pair.nngp, None if pair.blank else pair.ntk
+    nngp, ntk = _behind_loop(kernels, first != first)
+    ntk = pair.ntk if pair.blank else ntk
+    return Pair(
+        nngp, ntk, pair.rank, pair.full, pair.terms, pair.biases, settled=True, blank=pair.blank
     )
-    return Pair(pair.nngp, pair.ntk, pair.rank, pair.full, pair.terms, pair.biases, settled=True)
+
+
+@jax.custom_jvp
+def _behind_loop(kernels: Any, broken: Array) -> Any:
+    """The arrays themselves, unless `broken`: then anything, for NaN spoils what follows."""
+
+    def once(state: tuple[Any, Array]) -> tuple[Any, Array]:
+        return jax.tree.map(jnp.negative, state[0]), jnp.zeros_like(state[1])
+
+    return jax.lax.while_loop(lambda state: state[1], once, (kernels, broken))[0]
+
+
+@_behind_loop.defjvp
+def _behind_loop_jvp(primals: tuple[Any, Array], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _behind_loop(*primals), tangents[0]

@@ -85,17 +85,54 @@ class _Pool(PositionMap):
     def mask(self, mask: Array) -> Array | None:
         return None if self.window is None else window_mask(mask, self.axes(mask.shape))
 
+    def memo(self, example: Example) -> Memo:
+        mask = example.mask
+        return mask, None if mask is None else jnp.sum(mask)
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        if self.window is not None:
+            return super().cross(pair, memo1[0], memo2[0])
+        if pair.terms is not None:
+            return pair.mixed(lambda f: self._pooled(f, *memo1), lambda f: self._pooled(f, *memo2))
+        # Kernels are zero at padding: the sum over everything is that over real positions.
+        sizes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        shares = [
+            self.share(math.prod(size) if real is None else real.astype(pair.nngp.dtype))
+            for size, (_, real) in zip(sizes, (memo1, memo2), strict=True)
+        ]
+        whole = pair.each(lambda kernel: jnp.sum(kernel) * (shares[0] * shares[1]))
+        return Pair(whole.nngp, whole.ntk, 0, True, settled=True, blank=whole.blank)
+
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        if self.window is None:
+            return self._pooled(f, mask, None if mask is None else jnp.sum(mask))
+        return self.windowed(f, mask)
+
+    def _pooled(self, f: Array, mask: Array | None, real: Array | None) -> Array:
+        """Over all positions, so many of them real."""
+        f = _hidden(f, mask)
+        size = math.prod(f.shape[:-1]) if real is None else real.astype(f.dtype)
+        return jnp.sum(f, axis=tuple(range(f.ndim - 1))) * self.share(size)
+
+    @abstractmethod
+    def share(self, count: Any) -> Any:
+        """What each position contributes, when so many are pooled."""
+
+    @abstractmethod
+    def windowed(self, f: Array, mask: Array | None) -> Array:
+        """Over every window."""
+
     def sums(self, f: Array, mask: Array | None) -> Array:
         """Sum over real positions of every window."""
-        f = f if mask is None else f * mask[..., None].astype(f.dtype)
-        if self.window is None:
-            return jnp.sum(f, axis=tuple(range(f.ndim - 1)))
+        f = _hidden(f, mask)
         for dim, axis in enumerate(self.axes(f.shape[:-1])):
             f = slide(f, axis, dim)
-        if mask is None:
-            return f
-        real = window_mask(mask, self.axes(mask.shape))
-        return f * real[..., None].astype(f.dtype)
+        return f if mask is None else _hidden(f, window_mask(mask, self.axes(mask.shape)))
+
+
+def _hidden(f: Array, mask: Array | None) -> Array:
+    """Zero at padding; multiplying fuses better than selecting."""
+    return f if mask is None else f * mask[..., None].astype(f.dtype)
 
 
 class SumPool(_Pool):
@@ -112,7 +149,10 @@ class SumPool(_Pool):
         """Without a window: over all (real) positions. `stride` defaults to the window."""
         super().__init__(window, stride=stride, padding=padding)
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
+    def share(self, count: Any) -> Any:
+        return 1.0
+
+    def windowed(self, f: Array, mask: Array | None) -> Array:
         return self.sums(f, mask)
 
 
@@ -130,14 +170,13 @@ class MeanPool(_Pool):
         """Without a window: over all (real) positions. `stride` defaults to the window."""
         super().__init__(window, stride=stride, padding=padding)
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
-        if mask is None and (self.window is None or self.padding is Padding.VALID):
-            size = (
-                math.prod(f.shape[:-1]) if self.window is None else volume(self.axes(f.shape[:-1]))
-            )
-            return self.sums(f, None) * (1.0 / size)
-        present = jnp.ones((*f.shape[:-1], 1), f.dtype)
-        counts = self.sums(present, mask)
+    def share(self, count: Any) -> Any:
+        return 1.0 / count if isinstance(count, int) else 1.0 / jnp.maximum(count, 1)
+
+    def windowed(self, f: Array, mask: Array | None) -> Array:
+        if mask is None and self.padding is Padding.VALID:
+            return self.sums(f, None) * (1.0 / volume(self.axes(f.shape[:-1])))
+        counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), mask)
         return self.sums(f, mask) / jnp.maximum(counts, 1)
 
 

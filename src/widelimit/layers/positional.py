@@ -359,7 +359,12 @@ class Positions(eqx.Module):
         shares = self.encoding.shares(channels, pair.nngp)
         place = self.encoding.covariance(grid1, grid2, pair.nngp)
         place = shares.place * place.reshape(*grid1, *grid2)
-        return pair.each(lambda kernel: shares.content * kernel + place)
+        nngp, ntk = (
+            None if kernel is None else shares.content * kernel + place
+            for kernel in (pair.nngp, pair.ntk)
+        )
+        assert nngp is not None
+        return pair.to(nngp, ntk)
 
     def variance(self, example: Example) -> Float[Array, "position"]:
         """κ̃_aa(x, x), positions flattened."""

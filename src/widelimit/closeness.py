@@ -1,0 +1,124 @@
+"""Which pairs of inputs are so close that single precision cannot tell the angle between them."""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from .inputs import Inputs
+
+# float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
+_CLOSE = 1e-5
+# |u − v|² = 2 (1 − cosine) of unit vectors u and v, and what float32 may add to it.
+_NEAR = 2 * _CLOSE + 1e-6
+# Inputs are compared along a few directions first: a product over all of them would cost as much
+# as a first layer. All pairs along the first of these, what is left along the others.
+_DIRECTIONS, _FIRST = 16, 4
+# Candidates are compared in full so many at a time.
+_AT_ONCE = 512
+
+
+def compared(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]":
+    """What `close_pairs` needs of two batches, stream by stream; one pass over their examples."""
+    columns = rows if columns is None else columns
+    if rows.tokens:
+        return [_Tokens.of(rows, columns)]
+    sides = [side.x if isinstance(side.x, tuple) else (side.x,) for side in (rows, columns)]
+    return [_Vectors.of(one, two) for one, two in zip(*sides, strict=True)]
+
+
+def close_pairs(
+    streams: "list[_Vectors | _Tokens]", ones: np.ndarray, twos: np.ndarray
+) -> np.ndarray:
+    """Places (row, column) of the nearly identical pairs in a tile of these examples."""
+    near = streams[0].near(ones, twos)
+    for stream in streams[1:]:
+        near &= stream.near(ones, twos)
+    if not near.any():
+        return np.empty((0, 2), int)
+    places = np.stack(np.divmod(np.flatnonzero(near), len(twos)), axis=1)
+    parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
+    return np.concatenate(
+        [
+            part[np.all([s.close(ones[part[:, 0]], twos[part[:, 1]]) for s in streams], axis=0)]
+            for part in parts
+        ]
+    )
+
+
+class _Tokens(NamedTuple):
+    """Sequences of tokens are close where they are equal; equal ones bear equal numbers."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Inputs, columns: Inputs) -> Self:
+        numbers: dict[bytes, int] = {}
+
+        def numbered(inputs: Inputs) -> np.ndarray:
+            real = np.ones(inputs.x.shape, bool) if inputs.mask is None else inputs.mask
+            texts = [
+                np.c_[np.argwhere(keep), x[keep]].tobytes()
+                for x, keep in zip(inputs.x, real, strict=True)
+            ]
+            return np.array([numbers.setdefault(text, len(numbers)) for text in texts])
+
+        return cls(numbered(rows), numbered(columns))
+
+    def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+        return self.left[ones][:, None] == self.right[twos]
+
+    def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+        return self.left[ones] == self.right[twos]
+
+
+class _Side(NamedTuple):
+    """A batch of vectors: (N, size), their norms, and unit vectors along a few axes."""
+
+    x: np.ndarray
+    norms: np.ndarray
+    sketch: np.ndarray
+
+
+class _Vectors(NamedTuple):
+    """Vectors are close where their angle is small; a sequence is zero beyond its end."""
+
+    left: _Side
+    right: _Side
+    comparable: bool  # whether a position of one is a position of the other
+
+    @classmethod
+    def of(cls, one: np.ndarray, two: np.ndarray) -> Self:
+        flat = [a.reshape(len(a), -1) for a in (one, two)]
+        common, size = sorted(a.shape[1] for a in flat)
+        gaussian = np.random.default_rng(0).normal(size=(size, min(_DIRECTIONS, size)))
+        axes = np.linalg.qr(gaussian)[0].astype(one.dtype)  # orthonormal: distances only shrink
+
+        def side(x: np.ndarray) -> _Side:
+            norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))  # squares may overflow
+            norms[norms == 0] = 1
+            return _Side(x[:, :common], norms, x @ axes[: x.shape[1]] / norms[:, None])
+
+        left = side(flat[0])
+        sequences = one.ndim <= 3
+        comparable = sequences or one.shape[1:] == two.shape[1:]
+        return cls(left, left if two is one else side(flat[1]), comparable)
+
+    def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+        """Whether the first directions allow that they are close."""
+        found = np.full((len(ones), len(twos)), self.comparable)
+        # No matrix product: those of NumPy start threads, and tiles run in threads already.
+        for a, b in zip(self.left.sketch[ones].T[:_FIRST], self.right.sketch[twos].T, strict=False):
+            found &= np.abs(a[:, None] - b) < _NEAR**0.5
+        return found
+
+    def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+        """Whether pairs, given one by one, are close."""
+        gaps = np.sum((self.left.sketch[ones] - self.right.sketch[twos]) ** 2, axis=1)
+        known = (ones == twos) & (self.left is self.right)  # an example and itself
+        found = (gaps < _NEAR) & ~known
+        ones, twos = ones[found], twos[found]
+        pairs = self.left.x[ones], self.right.x[twos]
+        product = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
+        found[found] = 1 - product / (self.left.norms[ones] * self.right.norms[twos]) < _CLOSE
+        return found | known
