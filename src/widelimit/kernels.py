@@ -96,14 +96,29 @@ def draw_block(
 
 
 def cross_tile(
-    net: Layer, rows: Encoding, columns: Encoding, outline: Any, *, with_ntk: bool
+    net: Layer,
+    rows: Encoding,
+    columns: Encoding,
+    outline: Any,
+    *,
+    with_ntk: bool,
+    at_once: int | None = None,
 ) -> tuple[Array, Array | None]:
-    """All pairs of two blocks."""
+    """All pairs of two blocks; so many of them `at_once` that what they need stays in the cache."""
 
     def pair(one: Encoding, two: Encoding):
         return cross_one(net, one, two, outline, with_ntk=with_ntk)
 
-    return jax.vmap(lambda one: jax.vmap(lambda two: pair(one, two))(columns))(rows)
+    def row(one: Encoding):
+        return jax.vmap(lambda two: pair(one, two))(columns)
+
+    height, width = (jax.tree.leaves(side.x)[0].shape[0] for side in (rows, columns))
+    if at_once is None or height * width <= at_once:
+        return jax.vmap(row)(rows)
+    # Rows in equal parts: a remainder would be compiled again.
+    most = max(1, min(at_once // width, height))
+    part = next(part for part in range(most, 0, -1) if height % part == 0)
+    return jax.lax.map(row, rows, batch_size=part if part > 1 else None)
 
 
 compiled_cross_tile = eqx.filter_jit(cross_tile)

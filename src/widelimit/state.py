@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .products import sandwich
+
 # Beyond this many pending maps, applying them all costs more than applying them early.
 _MOST_TERMS = 2
 
@@ -262,10 +264,11 @@ class Pair(eqx.Module):
         flat_ntk = None if self.ntk is None else self.ntk.reshape(size1, -1)
         nngp = ntk = None
         for t in self.terms:
-            moved = _sandwich(t.left, flat, t.right)
+            sides = _flat(t.left), _flat(t.right)
+            moved = sandwich(sides[0], flat, sides[1])
             nngp = _plus(nngp, t.nngp * moved)
             if flat_ntk is not None:
-                moved_ntk = _sandwich(t.left, flat_ntk, t.right)
+                moved_ntk = sandwich(sides[0], flat_ntk, sides[1])
                 ntk = _plus(ntk, t.ntk * moved_ntk + t.lift * moved)
         for b in self.biases:
             plane = b.left.reshape(-1, 1) * b.right.reshape(1, -1)
@@ -333,16 +336,9 @@ def _identity_map(positions: tuple[int, ...], dtype: Any) -> Array:
     return jnp.eye(math.prod(positions), dtype=dtype).reshape(*positions, math.prod(positions))
 
 
-def _sandwich(left: Array | None, kernel: Array, right: Array | None) -> Array:
-    """L κ Rᵀ, the smaller side first."""
-    if left is not None:
-        left = left.reshape(-1, left.shape[-1])
-    if right is not None:
-        right = right.reshape(-1, right.shape[-1])
-    if left is not None and right is not None and left.shape[0] > right.shape[0]:
-        return left @ (kernel @ right.T)
-    kernel = kernel if left is None else left @ kernel
-    return kernel if right is None else kernel @ right.T
+def _flat(matrix: Array | None) -> Array | None:
+    """(positions…, base) as a matrix."""
+    return None if matrix is None else matrix.reshape(-1, matrix.shape[-1])
 
 
 def _plus(accumulated: Array | None, term: Array) -> Array:

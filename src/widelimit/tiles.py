@@ -23,11 +23,16 @@ from .start import Encoding
 from .state import Need
 from .threads import in_threads, most_at_once
 
-# Bytes of kernel values one tile may touch at a time. On a processor κ alone fills the second-level
-# cache of a core, and all temporaries stay below the 32 MiB from which on the C library asks the
-# system for fresh pages at every call. Accelerators prefer larger tiles.
-_TILE_BYTES = {"cpu": 8 * 2**20}
+# Bytes of kernel values a tile may touch. On a processor a tile is worked off in cells: κ of a cell
+# fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
+# large tiles whole.
+_TILE_BYTES, _CELL_BYTES = {"cpu": 32 * 2**20}, {"cpu": 2**19}
 _TILE_BYTES_ACCELERATOR = 256 * 2**20
+# Networks without positions have small pairs; larger tiles than this gain nothing.
+_LONGEST_SIDE = 512
+# Copies may fill up blocks by this factor; then blocks are made smaller, unless κ of a tile is so
+# small that calls cost more than copies.
+_MOST_FILLING, _SMALL_TILE = 1.25, 2**18
 # Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
 _LIVE_ARRAYS = 8
 
@@ -41,16 +46,16 @@ def _is_kinked(net: Layer) -> bool:
 class Plan(NamedTuple):
     """How a kernel call is cut: everything that follows from shapes and the memory budget."""
 
-    tile: int  # examples per side of a tile
+    tile: int  # examples per side of a tile, a power of two
+    cell: int | None  # pairs that are computed at once; None is all of the tile
     nbytes: int  # what a tile takes while it is computed
 
     @classmethod
     def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
         area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
-        per_pair = area * itemsize * _LIVE_ARRAYS
-        if net.need(Need.FULL) is Need.FULL:
-            per_pair *= area
+        array = area * itemsize * (area if net.need(Need.FULL) is Need.FULL else 1)
+        per_pair = array * _LIVE_ARRAYS
         if per_pair > memory:
             raise WidelimitError(
                 "The kernels of one pair of examples fit into the memory of the call.",
@@ -60,16 +65,34 @@ class Plan(NamedTuple):
             )
         platform = jax.default_backend()
         budget = min(memory // 4, _TILE_BYTES.get(platform, _TILE_BYTES_ACCELERATOR))
-        side = max(1, round(math.sqrt(budget / per_pair)))
+        side = min(math.sqrt(budget / per_pair), _LONGEST_SIDE)
         # The inputs of two blocks, and their copies, take their part too.
         per_example = max(i.nbytes // i.size for i in inputs)
-        side = max(1, min(side, memory // (16 * per_example)))
-        side = min(side, _power_of_two(max(i.size for i in inputs)))
-        return cls(side, side**2 * per_pair)
+        side = _power_of_two(min(side, memory / (16 * per_example)))
+        side = _well_filled(side, max(i.size for i in inputs), array)
+        cell = None
+        if platform in _CELL_BYTES and area > 1:  # without positions, one large product is best
+            cell = _power_of_two(min(_CELL_BYTES[platform] / array, side**2))
+        return cls(side, cell, (side**2 if cell is None else max(cell, side)) * per_pair)
+
+    def cell_with(self, other: "Plan") -> int | None:
+        """Pairs at once where two lengths meet: a pair takes the product of its lengths."""
+        if self.cell is None or other.cell is None:
+            return None
+        return _power_of_two(math.sqrt(self.cell * other.cell))
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+def _power_of_two(n: float) -> int:
+    """The largest that is not larger, at least 1: parts of blocks divide them."""
+    return 1 << max(0, math.floor(math.log2(max(n, 1))))
+
+
+def _well_filled(side: int, size: int, array: int) -> int:
+    """At most this side, such that blocks of so many examples hold few copies."""
+    side = min(side, 1 << (size - 1).bit_length())
+    while side**2 * array > _SMALL_TILE and -(-size // side) * side > _MOST_FILLING * size:
+        side //= 2
+    return side
 
 
 class Block(NamedTuple):
@@ -213,7 +236,10 @@ def tiles(
         for which, real in enumerate(reals):
             sides = left.encoded(i, which), right.encoded(j, which)
             net = left.reals[which].net
-            result = compiled_cross_tile(net, *sides, rows.outline, with_ntk=with_ntk)
+            at_once = left[i].plan.cell_with(right[j].plan)
+            result = compiled_cross_tile(
+                net, *sides, rows.outline, with_ntk=with_ntk, at_once=at_once
+            )
             nngp, theta = (
                 None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
                 for r in result
