@@ -70,7 +70,7 @@ WORKLOADS = {
     ),
     "b100": Workload(
         "(b) text, lengths 10 to 100",
-        (100, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 640, 16, (16, 6), 15, (10, 100),
+        (100, 50), (*_TEXT, _ATTENTION, ("relu",), *_END), 512, 16, (16, 6), 15, (10, 100),
     ),
     "b300": Workload(
         "(b) text, lengths 30 to 300",
