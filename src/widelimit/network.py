@@ -241,9 +241,9 @@ def _traced_kernel(
             nngp, theta = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
             return nngp[0], None if theta is None else theta[0]
 
-        # As many rows at once as have the pairs of one tile.
+        # As many rows at once as have the pairs of one cell, or of one tile that has none.
         columns_count = jax.tree.leaves(two.x)[0].shape[0]
-        rows_at_once = max(1, plan.tile**2 // columns_count)
+        rows_at_once = max(1, (plan.cell or plan.tile**2) // columns_count)
         return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
 
     results = [matrix(real) for real in realisations(net, sampler, dtype)]
