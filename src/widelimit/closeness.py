@@ -30,8 +30,8 @@ def close_pairs(
     streams: "list[_Vectors | _Tokens]", ones: np.ndarray, twos: np.ndarray
 ) -> np.ndarray:
     """Places (row, column) of the nearly identical pairs in a tile of these examples."""
-    near = streams[0].near(ones, twos)
-    for stream in streams[1:]:
+    near = np.full((len(ones), len(twos)), bool(streams))  # nothing compared, nothing close
+    for stream in streams:
         near &= stream.near(ones, twos)
     if not near.any():
         return np.empty((0, 2), int)

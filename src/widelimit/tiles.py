@@ -227,11 +227,12 @@ def tiles(
     ]
 
     redone = dtype == np.float32 and _is_kinked(reals[0].net)
-    inputs = compared(rows, columns) if redone else []
+    streams = compared(rows, columns) if redone else []
 
     def computed(place: tuple[int, int]) -> Tile:
         i, j = place
         members = left[i].members, right[j].members
+        close = close_pairs(streams, *members)
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(reals):
             sides = left.encoded(i, which), right.encoded(j, which)
@@ -245,9 +246,7 @@ def tiles(
                 for r in result
             )
             assert nngp is not None
-            if redone:
-                close = close_pairs(inputs, *members)
-                _redo_close(real, left, right, place, close, nngp, theta)
+            _redo_close(real, left, right, place, close, nngp, theta)
             _require_finite(nngp, theta, members)
             found = Kernels(nngp, theta)
             if len(reals) > 1:
