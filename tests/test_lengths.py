@@ -7,6 +7,7 @@ import pytest
 
 import widelimit as wl
 from widelimit import lengths, tiles
+from widelimit.experiments.readouts import Readouts
 from widelimit.inputs import Inputs
 
 # The last three are the longest, neighbours and thus a slice; the others are scattered.
@@ -90,6 +91,33 @@ def test_sorted_and_cut_kernels_are_those_at_full_length(monkeypatch):
     for one, two, three in zip(cut, full, block, strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6)
         np.testing.assert_allclose(three, two[:10], rtol=2e-6)
+
+
+def _side_by_side() -> wl.Concat:
+    return wl.Concat(*(wl.Serial(wl.Conv(8, window), wl.Relu()) for window in (1, 3)))
+
+
+@pytest.mark.usefixtures("cheap_compilations")
+@pytest.mark.parametrize(
+    "net",
+    [
+        wl.Serial(_side_by_side(), wl.MeanPool(), wl.Dense(1)),
+        wl.Serial(wl.Product(wl.Dense(8), wl.Conv(8, 3)), wl.MeanPool(), wl.Dense(1)),
+        wl.Serial(
+            wl.Conv(8, 3),
+            wl.Relu(),
+            Readouts(*(wl.Serial(p, wl.Dense(1)) for p in (wl.MeanPool(), wl.SumPool()))),
+        ),
+    ],
+    ids=["concat", "product", "readouts"],
+)
+def test_branches_are_cut_too(net, monkeypatch):
+    x = _sequences()
+    assert len(lengths.groups(net, Inputs(x, _MASK, False))) == 3
+    cut = net.kernel(x, mask1=_MASK)
+    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])
+    for one, two in zip(cut, net.kernel(x, mask1=_MASK), strict=True):
+        np.testing.assert_allclose(one, two, rtol=2e-6, atol=1e-7)
 
 
 @pytest.mark.usefixtures("cheap_compilations")

@@ -14,7 +14,7 @@ from .inputs import Inputs
 from .layers.activations import Activation
 from .layers.attention import Attention
 from .layers.base import Layer
-from .layers.branches import Residual, Sum
+from .layers.branches import Branches
 from .layers.compose import Serial
 from .layers.conv import Conv
 from .layers.dense import Dense, Embedding
@@ -103,9 +103,10 @@ def _may_be_cut(net: Layer, inputs: Inputs) -> bool:
     mask = inputs.mask
     if mask is None or isinstance(mask, tuple) or mask.ndim != 2 or mask.shape[1] < _SHORTEST:
         return False
-    if net.sampled() or net.outline(inputs.outline).positions:
+    if net.sampled() or not all(_indifferent(layer) for layer in _layers(net)):
         return False
-    return all(_indifferent(layer) for layer in _layers(net))
+    shorter = inputs.outline.to(positions=(1,))
+    return net.outline(inputs.outline).positions == net.outline(shorter).positions
 
 
 def _layers(net: Layer) -> Iterator[Layer]:
@@ -126,5 +127,5 @@ def _indifferent(layer: Layer) -> bool:
     if isinstance(layer, Attention):
         free = layer.pattern is None or isinstance(layer.pattern, Causal | Local)
         return free and not layer.positions.biases
-    known = (Serial, Residual, Sum, Dense, Embedding, Activation, LayerNorm, Dropout)
+    known = (Serial, Branches, Dense, Embedding, Activation, LayerNorm, Dropout)
     return isinstance(layer, known)

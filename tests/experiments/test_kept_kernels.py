@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit import lengths
 from widelimit.data import Labelled
 from widelimit.experiments.kept_kernels import KeptKernels, bands, entries, fingerprint
+from widelimit.inputs import Inputs
 from widelimit.layers.base import Layer
 
 TRAIN, TEST, HEIGHT = 10, 5, 4
@@ -62,6 +64,21 @@ def test_kernels_are_those_of_the_network(tmp_path, data):
     exact = network().kernel(joint, mask1=mask)
     np.testing.assert_allclose(found.nngp, exact.nngp[:, :TRAIN], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.ntk, exact.ntk[:, :TRAIN], rtol=1e-5, atol=1e-6)
+
+
+def test_sequences_cut_by_length_give_the_same_kernels(tmp_path, monkeypatch, computed):
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    train, test = part(21, 0, length=40), part(9, 1, length=40)
+    net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    found = KeptKernels(tmp_path, height=8).get(net, train, test)
+    assert sum(computed) == entries(21, 9)
+    assert train.mask is not None
+    assert test.mask is not None
+    x, mask = np.concatenate([train.x, test.x]), np.concatenate([train.mask, test.mask])
+    assert len(lengths.groups(net, Inputs(x, mask, False))) > 2
+    exact = net.kernel(x, mask1=mask)
+    np.testing.assert_allclose(found.nngp, exact.nngp[:, :21], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.ntk, exact.ntk[:, :21], rtol=1e-5, atol=1e-7)
 
 
 def test_a_second_run_computes_nothing(tmp_path, data, computed):

@@ -5,6 +5,9 @@ cut into bands of rows; the bands of training examples end at the diagonal, sinc
 mirror image. Each band is one file, which gets its name only when it is complete, and the name
 holds the checksum of what is inside. An interrupted run goes on after the last whole band, and a
 file that is cut off or changed is not trusted but computed anew.
+
+Sequences are sorted by length and cut, so that short ones do not pay for long ones; the result is
+in the order of the examples.
 """
 
 import hashlib
@@ -21,15 +24,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from widelimit.data import Labelled, writing
+from widelimit.inputs import Inputs
 from widelimit.kernels import Kernels
 from widelimit.layers.base import Layer
+from widelimit.lengths import groups
 from widelimit.network import Sink
 from widelimit.state import Outline
 
-_FORMAT = 1
+_FORMAT = 2
 _NAME = re.compile(r"\d{6}-([0-9a-f]{8})\.npy")
 
 Told = Callable[[int, int], None]
+
+
+class Piece(NamedTuple):
+    """Examples `begin:end`, and the length they are cut to (None: as they are)."""
+
+    begin: int
+    end: int
+    length: int | None
+
+    def of(self, array: np.ndarray | None) -> np.ndarray | None:
+        """The examples of the piece."""
+        if array is None:
+            return None
+        chosen = array[self.begin : self.end]
+        return chosen if self.length is None else chosen[:, : self.length]
 
 
 class Band(NamedTuple):
@@ -86,16 +106,18 @@ class KeptKernels:
         part of what the kernels are known by.
         """
         x, mask = _joined(train, test)
+        order, pieces = _by_length(net, x, mask, len(train))
         positions = net.outline(Outline(x.shape[1:-1], x.shape[-1])).positions
         readouts = math.prod(positions)
         work = bands(len(train), len(x) - len(train), self.height)
         place = self.folder / fingerprint(net, x, mask, len(train), self.height, options)
+        x, mask = x[order], None if mask is None else mask[order]
         whole = np.empty((2, readouts, len(x), len(train)), np.float32)
         for done, band in enumerate(work, start=1):
             shape = (2, readouts, band.end - band.begin, band.columns)
             part = _trusted(place, band, shape)
             if part is None:
-                part = _computed(net, x, mask, band, shape, options)
+                part = _computed(net, x, mask, pieces, band, shape, options)
                 _keep(place, band, part)
             whole[:, :, band.begin : band.end, : band.columns] = part
             if band.end <= len(train):
@@ -103,6 +125,8 @@ class KeptKernels:
                 whole[:, :, : band.begin, band.begin : band.end] = left.swapaxes(2, 3)
             if told is not None:
                 told(done, len(work))
+        back = np.argsort(order)
+        whole = whole[:, :, back[:, None], back[: len(train)]]
         return Kernels(*whole) if positions else Kernels(*whole[:, 0])
 
 
@@ -148,40 +172,71 @@ def _joined(train: Labelled, test: Labelled | None) -> tuple[np.ndarray, np.ndar
     return x, np.concatenate([longer(mask) for mask in masks if mask is not None])
 
 
+def _by_length(
+    net: Layer, x: np.ndarray, mask: np.ndarray | None, train: int
+) -> tuple[np.ndarray, list[Piece]]:
+    """Training examples by length, then test examples by length; and their pieces in this order.
+
+    Both are cut to the same lengths: fewer compilations.
+    """
+    cut = groups(net, Inputs(x, mask, False))
+    parts = [(g.members[g.members < train], g.length) for g in cut]
+    parts += [(g.members[g.members >= train], g.length) for g in cut]
+    ends = np.cumsum([len(members) for members, _ in parts]).tolist()
+    pieces = [
+        Piece(end - len(members), end, length)
+        for end, (members, length) in zip(ends, parts, strict=True)
+    ]
+    return np.concatenate([members for members, _ in parts]), pieces
+
+
+def _within(pieces: list[Piece], begin: int, end: int) -> list[Piece]:
+    """What lies between two examples."""
+    clipped = [
+        piece._replace(begin=max(begin, piece.begin), end=min(end, piece.end)) for piece in pieces
+    ]
+    return [piece for piece in clipped if piece.begin < piece.end]
+
+
 def _computed(
     net: Layer,
     x: np.ndarray,
     mask: np.ndarray | None,
+    pieces: list[Piece],
     band: Band,
     shape: tuple[int, ...],
     options: dict[str, Any],
 ) -> np.ndarray:
     """One band; of a diagonal block only one half is computed."""
     result = np.empty(shape, np.float32)
-    rows, diagonal = slice(band.begin, band.end), band.columns == band.end
-    mine = None if mask is None else mask[rows]
+    diagonal = band.columns == band.end
 
-    def take(into: np.ndarray, *, symmetric: bool) -> Sink:
-        def sink(one: slice, two: slice, nngp: np.ndarray, ntk: np.ndarray | None) -> None:
+    def sink(into: np.ndarray, mirrored: np.ndarray | None) -> Sink:
+        def take(one: slice, two: slice, nngp: np.ndarray, ntk: np.ndarray | None) -> None:
             assert ntk is not None
-            for target, kernel in zip(into, (nngp, ntk), strict=True):
-                tile = _by_readout(kernel)
-                target[:, one, two] = tile
-                if symmetric and one != two:
-                    target[:, two, one] = tile.swapaxes(1, 2)
+            tiles = np.stack([_by_readout(nngp), _by_readout(ntk)])
+            into[:, :, one, two] = tiles
+            if mirrored is not None and not (into is mirrored and one == two):
+                mirrored[:, :, two, one] = tiles.swapaxes(2, 3)
 
-        return sink
+        return take
 
-    across = band.begin if diagonal else band.columns
-    if across:
-        other = None if mask is None else mask[:across]
-        sink = take(result[..., :across], symmetric=False)
-        net.kernel(
-            x[rows], x[:across], mask1=mine, mask2=other, sink=sink, progress=False, **options
-        )
-    if diagonal:
-        sink = take(result[..., across:], symmetric=True)
-        net.kernel(x[rows], mask1=mine, sink=sink, progress=False, **options)
+    def block(one: Piece, two: Piece) -> np.ndarray:
+        return result[:, :, one.begin - band.begin : one.end - band.begin, two.begin : two.end]
+
+    rows = _within(pieces, band.begin, band.end)
+    for i, one in enumerate(rows):
+        mine = {"mask1": one.of(mask), "progress": False, **options}
+        for two in _within(pieces, 0, band.begin if diagonal else band.columns):
+            net.kernel(
+                one.of(x), two.of(x), mask2=two.of(mask), sink=sink(block(one, two), None), **mine
+            )
+        if diagonal:
+            for two in rows[:i]:
+                both = sink(block(one, two), block(two, one))
+                net.kernel(one.of(x), two.of(x), mask2=two.of(mask), sink=both, **mine)
+            own = block(one, one)
+            net.kernel(one.of(x), sink=sink(own, own), **mine)
     return result
 
 
