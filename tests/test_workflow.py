@@ -8,7 +8,7 @@ import pytest
 from command_line import write_flowers
 
 import widelimit as wl
-from widelimit.data import Table, WordVectors
+from widelimit.data import Keep, Table, WordVectors
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
 from widelimit.inputs import as_inputs
 from widelimit.workflow import Kind, NetworkName, Settings, Task, blocks, choose, run, scores
@@ -90,17 +90,22 @@ def test_tables_are_standardised_by_the_training_rows():
     assert preparation.notes(new) == ["new in 'b': z"]
 
 
-def test_texts_keep_the_words_that_have_a_place():
+@pytest.mark.parametrize(
+    ("keep", "words"), [(Keep.FIRST, ["film", "not"]), (Keep.LAST, ["not", "good"])]
+)
+def test_texts_keep_the_words_that_have_a_place(keep, words):
     vectors = WordVectors(("good", "film", "not"), RNG.normal(size=(3, 4)).astype(np.float32))
     texts = ("A film that isn't good", "zzz")
     examples = Examples(Kind.TEXT, texts, ("1", "2"))
-    preparation = TextPreparation.fit(examples, vectors, length=2, column=None)
+    preparation = TextPreparation.fit(examples, vectors, length=2, keep=keep, column=None)
     x, mask = preparation(examples)
-    assert preparation.words(texts[0]) == ["film", "not"]  # 'good' is the third
+    assert preparation.words(texts[0]) == words
     assert mask is not None
     assert mask.tolist() == [[True, True], [True, False]]
     np.testing.assert_allclose(np.mean(x[mask][:2] ** 2, axis=-1), 1, rtol=1e-5)
-    assert any("1 texts have no word" in note for note in preparation.notes(examples))
+    notes = preparation.notes(examples)
+    assert any("1 texts have no word" in note for note in notes)
+    assert any(f"cut to their {keep} 2 words" in note for note in notes)
 
 
 # --- kernels in blocks ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from widelimit.data import DataError, Embedder, Empty, Tokenizer, Unknown, WordVectors, pad
+from widelimit.data import DataError, Embedder, Empty, Keep, Tokenizer, Unknown, WordVectors, pad
 from widelimit.errors import ShapeError
 
 VECTORS = WordVectors(("good", "bad", "film"), np.array([[1, 2], [3, 4], [5, 9]], np.float32))
@@ -26,6 +26,15 @@ def test_pad_images_of_different_sizes(rng):
     assert mask.sum(axis=(1, 2)).tolist() == [10, 4]
     np.testing.assert_array_equal(x[0, :2, :5], arrays[0])
     np.testing.assert_array_equal(x[1, :4, :1], arrays[1])
+
+
+def test_long_texts_keep_their_first_or_their_last_words():
+    text = ["bad film xx good"]
+    first, _ = Embedder(vectors=VECTORS, length=2)(text)
+    last, _ = Embedder(vectors=VECTORS, length=2, keep=Keep.LAST)(text)
+    all_of_it, _ = Embedder(vectors=VECTORS, keep=Keep.LAST)(text)
+    np.testing.assert_array_equal(first, all_of_it[:, :2])
+    np.testing.assert_array_equal(last, all_of_it[:, 1:])
 
 
 @pytest.mark.parametrize(

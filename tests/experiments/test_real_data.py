@@ -5,6 +5,7 @@ import json
 import pytest
 
 from widelimit.experiments import STUDIES, Size, cifar10, film_texts, trained
+from widelimit.experiments.comparison import Group, require_equal_effort
 
 FILES = {
     "cifar10": "cifar10",
@@ -50,9 +51,11 @@ def test_the_cost_is_told_before_a_run(name):
     assert "together about" in told
 
 
-@pytest.mark.parametrize("families", [cifar10.families, film_texts.families])
-def test_families_try_equally_many_settings(families):
-    assert len({len(family.readouts) for family in families()}) == 1
+@pytest.mark.parametrize(
+    "groups", [lambda: [Group(cifar10.trunks(), cifar10.families())], film_texts.groups]
+)
+def test_families_try_equally_many_settings(groups):
+    require_equal_effort(groups())
 
 
 def test_published_sizes_are_those_of_large_where_nothing_larger_is_published():

@@ -9,6 +9,7 @@ import typer
 from widelimit.cli import options as o
 from widelimit.cli.outputs import show, use_data_dir, write_predictions
 from widelimit.cli.screen import Screen, print_json
+from widelimit.data import Keep
 from widelimit.inference import KernelKind
 from widelimit.workflow import Reading, Result, Settings, Task, run, scores
 from widelimit.workflow.pages import baseline, page
@@ -73,6 +74,7 @@ def _command(task: Task) -> Callable[..., None]:
         skip: o.Skip = False,
         vectors: o.Vectors = None,
         length: o.Length = WORDS,
+        keep: o.Keep = Keep.FIRST,
         image_size: o.ImageSize = IMAGE_SIZE,
         data_dir: o.DataDir = None,
         network: o.Network = None,
@@ -99,6 +101,7 @@ def _command(task: Task) -> Callable[..., None]:
             kernel=kernel,
             vectors=vectors,
             length=length,
+            keep=keep,
             image_size=image_size,
             test=test,
             max_train=max_train,

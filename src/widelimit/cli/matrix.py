@@ -10,7 +10,7 @@ import typer
 from widelimit.cli import options as o
 from widelimit.cli.outputs import show, use_data_dir
 from widelimit.cli.screen import Screen, print_json
-from widelimit.data import save_npz
+from widelimit.data import Keep, save_npz
 from widelimit.drawing import canvas, network_svg, plot_kernel, plot_spectrum
 from widelimit.errors import WidelimitError
 from widelimit.inference import KernelKind
@@ -44,6 +44,7 @@ def kernel(
     skip: o.Skip = False,
     vectors: o.Vectors = None,
     length: o.Length = WORDS,
+    keep: o.Keep = Keep.FIRST,
     image_size: o.ImageSize = IMAGE_SIZE,
     data_dir: o.DataDir = None,
     network: o.Network = None,
@@ -76,6 +77,7 @@ def kernel(
         kernel=which,
         vectors=vectors,
         length=length,
+        keep=keep,
         image_size=image_size,
         samples=samples,
         seed=seed,

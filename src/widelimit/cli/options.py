@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from widelimit import data
 from widelimit.errors import WidelimitError
 from widelimit.inference import KernelKind
 from widelimit.workflow import NetworkName, Reading
@@ -67,6 +68,10 @@ Vectors = Annotated[
 ]
 Length = Annotated[
     int, typer.Option(help="Words of a text that are read.", rich_help_panel=_DATA, min=1)
+]
+Keep = Annotated[
+    data.Keep,
+    typer.Option(help="Which words of a longer text are read.", rich_help_panel=_DATA),
 ]
 ImageSize = Annotated[
     int,

@@ -11,7 +11,7 @@ from widelimit.data.batches import pad
 from widelimit.data.cifar import CIFAR10_CLASSES, load_cifar10
 from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset, stratified_order
 from widelimit.data.download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
-from widelimit.data.embedding import Embedder, Empty, Unknown
+from widelimit.data.embedding import Embedder, Empty, Keep, Unknown
 from widelimit.data.errors import DataError
 from widelimit.data.files import writing
 from widelimit.data.imdb import load_imdb
@@ -47,6 +47,7 @@ __all__ = [
     "Dataset",
     "Embedder",
     "Empty",
+    "Keep",
     "LabelNames",
     "Labelled",
     "LabelledTexts",

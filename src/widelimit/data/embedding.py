@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from widelimit.data.batches import pad
 from widelimit.data.errors import DataError, some
 from widelimit.data.tokens import Tokenizer
 from widelimit.data.vectors import NO_VECTOR, WordVectors
+
+Words = TypeVar("Words", list[str], np.ndarray)
 
 NO_WORD = -2  # the row of a text without words
 
@@ -29,9 +32,16 @@ class Empty(Enum):
     MEAN = "mean"  # one position with the mean of all vectors
 
 
+class Keep(StrEnum):
+    """Which words of a long text are kept."""
+
+    FIRST = "first"
+    LAST = "last"  # where reviews come to their verdict
+
+
 @dataclass(frozen=True, kw_only=True)
 class Embedder:
-    """Texts to padded arrays: tokenise, look up, keep the first `length` words.
+    """Texts to padded arrays: tokenise, look up, keep the first or last `length` words.
 
     One embedder serves training and prediction alike.
     """
@@ -39,6 +49,7 @@ class Embedder:
     vectors: WordVectors
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     length: int | None = None
+    keep: Keep = Keep.FIRST
     unknown: Unknown = Unknown.DROP
     empty: Empty = Empty.ERROR
 
@@ -75,4 +86,10 @@ class Embedder:
         rows = self.vectors.find(self.tokenizer(text))
         if self.unknown is Unknown.DROP:
             rows = rows[rows != NO_VECTOR]
-        return rows[: self.length]
+        return self.cut(rows)
+
+    def cut(self, words: Words) -> Words:
+        """At most `length` of the words, from the end that is kept."""
+        if self.length is None:
+            return words
+        return words[: self.length] if self.keep is Keep.FIRST else words[-self.length :]

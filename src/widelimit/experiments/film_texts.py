@@ -1,12 +1,13 @@
 """Film reviews (IMDb) and sentences (rt-polarity) as sequences of GloVe vectors, of any length.
 
-- pooled embeddings: the mean vector, then a fully connected network;
-- CNN: convolution over neighbouring positions with ReLU, then the mean over positions;
-- attention: the same with an attention layer before the mean, softmax at 1/d, without encodings or
-  with encodings that decay with the distance between positions.
+- pooled embeddings: the mean of the word vectors, or of one layer on each of them; then a fully
+  connected network;
+- CNN: the mean of convolutions over windows of neighbouring words, then the same;
+- attention: an attention layer before the mean, softmax at 1/d, without encodings or with
+  encodings that decay with the distance between positions.
 
-A position is a word, or for long reviews the mean of a few neighbouring words, for every kernel
-alike. Padding never counts.
+Long texts keep their last words: there reviews come to their verdict. A position is a word, or for
+long reviews the mean of a few neighbouring words, for every kernel alike. Padding never counts.
 """
 
 import math
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widelimit.data import Labelled
+from widelimit.data import Keep, Labelled
 from widelimit.experiments import sources
 from widelimit.experiments.calibration import Step, cost_of
 from widelimit.experiments.cifar10 import WIDTH, hidden
@@ -28,6 +29,7 @@ from widelimit.experiments.study import Progress, Size
 from widelimit.layers.activations import Relu
 from widelimit.layers.attention import Attention
 from widelimit.layers.base import Layer
+from widelimit.layers.branches import Concat
 from widelimit.layers.compose import Serial
 from widelimit.layers.conv import Conv
 from widelimit.layers.pool import MeanPool
@@ -36,7 +38,7 @@ from widelimit.layers.scores import Scaling
 
 
 class Part(NamedTuple):
-    """Texts cut to `length` words, `phrase` of them at a position, and how many texts."""
+    """Texts cut to their last `length` words, `phrase` at a position, and how many texts."""
 
     length: int
     phrase: int
@@ -53,28 +55,26 @@ class Scale(NamedTuple):
 
 IMDB_SCALES = {
     Size.SMALL: Scale((Part(48, 3, 300, 400),), 300),
-    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 4, 2000, 1000)), 500),
+    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 2, 2000, 2500)), 1000),
     Size.PAPER: Scale((Part(1000, 1, 25_000, 25_000),), 5000),
 }
 RT_SCALES = {
     Size.SMALL: Scale((Part(24, 1, 300, 400),), 300),
-    Size.LARGE: Scale((Part(32, 1, 3000, 1000),), 500),
+    Size.LARGE: Scale((Part(32, 1, 6000, 1662),), 1000),
     Size.PAPER: Scale((Part(50, 1, 9000, 1662),), 2000),
 }
 
 
-def words(window: int) -> Serial:
-    """Windows of neighbouring positions with ReLU."""
-    return Serial(Conv(WIDTH, window, w_std=math.sqrt(2), b_std=0.1), Relu())
+def windows(*widths: int) -> Layer:
+    """Windows of neighbouring positions with ReLU; of several widths side by side."""
+    filters = (Conv(WIDTH, width, w_std=math.sqrt(2), b_std=0.1) for width in widths)
+    return Concat(*(Serial(each, Relu()) for each in filters))
 
 
-def trunks() -> list[Trunk]:
-    """Single positions or windows of three, of word vectors as they are or of one length."""
-    return [
-        Trunk(f"window {window}", view, words(window))
-        for window in (1, 3)
-        for view in (sources.UNIT, sources.PLAIN)
-    ]
+def trunks(starts: Mapping[str, Layer]) -> list[Trunk]:
+    """Each start on word vectors of one length and as they are."""
+    views = (sources.UNIT, sources.PLAIN)
+    return [Trunk(label, view, start) for label, start in starts.items() for view in views]
 
 
 def attention(scores: float, rate: float | None = None) -> Attention:
@@ -85,46 +85,46 @@ def attention(scores: float, rate: float | None = None) -> Attention:
     return Attention(WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
 
 
-def families() -> list[Family]:
-    """What is done with the positions at the end of a trunk; two settings each."""
+POOLED, CNN, ATTENTION, ENCODED = (
+    "pooled embeddings",
+    "CNN",
+    "attention",
+    "attention with encodings",
+)
 
-    def read(*layers: Layer) -> Layer:
-        return Serial(*layers, MeanPool(), hidden(1))
 
+def groups() -> list[Group]:
+    """The kernels of the comparison: two starts, two views and two readouts each."""
+    no_layer, words = {"no layer": Serial()}, {"words": windows(1)}
+    three, mixed = {"window 3": windows(3)}, {"windows 1 and 3": windows(1, 3)}
+    means = {f"{depth} hidden": Serial(MeanPool(), hidden(depth)) for depth in (1, 2)}
+
+    def read(layer: Attention) -> Serial:
+        return Serial(layer, MeanPool(), hidden(1))
+
+    alone = {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}
+    encoded = {f"scores 16, rate {r:g}": read(attention(16.0, r)) for r in (0.1, 1.0)}
     return [
-        Family("CNN", {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)}),
-        Family("attention", {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}),
-        Family(
-            "attention with encodings",
-            {f"scores 16, rate {rate:g}": read(attention(16.0, rate)) for rate in (0.1, 1.0)},
-        ),
+        Group(trunks(no_layer | words), [Family(POOLED, means)]),
+        Group(trunks(three | mixed), [Family(CNN, means)]),
+        Group(trunks(words | mixed), [Family(ATTENTION, alone), Family(ENCODED, encoded)]),
     ]
 
 
-POOLED = "pooled embeddings"
-
-
-def pooled() -> Group:
-    """Networks of the mean vector alone."""
-    views = (sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN))
-    starts = [Trunk("no layer", view, Serial()) for view in views]
-    depths = {f"{depth} hidden": hidden(depth) for depth in (1, 2, 4, 8)}
-    return Group(starts, [Family(POOLED, depths)])
-
-
 CLAIMS = (
-    Claim("CNN kernels beat pooled embeddings", "CNN", POOLED),
-    Claim("attention kernels beat pooled embeddings", "attention", POOLED),
-    Claim("attention beats the CNN", "attention", "CNN"),
-    Claim("attention with encodings beats the CNN", "attention with encodings", "CNN"),
-    Claim("encodings help attention", "attention with encodings", "attention"),
+    Claim("CNN kernels beat pooled embeddings", CNN, POOLED),
+    Claim("attention kernels beat pooled embeddings", ATTENTION, POOLED),
+    Claim("attention beats the CNN", ATTENTION, CNN),
+    Claim("attention with encodings beats pooled embeddings", ENCODED, POOLED),
+    Claim("attention with encodings beats the CNN", ENCODED, CNN),
+    Claim("encodings help attention", ENCODED, ATTENTION),
 )
 
 
 def claims() -> list[Claim]:
     """What is published, and that every kernel beats ridge regression on the mean vectors."""
     ridges = [f"ridge, {sources.mean_of(view)}" for view in (sources.UNIT, sources.PLAIN)]
-    names = [POOLED, *(family.name for family in families())]
+    names = (POOLED, CNN, ATTENTION, ENCODED)
     return [*CLAIMS, *(Claim(f"{n} beats {r}", n, r) for n in names for r in ridges)]
 
 
@@ -140,6 +140,7 @@ def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
         vectors,
         length=part.length,
         phrase=part.phrase,
+        keep=Keep.LAST,
         train=part.train,
         test=part.test,
     )
@@ -158,7 +159,7 @@ def run(
     scale = scales[Size(size)]
     return contest(
         name.replace("-", "_"),
-        [pooled(), Group(trunks(), families())],
+        groups(),
         [arena(name, Size(size), part, out) for part in scale.parts],
         tuned_on=scale.tuned_on,
         baselines=[sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN)],
@@ -174,11 +175,13 @@ def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
     for part in scale.parts:
         positions = -(-part.length // part.phrase)
         x = np.random.default_rng(0).normal(size=(16, positions, 100)).astype(np.float32)
-        layers = [next(iter(family.readouts.values())) for family in families()]
-        net = Serial(words(3), Readouts(*layers))
         like = Labelled(x, np.zeros(16, np.int64), ())
         work = entries(part.train, part.test)
-        steps.append(Step(f"all kernels at {part.length} words", net, like, work))
+        for group in groups():
+            layers = [next(iter(family.readouts.values())) for family in group.families]
+            net = Serial(group.trunks[-1].network, Readouts(*layers))
+            name = " and ".join(family.name for family in group.families)
+            steps.append(Step(f"{name}, {part.length} words", net, like, work))
     return cost_of(f"{name} at size {size}", steps)
 
 

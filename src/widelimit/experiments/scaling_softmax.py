@@ -73,7 +73,6 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         texts,
         sources.glove(Size(size)),
         length=scale.length,
-        phrase=1,
         train=scale.train,
         test=scale.test,
     )

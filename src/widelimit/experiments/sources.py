@@ -12,6 +12,7 @@ from widelimit.data import (
     Dataset,
     Embedder,
     Empty,
+    Keep,
     Labelled,
     Standardise,
     TextDataset,
@@ -98,11 +99,19 @@ def mean_of(view: str) -> str:
 
 
 def text_views(
-    texts: TextDataset, vectors: WordVectors, *, length: int, phrase: int, train: int, test: int
+    texts: TextDataset,
+    vectors: WordVectors,
+    *,
+    length: int,
+    phrase: int = 1,
+    keep: Keep = Keep.FIRST,
+    train: int,
+    test: int,
 ) -> dict[str, Dataset]:
     """Sequences of word vectors, as they are and scaled to one length; and their means.
 
-    Texts are cut to `length` words, of which `phrase` neighbours are averaged into a position.
+    Texts are cut to their first or last `length` words, of which `phrase` neighbours are averaged
+    into a position.
     """
     chosen = texts.subset(
         train=min(train, len(texts.y_train)),
@@ -111,7 +120,8 @@ def text_views(
     )
     views = {}
     for name, table in ((PLAIN, vectors), (UNIT, vectors.unit_rms())):
-        data = chosen.embed(Embedder(vectors=table, length=length, empty=Empty.MEAN))
+        embedder = Embedder(vectors=table, length=length, keep=keep, empty=Empty.MEAN)
+        data = chosen.embed(embedder)
         data = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
         means = Dataset.join(_mean(data.train), _mean(data.test))
         views[mean_of(name)] = means.map(Standardise.per_channel(means.x_train))

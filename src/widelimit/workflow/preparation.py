@@ -10,6 +10,7 @@ from widelimit.data import (
     DataError,
     Embedder,
     Empty,
+    Keep,
     Standardise,
     Tokenizer,
     WordVectors,
@@ -40,7 +41,13 @@ class TextPreparation:
 
     @classmethod
     def fit(
-        cls, examples: Examples, vectors: WordVectors, *, length: int | None, column: str | None
+        cls,
+        examples: Examples,
+        vectors: WordVectors,
+        *,
+        length: int | None,
+        keep: Keep,
+        column: str | None,
     ) -> "TextPreparation":
         """Keep the vectors of the words in these texts, and of frequent ones."""
         tokenizer = Tokenizer()
@@ -48,7 +55,11 @@ class TextPreparation:
         rows = [i for i, w in enumerate(vectors.words) if i < _FREQUENT_WORDS or w in known]
         kept = WordVectors(tuple(vectors.words[i] for i in rows), vectors.vectors[rows])
         embedder = Embedder(
-            vectors=kept.unit_rms(), tokenizer=tokenizer, length=length, empty=Empty.MEAN
+            vectors=kept.unit_rms(),
+            tokenizer=tokenizer,
+            length=length,
+            keep=keep,
+            empty=Empty.MEAN,
         )
         return cls(embedder, column)
 
@@ -60,7 +71,7 @@ class TextPreparation:
         """The words of a text that have a place in its array."""
         vectors, words = self.embedder.vectors, self.embedder.tokenizer(text)
         found = [w for w, row in zip(words, vectors.find(words), strict=True) if row != NO_VECTOR]
-        return found[: self.embedder.length]
+        return self.embedder.cut(found)
 
     def notes(self, examples: Examples) -> list[str]:
         """What was lost on the way: unknown words, texts without any, texts cut short."""
@@ -72,7 +83,10 @@ class TextPreparation:
             notes.append(f"{empty} texts have no word with a vector: they stand for an average one")
         length = self.embedder.length
         if length is not None and (cut := sum(len(text) > length for text in tokens)):
-            notes.append(f"{cut} texts are cut to {length} words (--length changes that)")
+            notes.append(
+                f"{cut} texts are cut to their {self.embedder.keep} {length} words "
+                "(--length and --keep change that)"
+            )
         return notes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data import DataError, stratified_order
+from widelimit.data import DataError, Keep, stratified_order
 from widelimit.errors import WidelimitError
 from widelimit.inference import (
     GP,
@@ -49,6 +49,7 @@ class Settings:
     kernel: KernelKind = KernelKind.NNGP
     vectors: Path | None = None
     length: int | None = WORDS
+    keep: Keep = Keep.FIRST
     image_size: int = IMAGE_SIZE
     test: float = 0.2
     max_train: int | None = None
@@ -242,7 +243,9 @@ def prepare(
     notes = [f"word vectors: {len(found.vectors):,} words from {found.place}"]
     if found.sample:
         notes.append("the sample knows few words: give GloVe vectors with --vectors FILE")
-    preparation = TextPreparation.fit(train, found.vectors, length=settings.length, column=column)
+    preparation = TextPreparation.fit(
+        train, found.vectors, length=settings.length, keep=settings.keep, column=column
+    )
     return preparation, notes
 
 
