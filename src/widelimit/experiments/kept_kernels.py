@@ -107,11 +107,11 @@ class KeptKernels:
         """
         x, mask = _joined(train, test)
         order, pieces = _by_length(net, x, mask, len(train))
+        x, mask = x[order], None if mask is None else mask[order]
         positions = net.outline(Outline(x.shape[1:-1], x.shape[-1])).positions
         readouts = math.prod(positions)
         work = bands(len(train), len(x) - len(train), self.height)
         place = self.folder / fingerprint(net, x, mask, len(train), self.height, options)
-        x, mask = x[order], None if mask is None else mask[order]
         whole = np.empty((2, readouts, len(x), len(train)), np.float32)
         for done, band in enumerate(work, start=1):
             shape = (2, readouts, band.end - band.begin, band.columns)
@@ -125,8 +125,9 @@ class KeptKernels:
                 whole[:, :, : band.begin, band.begin : band.end] = left.swapaxes(2, 3)
             if told is not None:
                 told(done, len(work))
-        back = np.argsort(order)
-        whole = whole[:, :, back[:, None], back[: len(train)]]
+        if mask is not None:
+            back = np.argsort(order)
+            whole = whole[:, :, back[:, None], back[: len(train)]]
         return Kernels(*whole) if positions else Kernels(*whole[:, 0])
 
 
@@ -225,16 +226,15 @@ def _computed(
         return result[:, :, one.begin - band.begin : one.end - band.begin, two.begin : two.end]
 
     rows = _within(pieces, band.begin, band.end)
+    across = _within(pieces, 0, band.begin if diagonal else band.columns)
     for i, one in enumerate(rows):
         mine = {"mask1": one.of(mask), "progress": False, **options}
-        for two in _within(pieces, 0, band.begin if diagonal else band.columns):
-            net.kernel(
-                one.of(x), two.of(x), mask2=two.of(mask), sink=sink(block(one, two), None), **mine
-            )
+        others = [(two, None) for two in across]
+        others += [(two, block(two, one)) for two in rows[:i] if diagonal]
+        for two, mirrored in others:
+            take = sink(block(one, two), mirrored)
+            net.kernel(one.of(x), two.of(x), mask2=two.of(mask), sink=take, **mine)
         if diagonal:
-            for two in rows[:i]:
-                both = sink(block(one, two), block(two, one))
-                net.kernel(one.of(x), two.of(x), mask2=two.of(mask), sink=both, **mine)
             own = block(one, one)
             net.kernel(one.of(x), sink=sink(own, own), **mine)
     return result
