@@ -112,11 +112,12 @@ def _side_by_side() -> wl.Concat:
     ids=["concat", "product", "readouts"],
 )
 def test_branches_are_cut_too(net, monkeypatch):
-    x = _sequences()
-    assert len(lengths.groups(net, Inputs(x, _MASK, False))) == 3
-    cut = net.kernel(x, mask1=_MASK)
+    short_or_long = (_LENGTHS <= 8) | (_LENGTHS == 24)  # two groups compile faster than three
+    x, mask = _sequences()[short_or_long], _MASK[short_or_long]
+    assert [g.length for g in lengths.groups(net, Inputs(x, mask, False))] == [8, 24]
+    cut = net.kernel(x, mask1=mask)
     monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])
-    for one, two in zip(cut, net.kernel(x, mask1=_MASK), strict=True):
+    for one, two in zip(cut, net.kernel(x, mask1=mask), strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6, atol=1e-7)
 
 
