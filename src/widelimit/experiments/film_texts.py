@@ -170,7 +170,7 @@ def run(
 
 
 def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
-    """How long a run takes, from a short calibration."""
+    """How long a run takes at most, from a short calibration: shorter texts take less."""
     scale, steps = scales[Size(size)], []
     for part in scale.parts:
         positions = -(-part.length // part.phrase)
@@ -180,8 +180,9 @@ def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
         for group in groups():
             layers = [next(iter(family.readouts.values())) for family in group.families]
             net = Serial(group.trunks[-1].network, Readouts(*layers))
-            name = " and ".join(family.name for family in group.families)
-            steps.append(Step(f"{name}, {part.length} words", net, like, work))
+            kernels = " and ".join(family.name for family in group.families)
+            label = f"{kernels}, all texts of {part.length} words"
+            steps.append(Step(label, net, like, work))
     return cost_of(f"{name} at size {size}", steps)
 
 
