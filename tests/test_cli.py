@@ -13,7 +13,7 @@ import pytest
 from command_line import call, refused, write_flowers, write_texts, write_vectors
 
 from widelimit.cli import main, studies
-from widelimit.data import save_npz
+from widelimit.data import Keep, save_npz
 from widelimit.inference import KernelKind
 from widelimit.report import Report
 
@@ -179,6 +179,21 @@ def test_kernel_to_npy_and_npz(capsys, tmp_path):
         np.testing.assert_allclose(np.load(out), both[kind.value], rtol=1e-10)
     assert sorted(p.name for p in tmp_path.glob("k.*")) == ["k.html", "k.npz"]
     assert "k.txt" in refused(capsys, "kernel", file, "-o", tmp_path / "k.txt")
+
+
+def test_long_texts_are_read_from_the_end_that_is_kept(capsys, tmp_path):
+    """Texts that differ in their first word alone are one text to those who read the last."""
+    file = tmp_path / "t.csv"
+    file.write_text("text,label\ngood the film,a\nbad the film,b\n")
+    kernels = {}
+    for keep in Keep:
+        out = tmp_path / f"{keep}.npy"
+        options = ("--length", 2, "--keep", keep.value, "--network", "linear")
+        call(capsys, "kernel", file, "-o", out, *options)
+        kernels[keep] = np.load(out)
+    np.testing.assert_allclose(kernels[Keep.LAST], kernels[Keep.LAST][0, 0], rtol=1e-6)
+    first = kernels[Keep.FIRST]
+    assert first[0, 1] < 0.99 * first[0, 0]
 
 
 @pytest.mark.slow
