@@ -62,7 +62,7 @@ def make(name: str, size: int) -> Callable[[], Result]:
     net = network(work.layers)
 
     def call() -> Result:
-        nngp, ntk = net.kernel(x, mask1=mask, progress=False)
+        nngp, ntk = net.kernel(x, mask=mask, progress=False)
         return {"nngp": nngp, "ntk": ntk}
 
     return call

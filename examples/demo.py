@@ -12,14 +12,14 @@ import jax
 import numpy as np
 
 import widelimit as wl
+from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import BLUE, GREY, RED
+from widelimit.app.report import Report
+from widelimit.app.workflow import NetworkName, Result, Settings, Task, choose, run
+from widelimit.app.workflow.finite import LawNetwork, head_law
+from widelimit.app.workflow.kinds import Kind
+from widelimit.app.workflow.pages import add_sections
 from widelimit.data import load_sample_texts, sample_directory
-from widelimit.drawing import canvas
-from widelimit.drawing.plots import BLUE, GREY, RED
-from widelimit.report import Report
-from widelimit.workflow import NetworkName, Result, Settings, Task, choose, run
-from widelimit.workflow.finite import LawNetwork, head_law
-from widelimit.workflow.kinds import Kind
-from widelimit.workflow.pages import add_sections
 
 WIDTHS, DRAWS = (16, 32, 64, 128, 256), 64
 SENTENCES = "rt_polarity.jsonl.gz"
@@ -30,11 +30,11 @@ def finite_becomes_infinite(axis: Any) -> float:
     net = choose(Kind.TEXT, NetworkName.ATTENTION).net
     texts = load_sample_texts(length=8)
     x, mask = texts.x_train[:4], texts.mask_train[:4]
-    exact = net.kernel(x, mask1=mask)
+    exact = net.kernel(x, mask=mask)
     distances = []
     for width in WIDTHS:
         finite = wl.with_heads(wl.with_width(net, width), 4)
-        found = wl.monte_carlo_kernel(finite, x, mask1=mask, key=jax.random.key(width), draws=DRAWS)
+        found = wl.monte_carlo_kernel(finite, x, mask=mask, key=jax.random.key(width), draws=DRAWS)
         one_network = (found.ntk - exact.ntk) ** 2 + DRAWS * found.ntk_error**2
         distances.append(float(np.sqrt(one_network.sum()) / np.linalg.norm(exact.ntk)))
     axis.loglog(WIDTHS, distances, "o-", color=BLUE, lw=2, label="tangent kernel of one network")

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import widelimit as wl
-from widelimit.kernels import Kernels
-from widelimit.monte_carlo import monte_carlo_kernel
-from widelimit.widths import with_width
+from widelimit.finite.monte_carlo import monte_carlo_kernel
+from widelimit.finite.widths import with_width
+from widelimit.state import Kernels
 
 # Standard errors must be below this share of the largest kernel entry …
 PRECISION = 0.01

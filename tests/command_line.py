@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from widelimit.cli import main
+from widelimit.app.cli import main
 
 WORDS = ("good", "great", "fine", "bad", "awful", "poor", "film", "story", "actors", "the")
 

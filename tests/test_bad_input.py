@@ -44,15 +44,15 @@ CASES = {
         "differ in length only",
     ),
     "mask shape": (
-        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.ones((2, 5), bool)),
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.ones((2, 5), bool)),
         "one entry for each position",
     ),
     "mask dtype": (
-        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.ones((2, 4))),
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.ones((2, 4))),
         "A mask is boolean",
     ),
     "fully masked": (
-        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask1=np.zeros((2, 4), bool)),
+        lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.zeros((2, 4), bool)),
         "at least one real position",
     ),
     "mask2 alone": (
@@ -198,7 +198,7 @@ def test_padding_may_hold_anything():
     x = np.ones((1, 3, 2))
     x[0, 2] = np.nan
     clean = POOLED.kernel(x[:, :2])
-    np.testing.assert_allclose(POOLED.kernel(x, mask1=mask).ntk, clean.ntk, rtol=1e-12)
+    np.testing.assert_allclose(POOLED.kernel(x, mask=mask).ntk, clean.ntk, rtol=1e-12)
 
 
 def test_shape_of_one_example_has_channels():

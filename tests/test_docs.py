@@ -124,7 +124,7 @@ def test_the_migrated_network_is_the_one_of_neural_tangents(tmp_path):
     net = run("neural-tangents.md", tmp_path)["net"]
     assert isinstance(net, wl.Layer)
     known = load("masked_attention_softmax_sum")
-    found = net.kernel(known.x1, known.x2, mask1=known.mask1, mask2=known.mask2)
+    found = net.kernel(known.x1, known.x2, mask=known.mask1, mask2=known.mask2)
     np.testing.assert_allclose(found.nngp, known.nngp, rtol=1e-8)
     np.testing.assert_allclose(found.ntk, known.ntk, rtol=1e-8)
 

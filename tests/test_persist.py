@@ -10,10 +10,10 @@ import pytest
 import widelimit as wl
 from widelimit import persist
 from widelimit.data.errors import DataError
-from widelimit.estimators import InfiniteNetworkClassifier, NNGPRegressor
 from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.layers.base import Layer
 from widelimit.persist import ModelFileError, load, save
+from widelimit.sklearn.estimators import InfiniteNetworkClassifier, NNGPRegressor
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4, 3))

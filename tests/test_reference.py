@@ -151,7 +151,7 @@ def _compare(name, dtype, rtol):
     case = load(name)
     net = _network(_expressions()[name])
     x1, x2 = case.x1.astype(dtype), case.x2.astype(dtype)
-    ours = net.kernel(x1, x2, mask1=case.mask1, mask2=case.mask2)
+    ours = net.kernel(x1, x2, mask=case.mask1, mask2=case.mask2)
     assert ours.nngp.dtype == ours.ntk.dtype == dtype
     np.testing.assert_allclose(ours.nngp, case.nngp, rtol=rtol, atol=rtol * _scale(case.nngp))
     np.testing.assert_allclose(ours.ntk, case.ntk, rtol=rtol, atol=rtol * _scale(case.ntk))

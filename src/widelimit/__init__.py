@@ -7,7 +7,17 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 from typing import Any
 
 from . import netsor
-from .empirical import empirical_ntk
+
+# Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.
+from .engine import kernel as _kernel  # noqa: F401
+from .engine.propagation import (
+    Quantity,
+    SignalProfile,
+    phase_diagram,
+    plot_phase_diagram,
+    signal,
+)
+from .engine.sampling import ResidualWarning, Sampler
 from .errors import (
     AccuracyWarning,
     MissingExtraError,
@@ -17,7 +27,10 @@ from .errors import (
     ShapeError,
     WidelimitError,
 )
-from .heads import INFINITE
+from .finite import network as _network  # noqa: F401
+from .finite.empirical import empirical_ntk
+from .finite.monte_carlo import monte_carlo_kernel
+from .finite.widths import with_heads, with_width
 from .inference import (
     GP,
     Classifier,
@@ -44,7 +57,6 @@ from .inference import (
     tune,
     with_hyperparameters,
 )
-from .kernels import Kernels
 from .laws import Law, law_from_covariance
 from .layers.activations import (
     ABRelu,
@@ -68,7 +80,28 @@ from .layers.activations import (
     Softplus,
     Tanh,
 )
-from .layers.attention import Attention
+from .layers.attention.cross import AttentionPool, CrossAttention
+from .layers.attention.heads import INFINITE
+from .layers.attention.layer import Attention
+from .layers.attention.positional import (
+    AdditiveBias,
+    Alibi,
+    Combine,
+    Decay,
+    Profile,
+    Rotary,
+)
+from .layers.attention.scores import (
+    Allowed,
+    Causal,
+    ElementwiseMap,
+    IdentityMap,
+    Local,
+    Pattern,
+    Scaling,
+    ScoreMap,
+    Softmax,
+)
 from .layers.base import Layer
 from .layers.blocks import (
     Mlp,
@@ -82,37 +115,21 @@ from .layers.blocks import (
 from .layers.branches import Concat, Product, Residual, Sum
 from .layers.compose import Parallel, Repeat, Serial
 from .layers.conv import Conv
-from .layers.cross_attention import AttentionPool, CrossAttention
 from .layers.dense import Dense, Embedding, Parameterization
 from .layers.norm import Dropout, LayerNorm
 from .layers.pool import Flatten, MeanPool, Select, SumPool
-from .layers.positional import AdditiveBias, Alibi, Combine, Decay, Profile, Rotary
-from .layers.scores import (
-    Allowed,
-    Causal,
-    ElementwiseMap,
-    IdentityMap,
-    Local,
-    Pattern,
-    Scaling,
-    ScoreMap,
-    Softmax,
-)
 from .layers.windows import Padding
-from .monte_carlo import monte_carlo_kernel
 from .persist import ModelFileError, load, register, save
-from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
-from .sampling import ResidualWarning, Sampler
-from .widths import with_heads, with_width
+from .state import Kernels
 
 __version__ = "0.1.0"
 
 # What needs scikit-learn is imported when somebody asks for it.
 _ESTIMATORS = {
-    "InfiniteNetworkClassifier": "estimators",
-    "NNGPRegressor": "estimators",
-    "NTKRegressor": "estimators",
-    "NetworkKernel": "sklearn_kernel",
+    "InfiniteNetworkClassifier": "sklearn.estimators",
+    "NNGPRegressor": "sklearn.estimators",
+    "NTKRegressor": "sklearn.estimators",
+    "NetworkKernel": "sklearn.kernel",
 }
 
 

@@ -33,15 +33,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from widelimit.data.files import reading, writing
-from widelimit.duals import Series
-from widelimit.errors import WidelimitError
-from widelimit.inference.solve import Factor
+from .data.files import reading, writing
+from .duals import Series
+from .errors import WidelimitError
+from .inference.solve import Factor
 
 FORMAT, VERSION = "widelimit model", 1
 _MANIFEST = "manifest.json"
 _PRIVATE = {"Fixed"}  # the wrapper of plain functions in series duals
-_ROOMS = ("layers", "duals", "heads", "inputs", "sampling", "inference", "data", "workflow")
+_ROOMS = (
+    "layers",
+    "layers.attention",
+    "duals",
+    "engine.inputs",
+    "engine.sampling",
+    "inference",
+    "data",
+    "app.workflow",
+)
 
 T = TypeVar("T")
 
@@ -160,7 +169,7 @@ def _classes() -> dict[str, type]:
 
 def _estimators() -> dict[str, type]:
     """scikit-learn estimators, known only where scikit-learn is installed and used."""
-    from widelimit import estimators
+    from .sklearn import estimators
 
     own = (estimators.NNGPRegressor, estimators.NTKRegressor, estimators.InfiniteNetworkClassifier)
     return {f"estimators.{cls.__name__}": cls for cls in own}

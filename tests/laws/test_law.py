@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 import widelimit as wl
 from widelimit.errors import NetworkError, ShapeError, WidelimitError
-from widelimit.heads import pivoted_cholesky
+from widelimit.finite.widths import with_heads
 from widelimit.laws import (
     Estimated,
     Law,
@@ -23,8 +23,8 @@ from widelimit.laws.distances import kolmogorov_smirnov
 from widelimit.laws.draws import kernels_of
 from widelimit.laws.simulate import simulate
 from widelimit.laws.simulate_setting import FiniteAttention, GivenGram
+from widelimit.layers.attention.heads import pivoted_cholesky
 from widelimit.netsor import Integration, examples, tanh
-from widelimit.widths import with_heads
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 

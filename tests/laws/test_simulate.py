@@ -16,7 +16,7 @@ from widelimit.laws.simulate_setting import (
     relu,
     softmax,
 )
-from widelimit.layers.scores import IdentityMap, Scaling, Softmax
+from widelimit.layers.attention.scores import IdentityMap, Scaling, Softmax
 
 PUBLISHED = GaussianInputs(positions=4)
 RELU = GaussianInputs(positions=4, input_map=relu)

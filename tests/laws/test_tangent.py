@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine.inputs import as_inputs
 from widelimit.errors import NetworkError, WidelimitError
-from widelimit.inputs import as_inputs
 from widelimit.laws import (
     refuse_factorised_ntk,
     refuse_finite_heads,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.kernels import Realisation, cross_one, encode_block
-from widelimit.layers.attention_rules import (
+from widelimit.engine.phases import Realisation, cross_one, encode_block
+from widelimit.layers.attention.rules import (
     Sides,
     elementwise_kernels,
     head_kernels,
@@ -330,7 +330,7 @@ def test_padding_changes_nothing(name):
     x = _tokens(3, 4, 5)
     mask = np.arange(4)[None] < np.array([[2], [3], [4]])
     sampler = net.sampler(x, mask, samples=4, replicates=2) if net.sampled() else None
-    padded = net.kernel(x[:1], x, mask1=mask[:1], mask2=mask, sampler=sampler)
+    padded = net.kernel(x[:1], x, mask=mask[:1], mask2=mask, sampler=sampler)
     alone = net.kernel(x[:1, :2], x, mask2=mask, sampler=sampler)
     for long, short in ((padded.nngp, alone.nngp), (padded.ntk, alone.ntk)):
         if long.ndim > 2:
@@ -463,4 +463,4 @@ def test_queries_without_keys_give_zero(scaling):
 def test_fully_masked_examples_are_refused():
     mask = np.array([[True, True, True], [False, False, False]])
     with pytest.raises(wl.ShapeError, match="at least one real position"):
-        wl.Attention(8).kernel(_tokens(2, 3, 4), mask1=mask)
+        wl.Attention(8).kernel(_tokens(2, 3, 4), mask=mask)

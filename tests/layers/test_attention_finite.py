@@ -187,7 +187,7 @@ SLOW = {
 def _limit(net: wl.Layer, x: Any, mask: Any = None) -> Any:
     """The kernel with infinitely many heads, sampled (where it has to be) far beyond need."""
     limit = wl.with_heads(net, wl.INFINITE)
-    k = limit.kernel(x, mask1=mask, key=jax.random.key(7), samples=4096)
+    k = limit.kernel(x, mask=mask, key=jax.random.key(7), samples=4096)
     for value, error in ((k.nngp, k.nngp_error), (k.ntk, k.ntk_error)):
         assert error is None or error.max() < 0.4 * PRECISION * np.abs(value).max()
     return k
@@ -196,7 +196,7 @@ def _limit(net: wl.Layer, x: Any, mask: Any = None) -> Any:
 def _check(case: Case) -> None:
     net, x, mask, options = case
     options = {"width": WIDTH, "draws": DRAWS, **options}
-    assert_agrees(net, x, _limit(net, x, mask), mask1=mask, **options)
+    assert_agrees(net, x, _limit(net, x, mask), mask=mask, **options)
 
 
 @pytest.mark.parametrize("name", CASES)

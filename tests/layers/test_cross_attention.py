@@ -57,7 +57,7 @@ def test_streams_of_different_lengths_and_padding(score_map):
     sampler = None
     if net.sampled():
         sampler = net.sampler((queries, context), samples=4, replicates=2)
-    k = net.kernel((queries, context), mask1=masks, sampler=sampler)
+    k = net.kernel((queries, context), mask=masks, sampler=sampler)
     assert k.nngp.shape == (2, 2, 2, 2)
     assert not k.nngp[0, :, 1].any()
     alone = net.kernel(

@@ -6,36 +6,42 @@ a directory given by the user, then in the environment variable `WIDELIMIT_DATA`
 cache; `download=True` fetches the official archive and checks its SHA-256.
 """
 
-from widelimit.data.arrays import read_npz, save_npz
-from widelimit.data.batches import pad
-from widelimit.data.cifar import CIFAR10_CLASSES, load_cifar10
-from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset, stratified_order
-from widelimit.data.download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
-from widelimit.data.embedding import Embedder, Empty, Keep, Unknown
-from widelimit.data.errors import DataError
-from widelimit.data.files import writing
-from widelimit.data.imdb import load_imdb
-from widelimit.data.labels import LabelNames
-from widelimit.data.npz import load_npz, load_npz_split
-from widelimit.data.pictures import (
+from .arrays import read_npz, save_npz
+from .batches import pad
+from .cifar import CIFAR10_CLASSES, load_cifar10
+from .datasets import (
+    Dataset,
+    Labelled,
+    LabelledTexts,
+    TextDataset,
+    stratified_order,
+)
+from .download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
+from .embedding import Embedder, Empty, Keep, Unknown
+from .errors import DataError
+from .files import writing
+from .imdb import load_imdb
+from .labels import LabelNames
+from .npz import load_npz, load_npz_split
+from .pictures import (
     load_image_folder,
     load_image_folder_split,
     read_image,
     read_images,
 )
-from widelimit.data.places import data_root
-from widelimit.data.preprocess import ZCA, Standardise, downsample
-from widelimit.data.sample import (
+from .places import data_root
+from .preprocess import ZCA, Standardise, downsample
+from .sample import (
     load_sample_images,
     load_sample_sentences,
     load_sample_texts,
     load_sample_vectors,
     sample_directory,
 )
-from widelimit.data.tables import Table, read_table
-from widelimit.data.texts import load_scored_texts, load_texts, load_texts_split
-from widelimit.data.tokens import Tokenizer
-from widelimit.data.vectors import WordVectors, load_glove, load_vectors
+from .tables import Table, read_table
+from .texts import load_scored_texts, load_texts, load_texts_split
+from .tokens import Tokenizer
+from .vectors import WordVectors, load_glove, load_vectors
 
 __all__ = [
     "CIFAR10",

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.data.errors import DataError
-from widelimit.data.files import damaged, reading, writing
+from .errors import DataError
+from .files import damaged, reading, writing
 
 
 def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from widelimit.errors import ShapeError
+from ..errors import ShapeError
 
 
 def pad(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data.datasets import Dataset
-from widelimit.data.download import CIFAR10
-from widelimit.data.errors import DataError
-from widelimit.data.files import damaged, read_members
-from widelimit.data.npz import load_npz_split
-from widelimit.data.pickles import unpickle_plain
-from widelimit.data.pictures import load_image_folder_split
-from widelimit.data.places import locate
+from .datasets import Dataset
+from .download import CIFAR10
+from .errors import DataError
+from .files import damaged, read_members
+from .npz import load_npz_split
+from .pickles import unpickle_plain
+from .pictures import load_image_folder_split
+from .places import locate
 
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",

@@ -11,8 +11,8 @@ from typing import Self
 
 import numpy as np
 
-from widelimit.data.embedding import Embedder
-from widelimit.data.errors import DataError
+from .embedding import Embedder
+from .errors import DataError
 
 Map = Callable[[np.ndarray], np.ndarray]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from widelimit.data.errors import DataError
-from widelimit.data.files import reading, writing
-from widelimit.progress import Callback, Progress
+from ..progress import Callback, Progress
+from .errors import DataError
+from .files import reading, writing
 
 CHUNK = 1_000_000
 TIMEOUT = 30.0  # seconds without a byte

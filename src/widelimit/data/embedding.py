@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from widelimit.data.batches import pad
-from widelimit.data.errors import DataError, some
-from widelimit.data.tokens import Tokenizer
-from widelimit.data.vectors import NO_VECTOR, WordVectors
+from .batches import pad
+from .errors import DataError, some
+from .tokens import Tokenizer
+from .vectors import NO_VECTOR, WordVectors
 
 Words = TypeVar("Words", list[str], np.ndarray)
 

@@ -1,6 +1,6 @@
 """The error of this package: data that cannot be used as it is."""
 
-from widelimit.errors import WidelimitError
+from ..errors import WidelimitError
 
 SHOWN = 5  # how many offenders an error names before it only counts them
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from widelimit.data.errors import DataError
+from .errors import DataError
 
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data.datasets import LabelledTexts, TextDataset
-from widelimit.data.download import IMDB
-from widelimit.data.errors import DataError
-from widelimit.data.files import read_members
-from widelimit.data.places import locate
-from widelimit.data.texts import load_texts_split
+from .datasets import LabelledTexts, TextDataset
+from .download import IMDB
+from .errors import DataError
+from .files import read_members
+from .places import locate
+from .texts import load_texts_split
 
 IMDB_CLASSES = ("negative", "positive")
 FOLDERS = {"neg": 0, "pos": 1}

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from widelimit.data.errors import DataError, some
+from .errors import DataError, some
 
 
 @dataclass(frozen=True)

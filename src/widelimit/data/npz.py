@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data.arrays import read_npz
-from widelimit.data.datasets import Dataset, Labelled
-from widelimit.data.errors import DataError
-from widelimit.data.labels import LabelNames
+from .arrays import read_npz
+from .datasets import Dataset, Labelled
+from .errors import DataError
+from .labels import LabelNames
 
 
 def load_npz(path: Path | str, *, x: str = "x", y: str = "y") -> Labelled:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.data.errors import DataError
-from widelimit.data.files import damaged
+from .errors import DataError
+from .files import damaged
 
 NUMBERS = "biuf"  # kinds of arrays: booleans, integers, floating-point numbers
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.data.datasets import Dataset, Labelled
-from widelimit.data.errors import DataError, some
-from widelimit.data.labels import LabelNames
-from widelimit.errors import MissingExtraError
+from ..errors import MissingExtraError
+from .datasets import Dataset, Labelled
+from .errors import DataError, some
+from .labels import LabelNames
 
 DEEP_MODES = ("I", "F")  # 16- and 32-bit images; 8 bits would clip them silently
 SYSTEM_FILES = ("thumbs.db", "desktop.ini")

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from widelimit.data.download import Source, fetch
-from widelimit.data.errors import DataError
+from .download import Source, fetch
+from .errors import DataError
 
 ENVIRONMENT = "WIDELIMIT_DATA"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from widelimit.errors import ShapeError
+from ..errors import ShapeError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.data.errors import DataError, some
-from widelimit.data.files import damaged, lines
+from .errors import DataError, some
+from .files import damaged, lines
 
 Row = Mapping[str, Any]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

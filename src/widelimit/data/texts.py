@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data.datasets import LabelledTexts, TextDataset
-from widelimit.data.errors import DataError
-from widelimit.data.labels import LabelNames
-from widelimit.data.tables import Table, read_table
+from .datasets import LabelledTexts, TextDataset
+from .errors import DataError
+from .labels import LabelNames
+from .tables import Table, read_table
 
 
 def load_texts(

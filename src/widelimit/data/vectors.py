@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from widelimit.data.arrays import read_npz
-from widelimit.data.download import GLOVE
-from widelimit.data.errors import DataError
-from widelimit.data.files import lines
-from widelimit.data.places import locate
+from .arrays import read_npz
+from .download import GLOVE
+from .errors import DataError
+from .files import lines
+from .places import locate
 
 NO_VECTOR = -1  # the row of a word that is not known
 

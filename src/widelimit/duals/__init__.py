@@ -3,7 +3,15 @@
 from .base import Dual
 from .polynomial import Hermite, Polynomial, monomial
 from .rectified import Identity, Rectifier, Sign, absolute, leaky_relu, relu
-from .series import Series, UnitSeries, sigmoid, silu, softplus, tanh, tanh_gelu
+from .series import (
+    Series,
+    UnitSeries,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+    tanh_gelu,
+)
 from .smooth import Erf, Exp, Gaussian, Gelu, Sine, cosine
 
 __all__ = [

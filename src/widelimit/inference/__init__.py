@@ -4,30 +4,30 @@
 of takes kernel matrices and works with kernels from anywhere.
 """
 
-from widelimit.inference.calibration import (
+from .calibration import (
     Binning,
     Reliability,
     expected_calibration_error,
     reliability,
 )
-from widelimit.inference.classifier import Classifier, FittedClassifier
-from widelimit.inference.classify import Temperature, centred_one_hot
-from widelimit.inference.conventions import Optimizer, Reduction
-from widelimit.inference.cross_entropy import (
+from .classifier import Classifier, FittedClassifier
+from .classify import Temperature, centred_one_hot
+from .conventions import Optimizer, Reduction
+from .cross_entropy import (
     CrossEntropyPath,
     cross_entropy_path,
     sample_initial_functions,
 )
-from widelimit.inference.dynamics import (
+from .dynamics import (
     Dynamics,
     TestDynamics,
     TestKernels,
     TrainingCurve,
     largest_stable_learning_rate,
 )
-from widelimit.inference.expand import linearize, taylor_expand
-from widelimit.inference.gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
-from widelimit.inference.leaves import (
+from .expand import linearize, taylor_expand
+from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
+from .leaves import (
     Hyperparameter,
     Range,
     grid,
@@ -35,7 +35,7 @@ from widelimit.inference.leaves import (
     random_choices,
     with_hyperparameters,
 )
-from widelimit.inference.mixture import (
+from .mixture import (
     CollapsedWeightsWarning,
     EllipticalSlice,
     FittedMixture,
@@ -43,15 +43,15 @@ from widelimit.inference.mixture import (
     MixtureGP,
     MixturePrediction,
 )
-from widelimit.inference.network_kernels import Engine, NetworkKernels
-from widelimit.inference.objectives import (
+from .network_kernels import Engine, NetworkKernels
+from .objectives import (
     LeaveOneOutDensity,
     LeaveOneOutError,
     LogEvidence,
     Objective,
 )
-from widelimit.inference.process import GP, FittedGP
-from widelimit.inference.search import (
+from .process import GP, FittedGP
+from .search import (
     Search,
     Trial,
     accuracy,
@@ -59,9 +59,9 @@ from widelimit.inference.search import (
     negative_error,
     search,
 )
-from widelimit.inference.solve import Factor, Jitter, JitterWarning, factorise
-from widelimit.inference.training import CrossEntropyTraining, FittedTraining, Training
-from widelimit.inference.tune import Run, Tuned, tune
+from .solve import Factor, Jitter, JitterWarning, factorise
+from .training import CrossEntropyTraining, FittedTraining, Training
+from .tune import Run, Tuned, tune
 
 __all__ = [
     "GP",

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import norm
 
-from widelimit.errors import MissingExtraError, NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.classify import class_columns
+from ..errors import MissingExtraError, NumericalError
+from . import checks
+from .checks import Values
+from .classify import class_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

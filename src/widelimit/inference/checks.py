@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from widelimit.errors import NumericalError, ShapeError
+from ..errors import NumericalError, ShapeError
 
 Values = ArrayLike | Sequence[Any]
 """Whatever NumPy makes an array of: JAX and NumPy arrays, numbers, nested lists."""

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference.calibration import Binning, Reliability, reliability
-from widelimit.inference.classify import Temperature, centred_one_hot
-from widelimit.inference.network_kernels import NetworkKernels, require_gaussian
-from widelimit.inference.process import GP, FittedGP
-from widelimit.inputs import Data
+from ..engine.inputs import Data
+from ..errors import NumericalError, ShapeError
+from .calibration import Binning, Reliability, reliability
+from .classify import Temperature, centred_one_hot
+from .network_kernels import NetworkKernels, require_gaussian
+from .process import GP, FittedGP
 
 
 @dataclass(frozen=True, eq=False)

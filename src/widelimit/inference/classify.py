@@ -21,10 +21,10 @@ from jaxtyping import Float, Int
 from scipy.optimize import root_scalar
 from scipy.special import softmax
 
-from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.gp import LeaveOneOut
+from ..errors import NumericalError, ShapeError
+from . import checks
+from .checks import Values
+from .gp import LeaveOneOut
 
 _PSEUDO_EXAMPLES = 0.5
 

@@ -10,8 +10,8 @@ import enum
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NumericalError
-from widelimit.inference.checks import Values
+from ..errors import NumericalError
+from .checks import Values
 
 
 class Reduction(enum.Enum):

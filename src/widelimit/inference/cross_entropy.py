@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
-from widelimit.errors import MissingExtraError, NumericalError, ShapeError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.conventions import Optimizer, Reduction, check_learning_rate
-from widelimit.inference.solve import semidefinite_root
+from ..errors import MissingExtraError, NumericalError, ShapeError
+from . import checks
+from .checks import Values
+from .conventions import Optimizer, Reduction, check_learning_rate
+from .solve import semidefinite_root
 
 
 @dataclass(frozen=True, eq=False)

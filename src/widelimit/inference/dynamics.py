@@ -24,12 +24,12 @@ from jaxtyping import Float
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
-from widelimit.errors import NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.conventions import Optimizer, Reduction, check_learning_rate
-from widelimit.inference.gp import Prediction
-from widelimit.inference.solve import Jitter
+from ..errors import NumericalError
+from . import checks
+from .checks import Values
+from .conventions import Optimizer, Reduction, check_learning_rate
+from .gp import Prediction
+from .solve import Jitter
 
 
 def largest_stable_learning_rate(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from widelimit.errors import NumericalError
+from ..errors import NumericalError
 
 Network = Callable[..., Array]
 """A function `f(params, *args, **kwargs)` to an array."""

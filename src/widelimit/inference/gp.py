@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
-from widelimit.errors import NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.solve import Factor, Jitter, factorise, semidefinite_root
+from ..errors import NumericalError
+from . import checks
+from .checks import Values
+from .solve import Factor, Jitter, factorise, semidefinite_root
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 

@@ -14,12 +14,12 @@ import numpy as np
 from jax.tree_util import GetAttrKey, SequenceKey
 from scipy.special import expit, logit
 
-from widelimit.duals import Dual
-from widelimit.errors import NetworkError
-from widelimit.inference.checks import Values
-from widelimit.layers.base import Layer
-from widelimit.layers.branches import Residual
-from widelimit.layers.positional import Combine, Decay
+from ..duals import Dual
+from ..errors import NetworkError
+from ..layers.attention.positional import Combine, Decay
+from ..layers.base import Layer
+from ..layers.branches import Residual
+from .checks import Values
 
 _SILENT = {"layers", "branches", "weights"}
 _SCALES = {"w_std", "b_std", "std", "qk_std", "ov_std", "rate", "strength", "slope"}

@@ -25,14 +25,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import logsumexp, ndtr
 
-from widelimit.errors import MissingExtraError, NumericalError, WidelimitError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.network_kernels import joined, require_layer, require_scalar_output
-from widelimit.inputs import Data, Inputs, as_inputs
-from widelimit.laws.draws import Latent, block_size, require_gaussian_output
-from widelimit.laws.points import Points, normal_blocks, plan
-from widelimit.layers.base import Layer
+from ..engine.inputs import Data, Inputs, as_inputs
+from ..errors import MissingExtraError, NumericalError, WidelimitError
+from ..laws.draws import Latent, block_size, require_gaussian_output
+from ..laws.points import Points, normal_blocks, plan
+from ..layers.base import Layer
+from . import checks
+from .checks import Values
+from .network_kernels import joined, require_layer, require_scalar_output
 
 _LOG_2PI = math.log(2 * math.pi)
 # Fewer draws than these are no basis for a prediction.

@@ -15,15 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widelimit.errors import NetworkError, ShapeError
-from widelimit.inference.gp import KernelKind
-from widelimit.inputs import Data, Inputs, as_inputs
-from widelimit.kernels import Kernels, Realisation, cross_one, encode_block, precision
-from widelimit.laws.variants import finite_layers
-from widelimit.layers.base import Layer
-from widelimit.sampling import Sampler, make_sampler, realisations
-from widelimit.state import Outline
-from widelimit.tiles import Plan
+from ..engine.inputs import Data, Inputs, as_inputs
+from ..engine.phases import Realisation, cross_one, encode_block, precision
+from ..engine.sampling import Sampler, realisations
+from ..engine.sampling import sampler as fitted_sampler
+from ..engine.tiles import Plan
+from ..engine.variants import finite_layers
+from ..errors import NetworkError, ShapeError
+from ..layers.base import Layer
+from ..state import Kernels, Outline
+from .gp import KernelKind
 
 _LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive during a solve
 
@@ -50,7 +51,7 @@ class Engine:
         """Heads and landmarks for these examples; None for networks that need none."""
         if not net.sampled():
             return None
-        return make_sampler(
+        return fitted_sampler(
             net,
             inputs,
             key=jax.random.key(self.seed),

@@ -12,7 +12,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.inference.gp import GPPosterior
+from .gp import GPPosterior
 
 
 class Objective(eqx.Module):

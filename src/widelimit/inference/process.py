@@ -1,17 +1,20 @@
 """Networks as Gaussian processes: `GP(net).fit(x, y).predict(x_test)`."""
 
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
-from widelimit.inference.network_kernels import (
+from ..engine.inputs import Data, Inputs
+from ..errors import NumericalError
+from ..layers.base import Layer
+from . import checks
+from .checks import Values
+from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
+from .mixture import FittedMixture, MixtureGP
+from .network_kernels import (
     Engine,
     NetworkKernels,
     chosen,
@@ -19,12 +22,7 @@ from widelimit.inference.network_kernels import (
     require_gaussian,
     require_layer,
 )
-from widelimit.inference.solve import Jitter
-from widelimit.inputs import Data, Inputs
-from widelimit.layers.base import Layer
-
-if TYPE_CHECKING:
-    from widelimit.inference.mixture import FittedMixture, MixtureGP
+from .solve import Jitter
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +62,6 @@ class GP:
         return self.condition(NetworkKernels.make(self.net, x, mask, engine=self.engine), y)
 
     def _mixture(self) -> "MixtureGP":
-        from widelimit.inference.mixture import MixtureGP  # it is built on this module's kernels
-
         model = MixtureGP(self.net, noise=self.noise, key=jax.random.key(self.engine.seed))
         samples = self.engine.samples
         return model if samples is None else replace(model, samples=samples)

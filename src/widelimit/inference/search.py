@@ -12,11 +12,14 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigh
 
-from widelimit.errors import NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.gp import KernelKind, Prediction
-from widelimit.inference.network_kernels import (
+from ..engine.inputs import Data
+from ..errors import NumericalError
+from ..layers.base import Layer
+from ..progress import Callback, Progress
+from . import checks
+from .checks import Values
+from .gp import KernelKind, Prediction
+from .network_kernels import (
     Engine,
     NetworkKernels,
     chosen,
@@ -24,10 +27,7 @@ from widelimit.inference.network_kernels import (
     require_gaussian,
     require_layer,
 )
-from widelimit.inference.process import GP
-from widelimit.inputs import Data
-from widelimit.layers.base import Layer
-from widelimit.progress import Callback, Progress
+from .process import GP
 
 Score = Callable[[Prediction, np.ndarray, float], float]
 """A function of (prediction, targets, noise variance); larger is better."""

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
 
-from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
+from ..errors import NumericalError, ShapeError
+from . import checks
+from .checks import Values
 
 _potrf, _potri, _potrs, _pstrf, _trtri, _trtrs = get_lapack_funcs(
     ("potrf", "potri", "potrs", "pstrf", "trtri", "trtrs"), dtype=np.float64

@@ -6,27 +6,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NetworkError, NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.classify import centred_one_hot
-from widelimit.inference.conventions import Optimizer, Reduction
-from widelimit.inference.cross_entropy import (
+from ..engine.inputs import Data
+from ..errors import NetworkError, NumericalError
+from ..layers.base import Layer
+from . import checks
+from .checks import Values
+from .classify import centred_one_hot
+from .conventions import Optimizer, Reduction
+from .cross_entropy import (
     CrossEntropyPath,
     cross_entropy_path,
     sample_initial_functions,
 )
-from widelimit.inference.dynamics import Dynamics, TestDynamics, TestKernels, TrainingCurve
-from widelimit.inference.gp import KernelKind, Prediction
-from widelimit.inference.network_kernels import (
+from .dynamics import Dynamics, TestDynamics, TestKernels, TrainingCurve
+from .gp import KernelKind, Prediction
+from .network_kernels import (
     Engine,
     NetworkKernels,
     finite_heads,
     joined,
     require_layer,
 )
-from widelimit.inputs import Data
-from widelimit.layers.base import Layer
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,20 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widelimit.errors import MissingExtraError, NetworkError, NumericalError
-from widelimit.inference import checks
-from widelimit.inference.checks import Values
-from widelimit.inference.gp import GPPosterior, KernelKind
-from widelimit.inference.leaves import Hyperparameter, hyperparameters, replaced
-from widelimit.inference.network_kernels import NetworkKernels, chosen, require_gaussian
-from widelimit.inference.objectives import LogEvidence, Objective
-from widelimit.inference.process import GP, FittedGP
-from widelimit.inference.solve import JitterWarning
-from widelimit.inputs import Data, Inputs
-from widelimit.kernels import precision
-from widelimit.layers.base import Layer
-from widelimit.progress import Callback, Progress
-from widelimit.sampling import Sampler
+from ..engine.inputs import Data, Inputs
+from ..engine.phases import precision
+from ..engine.sampling import Sampler
+from ..errors import MissingExtraError, NetworkError, NumericalError
+from ..layers.base import Layer
+from ..progress import Callback, Progress
+from . import checks
+from .checks import Values
+from .gp import GPPosterior, KernelKind
+from .leaves import Hyperparameter, hyperparameters, replaced
+from .network_kernels import NetworkKernels, chosen, require_gaussian
+from .objectives import LogEvidence, Objective
+from .process import GP, FittedGP
+from .solve import JitterWarning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,11 +3,11 @@
 `net.law(x)` is the way in; `law_from_covariance` where an input is known by its covariance alone.
 """
 
-from widelimit.laws.law import Law, law_from_covariance, tokens_with_covariance
-from widelimit.laws.marginal import Estimated, Marginal
-from widelimit.laws.points import Points
-from widelimit.laws.refusals import refuse_factorised_ntk, refuse_finite_heads
-from widelimit.laws.variants import finite_layers
+from ..engine.refusals import refuse_factorised_ntk, refuse_finite_heads
+from ..engine.variants import finite_layers
+from .law import Law, law_from_covariance, tokens_with_covariance
+from .marginal import Estimated, Marginal
+from .points import Points
 
 __all__ = [
     "Estimated",

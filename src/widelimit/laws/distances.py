@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from widelimit.laws.distances_kl import kl_corrected, kl_histogram, kl_quadrature
-from widelimit.laws.distances_law import (
+from .distances_kl import kl_corrected, kl_histogram, kl_quadrature
+from .distances_law import (
     Estimate,
     Law,
     Reference,

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import integrate, special
 
-from widelimit.errors import NumericalError
-from widelimit.laws.distances_law import (
+from ..errors import NumericalError
+from .distances_law import (
     Estimate,
     Law,
     Reference,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import interpolate
 
-from widelimit.errors import NumericalError, ShapeError
+from ..errors import NumericalError, ShapeError
 
 _NO_MASS = 1e-12
 _DOUBLINGS = 60

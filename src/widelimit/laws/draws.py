@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from widelimit.errors import NetworkError
-from widelimit.heads import Scheme
-from widelimit.inputs import Inputs
-from widelimit.kernels import Encoding, start
-from widelimit.laws.variants import is_random, random_layers
-from widelimit.layers.base import Layer
-from widelimit.state import Example, Need, Outline, Pair
+from ..engine.inputs import Inputs
+from ..engine.phases import Encoding, start
+from ..engine.variants import is_random, random_layers
+from ..errors import NetworkError
+from ..layers.attention.heads import Scheme
+from ..layers.base import Layer
+from ..state import Example, Need, Outline, Pair
 
 # Numbers alive while one block of draws is computed.
 _BLOCK = 1 << 22

@@ -17,21 +17,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from widelimit.errors import NetworkError, ShapeError, WidelimitError
-from widelimit.heads import INFINITE
-from widelimit.inputs import Data, Inputs, as_inputs
-from widelimit.laws import tangent
-from widelimit.laws.draws import (
-    Latent,
-    block_size,
-    kernel_blocks,
-    require_gaussian_output,
-)
-from widelimit.laws.marginal import Estimated, Marginal, averaged, group_means
-from widelimit.laws.points import Plan, Points, generator, normal_blocks, plan
-from widelimit.laws.variants import finite_layers
-from widelimit.layers.base import Layer
-from widelimit.widths import with_heads
+from ..engine.inputs import Data, Inputs, as_inputs
+from ..engine.variants import finite_layers
+from ..errors import NetworkError, ShapeError, WidelimitError
+from ..finite.widths import with_heads
+from ..layers.attention.heads import INFINITE
+from ..layers.base import Layer
+from ..layers.readings import reading
+from ..options import RandomKey, as_key
+from . import tangent
+from .draws import Latent, block_size, kernel_blocks, require_gaussian_output
+from .marginal import Estimated, Marginal, averaged, group_means
+from .points import Plan, Points, generator, normal_blocks, plan
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
@@ -41,15 +38,16 @@ _LOG_2PI = math.log(2 * math.pi)
 _REPLICATES = 16
 
 
+@reading
 def law(
     net: Layer,
     x: Data,
     mask: Any = None,
     *,
-    key: Key[Array, ""] | None = None,
+    key: RandomKey | None = None,
     draws: int = 4096,
     samples: int = 128,
-    points: Points = Points.AUTO,
+    points: Points | str = Points.AUTO,
     memory: int = 2**30,
 ) -> "Law":
     """The joint law of the outputs at the inputs `x`; see `Law`.
@@ -81,7 +79,7 @@ def law(
     with jax.enable_x64(True):
         latent = Latent.of(net, inputs, samples=samples)
         real = latent.real()
-    key = jax.random.key(0) if key is None else key
+    key = as_key(key)
     chosen = plan(points, draws, latent.size)
     return Law(latent, real, key, chosen)
 
@@ -169,6 +167,10 @@ class Law:
         if not finite_layers(self.net):
             return self._drawn(_REPLICATES, self.key).mean(axis=0, keepdims=True)
         return self._evaluated(self.points, self.key)
+
+    def _key(self, key: RandomKey | None, number: int) -> Key[Array, ""]:
+        """The given key, or the one that this law keeps for its reading of that number."""
+        return jax.random.fold_in(self.key, number) if key is None else as_key(key)
 
     def _drawn(self, count: int, key: Key[Array, ""]) -> np.ndarray:
         """Independent kernels; all the same where nothing stays random."""
@@ -316,21 +318,21 @@ class Law:
         return Estimated(found.value.reshape(shape), found.error.reshape(shape))
 
     def sample_kernels(
-        self, count: int | None = None, *, key: Key[Array, ""] | None = None
+        self, count: int | None = None, *, key: RandomKey | None = None
     ) -> Float[np.ndarray, "count *shape"]:
         """Independent draws of `K_p`, (count, N, N, positions…, positions'…)."""
         count = self.points.draws if count is None else self._count(count)
-        key = jax.random.fold_in(self.key, 1) if key is None else key
+        key = self._key(key, 1)
         return self._unflattened(self._fresh(count, key))
 
     def sample(
-        self, count: int, *, key: Key[Array, ""] | None = None, channels: int = 1
+        self, count: int, *, key: RandomKey | None = None, channels: int = 1
     ) -> Float[np.ndarray, "count N *positions channels"]:
         """Outputs of `count` independent networks, with scores drawn anew.
 
         The channels of one network share its scores, as they do in the network.
         """
-        key = jax.random.fold_in(self.key, 2) if key is None else key
+        key = self._key(key, 2)
         first, second = jax.random.split(key)
         roots = _roots(self._fresh(self._count(count), first))
         white = generator(second).standard_normal((count, self.real.size, self._count(channels)))
@@ -365,26 +367,26 @@ class Law:
     # --- tangent kernels ---
 
     def sample_ntk(
-        self, count: int, *, key: Key[Array, ""] | None = None, channels: int = 1
+        self, count: int, *, key: RandomKey | None = None, channels: int = 1
     ) -> Float[np.ndarray, "count c c *shape"]:
         """Tangent kernels at initialisation of `count` networks.
 
         Axes: (count, channel, channel', N, N, positions…, positions'…). With finitely many heads
         the tangent kernel is random and correlated across output channels; see `laws.tangent`.
         """
-        key = jax.random.fold_in(self.key, 3) if key is None else key
+        key = self._key(key, 3)
         drawn = tangent.sample_ntk(
             self.net, self.inputs, self._count(count), self._count(channels), key
         )
         return self._unflattened(drawn)
 
-    def ntk(self, *, draws: int = 256, key: Key[Array, ""] | None = None) -> Estimated:
+    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimated:
         """Mean tangent kernel over scores and output channels, (N, N, positions…, positions'…).
 
         For a layer with finitely many heads under a nonlinearity this is what `net.kernel` refuses:
         there the average does not factorise layer by layer.
         """
-        key = jax.random.fold_in(self.key, 4) if key is None else key
+        key = self._key(key, 4)
         drawn = tangent.mean_ntk(self.net, self.inputs, self._count(draws), key)
         found = averaged(drawn)
         return Estimated(self._unflattened(found.value), self._unflattened(found.error))

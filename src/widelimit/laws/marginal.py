@@ -14,8 +14,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy.special import ndtr
 
-from widelimit.errors import NumericalError, WidelimitError
-from widelimit.laws.simulate_mixture import ScaleMixture
+from ..errors import NumericalError, WidelimitError
+from .simulate_mixture import ScaleMixture
 
 _BLOCK = 1 << 20
 _BISECTIONS = 80

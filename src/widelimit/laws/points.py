@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Key
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from widelimit.errors import WidelimitError
+from ..errors import WidelimitError
+from ..options import choice
 
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
 _MOST_DIMENSIONS = 256
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
     groups: int
 
 
-def plan(points: Points, draws: int, dimensions: int) -> Plan:
+def plan(points: Points | str, draws: int, dimensions: int) -> Plan:
     """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two."""
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < _SCRAMBLES:
         raise WidelimitError(
@@ -47,7 +48,7 @@ def plan(points: Points, draws: int, dimensions: int) -> Plan:
             got=f"draws={draws!r}",
             remedy="give an integer; 4096 is the default",
         )
-    points = Points(points)
+    points = choice(Points, points, "points")
     if points is Points.AUTO:
         points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM
     if points is Points.RANDOM:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NetworkError, ShapeError
-from widelimit.laws.simulate_random import bartlett, gaussian_product, generator
-from widelimit.laws.simulate_setting import FiniteAttention, Inputs, positive_integer
-from widelimit.progress import Callback, Progress
+from ..errors import NetworkError, ShapeError
+from ..progress import Callback, Progress
+from .simulate_random import bartlett, gaussian_product, generator
+from .simulate_setting import FiniteAttention, Inputs, positive_integer
 
 _BLOCK = 1 << 16
 """Numbers in one temporary array: large enough to hide Python, small enough for the cache."""

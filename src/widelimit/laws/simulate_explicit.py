@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.laws.simulate import Simulation, check_request, in_parallel
-from widelimit.laws.simulate_random import generator
-from widelimit.laws.simulate_setting import FiniteAttention, Inputs, positive_integer
-from widelimit.progress import Callback
+from ..progress import Callback
+from .simulate import Simulation, check_request, in_parallel
+from .simulate_random import generator
+from .simulate_setting import FiniteAttention, Inputs, positive_integer
 
 _BLOCK = 1 << 20
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
 
-from widelimit.errors import NumericalError
+from ..errors import NumericalError
 
 _BLOCK = 1 << 18
 _NODES = 4096

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from widelimit.errors import NetworkError, NumericalError, ShapeError
-from widelimit.laws.simulate_random import bartlett, chi
-from widelimit.layers.scores import Scaling, ScoreMap
+from ..errors import NetworkError, NumericalError, ShapeError
+from ..layers.attention.scores import Scaling, ScoreMap
+from .simulate_random import bartlett, chi
 
 CLIP = 100.0
 """Bound of the published input map `ψ(x) = min(max(x, −100), 100)`."""

@@ -24,15 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from widelimit.errors import NetworkError, WidelimitError
-from widelimit.heads import INFINITE
-from widelimit.inputs import Inputs
-from widelimit.kernels import Encoding, cross_one, encode_one
-from widelimit.laws.draws import crowd_of, flattened, scheme_of, walk
-from widelimit.laws.variants import is_random, random_layers
-from widelimit.layers.attention import Attention
-from widelimit.layers.base import Layer, Memo, cast
-from widelimit.state import Example, Need, Outline, Pair
+from ..engine.inputs import Inputs
+from ..engine.phases import Encoding, cross_one, encode_one
+from ..engine.variants import is_random, random_layers
+from ..errors import NetworkError, WidelimitError
+from ..layers.attention.heads import INFINITE
+from ..layers.attention.layer import Attention
+from ..layers.base import Layer, Memo, cast
+from ..state import Example, Need, Outline, Pair
+from .draws import crowd_of, flattened, scheme_of, walk
 
 # Derivatives of kernels with a kink are singular where two inputs coincide exactly: the two sides
 # are kept apart by this share of their correlation. The error is about its square root over π.

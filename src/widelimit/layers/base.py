@@ -1,9 +1,6 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
-import difflib
-import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -12,8 +9,19 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import OptionError, WidelimitError
-from ..state import Example, Need, Outline, Pair
+from ..errors import WidelimitError
+from ..options import RandomKey, known_options
+from ..state import Example, Kernels, Need, Outline, Pair
+from .readings import read
+
+if TYPE_CHECKING:
+    from ..engine.kernel import Sink
+    from ..engine.propagation import SignalProfile
+    from ..engine.sampling import Sampler
+    from ..laws import Law, Points
+    from ..progress import Callback
+
+DEFAULT_MEMORY = 2**30
 
 Params = PyTree[Array]
 Memo = PyTree[Array]
@@ -57,67 +65,143 @@ class Layer(eqx.Module):
     needs, `need_own` what `memo` looks at.
     """
 
-    # The public readings; `widelimit.network` holds them.
-    def init(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
+    # The public readings; see `readings` for where they are computed.
+    def init(self, key: RandomKey, shape: tuple[int, ...]) -> Params:
         """Draw the finite network's parameters; `shape` is that of one example."""
-        return _network().init(self, key, shape)
+        return read("init", self, key, shape)
 
     def apply(
-        self, params: Params, x: Any, mask: Any = None, *, key: Key[Array, ""] | None = None
+        self, params: Params, x: Any, mask: Any = None, *, key: RandomKey | None = None
     ) -> Array:
         """Run the finite network on a batch (N, positions…, channels).
 
         `mask` (N, positions…) is True at real positions; `key` draws dropout masks.
         """
-        return _network().apply(self, params, x, mask, key=key)
+        return read("apply", self, params, x, mask, key=key)
 
-    def kernel(self, x1: Any, x2: Any = None, **options: Any) -> Any:
+    @known_options
+    def kernel(
+        self,
+        x1: Any,
+        x2: Any = None,
+        *,
+        mask: Any = None,
+        mask2: Any = None,
+        key: RandomKey | None = None,
+        samples: int | None = None,
+        tolerance: float | None = None,
+        sampler: "Sampler | None" = None,
+        ntk: bool = True,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+        progress: "bool | Callback | None" = None,
+        out: "tuple[np.ndarray, np.ndarray | None] | None" = None,
+        sink: "Sink | None" = None,
+    ) -> Kernels:
         """NNGP and tangent kernels of all pairs of two batches, or of one batch with itself.
 
         Inputs are arrays (N, positions…, channels), lists of arrays of different lengths, or
         integer token ids (N, positions…) for networks that start with `Embedding`. The result has
         axes (N1, N2, positions…, positions'…); pooled or flattened networks give (N1, N2).
+        `mask` belongs to x1 and `mask2` to x2: boolean, True at real positions.
 
         Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
         `samples` heads per layer, a `tolerance` on the relative standard error, or a `sampler` that
         several calls share; the result then carries standard errors.
 
-        Options: `mask1`, `mask2` (boolean, True at real positions); `ntk=False` for the NNGP kernel
-        alone; `dtype` (by default that of the inputs); `memory`, the bytes used beyond inputs and
-        result (1 GiB); `progress` (None: a bar on a terminal; a bool, or a function of done and
-        total tiles); `out=(nngp, ntk)`, arrays or memory maps to fill; `sink`, a function called
-        with (rows, columns, nngp, ntk) of every tile instead of keeping them.
+        `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs. `memory`
+        bounds the bytes used beyond inputs and result. `progress`: None is a bar on a terminal; or
+        a bool, or a function of done and total tiles. `out=(nngp, ntk)` are arrays or memory maps
+        to fill; `sink` is called with (rows, columns, nngp, ntk) of every tile instead of keeping
+        them.
         """
-        network = _network()
-        return network.kernel(self, x1, x2, **checked_options(network.kernel, options))
+        return read(
+            "kernel",
+            self,
+            x1,
+            x2,
+            mask=mask,
+            mask2=mask2,
+            key=key,
+            samples=samples,
+            tolerance=tolerance,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
+            progress=progress,
+            out=out,
+            sink=sink,
+        )
 
-    def law(self, x: Any, mask: Any = None, **options: Any) -> Any:
+    @known_options
+    def law(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        key: RandomKey | None = None,
+        draws: int = 4096,
+        samples: int = 128,
+        points: "Points | str" = "auto",
+        memory: int = DEFAULT_MEMORY,
+    ) -> "Law":
         """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
 
-        Options: `key`, `draws` of the scores, `points` (`laws.Points`), `samples` heads for layers
-        with infinitely many. The result draws kernels and outputs, and gives densities, moments and
-        quantiles of any coordinate with standard errors; see `laws.Law`.
+        `draws` of the scores of all layers with finitely many heads are averaged over, at
+        quasi-random `points` where few numbers describe the scores. Layers with infinitely many
+        heads that have no closed form are averages over `samples` heads. The result draws kernels
+        and outputs, and gives densities, moments and quantiles of any coordinate with standard
+        errors; see `laws.Law`. `memory` bounds the bytes of the kernels that are kept.
         """
-        from ..laws.law import law
+        options = {"key": key, "draws": draws, "samples": samples, "memory": memory}
+        return read("law", self, x, mask, points=points, **options)
 
-        return law(self, x, mask, **checked_options(law, options))
-
-    def sampler(self, x: Any, mask: Any = None, **options: Any) -> Any:
+    @known_options
+    def sampler(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        key: RandomKey | None = None,
+        samples: int | None = None,
+        replicates: int | None = None,
+        tolerance: float | None = None,
+        rank: int | None = None,
+        residual: float = 1e-3,
+    ) -> "Sampler":
         """Heads and landmarks drawn once for all kernels that belong together.
 
-        Pass it to every call, `kernel(…, sampler=sampler)`. Options: `key`, `samples` (heads per
-        layer and copy), `replicates` (independent copies, for standard errors), `tolerance` (draw
-        until errors are below it), `rank` and `residual` of the features of deep layers.
+        Pass it to every call, `kernel(…, sampler=sampler)`. `samples` heads are drawn for every
+        layer with infinitely many, in each of `replicates` independent copies of the network, from
+        which standard errors come; with a `tolerance`, heads are added until errors are below it.
+        `rank` and `residual` bound the features of the scores of deep layers.
         """
-        from ..sampling import make_sampler
+        return read(
+            "sampler",
+            self,
+            x,
+            mask,
+            key=key,
+            samples=samples,
+            replicates=replicates,
+            tolerance=tolerance,
+            rank=rank,
+            residual=residual,
+        )
 
-        return _network().sampler(self, x, mask, **checked_options(make_sampler, options))
-
-    def signal(self, x: Any, mask: Any = None, **options: Any) -> Any:
-        """Variance, correlations, tangent kernel and rank by depth; see `propagation`."""
-        from ..propagation import signal
-
-        return signal(self, x, mask, **checked_options(signal, options))
+    @known_options
+    def signal(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        key: RandomKey | None = None,
+        samples: int = 32,
+        replicates: int = 8,
+    ) -> "SignalProfile":
+        """Variance, correlations, tangent kernel and rank by depth; see `engine.propagation`."""
+        return read("signal", self, x, mask, key=key, samples=samples, replicates=replicates)
 
     # What is known before any number is.
     def takes_tokens(self) -> bool:
@@ -229,29 +313,6 @@ class Layer(eqx.Module):
         layer = self.drawn(crowd, key, scheme)
         memos = jax.vmap(layer.memo)(crowd)
         return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
-
-
-def checked_options(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options, if the function knows them all."""
-    parameters = inspect.signature(function).parameters.values()
-    known = sorted(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], known, n=1)
-        guess = f"perhaps you mean {close[0]!r}; " if close else ""
-        raise OptionError(
-            f"{function.__name__}() takes the options {', '.join(known)}.",
-            got=", ".join(unknown),
-            remedy=guess + "remove or rename it",
-        )
-    return options
-
-
-def _network() -> Any:
-    """The module above this one; imported late because it is built on layers."""
-    from .. import network
-
-    return network
 
 
 def remask(x: Array, mask: Array | None) -> Array:

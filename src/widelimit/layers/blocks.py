@@ -5,14 +5,14 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import WidelimitError
-from ..heads import INFINITE
 from .activations import Activation, Gelu
-from .attention import Attention
+from .attention.cross import AttentionPool
+from .attention.heads import INFINITE
+from .attention.layer import Attention
 from .base import Layer
 from .branches import Product, Residual
 from .compose import Repeat, Serial
 from .conv import Conv
-from .cross_attention import AttentionPool
 from .dense import Dense, Embedding
 from .norm import LayerNorm
 from .pool import MeanPool, Select

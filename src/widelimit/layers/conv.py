@@ -10,8 +10,22 @@ from jaxtyping import Array, Key
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
 from .base import Layer, Memo, Params, fenced, remask
-from .dense import Parameterization, Weights, checked_width, make_weights, require_channels
-from .windows import Axis, Padding, checked_padding, layout, slide, volume, window_mask
+from .dense import (
+    Parameterization,
+    Weights,
+    checked_width,
+    make_weights,
+    require_channels,
+)
+from .windows import (
+    Axis,
+    Padding,
+    checked_padding,
+    layout,
+    slide,
+    volume,
+    window_mask,
+)
 
 
 class Conv(Layer):

@@ -11,7 +11,17 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, cast, fenced, hyperparameter, leaf, option, remask
+from .base import (
+    Layer,
+    Memo,
+    Params,
+    cast,
+    fenced,
+    hyperparameter,
+    leaf,
+    option,
+    remask,
+)
 
 
 class Parameterization(Enum):

@@ -11,7 +11,15 @@ from jaxtyping import Array
 from ..errors import ShapeError
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo
-from .windows import Axis, Padding, checked_padding, layout, slide, volume, window_mask
+from .windows import (
+    Axis,
+    Padding,
+    checked_padding,
+    layout,
+    slide,
+    volume,
+    window_mask,
+)
 
 
 class PositionMap(Layer):

@@ -20,7 +20,13 @@ from .functions import (
 from .integration import Estimate, Integration, Method
 from .limit import ConditionalLaw, LimitLaw
 from .nodes import Dot, MatMul, Matrix, Scalar, Vector
-from .preconditions import Finding, Precondition, PreconditionWarning, Report, Severity
+from .preconditions import (
+    Finding,
+    Precondition,
+    PreconditionWarning,
+    Report,
+    Severity,
+)
 from .program import Program
 from .simulate import Simulation
 

@@ -8,7 +8,15 @@ import numpy as np
 
 from ..errors import NumericalError
 from .functions import ScalarFunction
-from .nodes import Dot, Map, Node, Scalar, ScalarArithmetic, ScalarMap, VectorArithmetic
+from .nodes import (
+    Dot,
+    Map,
+    Node,
+    Scalar,
+    ScalarArithmetic,
+    ScalarMap,
+    VectorArithmetic,
+)
 from .polynomials import combine
 
 

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError
-from .functions import CoordinateFunction, clip, relu, sigmoid, softmax, tanh
+from .functions import (
+    CoordinateFunction,
+    clip,
+    relu,
+    sigmoid,
+    softmax,
+    tanh,
+)
 from .nodes import Matrix, Scalar, Vector
 from .program import Program
 from .validation import require_count

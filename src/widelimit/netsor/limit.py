@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, ShapeError
-from .integration import Estimate, Integration, Method, generator, psd_factor, seed_of
+from .integration import (
+    Estimate,
+    Integration,
+    Method,
+    generator,
+    psd_factor,
+    seed_of,
+)
 from .moments import Moment, Moments
 from .nodes import Dot, MatMul, Vector
-from .program import Program
 from .validation import chosen_vectors, require_count
+
+if TYPE_CHECKING:
+    from .program import Program
 
 
 def limit(program: Program, *, integration: Integration | None, key: Any) -> LimitLaw:

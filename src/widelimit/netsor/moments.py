@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -32,7 +32,9 @@ from .nodes import (
     is_gaussian,
 )
 from .polynomials import Monomial, Polynomial, add, multiply
-from .program import Program
+
+if TYPE_CHECKING:
+    from .program import Program
 
 Moment: TypeAlias = tuple[np.ndarray, Method]
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from ..errors import NetworkError
-from .functions import CoordinateFunction, ScalarFunction
+from .functions import CoordinateFunction, ScalarFunction, relu
 
 if TYPE_CHECKING:
     from .program import Program
@@ -89,9 +89,7 @@ class Node:
         return False
 
     def __repr__(self) -> str:
-        from .listing import expression
-
-        return f"{self.label} := {expression(self)}"
+        return self.program.described(self)
 
 
 def _constant(value: object) -> float:
@@ -145,8 +143,6 @@ class Vector(Node):
         return result
 
     def __abs__(self) -> Vector:
-        from .functions import relu
-
         return relu(self) + relu(-self)
 
     __radd__ = __add__

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
-from .functions import ArrayFunction, CoordinateFunction, Growth, ScalarFunction
+from .draw import draw
+from .functions import (
+    ArrayFunction,
+    CoordinateFunction,
+    Growth,
+    ScalarFunction,
+)
+from .integration import Integration
+from .limit import LimitLaw, limit
+from .listing import expression, listing
 from .nodes import (
     Dot,
     Initial,
@@ -26,13 +35,9 @@ from .nodes import (
     Vector,
     VectorArithmetic,
 )
+from .preconditions import Report, check
+from .simulate import Simulation, simulate
 from .validation import require_std
-
-if TYPE_CHECKING:
-    from .integration import Integration
-    from .limit import LimitLaw
-    from .preconditions import Report
-    from .simulate import Simulation
 
 _NodeT = TypeVar("_NodeT", bound=Node)
 
@@ -241,8 +246,6 @@ class Program:
 
     def check(self) -> Report:
         """Test the limit theorem's preconditions; every violated one is named."""
-        from .preconditions import check
-
         return check(self)
 
     def limit(self, *, integration: Integration | None = None, key: Any = 0) -> LimitLaw:
@@ -251,8 +254,6 @@ class Program:
         Raises `NetworkError` if a precondition is violated beyond repair and warns about the
         others. `key` (an integer or a JAX key) seeds expectations that have to be sampled.
         """
-        from .limit import limit
-
         return limit(self, integration=integration, key=key)
 
     def simulate(
@@ -270,8 +271,6 @@ class Program:
         Records every dot product, the first `coordinates` coordinates of `vectors` (default: the
         outputs) and their Gram matrices `(1/n) hᵀh'`. `memory` bounds the working set in bytes.
         """
-        from .simulate import simulate
-
         return simulate(
             self, width, runs, key, vectors=vectors, coordinates=coordinates, memory=memory
         )
@@ -281,15 +280,15 @@ class Program:
         return f"Program({self.name!r}: {counts})"
 
     def __str__(self) -> str:
-        from .listing import listing
-
         return listing(self)
 
     def draw(self, path: str | None = None) -> Any:
         """Draw the program as a graph; returns the matplotlib figure, saved to `path` if given."""
-        from .draw import draw
-
         return draw(self, path)
+
+    def described(self, node: Node) -> str:
+        """One line of the program, `name := expression`."""
+        return f"{node.label} := {expression(node)}"
 
     # ---- names ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from .nodes import (
     VectorArithmetic,
 )
 from .polynomials import combine
-from .program import Program
 from .validation import chosen_vectors, require_count
+
+if TYPE_CHECKING:
+    from .program import Program
 
 _DTYPE = np.float32
 _WORKERS = 4

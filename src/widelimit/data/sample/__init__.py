@@ -3,12 +3,12 @@
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from widelimit.data.datasets import Dataset, TextDataset
-from widelimit.data.embedding import Embedder
-from widelimit.data.npz import load_npz_split
-from widelimit.data.preprocess import Standardise
-from widelimit.data.texts import load_texts_split
-from widelimit.data.vectors import WordVectors, load_vectors
+from ..datasets import Dataset, TextDataset
+from ..embedding import Embedder
+from ..npz import load_npz_split
+from ..preprocess import Standardise
+from ..texts import load_texts_split
+from ..vectors import WordVectors, load_vectors
 
 IMAGES, SENTENCES, VECTORS = "cifar10_16x16.npz", "rt_polarity.jsonl.gz", "glove.npz"
 SENTIMENTS = ("negative", "positive")

@@ -1,0 +1,5 @@
+"""`python -m widelimit.app.cli`."""
+
+from . import main
+
+main()

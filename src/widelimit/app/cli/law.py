@@ -1,0 +1,228 @@
+"""`widelimit law`: the law of one output with infinite width and few heads."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+from ...data import DataError
+from ...errors import WidelimitError
+from ..drawing import canvas, network_svg, plot_law
+from ..report import Report
+from ..workflow import Settings, Task, read_source
+from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
+from ..workflow.preparation import TextPreparation
+from ..workflow.run import prepare
+from . import options as o
+from .outputs import show, use_data_dir
+from .screen import Screen, print_json
+
+_GRID = np.linspace(-6, 6, 241)
+_PROBABILITIES = (0.5, 0.9, 0.99, 0.999)
+
+
+def law(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A file with texts or sequences; without one: random inputs."),
+    ] = None,
+    row: Annotated[int, typer.Option(help="Which example of the file, from 0.", min=0)] = 0,
+    positions: Annotated[
+        int, typer.Option(help="Positions (words) of the input that are used.", min=1)
+    ] = 5,
+    channels: Annotated[int, typer.Option(help="Channels of random inputs.", min=1)] = 16,
+    network: Annotated[
+        LawNetwork, typer.Option(help="attention: one layer; residual; transformer: one block.")
+    ] = LawNetwork.ATTENTION,
+    heads: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of heads; give it several times.", show_default="1, 4, 16"),
+    ] = None,
+    qk_std: Annotated[float, typer.Option(help="Multiplies the scores.")] = 2.0,
+    width: Annotated[
+        int, typer.Option(help="Width of the finite networks in the histogram; 0 for none.", min=0)
+    ] = 128,
+    draws: Annotated[int, typer.Option(help="Draws of the scores.", min=16)] = 4096,
+    networks: Annotated[int, typer.Option(help="Finite networks to draw.", min=10)] = 1000,
+    text: o.Text = None,
+    label: o.Label = None,
+    vectors: o.Vectors = None,
+    data_dir: o.DataDir = None,
+    seed: o.Seed = 0,
+    report: o.Page = None,
+    open_page: o.Open = False,
+    as_json: o.Json = False,
+) -> None:
+    """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
+    use_data_dir(data_dir)
+    screen, begin = Screen(), time.monotonic()
+    x, shown = _input(file, row, positions, channels, text, label, vectors, seed)
+    counts = _counts(heads)
+    screen.say(f"{LAW_NETWORKS[network]}; input: {shown}")
+    found: list[HeadLaw] = []
+    with screen.bar("laws") as advance:
+        for done, count in enumerate(counts):
+            found.append(
+                head_law(
+                    network,
+                    x,
+                    heads=count,
+                    qk_std=qk_std,
+                    width=width,
+                    draws=draws,
+                    networks=networks,
+                    key=jax.random.key(seed),
+                )
+            )
+            advance(done + 1, len(counts))
+    for one in found:
+        screen.say(_line(one))
+    path = report or Path("out") / "law" / "report.html"
+    page = _page(found, network, x, shown, width, networks, time.monotonic() - begin)
+    page.write(path)
+    screen.say(f"report: {path}")
+    if as_json:
+        print_json({"input": shown, "laws": [_numbers(one) for one in found], "report": str(path)})
+    show(path, open_page)
+
+
+def _counts(heads: list[int] | None) -> list[int]:
+    counts = sorted(set(heads or (1, 4, 16)))
+    if counts[0] < 1:
+        raise WidelimitError(
+            "The number of heads is at least one.", got=f"--heads {counts[0]}", remedy="give 1, 2 …"
+        )
+    if len(counts) > 5:
+        raise WidelimitError(
+            "A picture shows up to five numbers of heads.",
+            got=f"{len(counts)} of them",
+            remedy="give fewer --heads",
+        )
+    return counts
+
+
+def _input(
+    file: Path | None,
+    row: int,
+    positions: int,
+    channels: int,
+    text: str | None,
+    label: str | None,
+    vectors: Path | None,
+    seed: int,
+) -> tuple[np.ndarray, str]:
+    """One input (1, positions, channels) and what it is in words."""
+    if file is None:
+        x = np.random.default_rng(seed).normal(size=(1, positions, channels))
+        return x, f"{positions} random positions of {channels} channels"
+    how = o.reading(text, label, None, None, "utf-8", None, False)
+    source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
+    if row >= len(source):
+        raise DataError(
+            "The row must be in the file.",
+            got=f"--row {row} of {len(source)} examples",
+            remedy=f"give a row from 0 to {len(source) - 1}",
+        )
+    one = source.examples.take(np.array([row]))
+    settings = Settings(vectors=vectors, length=positions)
+    preparation, _ = prepare(one, file, settings, source.columns.get("text"))
+    batch = preparation(one)
+    if batch.x.ndim != 3:
+        raise DataError(
+            "A law is taken of texts and sequences.",
+            got=f"{one.kind} data in '{file}'",
+            remedy="give texts, an .npz file with x (N, positions, channels), or no file",
+        )
+    real = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
+    words = preparation.words(one.content[0]) if isinstance(preparation, TextPreparation) else []
+    shown = f"'{' '.join(words)}'" if words else f"{one.names[0]}"
+    return real[None, :positions].astype(np.float64), shown
+
+
+def _line(one: HeadLaw) -> str:
+    ends = ", ".join(
+        f"{p:g}: {q:.2f} (Gaussian {g:.2f})"
+        for p, q, g in zip(_PROBABILITIES, *one.quantiles(_PROBABILITIES), strict=True)
+    )
+    return f"{one.name}: excess kurtosis {one.kurtosis:.3f} ± {one.kurtosis_error:.3f}; {ends}"
+
+
+def _numbers(one: HeadLaw) -> dict[str, Any]:
+    values, normal = one.quantiles(_PROBABILITIES)
+    return {
+        "heads": one.heads,
+        "std": one.std,
+        "excess_kurtosis": one.kurtosis,
+        "excess_kurtosis_error": one.kurtosis_error,
+        "quantiles_in_std": dict(zip(map(str, _PROBABILITIES), values.tolist(), strict=True)),
+        "gaussian_quantiles": dict(zip(map(str, _PROBABILITIES), normal.tolist(), strict=True)),
+        "finite_width_kurtosis": one.finite_kurtosis,
+    }
+
+
+def _page(
+    found: list[HeadLaw],
+    network: LawNetwork,
+    x: np.ndarray,
+    shown: str,
+    width: int,
+    networks: int,
+    seconds: float,
+) -> Report:
+    densities = {one.name: one.density(_GRID) for one in found}
+    samples = {one.name: one.samples for one in found if one.samples is not None}
+    figure, axes = canvas(2, width=5.4, height=4.0)
+    plot_law(axes[0, 0], _GRID, densities, draws=samples)
+    plot_law(axes[0, 1], _GRID, densities, draws=samples, logarithmic=True)
+    dots = (
+        f" Dots: outputs of {networks:,} random networks of width {width} for each number of heads."
+        if width
+        else ""
+    )
+    first = found[0]
+    rows = [
+        (
+            one.name,
+            f"{one.kurtosis:.3f} ± {one.kurtosis_error:.3f}",
+            "–" if one.finite_kurtosis is None else f"{one.finite_kurtosis:.3f}",
+            *(f"{q:.3f}" for q in one.quantiles(_PROBABILITIES)[0]),
+        )
+        for one in found
+    ]
+    normal = first.quantiles(_PROBABILITIES)[1]
+    rows.append(("Gaussian", "0", "0", *(f"{q:.3f}" for q in normal)))
+    return (
+        Report(
+            "A wide attention network with few heads",
+            "However wide the layers are, few heads keep the outputs from being Gaussian: their "
+            "variance depends on the random scores.",
+        )
+        .numbers(
+            {
+                f"excess kurtosis, {first.name}": f"{first.kurtosis:.2f}",
+                f"excess kurtosis, {found[-1].name}": f"{found[-1].kurtosis:.2f}",
+                "in all": f"{seconds:.0f} s",
+            }
+        )
+        .section("The law", f"Input: {shown}.")
+        .figure(figure, "Lines: the exact law at infinite width." + dots)
+        .table(
+            (
+                "",
+                "excess kurtosis",
+                f"at width {width}" if width else "finite",
+                *(f"{p:.1%} quantile" for p in _PROBABILITIES),
+            ),
+            rows,
+        )
+        .section("The network")
+        .diagram(
+            network_svg(first.net, x.shape[1:], title=f"network '{network.value}'"),
+            LAW_NETWORKS[network],
+        )
+        .section("The command")
+        .command()
+    )

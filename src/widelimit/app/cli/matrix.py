@@ -1,0 +1,177 @@
+"""`widelimit kernel`: the kernel matrix of a file's examples, to a file."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ...data import Keep, save_npz
+from ...errors import WidelimitError
+from ...inference import KernelKind
+from ..drawing import canvas, network_svg, plot_kernel, plot_spectrum
+from ..report import Report
+from ..workflow import Choice, Settings, Source, Task, choose, read_source
+from ..workflow.blocks import KernelFiles, compute
+from ..workflow.posterior import Spectrum
+from ..workflow.preparation import Batch
+from ..workflow.run import IMAGE_SIZE, WORDS, network_data, prepare, sized
+from . import options as o
+from .outputs import show, use_data_dir
+from .screen import Screen, print_json
+
+_MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
+
+
+def kernel(
+    file: Annotated[
+        Path, typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder of images.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help=".npy: one kernel, a memory map while it grows; .npz: both, with the labels.",
+        ),
+    ],
+    text: o.Text = None,
+    label: o.Label = None,
+    feature: o.Features = None,
+    encoding: o.Encoding = "utf-8",
+    delimiter: o.Delimiter = None,
+    skip: o.Skip = False,
+    vectors: o.Vectors = None,
+    length: o.Length = WORDS,
+    keep: o.Keep = Keep.FIRST,
+    image_size: o.ImageSize = IMAGE_SIZE,
+    data_dir: o.DataDir = None,
+    network: o.Network = None,
+    depth: o.Depth = None,
+    which: Annotated[
+        KernelKind,
+        typer.Option("--kernel", help="Which kernel a .npy file holds."),
+    ] = KernelKind.NNGP,
+    samples: o.Samples = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many examples.", min=1)
+    ] = None,
+    seed: o.Seed = 0,
+    report: o.Page = None,
+    open_page: o.Open = False,
+    as_json: o.Json = False,
+) -> None:
+    """Compute the kernel matrix of all examples in a file, in the order of the file."""
+    use_data_dir(data_dir)
+    if out.suffix not in (".npy", ".npz"):
+        raise WidelimitError(
+            "A kernel is written to a .npy or an .npz file.",
+            got=f"--out {out}",
+            remedy="choose .npy for one kernel, .npz for both kernels and the labels",
+        )
+    screen, begin = Screen(), time.monotonic()
+    settings = Settings(
+        network=network,
+        depth=depth,
+        kernel=which,
+        vectors=vectors,
+        length=length,
+        keep=keep,
+        image_size=image_size,
+        samples=samples,
+        seed=seed,
+    )
+    how = o.reading(text, label, feature, None, encoding, delimiter, skip)
+    source = read_source(file, Task.CLASSIFY, sized(file, how, settings), labels_needed=False)
+    examples = source.examples
+    if limit is not None and limit < len(examples):
+        examples = examples.take(np.arange(limit))
+    preparation, notes = prepare(examples, file, settings, source.columns.get("text"))
+    choice = choose(examples.kind, network, depth=depth)
+    for note in (*source.notes, *notes, *preparation.notes(examples)):
+        screen.say(note)
+    screen.say(f"network '{choice.name}': {choice.summary}")
+    batch = preparation(examples)
+    inputs, data = network_data(choice, preparation, batch, len(examples), settings)
+    both = out.suffix == ".npz"
+    kinds = tuple(KernelKind) if both else (which,)
+    files = _files(out, which)
+    arrays = compute(data, inputs, kinds, files=files, listener=screen)
+    if both:
+        labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
+        named = {kind.value: array for kind, array in arrays.items()}
+        save_npz(out, **named, **labels, names=np.array(examples.names))
+        files.remove()
+    else:
+        files.record.unlink(missing_ok=True)  # complete: nothing to go on with
+    seconds = time.monotonic() - begin
+    screen.say(f"{len(examples):,} × {len(examples):,} in {seconds:.0f} s: {out}")
+    numbers: dict[str, Any] = {
+        "examples": len(examples),
+        "network": str(choice.name),
+        "kernels": [kind.value for kind in kinds],
+        "file": str(out),
+        "seconds": seconds,
+    }
+    if report is not None or open_page:
+        shown = arrays[which] if which in arrays else next(iter(arrays.values()))
+        page = _page(source, choice, batch, shown, which, seconds)
+        path = page.write(report or out.with_suffix(".html"))
+        screen.say(f"report: {path}")
+        numbers["report"] = str(path)
+        show(path, open_page)
+    if as_json:
+        print_json(numbers)
+
+
+def _files(out: Path, which: KernelKind) -> KernelFiles:
+    """A .npy file grows in place; an .npz file is packed from two neighbours that grow."""
+    record = out.with_name(f"{out.name}.progress.json")
+    if out.suffix == ".npy":
+        return KernelFiles({which: out}, record)
+    paths = {kind: out.with_name(f"{out.stem}.{kind.value}.part.npy") for kind in KernelKind}
+    return KernelFiles(paths, record)
+
+
+def _page(
+    source: Source,
+    choice: Choice,
+    batch: Batch,
+    kernel: np.ndarray,
+    which: KernelKind,
+    seconds: float,
+) -> Report:
+    size = len(kernel)
+    part = np.asarray(kernel[:_MOST_EIGENVALUES, :_MOST_EIGENVALUES], np.float64)
+    values = Spectrum.of(part).values[::-1]
+    figure, axes = canvas(2, width=5.2, height=4.2)
+    groups = source.y[:size] if len(source.y) else None
+    plot_kernel(axes[0, 0], kernel, groups, source.class_names)
+    plot_spectrum(axes[0, 1], values, None)
+    diagonal = np.diagonal(part)
+    share = values / values.sum()
+    rank = float(np.exp(-np.sum(share[share > 0] * np.log(share[share > 0]))))
+    facts = [
+        ("kernel", which.value.upper()),
+        ("examples", size),
+        ("mean variance", float(diagonal.mean())),
+        ("smallest variance", float(diagonal.min())),
+        ("largest variance", float(diagonal.max())),
+        ("effective rank exp(entropy)", rank),
+        ("seconds", round(seconds, 1)),
+    ]
+    svg = network_svg(choice.net, batch.x.shape[1:], title=f"network '{choice.name}'")
+    return (
+        Report(f"Kernel of {source.path.name}", f"Network '{choice.name}': {choice.summary}.")
+        .section("The network")
+        .diagram(svg, "Every layer is infinitely wide.", facts)
+        .section("The kernel")
+        .figure(
+            figure,
+            "Left: correlations between examples, sorted by label where there is one. Right: "
+            f"eigenvalues (of the first {len(part):,} examples).",
+        )
+        .section("The command")
+        .command()
+    )

@@ -1,0 +1,55 @@
+"""`widelimit predict`: a saved model on new examples."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..workflow import Task, load_model, read_asked, scores
+from . import options as o
+from .outputs import write_predictions
+from .screen import Screen, print_json
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model saved by 'classify --save'.")],
+    file: Annotated[Path, typer.Argument(help="Examples like those it was trained on.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="CSV file to write.", show_default="<file>.predictions.csv"
+        ),
+    ] = None,
+    text: o.Text = None,
+    label: o.Label = None,
+    encoding: o.Encoding = "utf-8",
+    delimiter: o.Delimiter = None,
+    skip: o.Skip = False,
+    score: Annotated[bool, typer.Option(help="Compare with labels if the file has them.")] = True,
+    as_json: o.Json = False,
+) -> None:
+    """Predict new examples with a saved model: probabilities or numbers with deviations."""
+    screen = Screen()
+    loaded = load_model(model)
+    how = o.reading(text, label, None, None, encoding, delimiter, skip)
+    asked = read_asked(loaded, file, how, score=score)
+    screen.say(f"model trained on {loaded.trained}")
+    for note in asked.notes:
+        screen.say(note)
+    with screen.bar(f"predicting {len(asked.examples):,} examples"):
+        predicted = loaded.predict(asked.examples)
+    path = out or file.with_name(f"{file.name.split('.')[0]}.predictions.csv")
+    write_predictions(path, asked.examples, predicted, loaded.class_names, asked.labels)
+    numbers: dict[str, Any] = {"examples": len(asked.examples), "predictions": str(path)}
+    if asked.labels is not None:
+        if loaded.task is Task.CLASSIFY:
+            found = scores.accuracy(predicted.labels == asked.labels)
+            screen.say(f"accuracy {found.percent} (95 % interval {found.percent_interval})")
+            numbers["accuracy"] = found.numbers()
+        elif len(asked.examples) > 1:
+            found = scores.r_squared(asked.labels, predicted.mean)
+            screen.say(f"R² {found} (95 %)")
+            numbers["r2"] = found.numbers()
+    screen.say(f"predictions: {path}")
+    if as_json:
+        print_json(numbers)

@@ -1,0 +1,27 @@
+"""Pictures that several pages share: networks as diagrams, kernels, scores, laws."""
+
+from .diagram import network_svg
+from .plots import (
+    canvas,
+    plot_confusion,
+    plot_coverage,
+    plot_curve,
+    plot_kernel,
+    plot_law,
+    plot_noise,
+    plot_predictions,
+    plot_spectrum,
+)
+
+__all__ = [
+    "canvas",
+    "network_svg",
+    "plot_confusion",
+    "plot_coverage",
+    "plot_curve",
+    "plot_kernel",
+    "plot_law",
+    "plot_noise",
+    "plot_predictions",
+    "plot_spectrum",
+]

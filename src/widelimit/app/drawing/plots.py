@@ -1,0 +1,179 @@
+"""Plots that pages share. Each draws on axes that it is given; nothing here touches a screen."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import MissingExtraError
+
+BLUE, RED, GREY, GREEN = "#24527a", "#c0392b", "#8a97a5", "#1e7a55"
+_MOST_PIXELS = 400  # rows of a heat map; more cannot be seen
+
+
+def canvas(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float = 3.6) -> Any:
+    """A figure and its axes, (rows, columns) of them, in the style of the pages."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots") from None
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def plot_kernel(
+    axis: Any, kernel: np.ndarray, groups: np.ndarray | None, names: Sequence[str] = ()
+) -> None:
+    """Correlations `K_ij/√(K_ii K_jj)` as a heat map; examples sorted by class or by target."""
+    size = len(kernel)
+    order = np.arange(size) if groups is None else np.argsort(groups, kind="stable")
+    chosen = order[np.linspace(0, size - 1, min(size, _MOST_PIXELS)).astype(int)]
+    part = np.asarray(kernel[np.ix_(chosen, chosen)], np.float64)
+    scale = np.sqrt(np.maximum(np.diagonal(part), np.finfo(float).tiny))
+    part = part / scale[:, None] / scale[None, :]
+    apart = part[~np.eye(len(part), dtype=bool)] if len(part) > 1 else part.ravel()
+    low, high = np.quantile(apart, [0.02, 0.995])
+    picture = axis.imshow(part, cmap="magma", vmin=low, vmax=high, interpolation="nearest")
+    axis.figure.colorbar(picture, ax=axis, shrink=0.85, label="correlation")
+    axis.set_title("kernel between examples")
+    axis.set_xticks([])
+    axis.set_yticks([])
+    if names and groups is not None:
+        sorted_groups = groups[chosen]
+        for number, name in enumerate(names):
+            inside = np.flatnonzero(sorted_groups == number)
+            if len(inside) and len(names) <= 12:
+                axis.text(-8, inside.mean(), _clipped(name), ha="right", va="center", fontsize=8)
+                if inside[0] > 0:
+                    axis.axhline(inside[0] - 0.5, color="white", lw=0.6)
+                    axis.axvline(inside[0] - 0.5, color="white", lw=0.6)
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= 14 else name[:13] + "…"
+
+
+def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> None:
+    """Eigenvalues of the training kernel, largest first, and the noise they compete with."""
+    top = float(eigenvalues[0])
+    shown = np.maximum(eigenvalues, 1e-9 * top)
+    axis.loglog(np.arange(1, len(shown) + 1), shown, color=BLUE, lw=2)
+    if noise is not None:
+        axis.axhline(noise, color=RED, ls="--", lw=1.2)
+        above = int(np.sum(eigenvalues > noise))
+        axis.annotate(
+            f"noise: {above} directions above", (1, noise), (3, 4), textcoords="offset points",
+            color=RED, fontsize=8,
+        )  # fmt: skip
+    axis.set(title="eigenvalues of the kernel", xlabel="index", ylabel="eigenvalue")
+
+
+def plot_noise(axis: Any, trials: Sequence[Any], chosen: float) -> None:
+    """The leave-one-out score for every noise variance that was tried."""
+    noises, values = [t.noise for t in trials], [t.score for t in trials]
+    axis.semilogx(noises, values, "o-", color=BLUE, lw=1.5, ms=4)
+    axis.axvline(chosen, color=RED, ls="--", lw=1.2, label=f"chosen: {chosen:.2g}")
+    low, high = min(values), max(values)
+    axis.set_ylim(max(low, high - 3 * abs(high)) - 0.02 * (high - low + 1e-9), None)
+    axis.set(title="choice of the noise", xlabel="noise variance", ylabel="leave-one-out log score")
+    axis.legend(frameon=False, fontsize=8)
+
+
+def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | None = None) -> None:
+    """Test score by the number of training examples, with 95 % intervals."""
+    sizes = [part.size for part in parts]
+    values = [part.score.value for part in parts]
+    low = [max(0.0, part.score.value - part.score.low) for part in parts]
+    high = [max(0.0, part.score.high - part.score.value) for part in parts]
+    axis.errorbar(sizes, values, yerr=[low, high], fmt="o-", color=BLUE, lw=2, capsize=3, ms=5)
+    if baseline is not None:
+        axis.axhline(baseline, color=GREY, ls="--", lw=1)
+        axis.annotate(
+            "most frequent class", (sizes[-1], baseline), (0, 4), textcoords="offset points",
+            color="#6b7a88", fontsize=8, ha="right",
+        )  # fmt: skip
+    axis.set_xscale("log")
+    axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
+    axis.minorticks_off()
+    axis.set(title="learning curve", xlabel="training examples", ylabel=ylabel)
+
+
+def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[str]) -> None:
+    """Rows: true classes; columns: predicted ones; numbers of test examples."""
+    table = np.zeros((len(names), len(names)), int)
+    np.add.at(table, (truth, guess), 1)
+    share = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    labels = [_clipped(name) for name in names]
+    axis.set_xticks(range(len(names)), labels, rotation=45 if len(names) > 3 else 0)
+    axis.set_yticks(range(len(names)), labels)
+    if len(names) <= 12:
+        for (row, column), count in np.ndenumerate(table):
+            colour = "white" if share[row, column] > 0.5 else "#1c2733"
+            axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
+    axis.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    axis.set(title="what was taken for what", xlabel="predicted", ylabel="true")
+
+
+def plot_predictions(axis: Any, truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    """Predictions with 90 % intervals against the truth."""
+    axis.errorbar(
+        truth, mean, yerr=1.645 * std, fmt="o", ms=3.5, color=BLUE, ecolor="#b9cbdc", elinewidth=1
+    )
+    ends = [min(truth.min(), mean.min()), max(truth.max(), mean.max())]
+    axis.plot(ends, ends, color=GREY, ls="--", lw=1)
+    axis.set(title="test predictions, 90 % intervals", xlabel="true", ylabel="predicted")
+
+
+def plot_coverage(axis: Any, levels: np.ndarray, shares: np.ndarray) -> None:
+    """How often intervals of each level hold the truth."""
+    axis.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1, label="perfect")
+    axis.plot(levels, shares, "o-", color=BLUE, lw=2, ms=4, label="test examples")
+    axis.set(
+        title="calibration of the intervals",
+        xlabel="level of the interval",
+        ylabel="share of targets inside",
+        xlim=(0, 1),
+        ylim=(0, 1.02),
+    )
+    axis.set_aspect("equal")
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def plot_law(
+    axis: Any,
+    grid: np.ndarray,
+    densities: dict[str, np.ndarray],
+    *,
+    draws: dict[str, np.ndarray] | None = None,
+    logarithmic: bool = False,
+) -> None:
+    """Densities of one output in standard deviations, beside the Gaussian and histograms."""
+    colours = (RED, BLUE, GREEN, "#7d5ba6", "#a05a00")
+    step = 0.25
+    edges = np.arange(grid[0], grid[-1] + step, step)
+    for colour, (name, density) in zip(colours, densities.items(), strict=False):
+        axis.plot(grid, density, color=colour, lw=2, label=name)
+        if draws is not None and name in draws:
+            counts, _ = np.histogram(draws[name], edges)
+            height = counts / (len(draws[name]) * step)
+            shown = counts > 0
+            axis.plot(
+                ((edges[:-1] + edges[1:]) / 2)[shown], height[shown], ".", color=colour, ms=5,
+                alpha=0.75,
+            )  # fmt: skip
+    normal = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
+    axis.plot(grid, normal, color=GREY, ls="--", lw=1.5, label="Gaussian")
+    axis.set(xlabel="output, in standard deviations", ylabel="density", xlim=(grid[0], grid[-1]))
+    if logarithmic:
+        axis.set_yscale("log")
+        axis.set_ylim(1e-5, 2)
+        axis.set_title("tails (logarithmic)")
+    else:
+        axis.set_title("law of one output")
+    axis.legend(frameon=False, fontsize=8)

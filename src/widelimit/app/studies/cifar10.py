@@ -1,0 +1,189 @@
+"""CIFAR-10: convolutional kernels whose positions are flattened, pooled or attended.
+
+All networks share a trunk – convolution with ReLU, pooling over 2×2, convolution with ReLU – and
+differ in what happens to the positions at its end. At 16×16 a position is a patch of 2×2 pixels,
+for every kernel alike. Attention is softmax at 1/d, where scores are deterministic and kernels
+exact:
+
+- attention: decaying encodings are added to the input, for scores and values;
+- structured attention: `κ̃ = (1−σ²)κ + σ²R` for the scores alone;
+- residual attention: `ακ + (1−α)·attention`, with structured scores.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...data import Labelled
+from ...layers.activations import Relu
+from ...layers.attention.layer import Attention
+from ...layers.attention.positional import Combine, Decay
+from ...layers.attention.scores import Scaling
+from ...layers.base import Layer
+from ...layers.branches import Residual
+from ...layers.compose import Repeat, Serial
+from ...layers.conv import Conv
+from ...layers.dense import Dense
+from ...layers.pool import Flatten, MeanPool
+from . import sources
+from .calibration import Step, cost_of
+from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .kept_kernels import KeptKernels, entries
+from .readouts import Readouts
+from .study import Progress, Size
+
+WIDTH = 128
+
+
+class Part(NamedTuple):
+    """One resolution: pixels a side, training and test images, pixels a side of a patch."""
+
+    side: int
+    train: int
+    test: int
+    patch: int = 1
+
+
+class Scale(NamedTuple):
+    """The parts of a run, and the training images that tune. Settings hold for all parts."""
+
+    parts: tuple[Part, ...]
+    tuned_on: int
+
+
+SCALES = {
+    Size.SMALL: Scale((Part(8, 200, 400),), 200),
+    Size.LARGE: Scale((Part(8, 4000, 1000), Part(16, 2000, 1000, patch=2)), 500),
+    Size.PAPER: Scale((Part(32, 50_000, 10_000),), 5000),
+}
+
+
+def trunks() -> list[Trunk]:
+    """Two convolutions with ReLU and 2×2 pooling between, on whitened or standardised images."""
+    first, second = (Conv(WIDTH, 3, w_std=math.sqrt(2), b_std=0.1) for _ in range(2))
+    layers = Serial(first, Relu(), MeanPool(2), second, Relu())
+    return [Trunk("2 convolutions", view, layers) for view in (sources.WHITE, sources.STANDARD)]
+
+
+def hidden(depth: int) -> Serial:
+    """Hidden layers and the output, after positions are gone."""
+    layer = Serial(Dense(WIDTH, w_std=math.sqrt(2), b_std=0.1), Relu())
+    return Serial(Repeat(layer, depth), Dense(1)) if depth else Serial(Dense(1))
+
+
+def added(rate: float, scores: float) -> Attention:
+    """Encodings added to the input of the attention layer."""
+    return Attention(
+        WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=Decay(rate, on_values=True)
+    )
+
+
+def structured(rate: float, scores: float, width: int = WIDTH) -> Attention:
+    """Encodings say where to look, and are no part of what is seen."""
+    positions = Decay(rate, strength=math.sqrt(0.9), combine=Combine.MIX)
+    return Attention(width, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
+
+
+def residual(rate: float, scores: float) -> Layer:
+    """Half of the signal passes by the attention layer."""
+    return Residual(structured(rate, scores), weight=0.5)
+
+
+def families() -> list[Family]:
+    """Every kernel of the table, each with four settings."""
+
+    def plain(pool: Layer) -> dict[str, Layer]:
+        return {f"{depth} hidden": Serial(pool, hidden(depth)) for depth in (0, 1, 2, 3)}
+
+    def attended(make: Callable[[float, float], Layer]) -> dict[str, Layer]:
+        return {
+            f"rate {rate:g}, scores {scores:g}, {ending}": Serial(
+                make(rate, scores), pool, Dense(1)
+            )
+            for rate, scores in ((0.5, 4.0), (0.2, 16.0))
+            for ending, pool in (("flattened", Flatten()), ("pooled", MeanPool()))
+        }
+
+    local = {
+        f"window {window}, {depth} hidden": Serial(
+            MeanPool(window, stride=1), Flatten(), hidden(depth)
+        )
+        for window in (2, 3)
+        for depth in (0, 1)
+    }
+    return [
+        Family("flatten", plain(Flatten())),
+        Family("global pooling", plain(MeanPool())),
+        Family("local pooling", local),
+        Family("attention", attended(added)),
+        Family("structured attention", attended(structured)),
+        Family("residual attention", attended(residual)),
+    ]
+
+
+CLAIMS = (
+    Claim("pooling beats flattening", "global pooling", "flatten"),
+    Claim("attention with encodings beats global pooling", "attention", "global pooling"),
+    Claim("structured attention beats global pooling", "structured attention", "global pooling"),
+    Claim("structured attention beats local pooling", "structured attention", "local pooling"),
+    Claim("structured encodings beat added ones", "structured attention", "attention"),
+    Claim(
+        "residual attention beats structured attention",
+        "residual attention",
+        "structured attention",
+    ),
+    Claim("residual attention beats global pooling", "residual attention", "global pooling"),
+)
+
+
+def claims() -> list[Claim]:
+    """What is published, and that every kernel beats ridge regression on the pixels."""
+    ridges = [f"ridge, {view}" for view in (sources.WHITE, sources.STANDARD)]
+    names = [family.name for family in families()]
+    return [*CLAIMS, *(Claim(f"{n} beats pixel {r}", n, r) for n in names for r in ridges)]
+
+
+def arena(size: Size, part: Part, out: Path) -> Arena:
+    """The images of one resolution."""
+    data, name = sources.images(size, side=part.side, train=part.train, test=part.test)
+    views = sources.image_views(data)
+    views = {view: one.map(lambda x: patches(x, part.patch)) for view, one in views.items()}
+    return Arena(name, views, KeptKernels.beside(out))
+
+
+def patches(x: np.ndarray, size: int) -> np.ndarray:
+    """Images (N, height, width, channels) with size×size pixels as the channels of a position."""
+    count, height, width, channels = x.shape
+    cut = x.reshape(count, height // size, size, width // size, size, channels)
+    return cut.swapaxes(2, 3).reshape(count, height // size, width // size, -1)
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `cifar10.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+    scale = SCALES[Size(size)]
+    return contest(
+        "cifar10",
+        [Group(trunks(), families())],
+        [arena(Size(size), part, out) for part in scale.parts],
+        tuned_on=scale.tuned_on,
+        baselines=[sources.WHITE, sources.STANDARD],
+        claims=claims(),
+        out=out,
+        progress=progress,
+    )
+
+
+def cost(size: Size) -> str:
+    """How long a run takes, from a short calibration."""
+    steps, layers = [], [next(iter(family.readouts.values())) for family in families()]
+    for part in SCALES[Size(size)].parts:
+        side = part.side // part.patch
+        x = np.random.default_rng(0).normal(size=(16, side, side, 3 * part.patch**2))
+        like = Labelled(x.astype(np.float32), np.zeros(16, np.int64), ())
+        net = Serial(trunks()[0].network, Readouts(*layers))
+        work = entries(part.train, part.test)
+        steps.append(Step(f"all kernels at {part.side}×{part.side}", net, like, work))
+    return cost_of(f"cifar10 at size {size}", steps)

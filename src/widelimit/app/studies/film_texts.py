@@ -1,0 +1,192 @@
+"""Film reviews (IMDb) and sentences (rt-polarity) as sequences of GloVe vectors, of any length.
+
+- pooled embeddings: the mean of the word vectors, or of one layer on each of them; then a fully
+  connected network;
+- CNN: the mean of convolutions over windows of neighbouring words, then the same;
+- attention: an attention layer before the mean, softmax at 1/d, without encodings or with
+  encodings that decay with the distance between positions.
+
+Long texts keep their last words: there reviews come to their verdict. A position is a word, or for
+long reviews the mean of a few neighbouring words, for every kernel alike. Padding never counts.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...data import Keep, Labelled
+from ...layers.activations import Relu
+from ...layers.attention.layer import Attention
+from ...layers.attention.positional import Combine, Decay
+from ...layers.attention.scores import Scaling
+from ...layers.base import Layer
+from ...layers.branches import Concat
+from ...layers.compose import Serial
+from ...layers.conv import Conv
+from ...layers.pool import MeanPool
+from . import sources
+from .calibration import Step, cost_of
+from .cifar10 import WIDTH, hidden
+from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .kept_kernels import KeptKernels, entries
+from .readouts import Readouts
+from .study import Progress, Size
+
+
+class Part(NamedTuple):
+    """Texts cut to their last `length` words, `phrase` at a position, and how many texts."""
+
+    length: int
+    phrase: int
+    train: int
+    test: int
+
+
+class Scale(NamedTuple):
+    """The parts of a run, and the training texts that tune. Settings hold for all parts."""
+
+    parts: tuple[Part, ...]
+    tuned_on: int
+
+
+IMDB_SCALES = {
+    Size.SMALL: Scale((Part(48, 3, 300, 400),), 300),
+    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 2, 2000, 2500)), 1000),
+    Size.PAPER: Scale((Part(1000, 1, 25_000, 25_000),), 5000),
+}
+RT_SCALES = {
+    Size.SMALL: Scale((Part(24, 1, 300, 400),), 300),
+    Size.LARGE: Scale((Part(32, 1, 6000, 1662),), 1000),
+    Size.PAPER: Scale((Part(50, 1, 9000, 1662),), 2000),
+}
+
+
+def windows(*widths: int) -> Layer:
+    """Windows of neighbouring positions with ReLU; of several widths side by side."""
+    filters = (Conv(WIDTH, width, w_std=math.sqrt(2), b_std=0.1) for width in widths)
+    return Concat(*(Serial(each, Relu()) for each in filters))
+
+
+def trunks(starts: Mapping[str, Layer]) -> list[Trunk]:
+    """Each start on word vectors of one length and as they are."""
+    views = (sources.UNIT, sources.PLAIN)
+    return [Trunk(label, view, start) for label, start in starts.items() for view in views]
+
+
+def attention(scores: float, rate: float | None = None) -> Attention:
+    """Words look at words like themselves; with a rate, at those near them."""
+    positions = None
+    if rate is not None:
+        positions = Decay(rate, strength=math.sqrt(0.5), combine=Combine.MIX)
+    return Attention(WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
+
+
+POOLED, CNN, ATTENTION, ENCODED = (
+    "pooled embeddings",
+    "CNN",
+    "attention",
+    "attention with encodings",
+)
+
+
+def groups() -> list[Group]:
+    """The kernels of the comparison: two starts, two views and two readouts each."""
+    no_layer, words = {"no layer": Serial()}, {"words": windows(1)}
+    three, mixed = {"window 3": windows(3)}, {"windows 1 and 3": windows(1, 3)}
+    means = {f"{depth} hidden": Serial(MeanPool(), hidden(depth)) for depth in (1, 2)}
+
+    def read(layer: Attention) -> Serial:
+        return Serial(layer, MeanPool(), hidden(1))
+
+    alone = {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}
+    encoded = {f"scores 16, rate {r:g}": read(attention(16.0, r)) for r in (0.1, 1.0)}
+    return [
+        Group(trunks(no_layer | words), [Family(POOLED, means)]),
+        Group(trunks(three | mixed), [Family(CNN, means)]),
+        Group(trunks(words | mixed), [Family(ATTENTION, alone), Family(ENCODED, encoded)]),
+    ]
+
+
+CLAIMS = (
+    Claim("CNN kernels beat pooled embeddings", CNN, POOLED),
+    Claim("attention kernels beat pooled embeddings", ATTENTION, POOLED),
+    Claim("attention beats the CNN", ATTENTION, CNN),
+    Claim("attention with encodings beats pooled embeddings", ENCODED, POOLED),
+    Claim("attention with encodings beats the CNN", ENCODED, CNN),
+    Claim("encodings help attention", ENCODED, ATTENTION),
+)
+
+
+def claims() -> list[Claim]:
+    """What is published, and that every kernel beats ridge regression on the mean vectors."""
+    ridges = [f"ridge, {sources.mean_of(view)}" for view in (sources.UNIT, sources.PLAIN)]
+    names = (POOLED, CNN, ATTENTION, ENCODED)
+    return [*CLAIMS, *(Claim(f"{n} beats {r}", n, r) for n in names for r in ridges)]
+
+
+def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
+    """The texts at one length."""
+    load, title = {
+        "imdb": (sources.imdb, "IMDb"),
+        "rt-polarity": (sources.rt_polarity, "rt-polarity"),
+    }[name]
+    (texts, real), vectors = load(size), sources.glove(size)
+    views = sources.text_views(
+        texts,
+        vectors,
+        length=part.length,
+        phrase=part.phrase,
+        keep=Keep.LAST,
+        train=part.train,
+        test=part.test,
+    )
+    title = title if real else "sample sentences"
+    return Arena(f"{title}, {part.length} words", views, KeptKernels.beside(out))
+
+
+def run(
+    name: str,
+    scales: Mapping[Size, Scale],
+    size: Size,
+    out: Path,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write table, claims and figure into `out`, kernels beside it."""
+    scale = scales[Size(size)]
+    return contest(
+        name.replace("-", "_"),
+        groups(),
+        [arena(name, Size(size), part, out) for part in scale.parts],
+        tuned_on=scale.tuned_on,
+        baselines=[sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN)],
+        claims=claims(),
+        out=out,
+        progress=progress,
+    )
+
+
+def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
+    """How long a run takes at most, from a short calibration: shorter texts take less."""
+    scale, steps = scales[Size(size)], []
+    for part in scale.parts:
+        positions = -(-part.length // part.phrase)
+        x = np.random.default_rng(0).normal(size=(16, positions, 100)).astype(np.float32)
+        like = Labelled(x, np.zeros(16, np.int64), ())
+        work = entries(part.train, part.test)
+        for group in groups():
+            layers = [next(iter(family.readouts.values())) for family in group.families]
+            net = Serial(group.trunks[-1].network, Readouts(*layers))
+            kernels = " and ".join(family.name for family in group.families)
+            label = f"{kernels}, all texts of {part.length} words"
+            steps.append(Step(label, net, like, work))
+    return cost_of(f"{name} at size {size}", steps)
+
+
+run_imdb = partial(run, "imdb", IMDB_SCALES)
+cost_imdb = partial(cost, "imdb", IMDB_SCALES)
+run_rt_polarity = partial(run, "rt-polarity", RT_SCALES)
+cost_rt_polarity = partial(cost, "rt-polarity", RT_SCALES)

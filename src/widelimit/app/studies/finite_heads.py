@@ -1,0 +1,149 @@
+"""The finite-head paper's setting, and how a finite network is compared with its limit law.
+
+Inputs `x^i = ψ(W^i h)`, four tokens; attention `y = H^{-1/2} Σ_h softmax(Q_hK_hᵀ/√n) X W_V W_O`,
+unit variances; every network is a fresh draw of weights and input, and one output `y_{1,1}` is
+looked at.
+Networks are simulated exactly in law at a cost that does not depend on the width.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...laws import law_from_covariance
+from ...laws.distances import (
+    kl_corrected,
+    kl_histogram,
+    kl_quadrature,
+    kolmogorov_smirnov,
+)
+from ...laws.marginal import Marginal
+from ...laws.simulate import simulate
+from ...laws.simulate_mixture import ScaleMixture
+from ...laws.simulate_setting import FiniteAttention, GaussianInputs
+from ...layers.attention.layer import Attention
+
+TOKENS = 4
+# Beyond this many standard deviations neither density matters to a divergence.
+_REACH = 30.0
+
+InputMap = Callable[[np.ndarray], np.ndarray]
+
+
+class Scale(NamedTuple):
+    """How much is simulated: networks per seed, seeds, and draws behind the limit law."""
+
+    runs: int
+    seeds: int
+    draws: int
+
+
+PUBLISHED = Scale(runs=50_000, seeds=10, draws=2**17)
+SMALL = Scale(runs=10_000, seeds=3, draws=2**14)
+
+
+def identity_covariance() -> np.ndarray:
+    """κ of the clipped identity: the tokens are independent, with variance 1 (the clip is far)."""
+    return np.eye(TOKENS)
+
+
+def relu_covariance() -> np.ndarray:
+    """κ of ReLU inputs: `E[ψ(u)²] = 1/2`, and `E[ψ(u)]² = 1/2π` between independent tokens."""
+    off = 1 / (2 * math.pi)
+    return np.full((TOKENS, TOKENS), off) + (0.5 - off) * np.eye(TOKENS)
+
+
+def limit_law(heads: int, covariance: np.ndarray, draws: int) -> Marginal:
+    """The law of `y_{1,1}` at infinite width."""
+    # With many heads the law is all but Gaussian and a small part of the draws says so.
+    draws = max(2**12, min(draws, 2**22 // (heads * TOKENS**2)))
+    return law_from_covariance(Attention(heads=heads), covariance, draws=draws).at(0, 0)
+
+
+def networks(
+    layer: FiniteAttention, *, runs: int, seed: int, input_map: InputMap | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs `y_{1,1}` of drawn networks, and the variance of each given its scores."""
+    inputs = GaussianInputs(positions=TOKENS, input_map=input_map)
+    done = simulate(
+        layer, inputs, runs=runs, seed=seed, positions=[0], variances=True, progress=False
+    )
+    assert done.variances is not None
+    return done.outputs[:, 0, 0], done.variances[:, 0, 0]
+
+
+def compared(y: np.ndarray, variances: np.ndarray, limit: Marginal, *, seed: int) -> dict[str, Any]:
+    """How far a sample of networks is from the limit law, with every estimator's own floor.
+
+    `kl_histogram` is the published estimator; its floor is what a sample of the limit itself would
+    show. `kl_density` has no histogram: the finite network's density is an average of Gaussians
+    over `variances`, and its floor comes from as many variances of the limit.
+    """
+    mixture = limit.mixture
+    plain = kl_histogram(y, mixture)
+    corrected = kl_corrected(y, mixture)
+    again = np.random.default_rng(seed).choice(limit.variances, size=len(variances))
+    kurtosis, error = sample_kurtosis(y)
+    finite = 3 * (np.mean(variances**2) / np.mean(variances) ** 2 - 1)
+    return {
+        "kl_histogram": plain.value,
+        "kl_histogram_floor": plain.floor,
+        "kl_corrected": corrected.value,
+        "kl_corrected_error": corrected.error,
+        "kl_density": _density_kl(variances, limit),
+        "kl_density_floor": _density_kl(again, limit),
+        "ks": kolmogorov_smirnov(y, mixture).statistic,
+        "variance": float(np.mean(variances)),
+        "kurtosis": kurtosis,
+        "kurtosis_error": error,
+        "kurtosis_from_variances": float(finite),
+    }
+
+
+def _density_kl(variances: np.ndarray, limit: Marginal) -> float:
+    """KL of a scale mixture from the limit."""
+    return _symmetric_kl(ScaleMixture(variances), limit.mixture, float(limit.variance))
+
+
+def gaussian_kl(limit: Marginal) -> float:
+    """KL(limit ‖ Gaussian of the same variance): how non-Gaussian the limit is."""
+    variance = float(limit.variance)
+    return _symmetric_kl(limit.mixture, ScaleMixture(np.array([variance])), variance)
+
+
+def _symmetric_kl(p: ScaleMixture, q: ScaleMixture, variance: float) -> float:
+    """Both densities are even: twice the divergence over the positive half."""
+    reach = _REACH * math.sqrt(variance)
+    return 2 * kl_quadrature(p.density, q.density, low=0.0, high=reach, points=1501)
+
+
+def sample_kurtosis(y: np.ndarray) -> tuple[float, float]:
+    """Excess kurtosis of a centred sample, and its standard error (delta method)."""
+    m2, m4, m6, m8 = (float(np.mean(y**k)) for k in (2, 4, 6, 8))
+    ratio = m4 / m2**2
+    spread = m8 - m4**2 - 4 * m4 / m2 * (m6 - m2 * m4) + 4 * (m4 / m2) ** 2 * (m4 - m2**2)
+    return ratio - 3, math.sqrt(spread / len(y)) / m2**2
+
+
+def averaged(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, float]:
+    """Means over seeds, and standard errors where there are several."""
+    found: dict[str, float] = {}
+    for key in keys:
+        values = np.array([row[key] for row in rows])
+        found[key] = float(values.mean())
+        if len(values) > 1:
+            found[key + "_se"] = float(values.std(ddof=1) / math.sqrt(len(values)))
+    return found
+
+
+def draw_density(axes: Any, y: np.ndarray, limit: Marginal, *, label: str, color: str) -> None:
+    """A histogram of networks and the limit's density, on a logarithmic scale."""
+    span = 5 * math.sqrt(float(limit.variance))
+    grid = np.linspace(-span, span, 401)
+    axes.hist(y, bins=np.linspace(-span, span, 81), density=True, color="0.82", label=label)
+    axes.plot(grid, limit.mixture.density(grid), color=color, lw=1.6, label="limit law")
+    axes.set_yscale("log")
+    axes.set_ylim(1e-5, 40)  # room for the legend
+    axes.set_xlabel("$y_{1,1}$")

@@ -1,0 +1,84 @@
+"""Accuracy by the number of training images: beginnings of one kernel, so every N is nested.
+
+The kernels are those of the CIFAR-10 study at its first resolution, found again if that study ran
+before with the same output folder.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..drawing import canvas
+from . import cifar10
+from .accuracy import evaluate, row
+from .comparison import KINDS, Group, choose
+from .study import Progress, Size, save, tracked, write_csv, write_json
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `learning_curve.csv`, `.json` and `.png` into `out`, kernels beside it."""
+    scale = cifar10.SCALES[Size(size).at_most_large]
+    place = cifar10.arena(Size(size), scale.parts[0], out)
+    group = Group(cifar10.trunks(), cifar10.families())
+    trials = [
+        trial
+        for trunk in group.trunks
+        for trial in place.validated(trunk, group.families, scale.tuned_on)
+    ]
+    choice = choose(group, trials)
+    layers = [family.readouts[choice.readouts[family.name]] for family in group.families]
+    kernels = place.kernels(choice.trunk, layers, None)
+    data = place.views[choice.trunk.view]
+    rows = []
+    work = [(count, i) for count in sizes(len(data.y_train)) for i in range(len(layers))]
+    for count, index in tracked(work, progress):
+        for kind, kernel in zip(KINDS, kernels, strict=True):
+            block = np.concatenate([kernel[index, :count], kernel[index, len(data.y_train) :]])
+            tested = evaluate(block[:, :count], data.y_train[:count], data.y_test)
+            name = group.families[index].name
+            rows.append(row(name, kind, tested, data=place.name, train=count))
+    result = {"data": place.name, "rows": rows, "gain_per_doubling": gains(rows)}
+    write_csv(out / "learning_curve.csv", rows)
+    write_json(out / "learning_curve.json", result)
+    _plot(rows, out / "learning_curve.png")
+    return result
+
+
+def sizes(most: int) -> list[int]:
+    """All images, and halves of that: down to about a hundred, and at least twice."""
+    found = [most]
+    while found[-1] >= 200 or len(found) < 3:
+        found.append(found[-1] // 2)
+    return found[::-1]
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Accuracy gained with each doubling of the training images, by least squares."""
+    result = {}
+    for name, kind in dict.fromkeys((one["kernel"], one["kind"]) for one in rows):
+        here = [one for one in rows if (one["kernel"], one["kind"]) == (name, kind)]
+        counts = np.log2([one["train"] for one in here])
+        result[f"{name}, {kind}"] = float(np.polyfit(counts, [o["accuracy"] for o in here], 1)[0])
+    return result
+
+
+def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Curves, with the interval of the first kernel: those of the others are as wide."""
+    figure, axes = canvas(len(KINDS), width=5.2, height=4.0)
+    counts = list(dict.fromkeys(one["train"] for one in rows))
+    names = list(dict.fromkeys(one["kernel"] for one in rows))
+    for axis, kind in zip(axes[0], KINDS, strict=True):
+        for name in names:
+            here = [one for one in rows if one["kernel"] == name and one["kind"] == kind]
+            axis.plot(counts, [one["accuracy"] for one in here], "o-", ms=4, label=name)
+            if name == names[0]:
+                ends = [one["low"] for one in here], [one["high"] for one in here]
+                label = f"{name}, 95 % interval"
+                axis.fill_between(counts, *ends, color="0.9", label=label, zorder=0)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(count) for count in counts])
+        axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
+        axis.legend(fontsize=8)
+    save(figure, path)

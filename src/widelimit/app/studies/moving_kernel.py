@@ -1,0 +1,108 @@
+"""Training moves the tangent kernel when heads are few, at every width; with many heads it stands.
+
+Finite networks in the NTK parameterisation are trained by full-batch gradient descent on a few
+examples until the loss has fallen a hundredfold; the tangent kernel is compared before and after.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...layers.attention.layer import Attention
+from ...layers.base import Layer
+from ...layers.compose import Serial
+from ...layers.dense import Dense
+from ...layers.pool import MeanPool
+from ..drawing import canvas
+from .study import Progress, Size, save, tracked, write_csv, write_json
+
+EXAMPLES, POSITIONS, CHANNELS = 4, 3, 8
+
+
+def network(width: int, heads: int) -> Layer:
+    """Attention, the mean over positions, a linear readout."""
+    attention = Attention(width, heads=heads, qk_std=2.0)
+    return Serial(attention, MeanPool(), Dense(1))
+
+
+def tangent_kernel(net: Layer, params: Any, x: Array) -> Float[Array, "n n"]:
+    """`Σ ∂f(x)/∂θ ∂f(x')/∂θ` of a finite network with one output."""
+    jacobian = jax.jacrev(lambda p: net.apply(p, x)[:, 0])(params)
+    rows = [leaf.reshape(x.shape[0], -1) for leaf in jax.tree.leaves(jacobian)]
+    return jnp.sum(jnp.stack([row @ row.T for row in rows]), axis=0)
+
+
+def trained(net: Layer, key: Array, x: Array, y: Array, steps: int) -> tuple[Array, Array, Array]:
+    """Tangent kernels before and after training, and the share of the loss that is left."""
+    params = net.init(key, x.shape[1:])
+    before = tangent_kernel(net, params, x)
+    rate = 0.5 / jnp.linalg.eigvalsh(before)[-1]
+
+    def loss(p: Any) -> Array:
+        return 0.5 * jnp.sum((net.apply(p, x)[:, 0] - y) ** 2)
+
+    def step(p: Any, _: None) -> tuple[Any, None]:
+        return jax.tree.map(lambda a, g: a - rate * g, p, jax.grad(loss)(p)), None
+
+    after, _ = jax.lax.scan(step, params, None, length=steps)
+    return before, tangent_kernel(net, after, x), loss(after) / loss(params)
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `moving_ntk.csv`, `.json` and `.png` into `out`."""
+    large = size != Size.SMALL
+    widths, seeds, steps = ((32, 128, 512), 8, 200) if large else ((32, 128), 3, 100)
+    # A network with 128 heads has 128 times the weights: one width less.
+    cases = [(w, 1) for w in widths] + [(w, 128) for w in widths[:2]]
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(EXAMPLES, POSITIONS, CHANNELS)), jnp.float32)
+    y = jnp.asarray(rng.choice([-1.0, 1.0], EXAMPLES), jnp.float32)
+    rows = []
+    for width, heads in tracked(cases, progress):
+        net = network(width, heads)
+        go = jax.jit(lambda key, net=net: trained(net, key, x, y, steps))
+        for seed in range(seeds):
+            before, after, left = go(jax.random.key(seed))
+            moved = jnp.linalg.norm(after - before) / jnp.linalg.norm(before)
+            rows.append(
+                {
+                    "width": width,
+                    "heads": heads,
+                    "seed": seed,
+                    "moved": float(moved),
+                    "loss_left": float(left),
+                }
+            )
+    result = {
+        f"heads={heads}, width={width}": {
+            "moved": float(np.median(_column(rows, width, heads, "moved"))),
+            "loss_left": float(np.median(_column(rows, width, heads, "loss_left"))),
+        }
+        for width, heads in cases
+    }
+    write_csv(out / "moving_ntk.csv", rows)
+    write_json(out / "moving_ntk.json", result)
+    figure, axes = canvas(1)
+    for heads, color in ((1, "C3"), (128, "C0")):
+        places = [w for w, h in cases if h == heads]
+        medians = [np.median(_column(rows, w, heads, "moved")) for w in places]
+        label = f"{heads} head{'s' if heads > 1 else ''}"
+        axes[0, 0].loglog(places, medians, "o-", color=color, label=label)
+        for width in places:
+            points = _column(rows, width, heads, "moved")
+            axes[0, 0].loglog([width] * len(points), points, ".", color=color, alpha=0.4)
+    axes[0, 0].set_xlabel("width")
+    axes[0, 0].set_xticks(widths, [str(width) for width in widths])
+    axes[0, 0].set_xticks([], minor=True)
+    axes[0, 0].set_ylabel("relative change of the tangent kernel")
+    axes[0, 0].legend(frameon=False)
+    save(figure, out / "moving_ntk.png")
+    return result
+
+
+def _column(rows: list[dict[str, Any]], width: int, heads: int, name: str) -> np.ndarray:
+    return np.array([r[name] for r in rows if (r["width"], r["heads"]) == (width, heads)])

@@ -1,0 +1,85 @@
+"""How many heads must be sampled: error of the infinite-head softmax kernel by sample count.
+
+Standard softmax attention at 1/√d has no closed form; its kernels are averages over sampled heads.
+Independent samplers of growing size are compared with a long run, and with the errors they report.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...data import load_sample_texts
+from ...layers.attention.layer import Attention
+from ...layers.base import Layer
+from ...layers.compose import Serial
+from ...layers.dense import Dense
+from ...layers.pool import MeanPool
+from .study import Size
+
+_REPLICATES = 8
+
+
+def network() -> Layer:
+    """Attention on word vectors, then the average over words."""
+    return Serial(Attention(64, qk_std=4.0), MeanPool(), Dense(1))
+
+
+def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
+    """Write `sampled_heads.json` and `sampled_heads.png` into `out`."""
+    counts, repeats, long = {
+        "small": ([2, 4, 8, 16, 32, 64, 128], 6, 4096),
+        "large": ([2, 4, 8, 16, 32, 64, 128, 256, 512], 16, 65536),
+    }[Size(size).at_most_large]
+    texts = load_sample_texts(length=10)
+    assert texts.mask_train is not None
+    x, mask = texts.x_train[:4], texts.mask_train[:4]
+    net = network()
+    key = jax.random.key(0)
+    truth = net.kernel(x, mask=mask, samples=long // _REPLICATES, key=key)
+    rows = []
+    for count in progress(counts) if progress else counts:
+        gaps: dict[str, list[float]] = {"nngp": [], "ntk": []}
+        told: dict[str, list[float]] = {"nngp": [], "ntk": []}
+        for repeat in range(repeats):
+            subkey = jax.random.fold_in(key, 1000 * count + repeat)
+            found = net.kernel(x, mask=mask, samples=count, key=subkey)
+            for name in gaps:
+                value, exact = getattr(found, name), getattr(truth, name)
+                scale = np.abs(exact).max()
+                gaps[name].append(float(np.mean((value - exact) ** 2)) / scale**2)
+                told[name].append(float(np.mean(getattr(found, f"{name}_error") ** 2)) / scale**2)
+        row: dict[str, float] = {"heads": count * _REPLICATES}
+        for name in gaps:
+            row[f"{name}_error"] = float(np.sqrt(np.mean(gaps[name])))
+            row[f"{name}_reported"] = float(np.sqrt(np.mean(told[name])))
+        rows.append(row)
+    heads = np.array([row["heads"] for row in rows])
+    slopes = {
+        name: float(np.polyfit(np.log(heads), np.log([row[f"{name}_error"] for row in rows]), 1)[0])
+        for name in ("nngp", "ntk")
+    }
+    result = {"rows": rows, "slopes": slopes}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "sampled_heads.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    _plot(heads, rows, slopes, out / "sampled_heads.png")
+    return result
+
+
+def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, float], path: Path):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5.5, 4))
+    for name, colour in (("nngp", "#24527a"), ("ntk", "#c0392b")):
+        errors = np.array([row[f"{name}_error"] for row in rows])
+        told = np.array([row[f"{name}_reported"] for row in rows])
+        label = f"{name.upper()}: observed, slope {slopes[name]:.2f}"
+        axis.loglog(heads, errors, "o-", color=colour, label=label)
+        axis.loglog(heads, told, "--", color=colour, lw=1, label=f"{name.upper()}: reported")
+    axis.set(xlabel="sampled heads", ylabel="relative error", title="Infinite-head softmax, 1/√d")
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,89 @@
+"""Standard softmax attention, 1/√d with infinitely many heads, against 1/d attention, on sentences.
+
+At 1/d the scores are deterministic; at 1/√d they stay random and the kernel is an average over
+heads, which has no closed form and is sampled. Both act on word vectors directly and are followed
+by the mean over words and one hidden layer. Which of the two classifies better has not been
+published.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...layers.attention.layer import Attention
+from ...layers.attention.scores import Scaling
+from ...layers.base import Layer
+from ...layers.compose import Serial
+from ...layers.pool import MeanPool
+from . import sources
+from .cifar10 import WIDTH, hidden
+from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .kept_kernels import KeptKernels
+from .study import Progress, Size
+
+RANDOM, FIXED, MEAN = "softmax at 1/√d, infinite heads", "softmax at 1/d", "mean of words"
+
+
+class Scale(NamedTuple):
+    """Words of a sentence, training and test sentences, tuning ones, heads in each of 8 copies."""
+
+    length: int
+    train: int
+    test: int
+    tuned_on: int
+    heads: int
+
+
+SCALES = {
+    Size.SMALL: Scale(8, 80, 120, 40, 2),
+    Size.LARGE: Scale(16, 600, 1000, 150, 4),
+}
+
+
+def families() -> list[Family]:
+    """Attention on word vectors with both scalings, and no attention; two settings each."""
+
+    def read(*layers: Layer) -> Layer:
+        return Serial(*layers, MeanPool(), hidden(1))
+
+    def attended(scaling: Scaling) -> dict[str, Layer]:
+        return {
+            f"scores {scores:g}": read(Attention(WIDTH, scaling=scaling, qk_std=scores))
+            for scores in (1.0, 4.0)
+        }
+
+    return [
+        Family(MEAN, {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)}),
+        Family(FIXED, attended(Scaling.LINEAR)),
+        Family(RANDOM, attended(Scaling.SQRT)),
+    ]
+
+
+CLAIMS = (
+    Claim("1/√d softmax beats 1/d softmax", RANDOM, FIXED),
+    Claim("1/√d softmax beats the mean of word vectors", RANDOM, MEAN),
+    Claim("1/d softmax beats the mean of word vectors", FIXED, MEAN),
+)
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `scaling_softmax.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+    scale = SCALES[Size(size).at_most_large]
+    texts, real = sources.rt_polarity(Size(size))
+    views = sources.text_views(
+        texts,
+        sources.glove(Size(size)),
+        length=scale.length,
+        train=scale.train,
+        test=scale.test,
+    )
+    title = f"{'rt-polarity' if real else 'sample sentences'}, {scale.length} words"
+    return contest(
+        "scaling_softmax",
+        [Group([Trunk("no layer", sources.UNIT, Serial())], families())],
+        [Arena(title, views, KeptKernels.beside(out, height=128), heads=scale.heads)],
+        tuned_on=scale.tuned_on,
+        baselines=[sources.mean_of(sources.UNIT)],
+        claims=CLAIMS,
+        out=out,
+        progress=progress,
+    )

@@ -1,0 +1,73 @@
+"""Scores under both scalings: random at 1/√n, constant at 1/n."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...laws.distances import kolmogorov_smirnov
+from ...laws.simulate import simulate
+from ...laws.simulate_mixture import ScaleMixture
+from ...laws.simulate_setting import FiniteAttention, GaussianInputs
+from ...layers.attention.scores import Scaling
+from ..drawing import canvas
+from . import finite_heads as setting
+from .study import Progress, Size, save, tracked, write_csv, write_json
+
+WIDTH = 256
+
+
+def layers() -> dict[str, FiniteAttention]:
+    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1."""
+    return {
+        "1/√n": FiniteAttention(heads=1, width=WIDTH),
+        "1/n": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR, tied=False),
+        "1/n, Q = K": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR),
+    }
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    inputs = GaussianInputs(positions=setting.TOKENS)
+    result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
+    rows, samples = [], {}
+    for name, layer in tracked(list(layers().items()), progress):
+        done = simulate(
+            layer, inputs, runs=scale.runs, seed=0, positions=[0], scores=True, progress=False
+        )
+        assert done.scores is not None
+        score = samples[name] = done.scores[:, 0, 0, 0]
+        result[name] = {"mean": float(score.mean()), "std": float(score.std())}
+        counts, edges = np.histogram(score, bins=100)
+        rows += [
+            {"scaling": name, "from": low, "to": high, "count": int(count)}
+            for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ]
+    unit = ScaleMixture(np.ones(1))
+    kurtosis, error = setting.sample_kurtosis(samples["1/√n"])
+    ks = kolmogorov_smirnov(samples["1/√n"], unit)
+    result["1/√n"] |= {
+        "kurtosis": kurtosis,
+        "kurtosis_error": error,
+        "ks_from_limit": ks.statistic,
+        "ks_p_value": ks.p_value,
+    }
+    write_csv(out / "scores.csv", rows)
+    write_json(out / "scores.json", result)
+    figure, axes = canvas(2)
+    grid = np.linspace(-4.5, 4.5, 301)
+    axes[0, 0].hist(samples["1/√n"], bins=100, density=True, color="0.82", label=f"n={WIDTH}")
+    axes[0, 0].plot(grid, unit.density(grid), color="C3", label=r"limit $N(0, \kappa_{11}^2)$")
+    axes[0, 0].set_title("$QK^T/\\sqrt{n}$: stays random")
+    for name, color, limit in (("1/n", "C0", 0.0), ("1/n, Q = K", "C1", 1.0)):
+        label = "independent Q, K" if name == "1/n" else "Q = K"
+        axes[0, 1].hist(samples[name], bins=100, density=True, color=color, alpha=0.5, label=label)
+        axes[0, 1].axvline(limit, color=color, lw=1)
+    axes[0, 1].set_title("$QK^T/n$: tends to a constant (lines)")
+    for axis in axes[0]:
+        axis.set_xlabel("score $G_{11}$")
+        axis.legend(frameon=False)
+    axes[0, 0].set_ylabel("density")
+    save(figure, out / "scores.png")
+    return result

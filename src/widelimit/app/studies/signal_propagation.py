@@ -1,0 +1,111 @@
+"""Signal propagation with depth: which parts of a transformer keep positions apart.
+
+A deep encoder on real sentences, read layer by layer: attention alone, with residual connections,
+with layer normalisation, with the identity in place of softmax, with few heads. And a phase diagram
+over the residual weight and the scale of the scores.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data import load_sample_texts
+from ...engine import propagation
+from ...engine.propagation import Quantity
+from ...layers.attention.heads import INFINITE
+from ...layers.attention.layer import Attention
+from ...layers.attention.scores import IdentityMap, Scaling
+from ...layers.base import Layer
+from ...layers.blocks import Mlp, Norm, TransformerEncoder
+from ...layers.branches import Residual
+from ...layers.compose import Repeat, Serial
+from ...layers.dense import Dense
+from .study import Size
+
+_WIDTH = 64
+
+
+def ablations(depth: int) -> dict[str, Layer]:
+    """One encoder, and what happens to it when a part is taken away or changed."""
+    linear: dict[str, Any] = {"scaling": Scaling.LINEAR}
+
+    def encoder(**options: Any) -> Layer:
+        return Serial(Dense(_WIDTH), TransformerEncoder(_WIDTH, depth=depth, **options))
+
+    bare = Serial(Attention(_WIDTH, **linear), Mlp(_WIDTH))
+    return {
+        "pre-norm, 1/d softmax": encoder(**linear),
+        "post-norm, 1/d softmax": encoder(norm=Norm.POST, **linear),
+        "no norm, 1/d softmax": encoder(norm=Norm.NONE, **linear),
+        "no residual, 1/d softmax": Serial(Dense(_WIDTH), Repeat(bare, depth)),
+        "pre-norm, 1/d identity": encoder(score_map=IdentityMap(), **linear),
+        "pre-norm, 1/√d softmax, infinite heads": encoder(heads=INFINITE),
+        "pre-norm, 1/√d softmax, 1 head": encoder(heads=1),
+    }
+
+
+def residual_network(weight: float, qk_std: float, depth: int) -> Layer:
+    """Residual attention `√α f + √(1−α) Attn(f)`, `depth` times."""
+    attention = Attention(_WIDTH, scaling=Scaling.LINEAR, qk_std=qk_std)
+    return Serial(Dense(_WIDTH), Repeat(Residual(attention, weight), depth))
+
+
+def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
+    """Write `signal.json`, a profile of every ablation and a phase diagram into `out`."""
+    depth, examples, steps = {"small": (4, 4, 7), "large": (12, 8, 13)}[Size(size).at_most_large]
+    texts = load_sample_texts(length=12)
+    assert texts.mask_train is not None
+    full = np.flatnonzero(texts.mask_train.all(axis=1))[:examples]
+    x = texts.x_train[full].astype(np.float32)
+    out.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"depth": depth, "profiles": {}}
+    networks = ablations(depth)
+    profiles = {}
+    for name, net in progress(networks.items()) if progress else networks.items():
+        profile = propagation.signal(net, x, samples=16, replicates=4)
+        profiles[name] = profile
+        result["profiles"][name] = {
+            quantity.value: [None if np.isnan(v) else float(v) for v in profile[quantity]]
+            for quantity in Quantity
+        }
+    _plot_profiles(profiles, out / "signal_by_depth.png")
+    weights, scales = np.linspace(0, 0.9, steps), np.geomspace(1, 300, steps)
+    grid = propagation.phase_diagram(
+        lambda a, s: residual_network(a, s, 8), weights, scales, x, quantity=Quantity.POSITIONS
+    )
+    propagation.plot_phase_diagram(
+        grid,
+        weights,
+        scales,
+        out / "phase_diagram.png",
+        names=("residual weight α", "score scale qk_std"),
+    )
+    result["phase_diagram"] = {
+        "residual_weight": weights.tolist(),
+        "qk_std": scales.tolist(),
+        "correlation_of_positions": grid.tolist(),
+    }
+    (out / "signal.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
+
+
+def _plot_profiles(profiles: dict[str, propagation.SignalProfile], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    shown = (Quantity.VARIANCE, Quantity.POSITIONS, Quantity.INPUTS, Quantity.TANGENT)
+    figure, axes = plt.subplots(1, len(shown), figsize=(15, 4.2))
+    for axis, quantity in zip(axes, shown, strict=True):
+        for name, profile in profiles.items():
+            values = profile[quantity]
+            # Networks differ in how many layers make a block: compare at equal relative depth.
+            axis.plot(np.linspace(0, 1, len(values)), values, lw=1.6, label=name)
+        axis.set_title(quantity.value)
+        axis.set_xlabel("relative depth")
+        if quantity in (Quantity.VARIANCE, Quantity.TANGENT):
+            axis.set_yscale("symlog", linthresh=1e-2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=9)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

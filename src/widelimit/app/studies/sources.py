@@ -1,0 +1,147 @@
+"""The real data of the studies: from the user's directory, or for small sizes from the sample."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from ...data import (
+    ZCA,
+    DataError,
+    Dataset,
+    Embedder,
+    Empty,
+    Keep,
+    Labelled,
+    Standardise,
+    TextDataset,
+    WordVectors,
+    data_root,
+    downsample,
+    load_cifar10,
+    load_glove,
+    load_imdb,
+    load_sample_images,
+    load_sample_sentences,
+    load_sample_vectors,
+    load_texts,
+)
+from .study import Size
+
+T = TypeVar("T")
+
+STANDARD, WHITE = "standardised", "whitened"
+PLAIN, UNIT = "plain", "unit length"
+_SPLIT_SEED = 0
+
+
+def real_or_sample(size: Size, real: Callable[[], T], sample: Callable[[], T]) -> tuple[T, bool]:
+    """Real data and True; at small size without them the sample that ships, and False."""
+    try:
+        return real(), True
+    except DataError as error:
+        if size is Size.SMALL:
+            return sample(), False
+        raise DataError(
+            f"A study of size '{size}' runs on the whole data set. {error.rule}",
+            got=error.got,
+            remedy="set the environment variable WIDELIMIT_DATA to the directory that holds it, or "
+            "run --size small, which falls back on the sample that ships with the package",
+        ) from error
+
+
+def images(size: Size, *, side: int, train: int, test: int) -> tuple[Dataset, str]:
+    """CIFAR-10 shrunk to side×side pixels, and what to call it."""
+    data, real = real_or_sample(size, load_cifar10, lambda: load_sample_images(standardise=False))
+    name = f"{'CIFAR-10' if real else 'CIFAR-10 sample'} {side}×{side}"
+    return _subset(data, train, test).map(lambda x: downsample(x, (side, side))), name
+
+
+def _subset(data: Dataset, train: int, test: int) -> Dataset:
+    return data.subset(
+        train=min(train, len(data.y_train)), test=min(test, len(data.y_test)), seed=_SPLIT_SEED
+    )
+
+
+def image_views(data: Dataset, *, strength: float = 1.0) -> dict[str, Dataset]:
+    """Channels standardised, and all pixels whitened together; fitted on the training images."""
+    standard = data.map(Standardise.per_channel(data.x_train))
+    white = data.map(ZCA.fit(data.x_train, strength=strength))
+    return {STANDARD: standard, WHITE: white.map(Standardise.per_channel(white.x_train))}
+
+
+def imdb(size: Size) -> tuple[TextDataset, bool]:
+    """Film reviews."""
+    return real_or_sample(size, load_imdb, load_sample_sentences)
+
+
+def rt_polarity(size: Size) -> tuple[TextDataset, bool]:
+    """Sentences about films; the last 1,662 of the file are for testing."""
+
+    def real() -> TextDataset:
+        texts = load_texts(data_root() / "rt_polarity.jsonl.gz")
+        whole = np.arange(len(texts))
+        return TextDataset.join(texts.take(whole[:9000]), texts.take(whole[9000:]))
+
+    return real_or_sample(size, real, load_sample_sentences)
+
+
+def glove(size: Size) -> WordVectors:
+    """Word vectors of 100 components."""
+    vectors, _ = real_or_sample(size, load_glove, load_sample_vectors)
+    return vectors
+
+
+def mean_of(view: str) -> str:
+    """The name of the view that holds the mean vector of every text."""
+    return f"mean of {view} vectors"
+
+
+def text_views(
+    texts: TextDataset,
+    vectors: WordVectors,
+    *,
+    length: int,
+    phrase: int = 1,
+    keep: Keep = Keep.FIRST,
+    train: int,
+    test: int,
+) -> dict[str, Dataset]:
+    """Sequences of word vectors, as they are and scaled to one length; and their means.
+
+    Texts are cut to their first or last `length` words, of which `phrase` neighbours are averaged
+    into a position.
+    """
+    chosen = texts.subset(
+        train=min(train, len(texts.y_train)),
+        test=min(test, len(texts.y_test)),
+        seed=_SPLIT_SEED,
+    )
+    views = {}
+    for name, table in ((PLAIN, vectors), (UNIT, vectors.unit_rms())):
+        embedder = Embedder(vectors=table, length=length, keep=keep, empty=Empty.MEAN)
+        data = chosen.embed(embedder)
+        data = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
+        means = Dataset.join(_mean(data.train), _mean(data.test))
+        views[mean_of(name)] = means.map(Standardise.per_channel(means.x_train))
+        data = Dataset.join(phrases(data.train, phrase), phrases(data.test, phrase))
+        views[name] = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
+    return views
+
+
+def _mean(part: Labelled) -> Labelled:
+    assert part.mask is not None
+    return replace(part, x=part.x.sum(axis=1) / part.mask.sum(axis=1)[:, None], mask=None)
+
+
+def phrases(part: Labelled, size: int) -> Labelled:
+    """Means of `size` neighbouring words; the last of a text may have fewer."""
+    if part.mask is None or size == 1:
+        return part
+    gap = -part.x.shape[1] % size
+    x = np.pad(part.x, [(0, 0), (0, gap), (0, 0)])
+    mask = np.pad(part.mask, [(0, 0), (0, gap)]).reshape(len(x), -1, size)
+    sums = x.reshape(len(x), -1, size, x.shape[-1]).sum(axis=2)
+    counts = mask.sum(axis=2)
+    return replace(part, x=sums / np.maximum(counts, 1)[..., None], mask=counts > 0)

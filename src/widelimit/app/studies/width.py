@@ -1,0 +1,105 @@
+"""How wide is wide enough: finite networks approach the finite-head law as the width grows.
+
+Two heads, widths 16 to 1024, for clipped-identity inputs and for ReLU inputs. The ReLU inputs break
+a precondition of the theorem (the input map is unbounded) and follow the law all the same.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...laws.simulate_setting import FiniteAttention, relu
+from ..drawing import canvas
+from . import finite_heads as setting
+from .study import Progress, Size, save, tracked, write_csv, write_json
+
+WIDTHS = (16, 64, 256, 1024)
+HEADS = 2
+_SHOWN = (
+    "kl_histogram",
+    "kl_histogram_floor",
+    "kl_corrected",
+    "kl_density",
+    "kl_density_floor",
+    "ks",
+    "kurtosis",
+    "kurtosis_from_variances",
+)
+
+
+def run_width(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Clipped-identity inputs."""
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    return _run("width", setting.identity_covariance(), None, scale, out, progress)
+
+
+def run_relu(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """ReLU inputs, with twice the networks, as published."""
+    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = scale._replace(runs=2 * scale.runs)
+    return _run("relu", setting.relu_covariance(), relu, scale, out, progress)
+
+
+def _run(
+    name: str,
+    covariance: np.ndarray,
+    input_map: setting.InputMap | None,
+    scale: setting.Scale,
+    out: Path,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    limit = setting.limit_law(HEADS, covariance, scale.draws)
+    rows, samples = [], {}
+    steps = [(width, seed) for width in WIDTHS for seed in range(scale.seeds)]
+    for width, seed in tracked(steps, progress):
+        layer = FiniteAttention(heads=HEADS, width=width)
+        y, variances = setting.networks(layer, runs=scale.runs, seed=seed, input_map=input_map)
+        samples.setdefault(width, y)
+        found = setting.compared(y, variances, limit, seed=seed)
+        rows.append({"width": width, "seed": seed, **found})
+    by_width = {
+        str(width): setting.averaged([r for r in rows if r["width"] == width], _SHOWN)
+        for width in WIDTHS
+    }
+    law = limit.kurtosis()
+    result = {
+        "heads": HEADS,
+        "runs": scale.runs,
+        "seeds": scale.seeds,
+        "limit": {
+            "variance": float(limit.variance),
+            "kurtosis": float(law.value),
+            "kurtosis_error": float(law.error),
+            "kl_from_gaussian": setting.gaussian_kl(limit),
+        },
+        "widths": by_width,
+    }
+    write_csv(out / f"{name}.csv", rows)
+    write_json(out / f"{name}.json", result)
+    _plot(out / f"{name}.png", limit, samples, by_width)
+    return result
+
+
+def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[str, Any]) -> None:
+    figure, axes = canvas(3)
+    for axis, width in zip(axes[0], (WIDTHS[0], WIDTHS[-1]), strict=False):
+        setting.draw_density(axis, samples[width], limit, label=f"networks, n={width}", color="C3")
+        axis.legend(frameon=False, loc="upper right")
+    axes[0, 0].set_ylabel("density")
+    axis = axes[0, 2]
+
+    def curve(key: str) -> np.ndarray:
+        return np.array([found[str(width)][key] for width in WIDTHS])
+
+    axis.loglog(WIDTHS, curve("kl_histogram"), "o-", color="C0", label="histogram, as published")
+    axis.loglog(WIDTHS, curve("kl_histogram_floor"), ":", color="C0", label="its floor")
+    excess = curve("kl_density") - curve("kl_density_floor")
+    axis.loglog(WIDTHS, excess, "s-", color="C3", label="densities, floor subtracted")
+    axis.loglog(WIDTHS, curve("kl_density_floor"), ":", color="C3", label="that floor")
+    axis.set_xlabel("width $n$")
+    axis.set_ylabel("KL(networks ‖ limit)")
+    axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
+    axis.set_xticks([], minor=True)
+    axis.legend(frameon=False, fontsize=8)
+    save(figure, path)

@@ -1,0 +1,35 @@
+"""From a user's file to a tested model: what stands behind the command line, for programs too.
+
+`run(path, Task.CLASSIFY)` reads a table, an `.npz` file or a folder of images, chooses a network
+for the kind of data, computes its kernel, picks the noise by leave-one-out, and tests the posterior
+on held-out examples. The result holds a `Model` that can be saved.
+"""
+
+from .attention import mean_attention, received
+from .examples import Examples, Source
+from .kinds import Kind, Listener, Task
+from .model import Model, load_model, read_asked
+from .networks import Choice, NetworkName, choose
+from .run import Result, Settings, run
+from .sources import Reading, read_source
+
+__all__ = [
+    "Choice",
+    "Examples",
+    "Kind",
+    "Listener",
+    "Model",
+    "NetworkName",
+    "Reading",
+    "Result",
+    "Settings",
+    "Source",
+    "Task",
+    "choose",
+    "load_model",
+    "mean_attention",
+    "read_asked",
+    "read_source",
+    "received",
+    "run",
+]

@@ -1,0 +1,138 @@
+"""Few heads at infinite width: the law of one output, beside networks that are only wide."""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+from scipy.stats import norm
+
+from ...laws import Law
+from ...layers.activations import Gelu
+from ...layers.attention.layer import Attention
+from ...layers.base import Layer
+from ...layers.blocks import TransformerBlock
+from ...layers.branches import Residual
+from ...layers.compose import Serial
+from ...layers.dense import Dense
+from ...layers.norm import LayerNorm
+from ...layers.pool import MeanPool, Select
+
+_NETWORKS_AT_ONCE = 250
+_CHANNELS = 8  # of one network, which share its scores and are otherwise independent
+
+
+class LawNetwork(enum.Enum):
+    """Networks whose law is asked for, by name."""
+
+    ATTENTION = "attention"
+    RESIDUAL = "residual"
+    TRANSFORMER = "transformer"
+
+
+LAW_NETWORKS = {
+    LawNetwork.ATTENTION: "normalised input, softmax attention at 1/√d, first position",
+    LawNetwork.RESIDUAL: "a dense layer, residual softmax attention at 1/√d, average",
+    LawNetwork.TRANSFORMER: "a dense layer, one pre-norm transformer block, average, dense",
+}
+
+
+def _network(name: LawNetwork, heads: int, width: int, qk_std: float) -> Layer:
+    attention = Attention(width, heads, qk_std=qk_std)
+    if name is LawNetwork.ATTENTION:
+        return Serial(LayerNorm(), attention, Select(0))
+    if name is LawNetwork.RESIDUAL:
+        return Serial(LayerNorm(), Dense(width), Residual(attention, 0.5), MeanPool(), Dense(1))
+    block = TransformerBlock(width, attention=attention, hidden=width, activation=Gelu)
+    return Serial(Dense(width), *block.layers, MeanPool(), Dense(1))
+
+
+@dataclass(frozen=True, eq=False)
+class HeadLaw:
+    """The law of one output with so many heads; `samples` of finite networks in its units."""
+
+    net: Layer
+    heads: int
+    law: Law
+    samples: np.ndarray | None
+
+    @property
+    def name(self) -> str:
+        """For legends."""
+        return f"{self.heads} head{'s' if self.heads > 1 else ''}"
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the output."""
+        return float(np.sqrt(self.law.moments((2,)).value[0]))
+
+    @property
+    def kurtosis(self) -> float:
+        """Excess kurtosis, 0 for a Gaussian."""
+        return float(self.law.kurtosis().value)
+
+    @property
+    def kurtosis_error(self) -> float:
+        """Its standard error from the finite number of draws."""
+        return float(self.law.kurtosis().error)
+
+    @property
+    def finite_kurtosis(self) -> float | None:
+        """The excess kurtosis of the finite networks' outputs."""
+        if self.samples is None:
+            return None
+        squares = self.samples**2
+        return float(np.mean(squares**2) / np.mean(squares) ** 2 - 3)
+
+    def density(self, grid: np.ndarray) -> np.ndarray:
+        """Density in units of the standard deviation."""
+        return np.asarray(self.law.density(grid * self.std).value) * self.std
+
+    def quantiles(self, probabilities: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Quantiles in standard deviations, of the law and of a Gaussian."""
+        values = np.asarray(self.law.quantiles(np.array(probabilities)).value) / self.std
+        return values, norm.ppf(probabilities)
+
+
+def head_law(
+    name: LawNetwork,
+    x: np.ndarray,
+    *,
+    heads: int,
+    qk_std: float,
+    width: int,
+    draws: int,
+    networks: int,
+    key: Key[Array, ""],
+) -> HeadLaw:
+    """The law at the input x (1, positions, channels), and outputs of `networks` finite ones.
+
+    The output is one channel: of the first position, or of the average over positions.
+    """
+    net = _network(name, heads, max(width, 1), qk_std)
+    law = net.law(x, key=key, draws=draws)
+    samples = None
+    if width:
+        samples = _outputs(net, x, networks, jax.random.fold_in(key, heads))
+        samples = samples / float(np.sqrt(law.moments((2,)).value[0]))
+    return HeadLaw(net, heads, law, samples)
+
+
+def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.ndarray:
+    """Some output channels of `count` random finite networks: each has the law of one output."""
+    single = jnp.asarray(x, jnp.float32)
+    shape = x.shape[1:]
+
+    @jax.jit
+    def run(keys: Array) -> Array:
+        one = jax.vmap(lambda k: net.apply(net.init(k, shape), single)[0, :_CHANNELS])
+        return jax.lax.map(one, keys)
+
+    rounds = math.ceil(count / _NETWORKS_AT_ONCE)
+    keys = jax.random.split(key, rounds * _NETWORKS_AT_ONCE)
+    drawn = np.asarray(run(keys.reshape(rounds, _NETWORKS_AT_ONCE)), np.float64)
+    return drawn.reshape(rounds * _NETWORKS_AT_ONCE, -1)[:count].ravel()

@@ -1,0 +1,299 @@
+"""The page of a run: network, numbers, kernel, calibration, learning curve, words, examples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...inference import KernelKind, reliability
+from ..drawing import (
+    canvas,
+    network_svg,
+    plot_confusion,
+    plot_coverage,
+    plot_curve,
+    plot_kernel,
+    plot_noise,
+    plot_predictions,
+    plot_spectrum,
+)
+from ..report import Report
+from . import scores
+from .attention import mean_attention, received
+from .kinds import Kind, Task
+from .preparation import TextPreparation
+from .run import Result
+
+_SHOWN = 8  # examples in a list
+_LOOKED_AT = 6  # texts or images whose attention is shown
+_LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+_KINDS = {KernelKind.NNGP: "NNGP (Bayesian network)", KernelKind.NTK: "NTK (trained network)"}
+
+
+def page(result: Result) -> Report:
+    """Everything a run found, from the answer to the details."""
+    name = result.source.path.name
+    classes = result.model.task is Task.CLASSIFY
+    verb = "Classifying" if classes else "Predicting"
+    lead = (
+        f"An infinitely wide network ('{result.choice.name}': {result.choice.summary}), "
+        f"conditioned on {len(result.train):,} examples and tested on {len(result.test):,} others."
+    )
+    report = Report(f"{verb} {name}", lead).numbers(tiles(result))
+    add_sections(report, result)
+    report.section("How it was done").bullets(result.notes)
+    return report.heading("The command").command()
+
+
+def add_sections(report: Report, result: Result) -> None:
+    """Network, quality, kernel, attention and examples, on any page."""
+    _network(report, result)
+    _quality(report, result)
+    _kernel(report, result)
+    _attention(report, result)
+    _examples(report, result)
+
+
+def tiles(result: Result) -> dict[str, str]:
+    """The numbers one looks at first."""
+    outcome = result.outcome
+    seconds = f"{sum(result.seconds.values()):.0f} s"
+    if result.model.task is Task.REGRESS:
+        error = scores.root_mean_square(result.truth, outcome.test.mean)
+        interval = f"{outcome.score.low:.2f} to {outcome.score.high:.2f}"
+        found = {
+            f"R² on held-out examples (95 %: {interval})": f"{outcome.score.value:.3f}",
+            "root mean square error": f"{error.value:.4g}",
+        }
+    else:
+        found = {
+            f"right on held-out examples (95 %: {outcome.score.percent_interval})": (
+                outcome.score.percent
+            ),
+            "by guessing the most frequent class": f"{baseline(result):.1%}",
+            "right in the surer half": f"{_surer_half(result):.1%}",
+        }
+    if outcome.folds is not None:
+        value = outcome.folds
+        classes = result.model.task is Task.CLASSIFY
+        found["cross-validated"] = value.percent if classes else f"{value.value:.3f}"
+    return found | {"in all": seconds}
+
+
+def baseline(result: Result) -> float:
+    """The share of test examples in the class that is most frequent in training."""
+    most = np.bincount(result.y[result.train]).argmax()
+    return float(np.mean(result.truth == most))
+
+
+def _surer_half(result: Result) -> float:
+    test = result.outcome.test
+    order = np.argsort(-test.confidence)[: max(1, len(result.test) // 2)]
+    return float(np.mean((test.labels == result.truth)[order]))
+
+
+def _network(report: Report, result: Result) -> None:
+    outcome, kind = result.outcome, result.settings.kernel
+    shape = result.batch.x.shape[1:]
+    facts = [
+        ("kernel", _KINDS[kind]),
+        ("depth", result.choice.depth),
+        ("examples to learn from", len(result.train)),
+        ("examples to test on", len(result.test)),
+        ("noise variance, by leave-one-out", outcome.noise),
+        ("log evidence", float(outcome.posterior.log_evidence)),
+        *((f"seconds: {name}", round(value, 1)) for name, value in result.seconds.items()),
+    ]
+    if outcome.posterior.jitter:
+        facts.append(("jitter", outcome.posterior.jitter))
+    report.section("The network")
+    report.diagram(
+        network_svg(result.choice.net, shape, title=f"network '{result.choice.name}'"),
+        "Every layer is infinitely wide; positions and channels are those of one example.",
+        facts,
+    )
+
+
+def _quality(report: Report, result: Result) -> None:
+    outcome, test = result.outcome, result.outcome.test
+    figure, axes = canvas(3, width=4.4, height=3.7)
+    first, second, third = axes[0]
+    if test.probabilities is not None:
+        groups = int(np.clip(len(result.test) // 20, 2, 12))
+        found = reliability(test.probabilities, result.truth, groups=groups)
+        found.plot(first)
+        first.set_title(f"calibration: error {found.expected_error:.3f}")
+        first.legend(loc="upper left", frameon=False, fontsize=7)
+        plot_confusion(second, result.truth, test.labels, result.model.class_names)
+        plot_curve(third, outcome.curve, "test accuracy", baseline(result))
+        caption = (
+            "Left: when the model says 80 %, is it right in 80 % of the cases? Middle: test "
+            "examples by true and predicted class. Right: the score by the number of examples "
+            "learned from, from blocks of the same kernel."
+        )
+        text = (
+            f"{outcome.score.percent} of the held-out examples are right "
+            f"(95 % interval {outcome.score.percent_interval}); the mean log probability of the "
+            f"true class is {scores.log_score(test.probabilities, result.truth):.3f}."
+        )
+    else:
+        plot_predictions(first, result.truth, test.mean, test.std)
+        shares = scores.coverage(result.truth, test.mean, test.std, _LEVELS)
+        plot_coverage(second, _LEVELS, shares)
+        plot_curve(third, outcome.curve, "test R²")
+        caption = (
+            "Left: every prediction with its interval. Middle: do intervals hold as many targets "
+            "as they promise? Right: the score by the number of examples learned from, from "
+            "blocks of the same kernel."
+        )
+        inside = float(scores.coverage(result.truth, test.mean, test.std, np.array([0.9]))[0])
+        text = (
+            f"R² is {outcome.score} on held-out examples; {inside:.0%} of the targets lie in "
+            "their 90 % intervals."
+        )
+    report.section("How good it is", text).figure(figure, caption)
+
+
+def _kernel(report: Report, result: Result) -> None:
+    figure, axes = canvas(3, width=4.4, height=3.5)
+    train = result.train
+    part = result.kernel[np.ix_(train, train)]
+    plot_kernel(axes[0, 0], part, result.y[train], result.model.class_names)
+    plot_spectrum(axes[0, 1], result.outcome.eigenvalues, result.outcome.noise)
+    plot_noise(axes[0, 2], result.outcome.trials, result.outcome.noise)
+    sorting = "class" if result.model.task is Task.CLASSIFY else "target"
+    report.section("The kernel").figure(
+        figure,
+        f"Left: correlations of the network's outputs between training examples, sorted by "
+        f"{sorting}. Middle: what the network finds easy to learn (large eigenvalues) and what "
+        "drowns in noise. Right: noise variances that were tried.",
+    )
+
+
+def _attention(report: Report, result: Result) -> None:
+    """Words or pixels by the attention they receive; nothing for networks without attention."""
+    if result.examples.kind is Kind.TABLE:
+        return
+    chosen = result.test[:_LOOKED_AT]
+    x = result.batch.x[chosen]
+    mask = None if result.batch.mask is None else result.batch.mask[chosen]
+    weights = mean_attention(result.data, x, mask)
+    if weights is None:
+        return
+    share = received(weights, mask)
+    report.section(
+        "Where the network looks",
+        "The attention that each position receives from all others, averaged over the heads of "
+        "the infinitely wide network before it has seen any label. Hover over a word for its "
+        "share."
+        if result.examples.kind is Kind.TEXT
+        else "The attention that each position receives from all others, averaged over the heads "
+        "of the infinitely wide network before it has seen any label.",
+    )
+    if isinstance(result.model.preparation, TextPreparation):
+        _texts(report, result, chosen, share)
+    elif result.examples.kind is Kind.IMAGE:
+        _images(report, result, chosen, share)
+    else:
+        _sequences(report, share, mask)
+
+
+def _texts(report: Report, result: Result, chosen: np.ndarray, share: np.ndarray) -> None:
+    preparation = result.model.preparation
+    assert isinstance(preparation, TextPreparation)
+    for row, example in enumerate(chosen):
+        words = preparation.words(result.examples.content[example])
+        if words:
+            weights = share[row, : len(words)] * len(words)
+            truth = _name(result, result.y[example])
+            note = f"{result.examples.names[example]} – {result.model.label}: {truth}"
+            report.weighted_words(words, weights.tolist(), note)
+
+
+def _images(report: Report, result: Result, chosen: np.ndarray, share: np.ndarray) -> None:
+    figure, axes = canvas(len(chosen), rows=2, width=1.7, height=1.7)
+    pictures = np.asarray(result.examples.content)[chosen]
+    extent = result.batch.x.shape[1:3]
+    for column, picture in enumerate(pictures):
+        shown = picture.astype(np.float64)
+        low, high = shown.min(), shown.max()
+        shown = (shown - low) / max(high - low, 1e-12)
+        shown = np.repeat(shown, 3, axis=-1) if shown.shape[-1] == 1 else shown
+        grid = share[column].reshape(extent) * share.shape[1]
+        axes[0, column].imshow(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., 0])
+        axes[1, column].imshow(grid, cmap="magma", interpolation="nearest")
+        axes[0, column].set_title(_name(result, result.y[chosen[column]]), fontsize=9)
+        for axis in axes[:, column]:
+            axis.set_axis_off()
+    report.figure(figure, "Test images and the attention that each of their positions receives.")
+
+
+def _sequences(report: Report, share: np.ndarray, mask: np.ndarray | None) -> None:
+    figure, axes = canvas(1, width=6.0, height=3.0)
+    for row, weights in enumerate(share):
+        real = weights if mask is None else weights[mask[row]]
+        axes[0, 0].plot(real * len(real), lw=1.5, label=f"test example {row}")
+    axes[0, 0].set(xlabel="position", ylabel="attention received (1: even share)")
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    report.figure(figure, "Attention received along a few test sequences.")
+
+
+def _name(result: Result, value: Any) -> str:
+    names = result.model.class_names
+    return names[int(value)] if names else f"{float(value):.4g}"
+
+
+def _examples(report: Report, result: Result) -> None:
+    tested, truth, test = result.tested, result.truth, result.outcome.test
+    if test.probabilities is None:
+        off = np.abs(truth - test.mean) / test.std
+        report.section(
+            "Predictions to look at", "The largest misses, in units of their own uncertainty."
+        )
+        order = np.argsort(-off)[:_SHOWN]
+        columns = ("where", "example", "true", "predicted", "±", "misses by (std)")
+        report.table(
+            columns,
+            [
+                (
+                    tested.names[i],
+                    tested.excerpt(i),
+                    float(truth[i]),
+                    float(test.mean[i]),
+                    float(test.std[i]),
+                    float(off[i]),
+                )
+                for i in order
+            ],
+        )
+        return
+    right = test.labels == truth
+    wrong = np.flatnonzero(~right)
+    surest_wrong = wrong[np.argsort(-test.confidence[wrong])][:_SHOWN]
+    unsure = np.argsort(test.confidence)[:_SHOWN]
+    report.section("Predictions to look at")
+    if len(surest_wrong):
+        report.heading("Wrong, and sure of it: odd labels, irony, or what the network cannot see")
+        _listed(report, result, surest_wrong, right)
+    report.heading("Least sure: the examples worth a person's look")
+    _listed(report, result, unsure, right)
+
+
+def _listed(
+    report: Report, result: Result, chosen: Sequence[int] | np.ndarray, right: np.ndarray
+) -> None:
+    tested, truth, test = result.tested, result.truth, result.outcome.test
+    report.table(
+        ("where", "example", "true", "predicted", "probability", ""),
+        [
+            (
+                tested.names[i],
+                tested.excerpt(i),
+                _name(result, truth[i]),
+                _name(result, test.labels[i]),
+                f"{test.confidence[i]:.1%}",
+                bool(right[i]),
+            )
+            for i in chosen
+        ],
+    )

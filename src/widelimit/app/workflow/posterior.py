@@ -1,0 +1,285 @@
+"""From a kernel matrix to a tested posterior: noise, folds, learning curve, held-out score.
+
+Everything here is linear algebra on one kernel matrix that was computed before: parts of the
+training set are blocks of it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+
+from ...data import stratified_order
+from ...inference import GPPosterior, LeaveOneOut, Temperature, centred_one_hot
+from . import scores
+from .kinds import SILENT, Listener, Task
+from .scores import Score
+
+_NOISES = 10.0 ** np.arange(-5.0, 1.6, 0.5)  # in units of the kernel's mean diagonal
+_SMALLEST_AMPLITUDE = 1e-12
+_CURVE_PARTS = 6
+_SHORTEST_CURVE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What the process is conditioned on: `columns` of the labels, or a normalised target.
+
+    Predictions are `mean·scale + shift`; classes have scale 1 and shift 0.
+    """
+
+    columns: np.ndarray
+    labels: np.ndarray
+    task: Task
+    shift: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, y: np.ndarray, task: Task, train: np.ndarray) -> "Targets":
+        """For all examples; normalised by the training part."""
+        if task is Task.CLASSIFY:
+            return cls(centred_one_hot(y)[0], y, task)
+        shift, scale = float(y[train].mean()), float(y[train].std()) or 1.0
+        return cls((y - shift)[:, None] / scale, y, task, shift, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """`K = V diag(λ) Vᵀ`, from which leave-one-out predictions follow for any noise in `O(N²)`."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, kernel: np.ndarray) -> "Spectrum":
+        """Rounding makes the smallest eigenvalues slightly negative: they are zero."""
+        values, vectors = eigh(np.asarray(kernel, np.float64), driver="evd")
+        return cls(np.maximum(values, 0.0), vectors)
+
+    def leave_one_out(self, columns: np.ndarray, noise: float) -> LeaveOneOut:
+        """`m_i = y_i − (A⁻¹y)_i/(A⁻¹)_ii`, `v_i = 1/(A⁻¹)_ii`, with `A = K + noise`."""
+        inverse = 1.0 / (self.values + noise)
+        weights = self.vectors @ (inverse[:, None] * (self.vectors.T @ columns))
+        variance = 1.0 / (self.vectors**2 @ inverse)
+        residual = weights * variance[:, None]
+        spread = variance[:, None]
+        density = -0.5 * (residual**2 / spread + np.log(2 * np.pi * spread))
+        return LeaveOneOut(columns - residual, variance, density)
+
+
+class Trial(NamedTuple):
+    """One noise variance, the amplitude that suits it, and the mean leave-one-out log score.
+
+    `noise` is for the kernel as it was computed; the process has `amplitude` times both.
+    """
+
+    noise: float
+    amplitude: float
+    score: float
+
+
+class Part(NamedTuple):
+    """How well so many training examples do on the test part."""
+
+    size: int
+    score: Score
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions with their uncertainty, for examples in some order.
+
+    Classes: `probabilities` (m, classes). Numbers: `mean` and `std` of a new observation.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    probabilities: np.ndarray | None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The most probable class."""
+        assert self.probabilities is not None
+        return self.probabilities.argmax(axis=1)
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Its probability."""
+        assert self.probabilities is not None
+        return self.probabilities.max(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A posterior, how it was chosen, and how it does."""
+
+    posterior: GPPosterior
+    temperature: Temperature | None
+    noise: float
+    amplitude: float
+    """What the kernel was multiplied by; `noise` and `eigenvalues` are after it."""
+    trials: tuple[Trial, ...]
+    eigenvalues: np.ndarray
+    test: Predicted
+    score: Score
+    """Accuracy or R² on the test part."""
+    folds: Score | None
+    """The same by cross-validation inside the training part."""
+    curve: tuple[Part, ...]
+
+
+def choose_noise(
+    spectrum: Spectrum, targets: Targets, train: np.ndarray, diagonal: float
+) -> tuple[Trial, ...]:
+    """Leave-one-out log scores over a grid of noise variances.
+
+    Multiplying kernel and noise by `s` keeps every mean and multiplies every variance: the best
+    `s` is the mean of `residual²/variance`.
+    """
+    return tuple(_trial(spectrum, targets, train, float(noise)) for noise in _NOISES * diagonal)
+
+
+def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> Trial:
+    columns = targets.columns[train]
+    left_out = spectrum.leave_one_out(columns, noise)
+    residual = columns - left_out.mean
+    ratio = float(np.mean(residual**2 / left_out.variance[:, None]))
+    amplitude = max(ratio, _SMALLEST_AMPLITUDE)
+    if targets.task is Task.CLASSIFY:
+        labels = targets.labels[train]
+        temperature = Temperature.fit(left_out, labels)
+        table = temperature.probabilities(left_out.mean, left_out.variance)
+        return Trial(noise, amplitude, scores.log_score(table, labels))
+    density = left_out.log_density + 0.5 * residual**2 / left_out.variance[:, None]
+    score = float(np.mean(density)) - 0.5 * (np.log(amplitude) + ratio / amplitude)
+    return Trial(noise, amplitude, score)
+
+
+def evaluate(
+    kernel: np.ndarray,
+    targets: Targets,
+    train: np.ndarray,
+    test: np.ndarray,
+    *,
+    noise: float | None = None,
+    folds: int = 5,
+    listener: Listener = SILENT,
+) -> Outcome:
+    """Condition on the training part, chosen by leave-one-out, and predict the test part.
+
+    `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples.
+    """
+    diagonal = float(np.diagonal(kernel)[train].mean())
+    with listener.bar("noise, folds, test") as advance:
+        steps = 3 + folds
+        spectrum = Spectrum.of(kernel[np.ix_(train, train)])
+        trials = choose_noise(spectrum, targets, train, diagonal)
+        if noise is None:
+            chosen = max(trials, key=lambda trial: trial.score)
+        else:
+            chosen = _trial(spectrum, targets, train, noise)
+        best = chosen.noise * chosen.amplitude
+        kernel = kernel * np.asarray(chosen.amplitude, kernel.dtype)
+        advance(1, steps)
+        posterior, temperature = _fitted(kernel, targets, train, best)
+        predicted = _predicted(kernel, targets, posterior, temperature, train, test, best)
+        advance(2, steps)
+        crossed = None
+        if folds > 1:
+            crossed = _cross_validated(kernel, targets, train, best, folds, advance)
+        curve = _learning_curve(kernel, targets, train, test, best)
+        advance(steps, steps)
+    return Outcome(
+        posterior,
+        temperature,
+        best,
+        chosen.amplitude,
+        tuple(t._replace(noise=t.noise * chosen.amplitude) for t in trials),
+        spectrum.values[::-1] * chosen.amplitude,
+        predicted,
+        _score(targets, predicted, test),
+        crossed,
+        curve,
+    )
+
+
+def _fitted(
+    kernel: np.ndarray, targets: Targets, train: np.ndarray, noise: float
+) -> tuple[GPPosterior, Temperature | None]:
+    columns = targets.columns[train]
+    posterior = GPPosterior.condition(kernel[np.ix_(train, train)], columns, noise=noise)
+    if targets.task is Task.REGRESS:
+        return posterior, None
+    return posterior, Temperature.fit(posterior.leave_one_out, targets.labels[train])
+
+
+def _predicted(
+    kernel: np.ndarray,
+    targets: Targets,
+    posterior: GPPosterior,
+    temperature: Temperature | None,
+    train: np.ndarray,
+    test: np.ndarray,
+    noise: float,
+) -> Predicted:
+    found = posterior.predict(kernel[np.ix_(test, train)], np.diagonal(kernel)[test])
+    variance = found.variance + noise
+    if temperature is not None:
+        table = temperature.probabilities(found.mean, variance)
+        return Predicted(found.mean, np.sqrt(variance), table)
+    mean = found.mean[:, 0] * targets.scale + targets.shift
+    return Predicted(mean, np.sqrt(variance) * targets.scale, None)
+
+
+def _score(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
+    if targets.task is Task.CLASSIFY:
+        return scores.accuracy(predicted.labels == targets.labels[test])
+    return scores.r_squared(targets.labels[test], predicted.mean)
+
+
+def _cross_validated(
+    kernel: np.ndarray, targets: Targets, train: np.ndarray, noise: float, folds: int, advance
+) -> Score:
+    """Every training example predicted by a posterior that has not seen its fold."""
+    order = train[stratified_order(targets.labels[train], seed=1)]
+    parts = [order[fold::folds] for fold in range(folds)]
+    values, truth = [], []
+    for done, left in enumerate(parts):
+        seen = np.concatenate([part for part in parts if part is not left])
+        columns = targets.columns[seen]
+        posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
+        values.append(_answers(targets, posterior.mean(kernel[np.ix_(left, seen)])))
+        truth.append(targets.labels[left])
+        advance(3 + done, 3 + folds)
+    return _scored(targets, np.concatenate(values), np.concatenate(truth))
+
+
+def _learning_curve(
+    kernel: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray, noise: float
+) -> tuple[Part, ...]:
+    """The first training examples alone, with the same noise: blocks of the same kernel."""
+    sizes = [len(train) // 2**k for k in reversed(range(_CURVE_PARTS))]
+    curve = []
+    for size in sizes:
+        if size < _SHORTEST_CURVE:
+            continue
+        seen = train[:size]
+        columns = targets.columns[seen]
+        posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
+        found = _answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
+        curve.append(Part(size, _scored(targets, found, targets.labels[test])))
+    return tuple(curve)
+
+
+def _answers(targets: Targets, mean: np.ndarray) -> np.ndarray:
+    """Classes or numbers from the means of the process."""
+    if targets.task is Task.CLASSIFY:
+        return mean.argmax(axis=1)
+    return mean[:, 0] * targets.scale + targets.shift
+
+
+def _scored(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
+    if targets.task is Task.CLASSIFY:
+        return scores.accuracy(found == truth)
+    return scores.r_squared(truth, found)

@@ -1,0 +1,208 @@
+"""From examples to arrays a network takes; fitted on training examples, kept with the model."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...data import (
+    DataError,
+    Embedder,
+    Empty,
+    Keep,
+    Standardise,
+    Tokenizer,
+    WordVectors,
+    downsample,
+)
+from ...data.vectors import NO_VECTOR
+from .examples import Examples
+from .kinds import Kind
+
+_FREQUENT_WORDS = 40_000  # kept beside the words of the texts, for texts yet to come
+
+
+class Batch(NamedTuple):
+    """Arrays (N, positions…, channels), and the mask of real positions where they are padded."""
+
+    x: np.ndarray
+    mask: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class TextPreparation:
+    """Words to word vectors, each of length √d, at most so many of them."""
+
+    embedder: Embedder
+    column: str | None
+    dtype = np.float32
+    kind = Kind.TEXT
+
+    @classmethod
+    def fit(
+        cls,
+        examples: Examples,
+        vectors: WordVectors,
+        *,
+        length: int | None,
+        keep: Keep,
+        column: str | None,
+    ) -> "TextPreparation":
+        """Keep the vectors of the words in these texts, and of frequent ones."""
+        tokenizer = Tokenizer()
+        known = Counter(word for text in examples.content for word in tokenizer(text))
+        rows = [i for i, w in enumerate(vectors.words) if i < _FREQUENT_WORDS or w in known]
+        kept = WordVectors(tuple(vectors.words[i] for i in rows), vectors.vectors[rows])
+        embedder = Embedder(
+            vectors=kept.unit_rms(),
+            tokenizer=tokenizer,
+            length=length,
+            keep=keep,
+            empty=Empty.MEAN,
+        )
+        return cls(embedder, column)
+
+    def __call__(self, examples: Examples) -> Batch:
+        """Word vectors with their mask."""
+        return Batch(*self.embedder(examples.content))
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text that have a place in its array."""
+        vectors, words = self.embedder.vectors, self.embedder.tokenizer(text)
+        found = [w for w, row in zip(words, vectors.find(words), strict=True) if row != NO_VECTOR]
+        return self.embedder.cut(found)
+
+    def notes(self, examples: Examples) -> list[str]:
+        """What was lost on the way: unknown words, texts without any, texts cut short."""
+        tokens = [self.embedder.tokenizer(text) for text in examples.content]
+        share = self.embedder.vectors.coverage([word for text in tokens for word in text])
+        known = [len(self.words(text)) for text in examples.content]
+        notes = [f"{share:.1%} of the words have a vector"]
+        if empty := sum(count == 0 for count in known):
+            notes.append(f"{empty} texts have no word with a vector: they stand for an average one")
+        length = self.embedder.length
+        if length is not None and (cut := sum(len(text) > length for text in tokens)):
+            notes.append(
+                f"{cut} texts are cut to their {self.embedder.keep} {length} words "
+                "(--length and --keep change that)"
+            )
+        return notes
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """One column: a number, or one 0/1 entry for each category."""
+
+    name: str
+    categories: tuple[str, ...] | None
+
+    @classmethod
+    def fit(cls, name: str, column: np.ndarray) -> "Feature":
+        """Numbers stay numbers, words become categories."""
+        numeric = column.dtype.kind == "f"
+        return cls(name, None if numeric else tuple(sorted(set(column.tolist()))))
+
+    def __call__(self, column: np.ndarray) -> np.ndarray:
+        """(N, 1) or (N, categories); a category that was not there before has all zeros."""
+        if self.categories is None:
+            return column[:, None].astype(np.float64)
+        return (column[:, None] == np.array(self.categories)[None, :]).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class TablePreparation:
+    """Columns side by side, each with mean 0 and deviation 1 over the training rows."""
+
+    features: tuple[Feature, ...]
+    scale: Standardise
+    dtype = np.float64
+    kind = Kind.TABLE
+
+    @classmethod
+    def fit(cls, examples: Examples) -> "TablePreparation":
+        """Means, deviations and categories of these rows."""
+        features: tuple[Feature, ...] = ()
+        if isinstance(examples.content, dict):
+            features = tuple(Feature.fit(name, col) for name, col in examples.content.items())
+        return cls(features, Standardise.per_pixel(_joined(features, examples)))
+
+    def __call__(self, examples: Examples) -> Batch:
+        """Standardised rows."""
+        rows = _joined(self.features, examples)
+        if rows.shape[1:] != self.scale.mean.shape:
+            raise _other_shape(rows.shape[1:], self.scale.mean.shape)
+        return Batch((rows - self.scale.mean) / self.scale.std, None)
+
+    def notes(self, examples: Examples) -> list[str]:
+        """Categories that were not there in training."""
+        notes = []
+        for feature in self.features:
+            if feature.categories is not None:
+                new = set(examples.content[feature.name].tolist()) - set(feature.categories)
+                if new:
+                    notes.append(f"new in {feature.name!r}: {', '.join(sorted(new)[:5])}")
+        return notes
+
+
+def _joined(features: tuple[Feature, ...], examples: Examples) -> np.ndarray:
+    if not features:
+        return np.asarray(examples.content, np.float64)
+    return np.concatenate([f(examples.content[f.name]) for f in features], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayPreparation:
+    """Sequences and images: images are made smaller, channels get mean 0 and deviation 1."""
+
+    kind: Kind
+    size: tuple[int, int] | None
+    scale: Standardise
+    positions: tuple[int, ...]
+    dtype = np.float32
+
+    @classmethod
+    def fit(cls, examples: Examples, *, size: int | None) -> "ArrayPreparation":
+        """Means and deviations of these examples' channels."""
+        small = None
+        if examples.kind is Kind.IMAGE and size is not None:
+            height, width = examples.content.shape[1:3]
+            small = (min(size, height), min(size, width))
+            small = None if small == (height, width) else small
+        x = _smaller(examples.content, small)
+        scale = Standardise.per_channel(x, mask=examples.mask)
+        return cls(examples.kind, small, scale, examples.content.shape[1:])
+
+    def __call__(self, examples: Examples) -> Batch:
+        """Standardised arrays; padding stays zero."""
+        shape = examples.content.shape[1:]
+        fixed = self.kind is Kind.IMAGE
+        if (shape if fixed else shape[-1:]) != (self.positions if fixed else self.positions[-1:]):
+            raise _other_shape(shape, self.positions)
+        x = self.scale(_smaller(examples.content, self.size))
+        if examples.mask is not None:
+            x = np.where(examples.mask[..., None], x, 0).astype(x.dtype)
+        return Batch(x, examples.mask)
+
+    def notes(self, examples: Examples) -> list[str]:
+        """Whether images were made smaller."""
+        if self.size is None:
+            return []
+        height, width = examples.content.shape[1:3]
+        small = f"{self.size[0]}×{self.size[1]}"
+        return [f"images are shrunk from {height}×{width} to {small} (--image-size changes that)"]
+
+
+Preparation = TextPreparation | TablePreparation | ArrayPreparation
+
+
+def _smaller(x: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
+    return x if size is None else downsample(x, size)
+
+
+def _other_shape(got: tuple[int, ...], wanted: tuple[int, ...]) -> DataError:
+    return DataError(
+        "Examples must have the shape of those the model learned from.",
+        got=f"shape {got}, where training had {wanted}",
+        remedy="prepare them in the same way",
+    )

@@ -1,0 +1,287 @@
+"""One call from a file to a tested model: what `widelimit classify` and `regress` do."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...data import DataError, Keep, stratified_order
+from ...engine.inputs import Inputs, as_inputs
+from ...errors import WidelimitError
+from ...inference import (
+    GP,
+    Engine,
+    FittedClassifier,
+    FittedGP,
+    KernelKind,
+    NetworkKernels,
+)
+from .blocks import KernelFiles, compute
+from .examples import Examples, Source
+from .kinds import SILENT, Kind, Listener, Task
+from .model import Model
+from .networks import Choice, NetworkName, amplified, choose
+from .posterior import Outcome, Targets, evaluate
+from .preparation import (
+    ArrayPreparation,
+    Batch,
+    Preparation,
+    TablePreparation,
+    TextPreparation,
+)
+from .sources import Reading, read_source
+from .words import find_vectors
+
+MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1500}
+"""Training examples used unless told otherwise: a few minutes on two cores."""
+MOST_TEST = {Kind.TABLE: 1000, Kind.TEXT: 1000, Kind.SEQUENCE: 1000, Kind.IMAGE: 500}
+IMAGE_SIZE = 8
+WORDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything one may choose; None is what suits the data."""
+
+    network: NetworkName | None = None
+    depth: int | None = None
+    kernel: KernelKind = KernelKind.NNGP
+    vectors: Path | None = None
+    length: int | None = WORDS
+    keep: Keep = Keep.FIRST
+    image_size: int = IMAGE_SIZE
+    test: float = 0.2
+    max_train: int | None = None
+    max_test: int | None = None
+    noise: float | None = None
+    folds: int = 5
+    samples: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_train", "max_test"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise _option(name, value, "at least 2 examples")
+        if not 0 < self.test < 1:
+            raise _option("test", self.test, "a share between 0 and 1, such as 0.2")
+        if self.noise is not None and not self.noise > 0:
+            raise _option("noise", self.noise, "a positive variance, or none to have it chosen")
+        if self.folds < 0 or self.folds == 1:
+            raise _option("folds", self.folds, "2 or more folds, or 0 for none")
+        if self.image_size < 1:
+            raise _option("image_size", self.image_size, "a positive number of pixels")
+
+
+def _option(name: str, value: object, remedy: str) -> WidelimitError:
+    option = name.replace("_", "-")
+    return WidelimitError(
+        f"--{option} has no meaning with this value.", got=str(value), remedy=f"give {remedy}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A tested model and all that a report shows of how it came about."""
+
+    source: Source
+    choice: Choice
+    settings: Settings
+    model: Model
+    examples: Examples
+    """The examples used, those of `train` first."""
+    y: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+    batch: Batch
+    data: NetworkKernels
+    kernel: np.ndarray
+    outcome: Outcome
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+
+    @property
+    def tested(self) -> Examples:
+        """The test examples."""
+        return self.examples.take(self.test)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """Their labels or targets."""
+        return self.y[self.test]
+
+
+def run(
+    path: Path | str,
+    task: Task,
+    *,
+    how: Reading | None = None,
+    settings: Settings | None = None,
+    kernel_folder: Path | None = None,
+    listener: Listener = SILENT,
+) -> Result:
+    """Read, prepare, compute the kernel, choose the noise, test.
+
+    With a `kernel_folder` the kernel is kept there block by block: an interrupted run goes on, and
+    another run on the same examples and network reuses it.
+    """
+    settings = settings or Settings()
+    begin = time.monotonic()
+    path = Path(path)
+    source = read_source(path, task, sized(path, how, settings))
+    rows, train_size, notes = divided(source, settings)
+    examples, y = source.examples.take(rows), source.y[rows]
+    train, test = np.arange(train_size), np.arange(train_size, len(rows))
+    _require_every_class(source, y, train)
+    preparation, more = prepare(examples.take(train), path, settings, source.columns.get("text"))
+    notes = [*source.notes, *notes, *more, *preparation.notes(examples)]
+    choice = choose(examples.kind, settings.network, depth=settings.depth)
+    describe(source, choice, notes, train_size, len(test), listener)
+    batch = preparation(examples)
+    inputs, data = network_data(choice, preparation, batch, train_size, settings)
+    read = time.monotonic() - begin
+    files = None
+    if kernel_folder is not None:
+        kept = kernel_folder / f"kernel_{settings.kernel.value}.npy"
+        files = KernelFiles({settings.kernel: kept}, kept.with_suffix(".json"))
+    kernels = compute(data, inputs, (settings.kernel,), files=files, listener=listener)
+    kernel = kernels[settings.kernel]
+    computed = time.monotonic() - begin - read
+    targets = Targets.of(y, task, train)
+    outcome = evaluate(
+        kernel,
+        targets,
+        train,
+        test,
+        noise=settings.noise,
+        folds=min(settings.folds, train_size // 2),
+        listener=listener,
+    )
+    data = data.with_net(amplified(choice.net, outcome.amplitude))
+    process = GP(data.net, kind=settings.kernel, noise=outcome.noise, engine=data.engine)
+    fitted: FittedClassifier | FittedGP = FittedGP(process, data, outcome.posterior)
+    if outcome.temperature is not None:
+        classes = np.arange(len(source.class_names))
+        fitted = FittedClassifier(fitted, outcome.temperature, classes)
+    model = Model(
+        task,
+        preparation,
+        fitted,
+        source.class_names,
+        source.columns["label"],
+        targets.shift,
+        targets.scale,
+        f"{train_size} examples of {path.name}, network '{choice.name}'",
+    )
+    fit = time.monotonic() - begin - read - computed
+    seconds = {"read": read, "kernel": computed, "fit": fit}
+    return Result(
+        source,
+        choice,
+        settings,
+        model,
+        examples,
+        y,
+        train,
+        test,
+        batch,
+        data,
+        kernel,
+        outcome,
+        tuple(notes),
+        seconds,
+    )
+
+
+def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
+    """Folders of images are read at the size they are used in."""
+    how = how or Reading()
+    return replace(how, image_size=settings.image_size) if path.is_dir() else how
+
+
+def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
+    """Rows to use, training rows first, how many those are, and what was left out."""
+    if source.test is None:
+        order = stratified_order(source.y, seed=settings.seed)
+        count = max(1, round(settings.test * len(order)))
+        test, train = order[:count], order[count:]
+    else:  # each part in an order whose beginnings have the classes in proportion
+        rest = np.setdiff1d(np.arange(len(source)), source.test)
+        train, test = (
+            part[stratified_order(source.y[part], seed=settings.seed)]
+            for part in (rest, source.test)
+        )
+    notes = []
+    most = settings.max_train or MOST_TRAIN[source.examples.kind]
+    if len(train) > most:
+        notes.append(
+            f"learning from {most:,} of {len(train):,} training examples "
+            f"(--max-train {len(train)} uses them all)"
+        )
+        train = train[:most]
+    most = settings.max_test or MOST_TEST[source.examples.kind]
+    if len(test) > most:
+        notes.append(
+            f"testing on {most:,} of {len(test):,} held-out examples "
+            f"(--max-test {len(test)} uses them all)"
+        )
+        test = test[:most]
+    return np.concatenate([train, test]), len(train), notes
+
+
+def prepare(
+    train: Examples, path: Path, settings: Settings, column: str | None
+) -> tuple[Preparation, list[str]]:
+    """Fit the way from examples to arrays on the training examples."""
+    if train.kind is Kind.TABLE:
+        return TablePreparation.fit(train), []
+    if train.kind is not Kind.TEXT:
+        return ArrayPreparation.fit(train, size=settings.image_size), []
+    beside = path if path.is_dir() else path.parent
+    found = find_vectors(settings.vectors, beside)
+    notes = [f"word vectors: {len(found.vectors):,} words from {found.place}"]
+    if found.sample:
+        notes.append("the sample knows few words: give GloVe vectors with --vectors FILE")
+    preparation = TextPreparation.fit(
+        train, found.vectors, length=settings.length, keep=settings.keep, column=column
+    )
+    return preparation, notes
+
+
+def network_data(
+    choice: Choice, preparation: Preparation, batch: Batch, train_size: int, settings: Settings
+) -> tuple[Inputs, NetworkKernels]:
+    """All examples as inputs of the network, and the training part with heads drawn for it."""
+    engine = Engine(dtype=preparation.dtype, samples=settings.samples, seed=settings.seed)
+    inputs = as_inputs(batch.x, batch.mask, dtype=engine.dtype)
+    return inputs, NetworkKernels.make(choice.net, inputs[slice(0, train_size)], engine=engine)
+
+
+def describe(
+    source: Source, choice: Choice, notes: list[str], train: int, test: int, listener: Listener
+) -> None:
+    """Tell the user what is about to happen."""
+    kind = source.examples.kind
+    columns = ", ".join(f"{role} '{name}'" for role, name in source.columns.items())
+    listener.say(f"{source.path.name}: {len(source):,} {kind} examples ({columns})")
+    if source.class_names:
+        shown = ", ".join(source.class_names[:8])
+        listener.say(f"classes: {shown}{', …' if len(source.class_names) > 8 else ''}")
+    for note in notes:
+        listener.say(note)
+    listener.say(f"network '{choice.name}': {choice.summary}")
+    listener.say(f"{train:,} examples to learn from, {test:,} to test on")
+
+
+def _require_every_class(source: Source, y: np.ndarray, train: np.ndarray) -> None:
+    if not source.class_names:
+        return
+    missing = sorted(set(range(len(source.class_names))) - set(y[train].tolist()))
+    if missing:
+        names = ", ".join(repr(source.class_names[c]) for c in missing[:5])
+        raise DataError(
+            "The training part must hold every class.",
+            got=f"none of {names} among {len(train)} training examples",
+            remedy="use more examples (--max-train), or remove these classes",
+        )

@@ -1,0 +1,300 @@
+"""A user's file or folder, read: what it holds and what is to be predicted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data import (
+    DataError,
+    LabelNames,
+    Table,
+    load_image_folder,
+    load_image_folder_split,
+    load_imdb,
+    load_npz,
+    load_npz_split,
+    read_npz,
+    read_table,
+)
+from .columns import Roles, assign, feature
+from .examples import Examples, Source
+from .kinds import Kind, Task
+
+FEWEST_EXAMPLES = 10
+_RANKS = {2: Kind.TABLE, 3: Kind.SEQUENCE, 4: Kind.IMAGE}
+_MOST_CLASSES_SHARE = 0.2  # more classes than this share of the rows: numbers, not classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file is read; what is not said is found out."""
+
+    text: str | None = None
+    label: str | None = None
+    features: Sequence[str] = ()
+    split: str | None = None
+    encoding: str = "utf-8"
+    delimiter: str | None = None
+    image_size: int | None = None
+    skip: bool = False
+    """Leave out rows with empty texts and files that are no images, instead of stopping."""
+
+
+def read_source(
+    path: Path | str, task: Task, how: Reading | None = None, *, labels_needed: bool = True
+) -> Source:
+    """Read a table, an `.npz` file or a folder of images together with its labels.
+
+    Without `labels_needed` labels are read where they are, and nothing is asked of them.
+    """
+    path, how = Path(path), how or Reading()
+    if not labels_needed:
+        return _inputs_alone(path, task, how)
+    if path.is_dir():
+        source = _folder(path, task, how)
+    elif path.suffix == ".npz":
+        source = _npz(path, task)
+    else:
+        source = _table(path, task, how)
+    if task is Task.CLASSIFY:
+        _require_classes(source)
+    if len(source) < FEWEST_EXAMPLES:
+        raise DataError(
+            f"Learning and testing need at least {FEWEST_EXAMPLES} examples.",
+            got=f"{len(source)} in '{path}'",
+            remedy="give a file with more rows",
+        )
+    return source
+
+
+def image_extent(size: int | None) -> tuple[int, int] | None:
+    """`--image-size 16` as (height, width)."""
+    return None if size is None else (size, size)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _table(path: Path, task: Task, how: Reading) -> Source:
+    table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
+    roles = assign(
+        table, task, text=how.text, label=how.label, features=how.features, split=how.split
+    )
+    table, notes = filled(table, roles.text, skip=how.skip)
+    assert roles.label is not None  # it is needed here, so it was found
+    if task is Task.CLASSIFY:
+        labels = table.labels(roles.label)
+        names = LabelNames.fit(labels)
+        y, class_names = names.encode(labels), names.names
+    else:
+        y, class_names = table.numbers(roles.label)[:, 0], ()
+    if roles.left_out:
+        notes.append(f"left out: {', '.join(roles.left_out)}")
+    return Source(
+        path,
+        table_examples(table, roles.text, roles.features),
+        y,
+        class_names,
+        _described(roles),
+        tuple(notes),
+        _test_part(table, roles),
+    )
+
+
+def filled(table: Table, text: str | None, *, skip: bool) -> tuple[Table, list[str]]:
+    """The table without rows whose text is empty, if they may be left out."""
+    if text is None or not skip:
+        return table, []
+    table.column(text)
+    full = [isinstance(row[text], str) and bool(row[text].strip()) for row in table.rows]
+    kept = [i for i, good in enumerate(full) if good]
+    if not kept:
+        table.texts(text)  # all are empty, which this says
+    missing = len(full) - len(kept)
+    notes = [f"left out: {missing} rows with an empty text"] if missing else []
+    rows, numbers = (tuple(part[i] for i in kept) for part in (table.rows, table.line_numbers))
+    return replace(table, rows=rows, line_numbers=numbers), notes
+
+
+def table_examples(table: Table, text: str | None, features: Sequence[str]) -> Examples:
+    """The texts or features of a table."""
+    names = tuple(f"line {number}" for number in table.line_numbers)
+    if text is not None:
+        return Examples(Kind.TEXT, table.texts(text), names)
+    columns = {name: feature(table, name) for name in features}
+    return Examples(Kind.TABLE, columns, names)
+
+
+def _described(roles: Roles) -> dict[str, str]:
+    found = {} if roles.label is None else {"label": roles.label}
+    if roles.text is not None:
+        found["text"] = roles.text
+    else:
+        found["features"] = ", ".join(roles.features)
+    if roles.split is not None:
+        found["split"] = roles.split
+    return found
+
+
+def _test_part(table: Table, roles: Roles) -> np.ndarray | None:
+    if roles.split is None:
+        return None
+    parts = np.array(table.labels(roles.split))
+    if set(parts.tolist()) != {"train", "test"}:
+        raise DataError(
+            f"Column {roles.split!r} must say 'train' or 'test' and hold both.",
+            got=", ".join(map(repr, sorted(set(parts.tolist()))[:5])),
+            remedy="correct the column, or leave --split away for a random test part",
+        )
+    return np.flatnonzero(parts == "test")
+
+
+# --- arrays and folders ---------------------------------------------------------------------------
+
+
+def _npz(path: Path, task: Task) -> Source:
+    held = read_npz(path)
+    test = None
+    if "x_train" in held:
+        data = load_npz_split(path)
+        parts = data.train, data.test
+        x = _stacked(path, [part.x for part in parts])
+        masks = [part.mask for part in parts]
+        mask = None if any(m is None for m in masks) else np.concatenate(masks)  # pyright: ignore
+        y, class_names = np.concatenate([part.y for part in parts]), data.class_names
+        test = np.arange(len(parts[0]), len(x))
+    else:
+        data = load_npz(path)
+        x, y, mask, class_names = data.x, data.y, data.mask, data.class_names
+    y, class_names = _as_task(path, y, class_names, task)
+    return Source(path, array_examples(path, x, mask), y, class_names, {"label": "y"}, (), test)
+
+
+def _stacked(path: Path, parts: list[np.ndarray]) -> np.ndarray:
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise DataError(
+            "Training and test inputs have one shape.",
+            got=f"{parts[0].shape[1:]} and {parts[1].shape[1:]} in '{path}'",
+            remedy="pad or resize them, and give masks where they are padded",
+        )
+    return np.concatenate(parts)
+
+
+def _as_task(
+    path: Path, y: np.ndarray, class_names: tuple[str, ...], task: Task
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Whole numbers may be targets too; fractions are no classes."""
+    if task is Task.REGRESS and class_names:
+        try:
+            return np.array([float(class_names[number]) for number in y]), ()
+        except ValueError:
+            raise DataError(
+                "Regression needs numbers to predict.",
+                got=f"labels such as {class_names[0]!r} in '{path}'",
+                remedy="use 'widelimit classify', or store numbers as y",
+            ) from None
+    if task is Task.CLASSIFY and not class_names:
+        raise DataError(
+            "Classes are whole numbers or texts.",
+            got=f"y of floating-point numbers in '{path}'",
+            remedy="use 'widelimit regress', or store y as integers or texts",
+        )
+    return y, class_names
+
+
+def array_examples(path: Path, x: np.ndarray, mask: np.ndarray | None) -> Examples:
+    """Rows (N, channels), sequences (N, positions, channels) or images (N, h, w, channels)."""
+    if x.ndim not in _RANKS:
+        raise DataError(
+            "Inputs are rows (N, channels), sequences (N, positions, channels) or images "
+            "(N, height, width, channels).",
+            got=f"x of shape {x.shape} in '{path}'",
+            remedy="reshape x before saving it",
+        )
+    kind = _RANKS[x.ndim]
+    return Examples(kind, x, tuple(f"row {i}" for i in range(len(x))), mask)
+
+
+def _folder(path: Path, task: Task, how: Reading) -> Source:
+    if task is Task.REGRESS:
+        raise DataError(
+            "Folders name classes, not numbers to predict.",
+            got=f"the folder '{path}'",
+            remedy="use 'widelimit classify', or an .npz file with x and y",
+        )
+    if (path / "train" / "pos").is_dir() and any((path / "train" / "pos").glob("*.txt")):
+        data = load_imdb(path)
+        texts = (*data.texts_train, *data.texts_test)
+        y = np.concatenate([data.y_train, data.y_test])
+        names = tuple(f"review {i}" for i in range(len(texts)))
+        test = np.arange(len(data.y_train), len(texts))
+        examples = Examples(Kind.TEXT, texts, names)
+        return Source(path, examples, y, data.class_names, {"label": "folder"}, (), test)
+    options: dict[str, Any] = {"size": image_extent(how.image_size), "skip_other": how.skip}
+    test = None
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        both = load_image_folder_split(path, **options)
+        x = np.concatenate([both.x_train, both.x_test])
+        y, class_names = np.concatenate([both.y_train, both.y_test]), both.class_names
+        test = np.arange(len(both.y_train), len(y))
+    else:
+        data = load_image_folder(path, **options)
+        x, y, class_names = data.x, data.y, data.class_names
+    names = tuple(f"image {i}" for i in range(len(x)))
+    examples = Examples(Kind.IMAGE, x, names)
+    return Source(path, examples, y, class_names, {"label": "folder"}, (), test)
+
+
+def _inputs_alone(path: Path, task: Task, how: Reading) -> Source:
+    """A file whose labels do not matter: none may be there."""
+    if path.is_dir():
+        return _folder(path, task, how)
+    if path.suffix == ".npz":
+        held = read_npz(path)
+        if "x_train" in held or "y" in held:
+            return _npz(path, task if _classes_in(held) else Task.REGRESS)
+        x = read_npz(path, "x")["x"]
+        examples = array_examples(path, x, held.get("mask"))
+        return Source(path, examples, np.empty(0), (), {})
+    table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
+    roles = assign(
+        table, task, text=how.text, label=how.label, features=how.features, labels_needed=False
+    )
+    table, notes = filled(table, roles.text, skip=how.skip)
+    examples = table_examples(table, roles.text, roles.features)
+    y, class_names = np.empty(0), ()
+    if roles.label is not None:
+        labels = table.labels(roles.label)
+        if 1 < len(set(labels)) <= max(20, _MOST_CLASSES_SHARE * len(labels)):
+            names = LabelNames.fit(labels)
+            y, class_names = names.encode(labels), names.names
+    return Source(path, examples, y, class_names, _described(roles), tuple(notes))
+
+
+def _classes_in(held: dict[str, np.ndarray]) -> bool:
+    return held["y_train" if "x_train" in held else "y"].dtype.kind != "f"
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+
+def _require_classes(source: Source) -> None:
+    """Enough examples of every class, and classes that are classes."""
+    counts = np.bincount(source.y, minlength=len(source.class_names))
+    classes = len(counts)
+    if classes > max(20, _MOST_CLASSES_SHARE * len(source)):
+        raise DataError(
+            "Classes are few, and each has several examples.",
+            got=f"{classes} different labels in {len(source)} examples of '{source.path}'",
+            remedy="name another label column with --label, or use 'widelimit regress' for numbers",
+        )
+    rare = [f"{source.class_names[c]!r} ({counts[c]})" for c in np.flatnonzero(counts < 2)]
+    if rare:
+        raise DataError(
+            "Every class needs at least two examples: one to learn from, one to test.",
+            got=f"{', '.join(rare[:5])} in '{source.path}'",
+            remedy="add examples, or remove or merge these classes",
+        )

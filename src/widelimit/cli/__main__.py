@@ -1,5 +1,0 @@
-"""`python -m widelimit.cli`."""
-
-from widelimit.cli import main
-
-main()

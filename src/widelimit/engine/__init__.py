@@ -1,0 +1,1 @@
+"""How kernels are computed: inputs are read, each example encoded once, pairs crossed by tiles."""

@@ -1,0 +1,73 @@
+"""The one door through which users' inputs enter: read for a network, checked against it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ShapeError
+from ..layers.base import Layer
+from ..layers.dense import Embedding
+from ..state import Outline
+from .inputs import Inputs, as_inputs, as_streams
+
+
+def outline_of(net: Layer, shape: Any) -> Any:
+    """The outline of one example of this shape; shapes and outlines are tuples for streams."""
+    if net.streams() > 1:
+        return tuple(_outline(tuple(part), tokens=False) for part in shape)
+    return _outline(tuple(shape), tokens=net.takes_tokens())
+
+
+def _outline(shape: tuple[int, ...], *, tokens: bool) -> Outline:
+    shape = tuple(int(extent) for extent in shape)
+    if tokens:
+        return Outline(shape, 0)
+    if not shape:
+        raise ShapeError(
+            "The shape of one example is (positions…, channels).",
+            got="()",
+            remedy="pass x.shape[1:]",
+        )
+    return Outline(shape[:-1], shape[-1])
+
+
+def read_inputs(
+    net: Layer, x: Any, mask: Any = None, *, dtype: Any = None, name: str = "x"
+) -> Inputs:
+    """Check a user's inputs for this network."""
+    if isinstance(x, Inputs):
+        return x
+    if net.streams() > 1:
+        return as_streams(x, mask, net.streams(), dtype=dtype, name=name)
+    inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=dtype, name=name)
+    if inputs.tokens and not inputs.traced:
+        _require_vocabulary(net, inputs, name)
+    return inputs
+
+
+def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
+    """Beyond its table an embedding has no row, in the finite network or in the limit."""
+    nodes = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Embedding))
+    sizes = [node.vocabulary for node in nodes if isinstance(node, Embedding)]
+    largest = int(inputs.x.max())
+    if sizes and largest >= min(sizes):
+        raise ShapeError(
+            "Token ids are smaller than the vocabulary.",
+            got=f"{largest} in '{name}', and Embedding(vocabulary={min(sizes)})",
+            remedy="give Embedding a larger vocabulary, or map rare tokens to one id",
+        )
+
+
+def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
+    """Two batches that can meet: equal channels, equally many position axes, one dtype."""
+    facts = [[(o.channels, len(o.positions)) for o in side.outlines] for side in (rows, columns)]
+    if facts[0] != facts[1]:
+        shapes = [jax.tree.map(lambda a: tuple(a.shape), side.x) for side in (rows, columns)]
+        raise ShapeError(
+            "x1 and x2 have the same channels and the same number of position axes.",
+            got=f"x1 of shape {shapes[0]} and x2 of shape {shapes[1]}",
+            remedy="bring both to the shape (N, positions…, channels) of the network's input",
+        )
+    dtype = np.result_type(rows.dtype, columns.dtype)
+    return rows.astype(dtype), columns.astype(dtype)

@@ -1,0 +1,265 @@
+"""Inputs as users have them: arrays, lists of sequences, token ids; checked once, here."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from ..errors import NumericalError, ShapeError, WidelimitError
+from ..state import Outline
+
+Data = Any  # an array (N, positions…, channels), or a list of arrays of different lengths
+
+
+class Inputs(NamedTuple):
+    """A checked batch: `x` (N, positions…, channels) or integer tokens (N, positions…).
+
+    For networks of several streams `x` and `mask` are tuples, one entry for each.
+    """
+
+    x: Any
+    mask: Any  # (N, positions…) or None
+    tokens: bool
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return jax.tree.leaves(self.x)[0].shape[0]
+
+    @property
+    def outline(self) -> Any:
+        """Shape of one example; a tuple for several streams."""
+        if isinstance(self.x, tuple):
+            return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in self.x)
+        if self.tokens:
+            return Outline(self.x.shape[1:], 0)
+        return Outline(self.x.shape[1:-1], self.x.shape[-1])
+
+    @property
+    def outlines(self) -> tuple[Outline, ...]:
+        """Shapes of all streams; most inputs have one."""
+        return self.outline if isinstance(self.x, tuple) else (self.outline,)
+
+    @property
+    def area(self) -> int:
+        """How many positions the longest stream has."""
+        return max(math.prod(outline.positions) for outline in self.outlines)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all examples."""
+        return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(self.x))
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the numbers."""
+        return jax.tree.leaves(self.x)[0].dtype
+
+    def astype(self, dtype: Any) -> "Inputs":
+        """The same inputs in another precision; tokens stay integers."""
+        if self.tokens or self.dtype == dtype:
+            return self
+        return self._replace(x=jax.tree.map(lambda a: a.astype(dtype), self.x))
+
+    def on_device(self) -> tuple[Any, Any]:
+        """x and mask as JAX arrays; other than `asarray`, this compiles nothing."""
+        return jax.device_put((self.x, self.mask))
+
+    def __getitem__(self, index: Any) -> "Inputs":
+        x, mask = jax.tree.map(lambda a: a[index], (self.x, self.mask))
+        return Inputs(x, mask, self.tokens)
+
+    @property
+    def traced(self) -> bool:
+        """Whether these are abstract values inside a JAX transformation."""
+        return any(isinstance(a, Tracer) for a in jax.tree.leaves((self.x, self.mask)))
+
+
+def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:
+    """Check inputs of several streams: a tuple of arrays, and masks likewise."""
+    name = options.get("name", "x")
+    if not isinstance(x, tuple) or len(x) != streams:
+        raise ShapeError(
+            f"This network takes a tuple of {streams} streams.",
+            got=f"{type(x).__name__} for '{name}'",
+            remedy="pass x as a tuple of arrays (N, positions…, channels), masks likewise",
+        )
+    masks = (None,) * streams if mask is None else mask
+    parts = [as_inputs(a, m, **options) for a, m in zip(x, masks, strict=True)]
+    if len({part.size for part in parts}) > 1:
+        raise ShapeError(
+            "All streams hold the same examples.",
+            got=" and ".join(str(part.size) for part in parts) + f" examples in '{name}'",
+            remedy="pass streams with equal first axes",
+        )
+    dtype = np.result_type(*(part.dtype for part in parts))
+    masks = tuple(part.mask for part in parts)
+    return Inputs(
+        tuple(part.astype(dtype).x for part in parts),
+        None if all(m is None for m in masks) else masks,
+        False,
+    )
+
+
+def as_inputs(
+    x: Data, mask: Any = None, *, tokens: bool = False, dtype: Any = None, name: str = "x"
+) -> Inputs:
+    """Check and convert what a user passed."""
+    if isinstance(x, Inputs):
+        return x
+    if isinstance(x, list | tuple):
+        x, mask = _padded(x, mask, tokens=tokens, name=name)
+    _check_dtype(dtype)
+    if isinstance(x, Tracer):
+        x = x if dtype is None or tokens else x.astype(dtype)
+        if mask is not None:
+            x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
+        return Inputs(x, mask, tokens)
+    x = np.asarray(x)
+    _check_shape(x, tokens, name)
+    x = _as_numbers(x, tokens, dtype, name)
+    if mask is not None:
+        mask = _checked_mask(mask, x, tokens, name)
+        # Padding may hold anything, also NaN: it never takes part.
+        hidden = ~mask if tokens else ~mask[..., None]
+        x = np.where(hidden, np.zeros((), x.dtype), x)
+        if mask.all():
+            mask = None
+    if tokens and x.min() < 0:
+        raise ShapeError(
+            "Token ids count from 0.",
+            got=f"{x.min()} in '{name}'",
+            remedy="shift the ids; positions that are not real belong to the mask",
+        )
+    if not tokens and not np.isfinite(x).all():
+        bad = np.argwhere(~np.isfinite(x))
+        raise NumericalError(
+            "Inputs are finite numbers.",
+            got=f"{len(bad)} NaN or infinite values in '{name}', the first at {tuple(bad[0])}",
+            remedy="remove or impute them; positions that are not real belong to the mask",
+        )
+    return Inputs(x, mask, tokens)
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
+        raise WidelimitError(
+            "Kernels are computed in single or double precision.",
+            got=f"dtype={np.dtype(dtype)}",
+            remedy="pass dtype=np.float32 or np.float64",
+        )
+
+
+def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
+    least = 1 if tokens else 2
+    expected = "(N, positions…)" if tokens else "(N, positions…, channels)"
+    if x.ndim < least:
+        raise ShapeError(
+            f"Inputs have shape {expected}.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="add the missing axes, e.g. x[None] for one example",
+        )
+    if x.shape[0] == 0:
+        raise ShapeError(
+            "A batch holds at least one example.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="pass a non-empty batch",
+        )
+    if 0 in x.shape[1:]:
+        raise ShapeError(
+            "Examples have at least one position and one channel.",
+            got=f"'{name}' of shape {x.shape}",
+            remedy="drop empty sequences, or pad them and give them a real position",
+        )
+
+
+def _as_numbers(x: np.ndarray, tokens: bool, dtype: Any, name: str) -> np.ndarray:
+    if tokens:
+        if not np.issubdtype(x.dtype, np.integer):
+            raise ShapeError(
+                "A network that starts with Embedding takes integer token ids.",
+                got=f"'{name}' of dtype {x.dtype}",
+                remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
+            )
+        return x.astype(np.int32)
+    if x.dtype == object or not (
+        np.issubdtype(x.dtype, np.number) or x.dtype == bool or x.dtype == jnp.bfloat16
+    ):
+        raise ShapeError(
+            "Inputs are numbers.",
+            got=f"'{name}' of dtype {x.dtype}",
+            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
+        )
+    if np.iscomplexobj(x):
+        raise ShapeError(
+            "Inputs are real numbers.",
+            got=f"'{name}' of dtype {x.dtype}",
+            remedy="pass real and imaginary parts as channels",
+        )
+    if dtype is None:
+        dtype = np.float64 if x.dtype == np.float64 else np.float32
+    return x.astype(dtype)
+
+
+def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarray:
+    mask = np.asarray(mask)
+    expected = x.shape if tokens else x.shape[:-1]
+    if mask.dtype != bool:
+        raise ShapeError(
+            "A mask is boolean: True where a position is real.",
+            got=f"a mask of dtype {mask.dtype} for '{name}'",
+            remedy="convert it, e.g. mask.astype(bool)",
+        )
+    if mask.shape != expected or mask.ndim < 2:
+        raise ShapeError(
+            "A mask has shape (N, positions…), one entry for each position.",
+            got=f"a mask of shape {mask.shape} for '{name}' of shape {x.shape}",
+            remedy=f"give a mask of shape {expected}",
+        )
+    empty = np.flatnonzero(~mask.reshape(mask.shape[0], -1).any(axis=1))
+    if empty.size:
+        raise ShapeError(
+            "Every example has at least one real position.",
+            got=f"{empty.size} fully masked examples in '{name}', the first at index {empty[0]}",
+            remedy="drop empty sequences, or give them one position (e.g. a padding token)",
+        )
+    return mask
+
+
+def _padded(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
+    """A padded array and its mask from sequences of different lengths."""
+    if len(sequences) == 0:
+        raise ShapeError(
+            "A batch holds at least one example.",
+            got=f"an empty list for '{name}'",
+            remedy="pass a non-empty list",
+        )
+    arrays = [np.asarray(s) for s in sequences]
+    positions = [a.shape if tokens else a.shape[:-1] for a in arrays]
+    channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
+    if len({a.ndim for a in arrays}) > 1 or len(channels) > 1:
+        raise ShapeError(
+            "Sequences in a list differ in length only.",
+            got=f"shapes {sorted({a.shape for a in arrays})} in '{name}'",
+            remedy="give every sequence the shape (positions…, channels) with equal channels",
+        )
+    if len(set(positions)) == 1:
+        return np.stack(arrays), mask
+    if mask is not None:
+        raise ShapeError(
+            "A list of sequences of different lengths makes its own mask.",
+            got=f"a list and a mask for '{name}'",
+            remedy="pass the list alone, or a padded array with the mask",
+        )
+    longest = tuple(max(extents) for extents in zip(*positions, strict=True))
+    tail = () if tokens else (arrays[0].shape[-1],)
+    x = np.zeros((len(arrays), *longest, *tail), np.result_type(*arrays))
+    real = np.zeros((len(arrays), *longest), bool)
+    for i, (array, shape) in enumerate(zip(arrays, positions, strict=True)):
+        corner = (i, *(slice(extent) for extent in shape))
+        x[corner], real[corner] = array, True
+    return x, real

@@ -1,0 +1,189 @@
+"""The infinite reading of a network: NNGP and tangent kernels of all pairs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from ..errors import ShapeError
+from ..layers.base import DEFAULT_MEMORY, Layer
+from ..layers.readings import reading
+from ..options import RandomKey, whole
+from ..progress import Callback, Progress
+from ..state import Kernels
+from .door import agreed, read_inputs
+from .inputs import Data, Inputs
+from .masks import require_real_positions
+from .phases import Realisation, cross_tile, encode_block, precision
+from .refusals import refuse_factorised_ntk
+from .sampling import (
+    Sampler,
+    covering,
+    not_reached,
+    realisations,
+    refined,
+    relative_error,
+)
+from .sampling import sampler as fitted_sampler
+from .start import Encoding, kernel_dtype
+from .tiles import Plan, Tile, tiles
+
+# How often a whole kernel may be computed anew to meet a tolerance.
+_MOST_ROUNDS = 4
+
+Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
+
+
+@reading
+def kernel(
+    net: Layer,
+    x1: Data,
+    x2: Data | None = None,
+    *,
+    mask: Any = None,
+    mask2: Any = None,
+    key: RandomKey | None = None,
+    samples: int | None = None,
+    tolerance: float | None = None,
+    sampler: Sampler | None = None,
+    ntk: bool = True,
+    dtype: Any = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: bool | Callback | None = None,
+    out: tuple[np.ndarray, np.ndarray | None] | None = None,
+    sink: Sink | None = None,
+) -> Kernels:
+    """NNGP and tangent kernels of all pairs; see `Layer.kernel`."""
+    rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
+    columns = None
+    if x2 is not None:
+        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
+        rows, columns = agreed(rows, columns)
+    elif mask2 is not None:
+        raise ShapeError(
+            "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or mask= for x1"
+        )
+    whole("memory", memory)
+    if ntk:
+        refuse_factorised_ntk(net)
+    fitted = net.sampled() and sampler is None
+    if fitted:
+        # The columns are where training data stands in kernel(test, train).
+        fit = rows if columns is None else covering(columns, rows)
+        sampler = fitted_sampler(net, fit, key=key, samples=samples, tolerance=tolerance)
+    if rows.traced or (columns is not None and columns.traced) or _traced(net):
+        return _traced_kernel(net, rows, columns, sampler, ntk)
+    for side, name in ((rows, "x1"), (columns, "x2")):
+        if side is not None:
+            require_real_positions(net, side.mask, name)
+    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+    shape = _result_shape(net, rows, columns)
+    if out is not None:
+        _checked_out(out, shape, ntk)
+    bar = Progress.make(progress, "kernel")
+    options = {"dtype": dtype, "with_ntk": ntk, "memory": memory, "progress": bar}
+    options["by_length"] = sink is None
+    with precision(dtype):
+        for _ in range(_MOST_ROUNDS):
+            walk = tiles(realisations(net, sampler, dtype), rows, columns, **options)
+            if sink is not None:
+                for tile in walk:
+                    sink(tile.rows, tile.columns, *tile.kernels)
+                return Kernels(None, None)
+            result = _assembled(walk, columns is None, shape, out)
+            if sampler is None or not fitted or tolerance is None:
+                return result
+            # The sampler was sized on a few examples: all of them have the last word.
+            worst = relative_error(result)
+            if worst <= tolerance:
+                return result
+            sampler = refined(net, sampler, worst / tolerance)
+    assert sampler is not None
+    assert tolerance is not None
+    raise not_reached(sampler, tolerance)
+
+
+def _traced(net: Layer) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net))
+
+
+def _traced_kernel(
+    net: Layer, rows: Inputs, columns: Inputs | None, sampler: Sampler | None, ntk: bool
+) -> Kernels:
+    """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
+    x, mask = rows.on_device()
+    dtype = kernel_dtype(x)
+    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, DEFAULT_MEMORY)
+
+    def matrix(real: Realisation) -> tuple[Array, Array | None]:
+        one = encode_block(real, x, mask, rows.outline)
+        two = one
+        if columns is not None:
+            two = encode_block(real, *columns.on_device(), columns.outline)
+
+        def row(encoding: Encoding) -> tuple[Array, Array | None]:
+            single = jax.tree.map(lambda leaf: leaf[None], encoding)
+            nngp, theta = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
+            return nngp[0], None if theta is None else theta[0]
+
+        # As many rows at once as have the pairs of one cell, or of one tile that has none.
+        columns_count = jax.tree.leaves(two.x)[0].shape[0]
+        rows_at_once = max(1, (plan.cell or plan.tile**2) // columns_count)
+        return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
+
+    results = [matrix(real) for real in realisations(net, sampler, dtype)]
+    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
+    return Kernels(*mean)
+
+
+def _assembled(
+    walk: Iterator[Tile],
+    symmetric: bool,
+    shape: tuple[int, ...],
+    out: tuple[np.ndarray, np.ndarray | None] | None,
+) -> Kernels:
+    """The whole matrices from their tiles; a symmetric one from its upper half."""
+    arrays: list[Any] = [None] * 4 if out is None else [*out, None, None]
+    for tile in walk:
+        parts = tile.kernels
+        for i, part in enumerate((parts.nngp, parts.ntk, parts.nngp_error, parts.ntk_error)):
+            if part is None:
+                continue
+            if arrays[i] is None:
+                arrays[i] = np.empty(shape, part.dtype)
+            half = (part.ndim - 2) // 2
+            mirrored = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
+            if tile.diagonal:  # exactly symmetric, whatever rounding says
+                lower = np.tril_indices(len(part), -1)
+                part[lower] = np.transpose(part, mirrored)[lower]
+            arrays[i][_block(tile.rows, tile.columns)] = part
+            if symmetric and not tile.diagonal:
+                arrays[i][_block(tile.columns, tile.rows)] = np.transpose(part, mirrored)
+    return Kernels(*arrays)
+
+
+def _block(rows: Any, columns: Any) -> tuple[Any, Any]:
+    """The index of all pairs rows × columns; either is a slice or numbers of examples."""
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, None], columns
+
+
+def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int, ...]:
+    other = rows if columns is None else columns
+    ends = [net.outline(side.outline).positions for side in (rows, other)]
+    return (rows.size, other.size, *ends[0], *ends[1])
+
+
+def _checked_out(out: Any, shape: tuple[int, ...], ntk: bool) -> None:
+    arrays = (out[0], out[1]) if ntk else (out[0],)
+    for array in arrays:
+        if array is None or tuple(array.shape) != shape:
+            raise ShapeError(
+                "Output arrays have the shape of the result.",
+                got=f"{None if array is None else tuple(array.shape)}",
+                remedy=f"allocate arrays (or memory maps) of shape {shape} as out=(nngp, ntk)",
+            )

@@ -1,0 +1,121 @@
+"""The engine's two phases, for one example, one pair, a block and a tile.
+
+A kernel call has two phases. *Encode* runs once per example, `O(N)`: it walks the network with the
+example's own covariance and keeps what pairs will need (variances, attention weights). *Cross* runs
+per pair, `O(N²)`: it walks the network again with κ(x, x') and Θ(x, x') of a tile of pairs. Every
+layer is written for one example or one pair; vectorisation happens here, tiling in `tiles`.
+"""
+
+import contextlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from ..layers.attention.heads import Scheme
+from ..layers.base import Layer, Memo
+from ..state import Need
+from .start import Encoding, kernel_dtype, start, start_pair
+
+# --- one example, one pair -----------------------------------------------------------------------
+
+
+class Realisation(eqx.Module):
+    """A network ready for kernels: deterministic, or with its random scores drawn.
+
+    `anchors` are the encoded landmark inputs from which drawn scores get their features.
+    """
+
+    net: Layer
+    anchors: Encoding | None = None
+
+
+def encode_one(
+    net: Layer, x: Any, mask: Any, outline: Any, anchors: Encoding | None = None
+) -> Memo:
+    """All memos of one example."""
+    example = start(x, mask, outline, net.encode_need(Need.NONE), anchors)
+    return net.encode(example, Need.NONE, None if anchors is None else anchors.memos)[0]
+
+
+def cross_one(
+    net: Layer, one: Encoding, two: Encoding, outline: Any, *, with_ntk: bool
+) -> tuple[Array, Array | None]:
+    """κ and Θ of one pair at the network's output."""
+    need, dtype = net.need(Need.FULL), kernel_dtype(one.x)
+    pair = start_pair(one, two, outline, need, dtype, with_ntk=with_ntk)
+    pair = net.step(pair, one.memos, two.memos, Need.FULL).forced()
+    return pair.nngp, pair.ntk
+
+
+# --- blocks and tiles ---------------------------------------------------------------------------
+
+
+@eqx.filter_jit
+def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> Encoding:
+    """Encode a block of examples."""
+    memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
+    return Encoding(x, mask, memos)
+
+
+@eqx.filter_jit
+def draw_block(
+    net: Layer,
+    x: Any,
+    mask: Any,
+    outline: Any,
+    key: Key[Array, ""],
+    scheme: Scheme,
+    *,
+    with_landmarks: bool,
+) -> Realisation:
+    """Draw random scores; with landmarks, `x` are the landmark inputs."""
+    anchors = Encoding(x, mask, None) if with_landmarks else None
+    # Variances are followed to the end: a crowd is stacked, so it holds some array everywhere.
+    need = net.encode_need(Need.DIAGONAL)
+    crowd = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
+    drawn, memos, _ = net.draw(crowd, Need.DIAGONAL, key, scheme)
+    return Realisation(drawn, Encoding(x, mask, memos) if with_landmarks else None)
+
+
+def cross_tile(
+    net: Layer,
+    rows: Encoding,
+    columns: Encoding,
+    outline: Any,
+    *,
+    with_ntk: bool,
+    at_once: int | None = None,
+) -> tuple[Array, Array | None]:
+    """All pairs of two blocks; so many of them `at_once` that what they need stays in the cache."""
+
+    def pair(one: Encoding, two: Encoding):
+        return cross_one(net, one, two, outline, with_ntk=with_ntk)
+
+    def row(one: Encoding):
+        return jax.vmap(lambda two: pair(one, two))(columns)
+
+    height, width = (jax.tree.leaves(side.x)[0].shape[0] for side in (rows, columns))
+    if at_once is None or height * width <= at_once:
+        return jax.vmap(row)(rows)
+    # Rows in equal parts: a remainder would be compiled again.
+    most = max(1, min(at_once // width, height))
+    part = next(part for part in range(most, 0, -1) if height % part == 0)
+    return jax.lax.map(row, rows, batch_size=part if part > 1 else None)
+
+
+compiled_cross_tile = eqx.filter_jit(cross_tile)
+
+
+@eqx.filter_jit
+def cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Any, *, with_ntk: bool):
+    """Pairs given one by one."""
+    return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)
+
+
+def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:
+    """The scope in which arrays of this dtype keep it."""
+    wide = np.dtype(dtype) == np.float64
+    return jax.enable_x64(True) if wide else contextlib.nullcontext()

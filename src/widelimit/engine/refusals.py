@@ -1,0 +1,65 @@
+"""What finitely many heads rule out, said where it is asked for."""
+
+from ..errors import NetworkError
+from ..layers.base import Layer
+from ..layers.branches import Additive, Branches, Concat
+from ..layers.compose import Serial
+from ..layers.conv import Conv
+from ..layers.dense import Dense
+from ..layers.norm import Dropout
+from ..layers.pool import PositionMap
+from .variants import finite_layers
+
+
+def refuse_finite_heads(net: Layer, what: str) -> None:
+    """Raise if the network has finitely many heads at 1/√d; `what` needs a constant kernel.
+
+    Training moves the scores, and with them the tangent kernel: by tens of per cent with one head
+    at every width, by a per cent only at about a hundred heads.
+    """
+    found = finite_layers(net)
+    if found:
+        heads = ", ".join(f"{layer.heads:.0f}" for layer in found)
+        raise NetworkError(
+            f"{what} needs a tangent kernel that is deterministic and stays where it is. With "
+            "finitely many heads at 1/√d it is random at initialisation and moves during training "
+            "at every width (by tens of per cent with one head).",
+            got=f"attention layers with {heads} heads",
+            remedy="use heads=INFINITE (with_heads(net, INFINITE)) or scaling=Scaling.LINEAR; "
+            "net.law(x).sample_ntk(...) draws the tangent kernel at initialisation",
+        )
+
+
+def refuse_factorised_ntk(net: Layer) -> None:
+    """Raise if score gradients of finitely many heads meet a nonlinearity.
+
+    Below linear layers the mean tangent kernel is the average over heads. Under a nonlinearity φ
+    the gradient through the scores is correlated with the output it multiplies,
+    `E[φ'(y_a)φ'(y'_b) (uTu'ᵀ)_ab] ≠ E[φ'(y_a)φ'(y'_b)] E[(uTu'ᵀ)_ab]`, and layer-by-layer
+    kernels, which multiply the averages, would be wrong.
+    """
+    _walk(net, seen=False)
+
+
+def _walk(layer: Layer, *, seen: bool) -> bool:
+    """Whether score gradients leave this layer; raises where they meet a nonlinearity."""
+    if isinstance(layer, Serial):
+        for part in layer.layers:
+            seen = _walk(part, seen=seen)
+        return seen
+    linear = isinstance(layer, Dense | Conv | PositionMap | Dropout | Additive | Concat)
+    if isinstance(layer, Branches):
+        leaving = [_walk(branch, seen=seen) for branch in layer.branches]
+        # Gradients that arise inside the branches meet the way they are merged.
+        after = seen = seen or any(leaving)
+    else:
+        after = seen or bool(finite_layers(layer))
+    if seen and not linear:
+        raise NetworkError(
+            "With finitely many heads, the tangent kernel under a nonlinearity is an average over "
+            "outputs and score gradients jointly; it does not factorise layer by layer.",
+            got=f"{type(layer).__name__} above attention with finitely many heads at 1/√d",
+            remedy="take net.law(x).ntk() for its mean, net.law(x).sample_ntk(...) for its law; "
+            "kernel(..., ntk=False) for the NNGP kernel alone; or heads=INFINITE",
+        )
+    return after

@@ -1,0 +1,304 @@
+"""Samplers: the heads, landmarks and sample counts that all kernels of one problem share.
+
+Kernels of networks with random scores are averages over drawn heads. Train–train and test–train
+kernels belong together only if they were drawn with the same heads; a `Sampler` is that choice,
+made once, kept, and passed on. It is small: landmark inputs, a key, and counts. The networks it
+stands for follow from it (and stay differentiable in the network's hyperparameters).
+"""
+
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Key
+
+from ..errors import NetworkError, NumericalError, WidelimitError
+from ..layers.attention.cross import QueriedAttention
+from ..layers.attention.heads import (
+    INFINITE,
+    Basis,
+    LandmarksNeeded,
+    Scheme,
+    ScoreField,
+)
+from ..layers.attention.layer import Attention, required_field, with_field
+from ..layers.base import Layer
+from ..layers.readings import reading
+from ..options import RandomKey, as_key
+from ..state import Kernels
+from .door import read_inputs
+from .inputs import Inputs
+from .phases import Realisation, draw_block
+from .tiles import tiles
+
+_SAMPLES, _REPLICATES = 32, 8
+_RANK, _MOST_RANK = 64, 512
+# Share of a position's variance that its features may miss.
+_RESIDUAL = 1e-3
+# Landmark positions to choose pivots from, for each pivot.
+_CHOICE = 4
+# Examples of the pilot that sizes a sampler for a tolerance, and how often it may grow.
+_PILOT, _MOST_ROUNDS = 8, 6
+
+
+class Sampler(eqx.Module):
+    """Drawn heads, as a recipe: the same for every call that shares it.
+
+    It also holds for inputs that are shorter than those it was fitted to; longer ones are refused
+    by layers with a positional encoding. `residual` is the share of a position's variance that
+    features from landmarks miss, 0 where features are exact.
+    """
+
+    x: Any  # landmark inputs, or one input that only gives shapes
+    mask: Any
+    tokens: bool = eqx.field(static=True)
+    key: Key[Array, ""]
+    replicates: int = eqx.field(static=True)
+    scheme: Scheme
+    # Which landmark positions every layer with random scores uses; None if features are exact.
+    pivots: tuple[ScoreField, ...] | None = None
+    residual: float = eqx.field(static=True, default=0.0)
+
+    @property
+    def heads(self) -> int:
+        """How many heads are drawn in all for a layer with infinitely many."""
+        return self.scheme.samples * self.replicates
+
+    @property
+    def rank(self) -> int | None:
+        """How many landmark positions the features come from; None where they are exact."""
+        return None if self.pivots is None else self.scheme.rank
+
+    def with_more(self, *, heads: float = 1.0, replicates: float = 1.0) -> "Sampler":
+        """So many times the heads of every copy, so many times the copies; new draws."""
+        scheme = self.scheme
+        count = math.ceil(scheme.samples * heads)
+        grown = Scheme(count, scheme.rank, scheme.tolerance, scheme.coupling)
+        return dataclasses.replace(
+            self, scheme=grown, replicates=math.ceil(self.replicates * replicates)
+        )
+
+
+class ResidualWarning(UserWarning):
+    """Features of the score field miss more of its variance than asked."""
+
+
+@reading
+def sampler(
+    net: Layer,
+    x: Any,
+    mask: Any = None,
+    *,
+    key: RandomKey | None = None,
+    samples: int | None = None,
+    replicates: int | None = None,
+    tolerance: float | None = None,
+    rank: int | None = None,
+    residual: float = _RESIDUAL,
+) -> Sampler:
+    """Fit a sampler to data: choose landmarks and feature rank, fix the heads.
+
+    `samples` heads are drawn for every layer with infinitely many, in each of `replicates`
+    independent copies of the network, from which standard errors come. With a `tolerance`, the
+    number of heads grows until the errors, relative to the largest kernel entry, are below it.
+
+    Features of the scores are exact on raw inputs and through linear layers. Elsewhere they come
+    from `rank` landmark positions of the inputs, or as many as it takes to miss at most a share
+    `residual` of a position's variance. A rank above the number of positions is cut to it.
+    """
+    _check("samples", samples, whole=True)
+    _check("replicates", replicates, whole=True)
+    _check("rank", rank, whole=True)
+    _check("tolerance", tolerance, whole=False)
+    inputs = read_inputs(net, x, mask)
+    net.outline(inputs.outline)  # raises where layers and inputs do not fit
+    key = as_key(key)
+    samples = samples or _SAMPLES
+    if replicates is None:
+        # A layer with H heads of its own draws H per copy: more copies for the same number.
+        finite = [layer.heads for layer in _attention(net) if layer.heads != INFINITE]
+        replicates = max(_REPLICATES, *(math.ceil(_REPLICATES * samples / h) for h in finite), 0)
+    fitted = _with_landmarks(net, inputs, key, samples, replicates, rank, residual)
+    return fitted if tolerance is None else _grown(net, inputs, fitted, tolerance)
+
+
+def _is_sampled(node: Any) -> bool:
+    return isinstance(node, Attention | QueriedAttention) and node.sampled()
+
+
+def _attention(net: Layer) -> list[Attention | QueriedAttention]:
+    """The layers with random scores, in the order of the network's leaves."""
+    return [node for node in jax.tree.leaves(net, is_leaf=_is_sampled) if _is_sampled(node)]
+
+
+def _with_landmarks(
+    net: Layer,
+    inputs: Inputs,
+    key: Key[Array, ""],
+    samples: int,
+    replicates: int,
+    rank: int | None,
+    residual: float,
+) -> Sampler:
+    """Without landmarks if all features are known exactly; else with a rank that suffices."""
+
+    def recipe(marks: Inputs, rank: int) -> Sampler:
+        scheme = Scheme(samples, rank, residual / 10)
+        return Sampler(marks.x, marks.mask, inputs.tokens, key, replicates, scheme)
+
+    current = rank or _RANK
+    plain = recipe(inputs[np.zeros(1, int)], current)
+    try:
+        eqx.filter_eval_shape(lambda: _draw(net, plain, key, np.float32, with_landmarks=False))
+        return plain
+    except LandmarksNeeded:
+        _require_numbers(net, inputs, "landmarks are chosen")
+    size = max(1, inputs.area)
+    order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(inputs.size)
+    while True:
+        count = min(inputs.size, max(8, -(-_CHOICE * current // size)))
+        marks = inputs[np.sort(order[:count])]
+        sampler = recipe(marks, min(current, count * size))
+        sampler = _with_pivots(sampler, _draw(net, sampler, key, np.float32, with_landmarks=True))
+        if sampler.residual <= residual:
+            return sampler
+        if rank is not None or current >= _MOST_RANK or current >= count * size:
+            warnings.warn(
+                f"Feature rows of rank {sampler.rank} miss up to {sampler.residual:.2g} of a "
+                f"position's variance (asked: {residual:.2g}): scores come out too narrow by as "
+                "much. Remedy: a larger rank= for the sampler.",
+                ResidualWarning,
+                stacklevel=4,
+            )
+            return sampler
+        current *= 2
+
+
+def _with_pivots(sampler: Sampler, real: Realisation) -> Sampler:
+    """Keep the landmark positions that a draw has chosen, and what their features miss."""
+    fields = [required_field(layer.field) for layer in _attention(real.net)]
+    bases = [basis for field in fields for basis in (field.query, field.key)]
+    found = [float(basis.residual) for basis in bases if basis.residual is not None]
+    pivots = tuple(
+        ScoreField(jnp.zeros((0, 0, 0, 0)), *(Basis(b.grid, b.pivots) for b in (f.query, f.key)))
+        for f in fields
+    )
+    return dataclasses.replace(sampler, pivots=pivots, residual=max(found))
+
+
+def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
+    """Raise inside a JAX transformation, where there are no numbers to look at."""
+    if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
+        raise NetworkError(
+            f"In sampled kernels of deep networks {what} by looking at numbers.",
+            got="a network or inputs inside a JAX transformation (grad, jit)",
+            remedy="fit a sampler outside: sampler = net.sampler(x); then pass sampler=sampler",
+        )
+
+
+def _grown(net: Layer, inputs: Inputs, sampler: Sampler, tolerance: float) -> Sampler:
+    """More heads until a pilot on a few examples meets the tolerance."""
+    _require_numbers(net, inputs, "a tolerance is met")
+    dtype = np.dtype(np.float32)
+    pilot = inputs[: min(inputs.size, _PILOT)].astype(dtype)
+    for _ in range(_MOST_ROUNDS):
+        options = {"dtype": dtype, "with_ntk": True, "memory": 2**28}
+        walk = tiles(realisations(net, sampler, dtype), pilot, None, **options)
+        worst = max(relative_error(tile.kernels) for tile in walk)
+        if worst <= tolerance:
+            return sampler
+        sampler = refined(net, sampler, worst / tolerance)
+    raise not_reached(sampler, tolerance)
+
+
+def relative_error(kernels: Kernels) -> float:
+    """The largest standard error, relative to the largest entry of its kernel."""
+    parts = ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error))
+    return max(
+        float(error.max() / np.abs(value).max()) for value, error in parts if error is not None
+    )
+
+
+def refined(net: Layer, sampler: Sampler, excess: float) -> Sampler:
+    """A sampler with so many more heads that errors become smaller by the factor `excess`.
+
+    Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
+    heads of every copy, not the number of copies, keeps the bias well below the error.
+    """
+    growth = min(max(1.2 * excess**2, 1.5), 64)
+    if any(layer.heads == INFINITE for layer in _attention(net)):
+        return sampler.with_more(heads=growth)
+    return sampler.with_more(replicates=growth)
+
+
+def not_reached(sampler: Sampler, tolerance: float) -> NumericalError:
+    """What to raise when heads have grown too often."""
+    return NumericalError(
+        f"Sampling reaches a relative error of {tolerance:g} with a bounded number of heads.",
+        got=f"a larger error after {sampler.heads} heads",
+        remedy="ask for a larger tolerance=, or set samples= yourself",
+    )
+
+
+def covering(inputs: Inputs, other: Inputs) -> Inputs:
+    """The inputs, padded at the end to the positions of `other` where these reach further."""
+
+    def one(x: Any, mask: Any, y: Any) -> tuple[Any, Any]:
+        axes = range(1, x.ndim if inputs.tokens else x.ndim - 1)
+        gaps = [(0, 0)] + [(0, max(0, y.shape[axis] - x.shape[axis])) for axis in axes]
+        if not any(gap for _, gap in gaps):
+            return x, mask
+        real = np.ones(x.shape[: len(gaps)], bool) if mask is None else mask
+        tail = [(0, 0)] * (x.ndim - len(gaps))
+        pad = jnp.pad if inputs.traced else np.pad
+        return pad(x, gaps + tail), pad(real, gaps)
+
+    if not isinstance(inputs.x, tuple):
+        return Inputs(*one(inputs.x, inputs.mask, other.x), inputs.tokens)
+    masks = inputs.mask or (None,) * len(inputs.x)
+    parts = [one(*part) for part in zip(inputs.x, masks, other.x, strict=True)]
+    masks = tuple(mask for _, mask in parts)
+    missing = all(mask is None for mask in masks)
+    return Inputs(tuple(x for x, _ in parts), None if missing else masks, inputs.tokens)
+
+
+def _draw(
+    net: Layer, sampler: Sampler, key: Key[Array, ""], dtype: Any, *, with_landmarks: bool
+) -> Realisation:
+    inputs = Inputs(sampler.x, sampler.mask, sampler.tokens)
+    x, mask = inputs.astype(dtype).on_device()
+    if sampler.pivots is not None:
+        chosen = iter(sampler.pivots)
+        net = jax.tree.map(
+            lambda node: with_field(node, next(chosen)) if _is_sampled(node) else node,
+            net,
+            is_leaf=_is_sampled,
+        )
+    return draw_block(
+        net, x, mask, inputs.outline, key, sampler.scheme, with_landmarks=with_landmarks
+    )
+
+
+def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realisation]:
+    """The network itself, or with random scores drawn once for every replicate."""
+    if sampler is None:
+        return [Realisation(net)]
+    keys = jax.random.split(sampler.key, sampler.replicates)
+    marked = sampler.pivots is not None
+    return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
+
+
+def _check(name: str, value: Any, *, whole: bool) -> None:
+    """Counts are positive integers, tolerances positive numbers."""
+    if value is None:
+        return
+    good = isinstance(value, int | np.integer) if whole else isinstance(value, int | float)
+    if isinstance(value, bool) or not good or not value > 0:
+        kind = "a positive integer" if whole else "a positive number"
+        raise WidelimitError(f"{name}= is {kind}.", got=f"{value!r}", remedy=f"give {kind}")

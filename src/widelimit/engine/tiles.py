@@ -1,0 +1,355 @@
+"""The engine: encode every example once, cross pairs tile by tile, in bounded memory."""
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..duals import Dual
+from ..errors import NumericalError, WidelimitError
+from ..layers.base import Layer
+from ..progress import Progress
+from ..state import Kernels, Need
+from .closeness import close_pairs, compared
+from .coverage import covering, largest_variance, limited, say_error
+from .inputs import Inputs
+from .lengths import Group, groups, whole
+from .moments import Moments
+from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
+from .start import Encoding
+from .threads import in_threads, most_at_once
+
+# Bytes of kernel values a tile may touch. On a processor a tile is worked off in cells: κ of a cell
+# fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
+# large tiles whole.
+_TILE_BYTES, _CELL_BYTES = {"cpu": 32 * 2**20}, {"cpu": 2**19}
+_TILE_BYTES_ACCELERATOR = 256 * 2**20
+# Networks without positions have small pairs; larger tiles than this gain nothing.
+_LONGEST_SIDE = 512
+# Copies may fill up blocks by this factor; then blocks are made smaller, unless κ of a tile is so
+# small that calls cost more than copies.
+_MOST_FILLING, _SMALL_TILE = 1.25, 2**18
+# Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
+_LIVE_ARRAYS = 8
+
+
+def _is_kinked(net: Layer) -> bool:
+    """Whether Θ has square-root singularities at identical inputs."""
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
+    return any(isinstance(node, Dual) and node.kinked for node in found)
+
+
+class Plan(NamedTuple):
+    """How a kernel call is cut: everything that follows from shapes and the memory budget."""
+
+    tile: int  # examples per side of a tile, a power of two
+    cell: int | None  # pairs that are computed at once; None is all of the tile
+    nbytes: int  # what a tile takes while it is computed
+
+    @classmethod
+    def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
+        """Tiles whose kernel values fit the budget; one size for both sides."""
+        area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
+        array = area * itemsize * (area if net.need(Need.FULL) is Need.FULL else 1)
+        per_pair = array * _LIVE_ARRAYS
+        if per_pair > memory:
+            raise WidelimitError(
+                "The kernels of one pair of examples fit into the memory of the call.",
+                got=f"{area} positions, which take {per_pair / 2**20:.0f} MiB a pair, with "
+                f"memory={memory / 2**20:.0f} MiB",
+                remedy="raise memory=, cut or stride the inputs, or read out with Flatten",
+            )
+        platform = jax.default_backend()
+        budget = min(memory // 4, _TILE_BYTES.get(platform, _TILE_BYTES_ACCELERATOR))
+        side = min(math.sqrt(budget / per_pair), _LONGEST_SIDE)
+        # The inputs of two blocks, and their copies, take their part too.
+        per_example = max(i.nbytes // i.size for i in inputs)
+        side = _power_of_two(min(side, memory / (16 * per_example)))
+        side = _well_filled(side, max(i.size for i in inputs), array)
+        cell = None
+        if platform in _CELL_BYTES and area > 1:  # without positions, one large product is best
+            cell = _power_of_two(min(_CELL_BYTES[platform] / array, side**2))
+        return cls(side, cell, (side**2 if cell is None else max(cell, side)) * per_pair)
+
+    def cell_with(self, other: "Plan") -> int | None:
+        """Pairs at once where two lengths meet: a pair takes the product of its lengths."""
+        if self.cell is None or other.cell is None:
+            return None
+        return _power_of_two(math.sqrt(self.cell * other.cell))
+
+
+def _power_of_two(n: float) -> int:
+    """The largest that is not larger, at least 1: parts of blocks divide them."""
+    return 1 << max(0, math.floor(math.log2(max(n, 1))))
+
+
+def _well_filled(side: int, size: int, array: int) -> int:
+    """At most this side, such that blocks of so many examples hold few copies."""
+    side = min(side, 1 << (size - 1).bit_length())
+    while side**2 * array > _SMALL_TILE and -(-size // side) * side > _MOST_FILLING * size:
+        side //= 2
+    return side
+
+
+class Block(NamedTuple):
+    """Some examples of one length, in an array of a tile's side."""
+
+    group: Group
+    members: np.ndarray
+    plan: Plan
+
+    @property
+    def kind(self) -> tuple[int | None, int]:
+        """Blocks of one kind have arrays of one shape."""
+        return self.group.length, self.plan.tile
+
+
+class Blocks:
+    """The examples of one side, encoded block by block; kept while they fit, made anew if not."""
+
+    def __init__(
+        self,
+        reals: Sequence[Realisation],
+        inputs: Inputs,
+        cut: list[Group],
+        dtype: Any,
+        memory: int,
+    ):
+        """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
+        self.reals, self.inputs, self.room = reals, inputs, memory // 4
+        self.kept: dict[tuple[int, int], Encoding] = {}
+        # Threads wait for each other where they would encode, or compile, the same.
+        self.encoding = defaultdict(threading.Lock)
+        self.counting, self.exactly = threading.Lock(), threading.Lock()
+        self.blocks: list[Block] = []
+        for group in cut:
+            plan = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
+            for begin in range(0, len(group.members), plan.tile):
+                members = group.members[begin : begin + plan.tile]
+                self.blocks.append(Block(group, members, plan))
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, block: int) -> Block:
+        return self.blocks[block]
+
+    def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
+        """Examples of the batch, cut as a block is and filled up to `size`."""
+        return self.blocks[block].group.of(self.inputs, _filled_up(members, size))
+
+    def exact(self, block: int) -> int:
+        """A block of the length at which pairs of this block are redone in double precision.
+
+        They are few, so two lengths do, and two compilations: that of the longest group, and that
+        of the longest among those at most half as long.
+        """
+        lengths = [one.group.length for one in self.blocks]
+        mine, longest = lengths[block], lengths[-1]
+        if mine is None or longest is None or 2 * mine > longest:
+            return -1
+        return max(i for i, length in enumerate(lengths) if length and 2 * length <= longest)
+
+    def encoded(self, block: int, which: int) -> Encoding:
+        """A block under one realisation of the network."""
+        with self.encoding[self[block].kind]:
+            if (block, which) in self.kept:
+                return self.kept[block, which]
+            inputs = self.chosen(block, self[block].members, self[block].plan.tile)
+            encoding = encode_block(self.reals[which], *inputs.on_device(), inputs.outline)
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
+            with self.counting:
+                if size <= self.room:
+                    self.room -= size
+                    self.kept[block, which] = encoding
+            return encoding
+
+
+def _filled_up(index: np.ndarray, size: int) -> np.ndarray:
+    """Copies of the last example fill a short block: one shape, one compilation."""
+    return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
+
+
+class Tile(NamedTuple):
+    """Kernels of the pairs rows × columns, averaged over realisations where there are several.
+
+    Rows and columns are slices, or numbers of examples where these were sorted by length.
+    """
+
+    rows: Any
+    columns: Any
+    kernels: Kernels
+    diagonal: bool  # a block with itself: the tile is its own mirror image
+
+
+def tiles(
+    reals: Sequence[Realisation],
+    rows: Inputs,
+    columns: Inputs | None,
+    *,
+    dtype: Any,
+    with_ntk: bool,
+    memory: int,
+    progress: Progress | None = None,
+    by_length: bool = False,
+) -> Iterator[Tile]:
+    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal.
+
+    `by_length` allows tiles of examples that do not follow each other.
+    """
+
+    def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
+        rounded = [_rounded(real, dtype) for real in reals]
+        sides = [
+            Blocks(
+                rounded,
+                inputs,
+                groups(reals[0].net, inputs) if by_length else [whole(inputs)],
+                dtype,
+                memory,
+            )
+            for inputs in (rows, columns)
+            if inputs is not None
+        ]
+        return sides[0], sides[-1]
+
+    given = reals
+    left, right = blocks(reals)
+    reals = _covered(reals, (left, right))
+    if reals is not given:
+        left, right = blocks(reals)
+    work = [
+        (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
+    ]
+
+    redone = dtype == np.float32 and _is_kinked(reals[0].net)
+    streams = compared(rows, columns) if redone else []
+
+    def computed(place: tuple[int, int]) -> Tile:
+        i, j = place
+        members = left[i].members, right[j].members
+        close = close_pairs(streams, *members)
+        several, found = Moments(), Kernels(None, None)
+        for which, real in enumerate(reals):
+            sides = left.encoded(i, which), right.encoded(j, which)
+            net = left.reals[which].net
+            at_once = left[i].plan.cell_with(right[j].plan)
+            result = compiled_cross_tile(
+                net, *sides, rows.outline, with_ntk=with_ntk, at_once=at_once
+            )
+            nngp, theta = (
+                None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
+                for r in result
+            )
+            assert nngp is not None
+            _redo_close(real, left, right, place, close, nngp, theta)
+            _require_finite(nngp, theta, members)
+            found = Kernels(nngp, theta)
+            if len(reals) > 1:
+                several.add(nngp[None], None if theta is None else theta[None])
+        if len(reals) > 1:
+            parts = (*several.means(), *several.errors())
+            found = Kernels(*(p if p is None else p.astype(dtype) for p in parts))
+        one, two = map(_contiguous, members)
+        return Tile(one, two, found, left is right and i == j)
+
+    largest = max(block.plan.nbytes for side in (left, right) for block in side.blocks)
+    walk = in_threads(
+        computed,
+        work,
+        at_once=max(1, min(most_at_once(), memory // (2 * largest))),
+        alike=lambda place: (left[place[0]].kind, right[place[1]].kind),
+    )
+    yield from progress.track(walk, len(work)) if progress else walk
+
+
+def _rounded(real: Realisation, dtype: Any) -> Realisation:
+    """Hyperparameters in the precision of the call.
+
+    JAX would round them on the way into a compiled function; but when one thread hands it an array
+    in single precision while another hands it the same array in double precision, it mixes them up.
+    """
+
+    def one(leaf: Any) -> Any:
+        wide = isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
+        return leaf.astype(dtype) if wide else leaf
+
+    return jax.tree.map(one, real)
+
+
+def _covered(reals: Sequence[Realisation], sides: tuple[Blocks, ...]) -> Sequence[Realisation]:
+    """Realisations whose duals hold for the variances that these examples reach."""
+    duals = limited(reals[0].net)
+    if not duals:
+        return reals
+    variance = largest_variance(side.encoded(b, 0) for side in sides for b in range(len(side)))
+    if variance <= min(dual.max_variance for dual in duals):
+        return reals
+    if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are
+        for dual in duals:
+            say_error(dual, variance)
+        return reals
+    return [Realisation(covering(real.net, variance)) for real in reals]
+
+
+def _contiguous(members: np.ndarray) -> slice | np.ndarray:
+    """A slice where examples follow each other."""
+    follow = members[-1] - members[0] == len(members) - 1 and (np.diff(members) == 1).all()
+    return slice(int(members[0]), int(members[-1]) + 1) if follow else members
+
+
+def _redo_close(
+    real: Realisation,
+    left: Blocks,
+    right: Blocks,
+    place: tuple[int, int],
+    close: np.ndarray,
+    nngp: np.ndarray,
+    theta: np.ndarray | None,
+) -> None:
+    """Replace the nearly identical pairs of a tile by double-precision values."""
+    if not len(close):
+        return
+    ends = left.exact(place[0]), right.exact(place[1])
+    size = left[ends[0]].plan.tile
+    for begin in range(0, len(close), size):
+        chosen = close[begin : begin + size]
+        ones, twos = (
+            side.chosen(end, side[block].members[chosen[:, axis]], size)
+            for axis, (side, block, end) in enumerate(zip((left, right), place, ends, strict=True))
+        )
+        same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
+        with left.exactly, jax.enable_x64(True):
+            one = _encoded_exactly(real, ones)
+            two = one if same else _encoded_exactly(real, twos)
+            with_ntk = theta is not None
+            exact = cross_list(real.net, one, two, ones.outline, with_ntk=with_ntk)
+        for target, value in zip((nngp, theta), exact, strict=True):
+            if target is not None:
+                with np.errstate(over="ignore"):  # what is infinite is reported for the whole tile
+                    target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+
+
+def _require_finite(
+    nngp: np.ndarray, theta: np.ndarray | None, members: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Never a silent NaN."""
+    for name, kernel in (("NNGP", nngp), ("tangent", theta)):
+        if kernel is None or np.isfinite(kernel).all():
+            continue
+        row, column = np.argwhere(~np.isfinite(kernel))[0][:2]
+        raise NumericalError(
+            "Kernels are finite numbers.",
+            got=f"a {name} kernel of {kernel[~np.isfinite(kernel)].flat[0]} between examples "
+            f"{members[0][row]} and {members[1][column]} in {kernel.dtype}",
+            remedy="scale the inputs or w_std down, normalise (LayerNorm), or pass dtype=float64",
+        )
+
+
+def _encoded_exactly(real: Realisation, inputs: Inputs) -> Encoding:
+    x, mask = inputs.astype(np.float64).on_device()
+    return encode_block(real, x, mask, inputs.outline)

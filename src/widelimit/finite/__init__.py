@@ -1,0 +1,1 @@
+"""Networks of finite width: drawn and run, widened, and their kernels measured."""

@@ -1,0 +1,395 @@
+"""The tangent kernel of any function at given parameters, in bounded memory.
+
+    Θ(x, x')_{o,o'} = Σ_p ∂f_o(x)/∂p · ∂f_o'(x')/∂p
+
+Two ways to the same numbers. *Jacobians*: take ∂f/∂p of a block of examples and contract, which
+costs P·O² per pair for P parameters and O outputs. *Products*: push each row of a Jacobian through
+f as a tangent, which costs O passes through f per pair and no memory for Jacobians. Which one is
+cheaper follows from the cost of f.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from ..engine.phases import precision
+from ..errors import NumericalError, ShapeError, WidelimitError
+from ..progress import Callback, Progress
+
+_DEFAULT_MEMORY = 2**30
+# A pass through f moves activations about; the contraction is one large matrix product.
+_PASS_PENALTY = 2.0
+# Examples a tile takes from either side at most.
+_MOST_ROWS = 256
+# What looking at a function once has told: counting its operations takes longer than small kernels.
+_pass_costs: dict[Any, float] = {}
+
+
+class Method(Enum):
+    """How an empirical tangent kernel is computed."""
+
+    AUTO = "auto"
+    JACOBIANS = "jacobians"
+    PRODUCTS = "products"
+
+
+Shape = tuple[int, ...]
+
+
+class Axes(NamedTuple):
+    """What happens to each of f's output axes (without the batch axis): averaged, shared, kept."""
+
+    rank: int
+    averaged: tuple[int, ...]
+    shared: tuple[int, ...]
+
+    @classmethod
+    def make(cls, rank: int, trace: Any, diagonal: Any) -> "Axes":
+        """From axes of f's output, counted with the batch axis 0."""
+        averaged, shared = (
+            cls._checked(value, rank, name)
+            for value, name in ((trace, "trace_axes"), (diagonal, "diagonal_axes"))
+        )
+        if set(averaged) & set(shared):
+            raise ShapeError(
+                "An output axis is averaged over or kept once, not both.",
+                got=f"trace_axes={trace!r}, diagonal_axes={diagonal!r}",
+                remedy="name each axis in one of the two",
+            )
+        return cls(rank, averaged, shared)
+
+    @staticmethod
+    def _checked(axes: Any, rank: int, name: str) -> tuple[int, ...]:
+        axes = (axes,) if isinstance(axes, int) else tuple(axes)
+        positive = [axis + rank + 1 if axis < 0 else axis for axis in axes]
+        if any(not 1 <= axis <= rank for axis in positive) or len(set(positive)) < len(positive):
+            raise ShapeError(
+                f"'{name}' names output axes of f(params, x), whose axis 0 is the batch.",
+                got=f"{name}={axes!r} for an output with {rank + 1} axes",
+                remedy="give distinct axes from 1 on, or negative ones; () for none",
+            )
+        return tuple(axis - 1 for axis in positive)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Axes that appear for both inputs."""
+        gone = (*self.averaged, *self.shared)
+        return tuple(axis for axis in range(self.rank) if axis not in gone)
+
+    def sizes(self, outputs: Shape) -> tuple[int, int, int]:
+        """How many outputs are averaged, shared and kept."""
+        groups = (self.averaged, self.shared, self.kept)
+        one, two, three = (math.prod(outputs[axis] for axis in group) for group in groups)
+        return one, two, three
+
+    def grouped(self, rows: Array) -> Array:
+        """(N, outputs…, anything…) as (N, averaged, shared, kept, anything)."""
+        order = (*self.averaged, *self.shared, *self.kept)
+        tail = range(1 + self.rank, rows.ndim)
+        moved = jnp.transpose(rows, (0, *(1 + axis for axis in order), *tail))
+        return moved.reshape(rows.shape[0], *self.sizes(rows.shape[1 : 1 + self.rank]), -1)
+
+    def arranged(self, kernel: Any, outputs1: Shape, outputs2: Shape) -> Any:
+        """(N1, N2, shared, kept, kept') with the axes as the caller knows them."""
+        shared = [outputs1[axis] for axis in self.shared]
+        ends = [[outputs[axis] for axis in self.kept] for outputs in (outputs1, outputs2)]
+        full = kernel.reshape(*kernel.shape[:2], *shared, *ends[0], *ends[1])
+        # The first input's axes in their own order, shared ones among them; then the second's.
+        places = (*self.shared, *self.kept)
+        first = sorted(range(len(places)), key=lambda i: places[i])
+        second = range(len(places), len(places) + len(self.kept))
+        return full.transpose(0, 1, *(2 + i for i in first), *(2 + i for i in second))
+
+    def transposed(self, tile: np.ndarray) -> np.ndarray:
+        """The tile of the swapped pair."""
+        places = [axis for axis in range(self.rank) if axis not in self.averaged]
+        kept = iter(range(2 + len(places), tile.ndim))
+        first, second = [], []
+        for i, axis in enumerate(places):
+            if axis in self.shared:
+                first.append(2 + i)
+            else:
+                first.append(next(kept))
+                second.append(2 + i)
+        return np.transpose(tile, (1, 0, *first, *second))
+
+
+def empirical_ntk(
+    f: Callable[[Any, Any], Array],
+    params: PyTree,
+    x1: PyTree,
+    x2: PyTree = None,
+    *,
+    trace_axes: int | tuple[int, ...] = -1,
+    diagonal_axes: int | tuple[int, ...] = (),
+    method: Method = Method.AUTO,
+    memory: int = _DEFAULT_MEMORY,
+    progress: bool | Callback | None = None,
+) -> np.ndarray:
+    """The tangent kernel of `f(params, x)` at `params`, for all pairs of examples.
+
+    `f` maps a batch (N, …), an array or a tuple of arrays, to outputs (N, outputs…), each example
+    by itself. Integer parameters are held fixed.
+
+    Output axes in `trace_axes` are averaged over (trace divided by size: what converges to the
+    infinite-width kernel), those in `diagonal_axes` are kept once, all others appear for both
+    inputs: the result has axes (N1, N2, output axes not averaged…, those neither averaged nor
+    shared, of the second input…). With `x2=None` the kernel of `x1` with itself, at half the work.
+    """
+    leaves = [leaf.dtype for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf)]
+    if not leaves:
+        raise WidelimitError(
+            "A tangent kernel differentiates with respect to floating-point parameters.",
+            got="parameters without any",
+            remedy="pass the parameters as a pytree of float arrays, f(params, x) using them",
+        )
+    with precision(np.result_type(*leaves)):
+        trained, fixed = eqx.partition(params, eqx.is_inexact_array)
+        function = _Function(f, fixed)
+        outputs = _output_shape(function, trained, x1)
+        axes = Axes.make(len(outputs), trace_axes, diagonal_axes)
+        method = _chosen(method, function, trained, x1, axes, outputs, memory)
+        block = _block(method, trained, outputs, memory)
+        tile = _product_tile
+        if method is Method.JACOBIANS:
+            tile = _jacobian_tile
+            if _on_processor(trained):
+                others = outputs if x2 is None else _output_shape(function, trained, x2)
+                tile = _ProcessorTile(outputs, others)
+        walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
+        bar = Progress.make(progress, "tangent kernel")
+        result: np.ndarray | None = None
+        part1, first = None, None
+        for rows, columns in bar.track(walk) if bar else walk:
+            if rows != first:
+                part1, first = _part(x1, rows, block), rows
+            part2 = None
+            if x2 is not None or rows != columns or method is Method.PRODUCTS:
+                part2 = _part(x1 if x2 is None else x2, columns, block)
+            values = np.asarray(tile(function, trained, part1, part2, axes))
+            values = values[: rows.stop - rows.start, : columns.stop - columns.start]
+            if result is None:
+                shape = (_size(x1), _size(x1 if x2 is None else x2), *values.shape[2:])
+                result = np.empty(shape, values.dtype)
+            result[rows, columns] = values
+            if x2 is None and rows != columns:
+                result[columns, rows] = axes.transposed(values)
+    assert result is not None
+    if not np.isfinite(result).all():
+        raise NumericalError(
+            "A tangent kernel is finite.",
+            got="NaN or infinite entries",
+            remedy="check that f and its gradient are finite at these parameters and inputs",
+        )
+    return result
+
+
+class _Function(eqx.Module):
+    """f with the parameters that are not differentiated; hashable by what does not change."""
+
+    f: Any
+    fixed: PyTree
+
+    def __call__(self, trained: PyTree, x: PyTree) -> Array:
+        return self.f(eqx.combine(trained, self.fixed), x)
+
+    def one(self, trained: PyTree, x: PyTree) -> Array:
+        """The outputs of a single example."""
+        return self(trained, jax.tree.map(lambda leaf: leaf[None], x))[0]
+
+
+def _size(x: PyTree) -> int:
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+    if len(sizes) != 1 or sizes in ({()}, {(0,)}):
+        raise ShapeError(
+            "Inputs are arrays whose first axis runs over at least one example.",
+            got=f"leading axes {sorted(sizes)}",
+            remedy="pass a batch (N, …), or a tuple of batches of equal size",
+        )
+    return sizes.pop()[0]
+
+
+def _output_shape(function: _Function, trained: PyTree, x: PyTree) -> Shape:
+    size = _size(x)
+    # Asked of f itself, whose traces are kept from call to call.
+    params = eqx.combine(trained, function.fixed)
+    out = jax.eval_shape(function.f, params, jax.tree.map(jnp.asarray, x))
+    if not isinstance(out, jax.ShapeDtypeStruct) or out.shape[:1] != (size,):
+        raise ShapeError(
+            "f(params, x) maps a batch of N examples to one array (N, outputs…).",
+            got=f"{jax.tree.map(lambda o: o.shape, out)} for {size} examples",
+            remedy="return a single array whose first axis is the batch",
+        )
+    return out.shape[1:]
+
+
+def _count(trained: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(trained))
+
+
+def _bytes(trained: PyTree) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(trained))
+
+
+def _chosen(
+    method: Method,
+    function: _Function,
+    trained: PyTree,
+    x: PyTree,
+    axes: Axes,
+    outputs: Shape,
+    memory: int,
+) -> Method:
+    """The cheaper way, or the only one that fits."""
+    if method is not Method.AUTO:
+        return method
+    if 4 * math.prod(outputs) * _bytes(trained) > memory:
+        return Method.PRODUCTS
+    _, _, kept = axes.sizes(outputs)
+    contraction = 2.0 * _count(trained) * kept
+    passes = _PASS_PENALTY * 2 * _pass_cost(function, trained, x)
+    return Method.PRODUCTS if passes < contraction else Method.JACOBIANS
+
+
+def _pass_cost(function: _Function, trained: PyTree, x: PyTree) -> float:
+    """Floating-point operations of f on one example."""
+    one = jax.tree.map(lambda leaf: np.asarray(leaf[0]), x)
+    leaves, structure = jax.tree.flatten((trained, function.fixed, one))
+    shapes = tuple((np.shape(leaf), str(jnp.asarray(leaf).dtype)) for leaf in leaves)
+    try:
+        key = (function.f, structure, shapes)
+        if key not in _pass_costs:
+            _pass_costs[key] = _flops(function, trained, one)
+        return _pass_costs[key]
+    except TypeError:  # functions that cannot be hashed are looked at anew
+        return _flops(function, trained, one)
+
+
+def _flops(function: _Function, trained: PyTree, one: PyTree) -> float:
+    cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
+    return float((cost or {}).get("flops", 2.0 * _count(trained)))
+
+
+def _block(method: Method, trained: PyTree, outputs: Shape, memory: int) -> int:
+    """How many examples a tile takes from either side: a power of two, so shapes are few."""
+    rows = math.prod(outputs) if method is Method.JACOBIANS else 1
+    fits = max(1, memory // (4 * rows * _bytes(trained)))
+    return min(_MOST_ROWS, 1 << (fits.bit_length() - 1))
+
+
+def _walk(size1: int, size2: int | None, block: int) -> list[tuple[slice, slice]]:
+    """Tiles of the matrix; of a symmetric one, those on and above the diagonal."""
+
+    def spans(size: int) -> Iterator[slice]:
+        return (slice(b, min(b + block, size)) for b in range(0, size, block))
+
+    columns = size1 if size2 is None else size2
+    return [
+        (rows, cols)
+        for rows in spans(size1)
+        for cols in spans(columns)
+        if size2 is not None or cols.start >= rows.start
+    ]
+
+
+def _part(x: PyTree, span: slice, block: int) -> PyTree:
+    """Some examples; a short last block is filled up, unless it is the only one."""
+    count = span.stop - span.start
+    block = min(block, 1 << (count - 1).bit_length()) if span.start == 0 else block
+    index = np.minimum(np.arange(span.start, span.start + block), span.stop - 1)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]), x)
+
+
+def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes) -> Array:
+    """Contract Jacobians of two blocks: f maps (parameters, one example) to its outputs."""
+    jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))
+    one = jacobian(trained, x1)
+    two = one if x2 is None else jacobian(trained, x2)
+    outputs1, outputs2 = (jax.tree.leaves(side)[0].shape[1 : 1 + axes.rank] for side in (one, two))
+    total = None
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        part = jnp.einsum("atskp,btslp->abskl", axes.grouped(left), axes.grouped(right))
+        total = part if total is None else total + part
+    assert total is not None
+    averaged, _, _ = axes.sizes(outputs1)
+    return axes.arranged(total / averaged, outputs1, outputs2)
+
+
+@eqx.filter_jit
+def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
+    return jacobian_kernel(function.one, trained, x1, x2, axes)
+
+
+def _on_processor(trained: PyTree) -> bool:
+    """Whether NumPy multiplies Jacobians faster than XLA, which copies both of them before."""
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
+    return jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
+
+
+@eqx.filter_jit
+def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+    """Per parameter array, ∂f/∂p of a block as (shared, examples and kept, averaged and p)."""
+    jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
+    rows = []
+    for leaf in jax.tree.leaves(jacobian):
+        examples, averaged, shared, kept, size = axes.grouped(leaf).shape
+        moved = jnp.transpose(axes.grouped(leaf), (2, 0, 3, 1, 4))
+        rows.append(moved.reshape(shared, examples * kept, averaged * size))
+    return rows
+
+
+class _ProcessorTile:
+    """The same as `_jacobian_tile` with products in NumPy: half the work for rows with themselves.
+
+    The Jacobian of the rows serves for all tiles beside each other.
+    """
+
+    def __init__(self, outputs1: Shape, outputs2: Shape):
+        """Output axes of one example of either side."""
+        self.outputs = outputs1, outputs2
+        self.rows: tuple[PyTree, list[np.ndarray]] = (None, [])
+
+    def __call__(self, function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
+        """Kernels of two blocks, or of one with itself."""
+        if self.rows[0] is not x1:
+            self.rows = x1, _as_numpy(_jacobian_rows(function, trained, x1, axes))
+        one = self.rows[1]
+        two = one if x2 is None else _as_numpy(_jacobian_rows(function, trained, x2, axes))
+        total = sum(a @ np.swapaxes(b, 1, 2) for a, b in zip(one, two, strict=True))
+        (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
+        kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
+        kernel = np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
+        return axes.arranged(kernel, *self.outputs)
+
+
+def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
+    return [np.asarray(array) for array in arrays]
+
+
+@eqx.filter_jit
+def _product_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
+    """Θ(x1, x2) column by column: Jᵀ of one output of one example of x2, pushed through f at x1."""
+    values, push = jax.linearize(lambda p: jax.vmap(function.one, (None, 0))(p, x1), trained)
+    outputs1 = values.shape[1:]
+    outputs2 = jax.eval_shape(function, trained, x2).shape[1:]
+    count1, count2 = (jax.tree.leaves(x)[0].shape[0] for x in (x1, x2))
+    basis = jnp.eye(math.prod(outputs2), dtype=values.dtype).reshape(-1, *outputs2)
+
+    def columns(x: PyTree) -> Array:
+        _, pull = jax.vjp(lambda p: function.one(p, x), trained)
+        return jax.lax.map(lambda e: push(pull(e)[0]), basis)
+
+    found = jax.lax.map(columns, x2)  # example of x2, its output, example of x1, its outputs…
+    found = jnp.moveaxis(found, 2, 0)
+    found = axes.grouped(found.reshape(-1, *outputs1)).reshape(count1, count2, len(basis), -1)
+    found = axes.grouped(jnp.swapaxes(found, 2, 3).reshape(-1, *outputs2))
+    sizes = (*axes.sizes(outputs1), *axes.sizes(outputs2))
+    kernel = jnp.einsum("abtsktsl->abskl", found.reshape(count1, count2, *sizes))
+    return axes.arranged(kernel / sizes[0], outputs1, outputs2)

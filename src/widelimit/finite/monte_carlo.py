@@ -1,0 +1,197 @@
+"""Kernels of finite networks, averaged over draws of their weights, with standard errors."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from ..engine.inputs import Data, Inputs
+from ..engine.kernel import agreed, read_inputs
+from ..engine.moments import Moments
+from ..engine.phases import precision
+from ..errors import WidelimitError
+from ..layers.base import Layer, Params
+from ..layers.norm import Dropout
+from ..progress import Callback, Progress
+from ..state import Kernels
+from .empirical import Axes, empirical_ntk, jacobian_kernel
+
+_DEFAULT_MEMORY = 2**30
+# Draws computed together hold about this much: more does not run faster.
+_CHUNK_BYTES = 32 * 2**20
+
+
+def monte_carlo_kernel(
+    net: Layer,
+    x1: Data,
+    x2: Data | None = None,
+    *,
+    key: Key[Array, ""],
+    draws: int,
+    mask: Any = None,
+    mask2: Any = None,
+    ntk: bool = True,
+    dtype: Any = None,
+    memory: int = _DEFAULT_MEMORY,
+    progress: bool | Callback | None = None,
+) -> Kernels:
+    """Average the kernels of the finite network over independent draws of its weights.
+
+    For every draw, the NNGP kernel is the mean over output channels of `f_c(x) f_c(x')`, and the
+    tangent kernel the mean over output channels of `∂f_c(x)·∂f_c(x')`, which is estimated without
+    bias by one random sign per channel (`Σ_c ±f_c` has all of it in one Jacobian). Channels of one
+    draw share their hidden layers, so standard errors come from draws alone. Widths are those of
+    the layers: `with_width` changes them, and more output channels make every draw tell more.
+
+    Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+        raise WidelimitError(
+            "Monte Carlo takes a positive number of draws.",
+            got=f"draws={draws!r}",
+            remedy="give an integer; at least 2 for standard errors",
+        )
+    rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
+    columns = None
+    if x2 is not None:
+        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
+        rows, columns = agreed(rows, columns)
+    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+    noisy = _has_dropout(net)
+    bar = Progress.make(progress, "draws")
+    moments = Moments()
+    with precision(dtype):
+        chunk = min(_chunk_size(net, rows, columns, memory, with_ntk=ntk), draws)
+        starts = range(0, draws, max(chunk, 1))
+        for start in bar.track(starts) if bar else starts:
+            # Draws are numbered: they do not depend on how many are computed together.
+            numbers = jnp.arange(start, start + max(chunk, 1))
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+            if chunk == 0:
+                values = _streamed(net, rows, columns, keys[0], memory, noisy=noisy)
+                moments.add(*(np.asarray(value)[None] for value in values))
+                continue
+            values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
+            left = draws - start
+            moments.add(*(None if v is None else np.asarray(v)[:left] for v in values))
+    return Kernels(*moments.means(), *moments.errors())
+
+
+def _has_dropout(net: Layer) -> bool:
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dropout))
+    return any(isinstance(node, Dropout) and node.rate > 0 for node in found)
+
+
+def _chunk_size(
+    net: Layer, rows: Inputs, columns: Inputs | None, memory: int, *, with_ntk: bool
+) -> int:
+    """How many draws are computed together; 0 if the Jacobians of one do not fit."""
+    params = jax.eval_shape(lambda: net.init_params(jax.random.key(0), rows.outline))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    out = net.outline(rows.outline)
+    examples = rows.size + (columns.size if columns is not None else 0)
+    gradients = 2 * examples * math.prod(out.positions) * parameters if with_ntk else 0
+    outputs = examples * math.prod(out.shape)
+    per_draw = 4 * (2 * parameters + gradients + 2 * outputs)
+    if per_draw > memory and with_ntk:
+        return 0
+    fits = max(1, min(memory, _CHUNK_BYTES) // per_draw)
+    return 1 << (fits.bit_length() - 1)  # few different shapes, few compilations
+
+
+class _Draw(eqx.Module):
+    """One draw of the network: parameters, signs of the output channels, dropout keys."""
+
+    params: Params
+    signs: Array
+    keys: tuple[Any, Any]  # for the examples of either input, where there is dropout
+
+    @classmethod
+    def make(cls, net: Layer, rows: Inputs, columns: Inputs | None, key: Any, noisy: bool):
+        """Everything random."""
+        weight_key, sign_key, *side_keys = jax.random.split(key, 4)
+        params = net.init_params(weight_key, rows.outline)
+        signs = jax.random.rademacher(sign_key, (net.outline(rows.outline).channels,), float)
+        sizes = (rows.size, (rows if columns is None else columns).size)
+        keys = [
+            jax.random.split(k, size) if noisy else None
+            for k, size in zip(side_keys, sizes, strict=True)
+        ]
+        return cls(params, signs, (keys[0], keys[1]))
+
+
+class _Passes(eqx.Module):
+    """A drawn network on two batches of inputs."""
+
+    net: Layer
+    draw: _Draw
+    sides: tuple[Any, Any]  # (x, mask, dropout keys) of either input; None: the same pass
+
+    @classmethod
+    def make(cls, net: Layer, draw: _Draw, rows: Inputs, columns: Inputs | None):
+        """Without x2, and without dropout, the second pass is the first."""
+        first = (*rows.on_device(), draw.keys[0])
+        second = None
+        if columns is not None or draw.keys[1] is not None:
+            second = (*(rows if columns is None else columns).on_device(), draw.keys[1])
+        return cls(net, draw, (first, second))
+
+    def one(self, params: Params, side: Any) -> Array:
+        """Σ_c ±f_c of one example: all channels in one Jacobian."""
+        return self.net.forward(params, *side)[0] @ self.draw.signs
+
+    def batch(self, params: Params, side: Any) -> Array:
+        """The same of a batch."""
+        return jax.vmap(self.one, (None, 0))(params, side)
+
+    def nngp(self) -> Array:
+        """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
+
+        def outputs(side: Any) -> Array:
+            return jax.vmap(lambda s: self.net.forward(self.draw.params, *s)[0])(side)
+
+        one = outputs(self.sides[0])
+        two = one if self.sides[1] is None else outputs(self.sides[1])
+        kernel = jnp.tensordot(one, two, axes=(-1, -1)) / one.shape[-1]
+        return jnp.moveaxis(kernel, one.ndim - 1, 1)
+
+    def ntk(self) -> Array:
+        """Mean over channels of ∂f_c(x)·∂f_c(x'), with the axes of `nngp`."""
+        axes = Axes(jax.eval_shape(self.batch, self.draw.params, self.sides[0]).ndim - 1, (), ())
+        kernel = jacobian_kernel(self.one, self.draw.params, *self.sides, axes)
+        return kernel / self.draw.signs.size
+
+
+@eqx.filter_jit
+def _kernels(
+    net: Layer,
+    rows: Inputs,
+    columns: Inputs | None,
+    keys: Key[Array, " draw"],
+    *,
+    with_ntk: bool,
+    noisy: bool,
+) -> tuple[Array, Array | None]:
+    """NNGP and tangent kernels of several draws."""
+
+    def one(key: Any) -> tuple[Array, Array | None]:
+        passes = _Passes.make(net, _Draw.make(net, rows, columns, key, noisy), rows, columns)
+        return passes.nngp(), passes.ntk() if with_ntk else None
+
+    return jax.vmap(one)(keys)
+
+
+def _streamed(
+    net: Layer, rows: Inputs, columns: Inputs | None, key: Any, memory: int, *, noisy: bool
+) -> tuple[Array, np.ndarray]:
+    """The kernels of one draw whose Jacobians do not fit into memory at once."""
+    draw = _Draw.make(net, rows, columns, key, noisy)
+    passes = _Passes.make(net, draw, rows, columns)
+    kernel = empirical_ntk(
+        passes.batch, draw.params, *passes.sides, trace_axes=(), memory=memory, progress=False
+    )
+    return passes.nngp(), kernel / draw.signs.size

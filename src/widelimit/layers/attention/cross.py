@@ -1,0 +1,375 @@
+"""Attention whose queries come from elsewhere: another stream, or a learned read-out token."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ...errors import ShapeError, WidelimitError
+from ...state import Example, Need, Outline, Pair
+from ..base import Layer, Memo, Params, cast, hyperparameter, remask
+from ..dense import checked_width
+from .heads import (
+    INFINITE,
+    Basis,
+    Scheme,
+    ScoreField,
+    Side,
+    draw_field,
+)
+from .layer import (
+    checked_heads,
+    checked_score_map,
+    finite_heads,
+    joined_heads,
+    project,
+    required_field,
+    standard_normals,
+    with_field,
+)
+from .positional import Positions
+from .rules import (
+    Head,
+    Sides,
+    closed_kernels,
+    make_head,
+    mean_over_heads,
+)
+from .scores import ElementwiseMap, ScoreMap
+
+
+class _Memo(eqx.Module):
+    """What pairs need of one input: variances or feature rows of queries and keys, and masks."""
+
+    query_mask: Array | None
+    key_mask: Array | None
+    queries: Array
+    keys: Array
+    channels: Array | None
+
+
+class QueriedAttention(Layer):
+    """Attention at 1/√d from queries with covariance κ^q to keys and values with covariance κ.
+
+    Scores have `Cov(G_ai, G_bj) = qk² κ^q_ab κ̃_ij`; κ ← ov² E[A κ A'ᵀ], and the tangent kernel has
+    the terms of self-attention with κ^q, Θ^q in place of the query side.
+    """
+
+    width: int | None = eqx.field(static=True)
+    heads: float = eqx.field(static=True)
+    key_width: int | None = eqx.field(static=True)
+    value_width: int | None = eqx.field(static=True)
+    biased: bool = eqx.field(static=True)
+    score_map: ScoreMap
+    positions: Positions
+    qk_std: Any
+    ov_std: Any
+    b_std: Any
+    field: ScoreField | None
+
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        *,
+        qk_std: Any = 1.0,
+        ov_std: Any = 1.0,
+        b_std: Any = 0.0,
+        positions: Any = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+    ):
+        """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
+        self.width = None if width is None else checked_width(width)
+        self.heads = checked_heads(heads)
+        self.score_map = checked_score_map(score_map)
+        self.positions = _checked_positions(positions)
+        self.key_width = None if key_width is None else checked_width(key_width)
+        self.value_width = None if value_width is None else checked_width(value_width)
+        self.biased = not isinstance(b_std, int | float) or b_std != 0
+        self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
+        self.b_std, self.field = hyperparameter(b_std), None
+
+    def _closed(self) -> bool:
+        return isinstance(self.score_map, ElementwiseMap) and self.heads == INFINITE
+
+    def sampled(self) -> bool:
+        return not self._closed()
+
+    def need(self, out: Need) -> Need:
+        return Need.FULL
+
+    @property
+    def need_own(self) -> Need:
+        """Variances where duals need them."""
+        return Need.DIAGONAL if self._closed() else Need.NONE
+
+    # --- finite width -----------------------------------------------------------------------------
+
+    def init_weights(self, key: Key[Array, ""], queries: int, context: Outline) -> Params:
+        """Parameters for queries with so many channels."""
+        heads, width = finite_heads(self.heads), self.width or context.channels
+        key_width, value_width = self.key_width or width, self.value_width or width
+        encoding, channels = self.positions.encoding, context.channels
+        score_in = channels if encoding is None else encoding.joined(channels)
+        value_in = score_in if encoding is not None and encoding.on_values else channels
+        shapes: dict[str, tuple[int, ...]] = {
+            "query": (heads, queries, key_width),
+            "key": (heads, score_in, key_width),
+            "value": (heads, value_in, value_width),
+            "out": (heads, value_width, width),
+        }
+        if encoding is not None:
+            shapes["place"] = (*context.positions, encoding.width(channels))
+        if self.biased:
+            shapes["bias"] = (width,)
+        return standard_normals(key, shapes)
+
+    def attend(
+        self,
+        params: Params,
+        queries: Float[Array, "query n"],
+        context: Float[Array, "key m"],
+        key_mask: Array | None,
+        grid: tuple[int, ...],
+    ) -> Float[Array, "query width"]:
+        """The finite layer on flattened positions."""
+        scored = context
+        encoding = self.positions.encoding
+        if encoding is not None:
+            scored = encoding.encoded(params["place"], context.reshape(*grid, -1))
+            scored = scored.reshape(context.shape[0], -1)
+        valued = scored if encoding is not None and encoding.on_values else context
+        q, k = project(queries, params["query"]), project(scored, params["key"])
+        values = project(valued, params["value"])
+        scores = cast(self.qk_std, q) * (q @ jnp.swapaxes(k, 1, 2))
+        scores = scores / jnp.sqrt(jnp.asarray(q.shape[-1], q.dtype))
+        allowed = None if key_mask is None else _keys_allowed(key_mask, q.shape[1])
+        weights = jax.vmap(lambda g: self.score_map(g, allowed))(scores)
+        return joined_heads(weights, values, params, self.ov_std, self.b_std)
+
+    # --- infinite width ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def query_table(self, example: Any, basis: Basis | None) -> Array:
+        """Variances (no basis) or feature rows of the queries."""
+
+    def make_memo(self, example: Any, context: Example, query_mask: Array | None) -> _Memo:
+        """Per-example quantities; `context` makes keys and values."""
+        channels = self.positions.channels(context.outline)
+        if self._closed():
+            keys, queries = self.positions.variance(context), self.query_table(example, None)
+        else:
+            field = required_field(self.field)
+            keys = self.positions.features(context, field.key)
+            queries = self.query_table(example, field.query)
+        return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
+
+    def kernels(self, queries: Pair, context: Pair, memo1: _Memo, memo2: _Memo) -> Pair:
+        """The rule of the class, at the queries' positions."""
+        queries, context = queries.forced(), context.forced()
+        scored = self.positions.pair(context, memo1.channels)
+        encoding = self.positions.encoding
+        valued = scored if encoding is not None and encoding.on_values else context
+        sides = Sides.of(queries, scored, valued.masked(memo1.key_mask, memo2.key_mask))
+        qk_variance = cast(self.qk_std, context.nngp) ** 2
+        if self._closed():
+            assert isinstance(self.score_map, ElementwiseMap)
+            nngp, ntk = closed_kernels(
+                self.score_map.dual,
+                sides,
+                (memo1.queries, memo1.keys),
+                (memo2.queries, memo2.keys),
+                None,
+                None,
+                qk_variance,
+            )
+        else:
+            with_ntk = context.ntk is not None
+            draws = required_field(self.field).weights.astype(context.nngp.dtype)
+            nngp, ntk = mean_over_heads(
+                lambda w: (
+                    self._head(memo1, w, ntk=with_ntk),
+                    self._head(memo2, w, ntk=with_ntk),
+                ),
+                draws,
+                sides,
+                qk_variance,
+            )
+        shape = queries.nngp.shape
+        plain = queries.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+        scale = cast(self.ov_std, context.nngp) ** 2
+        bias = cast(self.b_std, context.nngp) ** 2 if self.biased else None
+        moved = plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias)
+        return moved.masked(memo1.query_mask, memo2.query_mask)
+
+    def _head(self, memo: _Memo, weights: Float[Array, "wave q k"], *, ntk: bool) -> Head:
+        rows, keys = memo.queries, memo.keys
+        scores = rows @ weights[0] @ keys.T
+        scores = cast(self.qk_std, scores) * scores
+        allowed = None if memo.key_mask is None else _keys_allowed(memo.key_mask, rows.shape[0])
+        return make_head(self.score_map, scores, allowed, None, ntk=ntk)
+
+
+def _keys_allowed(key_mask: Array, queries: int) -> Array:
+    return jnp.broadcast_to(key_mask.reshape(1, -1), (queries, key_mask.size))
+
+
+def _checked_positions(positions: Any) -> Positions:
+    made = Positions.make(positions)
+    if made.rotary is not None or made.biases:
+        raise WidelimitError(
+            "Positions of queries from elsewhere have no offset to the keys' positions.",
+            got=repr(positions),
+            remedy="use Decay, which encodes the keys alone",
+        )
+    return made
+
+
+class AttentionPool(QueriedAttention):
+    """One learned query (a read-out token) attends to all positions: a learned pooling.
+
+    The query is a trained vector of N(0, 1) entries: κ^q = Θ^q = 1.
+    """
+
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
+        super().__init__(width, heads, score_map, **options)
+
+    def outline(self, before: Outline) -> Outline:
+        if not before.positions:
+            raise ShapeError(
+                "AttentionPool works over positions.",
+                got="an input without position axes, shape (N, channels)",
+                remedy="give inputs of shape (N, positions…, channels)",
+            )
+        self.positions.require(before.positions)
+        width = self.width or before.channels
+        return before.to(positions=(), channels=width, gaussian=True, fresh=True, weighted=True)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        token_key, key = jax.random.split(key)
+        token = jax.random.normal(token_key, (before.channels,))
+        return {"token": token, **self.init_weights(key, before.channels, before)}
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        flat = x.reshape(-1, x.shape[-1])
+        y = self.attend(params, params["token"][None, :], flat, mask, x.shape[:-1])
+        return y[0], None
+
+    def mask(self, mask: Array) -> Array | None:
+        return None
+
+    def query_table(self, example: Example, basis: Basis | None) -> Array:
+        return jnp.ones((1,) if basis is None else (1, 1))
+
+    def memo(self, example: Example) -> Memo:
+        return self.make_memo(example, example, None)
+
+    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "AttentionPool":
+        if not self.sampled():
+            return self
+        one = Side(jnp.ones((1, 1, 1)), lambda: None)
+        side = self.positions.side(crowd)
+        count, chosen = self.heads, self.field
+        field = draw_field(key, side, one, heads=count, scheme=scheme, chosen=chosen)
+        return with_field(self, field)
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        one = jnp.ones((), pair.nngp.dtype)
+        token = Pair(one, None if pair.ntk is None else one, 0, True)
+        return self.kernels(token, pair, memo1, memo2)
+
+
+class CrossAttention(QueriedAttention):
+    """Queries from the first of two streams, keys and values from the second.
+
+    Inputs are tuples `(queries, context)`; `Parallel` runs a network on either stream first. At 1/d
+    queries and keys would share their weights, and the limit would need the covariance between the
+    two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
+    """
+
+    # Spelled out for type checkers, which take inherited fields for arguments.
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        score_map: ScoreMap | None = None,
+        **options: Any,
+    ):
+        """Options as for `Attention`; `positions` (Decay) encodes the context."""
+        super().__init__(width, heads, score_map, **options)
+
+    def streams(self) -> int:
+        return 2
+
+    def outline(self, before: Any) -> Outline:
+        if not isinstance(before, tuple) or len(before) != 2 or not before[1].positions:
+            raise ShapeError(
+                "CrossAttention takes two streams (queries, context), the second with positions.",
+                got=repr(before),
+                remedy="pass x as a tuple of two arrays, and start with Parallel or CrossAttention",
+            )
+        queries, context = before
+        self.positions.require(context.positions)
+        width = self.width or context.channels
+        return queries.to(channels=width, gaussian=True, fresh=True, weighted=True)
+
+    def init_params(self, key: Key[Array, ""], before: Any) -> Params:
+        return self.init_weights(key, before[0].channels, before[1])
+
+    def forward(self, params: Params, x: Any, mask: Any, key: Any):
+        queries, context = x
+        query_mask, key_mask = (None, None) if mask is None else mask
+        flat = context.reshape(-1, context.shape[-1])
+        rows = queries.reshape(-1, queries.shape[-1])
+        y = self.attend(params, rows, flat, key_mask, context.shape[:-1])
+        return remask(y.reshape(*queries.shape[:-1], -1), query_mask), query_mask
+
+    def query_table(self, example: Any, basis: Basis | None) -> Array:
+        plain, queries = Positions.make(None), example[0]
+        return plain.variance(queries) if basis is None else plain.features(queries, basis)
+
+    def memo(self, example: Any) -> Memo:
+        return self.make_memo(example, example[1], example[0].mask)
+
+    def drawn(self, crowd: Any, key: Key[Array, ""], scheme: Scheme) -> "CrossAttention":
+        if not self.sampled():
+            return self
+        queries = Positions.make(None).side(crowd[0])
+        keys = self.positions.side(crowd[1])
+        count, chosen = self.heads, self.field
+        field = draw_field(key, keys, queries, heads=count, scheme=scheme, chosen=chosen)
+        return with_field(self, field)
+
+    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
+        return self.kernels(pair[0], pair[1], memo1, memo2)
+
+    def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
+        after = self.outline((example[0].outline, example[1].outline))
+        memo = self.memo(example)
+        nngp, full = None, False
+        if need is not Need.NONE:
+            pair = self.cross(tuple(stream.pair() for stream in example), memo, memo)
+            pair = pair.diagonal() if need is Need.DIAGONAL else pair
+            nngp, full = pair.nngp, pair.full
+        landmarks = None
+        if example[0].landmarks is not None:
+            both = tuple(stream.landmarks for stream in example)
+            landmarks = jax.vmap(lambda pairs, m: self.cross(pairs, memo, m))(both, anchors)
+        return memo, Example(nngp, None, example[0].mask, None, landmarks, full, after)
+
+    def step(self, pair: Any, memo1: Memo, memo2: Memo, need: Need) -> Pair:
+        crossed = self.cross(pair, memo1, memo2)
+        return crossed.diagonal() if need is Need.DIAGONAL and crossed.full else crossed

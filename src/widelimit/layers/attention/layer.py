@@ -1,0 +1,411 @@
+"""Multi-head attention: the finite network and its limits, side by side."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from ...errors import NetworkError, ShapeError, WidelimitError
+from ...state import Example, Need, Outline, Pair
+from ..base import Layer, Memo, Params, cast, hyperparameter, remask
+from ..dense import checked_width
+from .heads import INFINITE, Scheme, ScoreField, draw_field
+from .positional import Positions
+from .rules import (
+    Head,
+    Sides,
+    closed_kernels,
+    make_head,
+    mean_over_heads,
+)
+from .scores import (
+    ElementwiseMap,
+    Pattern,
+    Scaling,
+    ScoreMap,
+    Softmax,
+)
+
+
+def checked_heads(heads: float, name: str = "heads") -> float:
+    """A positive integer, or INFINITE."""
+    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
+    if not whole and heads != INFINITE:
+        raise WidelimitError(
+            "The number of heads is a positive integer, or widelimit.INFINITE.",
+            got=f"{name}={heads!r}",
+            remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
+        )
+    return INFINITE if heads == INFINITE else int(heads)
+
+
+def checked_score_map(score_map: Any) -> ScoreMap:
+    """A score map; by default softmax."""
+    if score_map is not None and not isinstance(score_map, ScoreMap):
+        raise WidelimitError(
+            "score_map= takes Softmax(), IdentityMap() or ElementwiseMap(fn).",
+            got=repr(score_map),
+            remedy="wrap a function: ElementwiseMap(Relu())",
+        )
+    return Softmax() if score_map is None else score_map
+
+
+class Attention(Layer):
+    """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
+
+    Scores are `Q_h K_hᵀ/√d_k` with independent queries and keys (SQRT), or `Q_h Q_hᵀ/d_k` (LINEAR).
+    With κ̃ the covariance after positional encoding:
+
+    - LINEAR: `A(x) = ζ(qk_std κ̃(x,x))` is deterministic; κ ← ov² AκA'ᵀ, Θ ← ov²(AΘA'ᵀ + 2AκA'ᵀ).
+    - SQRT, infinitely many heads: κ ← ov² E[A κ A'ᵀ] over Gaussian scores with covariance
+      `qk² κ̃_ab κ̃_ij`; exact for elementwise maps, sampled heads for softmax.
+    - SQRT, H heads: the limit is Gaussian only given the scores; kernels are averages over them,
+      and `law` gives the whole distribution.
+    """
+
+    width: int | None = eqx.field(static=True)
+    heads: float = eqx.field(static=True)
+    scaling: Scaling = eqx.field(static=True)
+    key_width: int | None = eqx.field(static=True)
+    value_width: int | None = eqx.field(static=True)
+    kv_heads: int | None = eqx.field(static=True)
+    biased: bool = eqx.field(static=True)
+    score_map: ScoreMap
+    positions: Positions
+    pattern: Pattern | None
+    qk_std: Any
+    ov_std: Any
+    b_std: Any
+    field: ScoreField | None
+
+    def __init__(
+        self,
+        width: int | None = None,
+        heads: float = INFINITE,
+        scaling: Scaling = Scaling.SQRT,
+        score_map: ScoreMap | None = None,
+        *,
+        qk_std: Any = 1.0,
+        ov_std: Any = 1.0,
+        b_std: Any = 0.0,
+        positions: Any = None,
+        pattern: Pattern | None = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        kv_heads: int | None = None,
+    ):
+        """Self-attention onto `width` channels (by default as many as come in).
+
+        `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
+        tuple of them. `pattern`: Causal, Local, Allowed. Finite network only: `key_width` and
+        `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
+        """
+        self.width = None if width is None else checked_width(width)
+        self.heads = checked_heads(heads)
+        self.scaling = Scaling(scaling)
+        self.score_map = checked_score_map(score_map)
+        self.positions = Positions.make(positions)
+        if pattern is not None and not isinstance(pattern, Pattern):
+            raise WidelimitError(
+                "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
+                got=repr(pattern),
+                remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
+            )
+        self.pattern = pattern
+        self.key_width = None if key_width is None else checked_width(key_width)
+        self.value_width = None if value_width is None else checked_width(value_width)
+        self.kv_heads = None if kv_heads is None else int(checked_heads(kv_heads, "kv_heads"))
+        # In the limit queries tell heads apart: groups of infinitely many change nothing.
+        finite = self.heads != INFINITE
+        if self.kv_heads is not None and finite and self.heads % self.kv_heads:
+            raise WidelimitError(
+                "Grouped heads share keys and values in equal groups.",
+                got=f"heads={heads!r}, kv_heads={kv_heads!r}",
+                remedy="let kv_heads divide heads",
+            )
+        self.biased = not isinstance(b_std, int | float) or b_std != 0
+        self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
+        self.b_std = hyperparameter(b_std)
+        self.field = None
+
+    # --- shapes ---------------------------------------------------------------------------------
+
+    def outline(self, before: Outline) -> Outline:
+        if not before.positions:
+            raise ShapeError(
+                "Attention works over positions.",
+                got="an input without position axes, shape (N, channels)",
+                remedy="give inputs of shape (N, positions…, channels)",
+            )
+        self.positions.require(before.positions)
+        width = self.width or before.channels
+        return before.to(channels=width, gaussian=True, fresh=True, weighted=True)
+
+    def need(self, out: Need) -> Need:
+        return Need.FULL
+
+    @property
+    def need_own(self) -> Need:
+        """The whole covariance where it makes the weights, the variances where duals need them."""
+        if self.scaling is Scaling.LINEAR:
+            return Need.FULL
+        return Need.DIAGONAL if self._closed() else Need.NONE
+
+    def _closed(self) -> bool:
+        """Whether the infinite-head limit at 1/√d has a closed form."""
+        return (
+            self.scaling is Scaling.SQRT
+            and isinstance(self.score_map, ElementwiseMap)
+            and self.heads == INFINITE
+            and not self.positions.biases
+            and self.positions.rotary is None
+        )
+
+    def sampled(self) -> bool:
+        return self.scaling is Scaling.SQRT and not self._closed()
+
+    # --- finite width ---------------------------------------------------------------------------
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        heads = finite_heads(self.heads)
+        groups = self.kv_heads or heads
+        width = self.width or before.channels
+        key_width, value_width = self.key_width or width, self.value_width or width
+        if self.positions.rotary is not None and key_width % 2:
+            raise WidelimitError(
+                "Rotary encodings turn pairs of key channels.",
+                got=f"a key width of {key_width}",
+                remedy="give an even key_width=",
+            )
+        encoding = self.positions.encoding
+        score_in = before.channels if encoding is None else encoding.joined(before.channels)
+        value_in = score_in if encoding is not None and encoding.on_values else before.channels
+        shapes: dict[str, tuple[int, ...]] = {
+            "query": (heads, score_in, key_width),
+            "value": (groups, value_in, value_width),
+            "out": (heads, value_width, width),
+        }
+        if self.scaling is Scaling.SQRT:
+            shapes["key"] = (groups, score_in, key_width)
+        if encoding is not None:
+            shapes["place"] = (*before.positions, encoding.width(before.channels))
+        if self.biased:
+            shapes["bias"] = (width,)
+        return standard_normals(key, shapes)
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        scored, valued = x, x
+        if self.positions.encoding is not None:
+            scored = self.positions.encoding.encoded(params["place"], x)
+            valued = scored if self.positions.encoding.on_values else x
+        weights = self.attention_weights(params, scored, mask)
+        flat = valued.reshape(-1, valued.shape[-1])
+        values = project(flat, params["value"])
+        values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
+        y = joined_heads(weights, values, params, self.ov_std, self.b_std)
+        return remask(y.reshape(*x.shape[:-1], -1), mask), mask
+
+    def attention_weights(
+        self, params: Params, scored: Array, mask: Array | None
+    ) -> Float[Array, "head query key"]:
+        """A_h of the finite network; `scored` already has its positional encoding."""
+        positions = scored.shape[:-1]
+        flat = scored.reshape(-1, scored.shape[-1])
+        queries = project(flat, params["query"])
+        keys = queries if self.scaling is Scaling.LINEAR else project(flat, params["key"])
+        if self.positions.rotary is not None:
+            turn = jax.vmap(self.positions.rotary.rotated)
+            queries, keys = turn(queries), turn(keys)
+        keys = jnp.repeat(keys, queries.shape[0] // keys.shape[0], axis=0)
+        depth = jnp.asarray(queries.shape[-1], flat.dtype)
+        scale = depth if self.scaling is Scaling.LINEAR else jnp.sqrt(depth)
+        scores = cast(self.qk_std, flat) * (queries @ jnp.swapaxes(keys, 1, 2)) / scale
+        bias = self.positions.bias(positions, flat)
+        scores = scores if bias is None else scores + bias[None]
+        allowed = self._allowed(positions, mask)
+        return jax.vmap(lambda g: self.score_map(g, allowed))(scores)
+
+    def _allowed(
+        self, positions: tuple[int, ...], mask: Array | None
+    ) -> Bool[Array, "query key"] | None:
+        """Which keys count for which query: the pattern, and no padding on either side."""
+        allowed = None if self.pattern is None else jnp.asarray(self.pattern.allowed(positions))
+        if mask is not None:
+            real = mask.reshape(-1)
+            both = real[:, None] & real[None, :]
+            allowed = both if allowed is None else allowed & both
+        return allowed
+
+    # --- infinite width: per example --------------------------------------------------------------
+
+    def memo(self, example: Example) -> Memo:
+        grid, mask = example.outline.positions, example.mask
+        allowed = self._allowed(grid, mask)
+        channels = self.positions.channels(example.outline)
+        if self.scaling is Scaling.LINEAR:
+            covariance = self.positions.pair(example.pair(), channels).nngp
+            return _Memo(mask, channels, self._weights(covariance, grid, allowed), None)
+        if self._closed():
+            return _Memo(mask, channels, self.positions.variance(example), allowed)
+        basis = required_field(self.field).key
+        return _Memo(mask, channels, self.positions.features(example, basis), allowed)
+
+    def _weights(self, covariance: Array, grid: tuple[int, ...], allowed: Array | None) -> Array:
+        """A(x) = ζ(qk_std κ̃(x,x)) at 1/d."""
+        size = math.prod(grid)
+        scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
+        rotary = self.positions.rotary
+        if rotary is not None:
+            cosines = rotary.waves(grid, scores)[: rotary.pairs]
+            scores = scores * jnp.sum(cosines, axis=0) / math.sqrt(rotary.pairs)
+        bias = self.positions.bias(grid, scores)
+        return self.score_map(scores if bias is None else scores + bias, allowed)
+
+    # --- infinite width: random scores ------------------------------------------------------------
+
+    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "Attention":
+        if not self.sampled():
+            return self
+        rotary = self.positions.rotary
+        waves = 1 if rotary is None else 2 * rotary.pairs
+        side, count = self.positions.side(crowd), self.heads
+        field = draw_field(key, side, heads=count, waves=waves, scheme=scheme, chosen=self.field)
+        return with_field(self, field)
+
+    # --- infinite width: per pair -----------------------------------------------------------------
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        scale = cast(self.ov_std, pair.nngp) ** 2
+        bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
+        masks = (memo1.mask, memo2.mask)
+        encoding = self.positions.encoding
+        if self.scaling is Scaling.LINEAR:
+            if encoding is not None and encoding.on_values:
+                pair = self.positions.pair(pair, memo1.channels)
+            mixed = pair.lazily_mixed(memo1.table, memo2.table)
+            return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
+        pair = pair.forced()
+        scored = self.positions.pair(pair, memo1.channels)
+        valued = scored if encoding is not None and encoding.on_values else pair
+        sides = Sides.of(scored, scored, valued.masked(*masks))
+        qk_variance = cast(self.qk_std, pair.nngp) ** 2
+        if self._closed():
+            assert isinstance(self.score_map, ElementwiseMap)
+            # Padding is masked on the value side already: only a pattern needs the matrices.
+            allowed1, allowed2 = (
+                None if self.pattern is None else memo.allowed.astype(pair.nngp.dtype)
+                for memo in (memo1, memo2)
+            )
+            nngp, ntk = closed_kernels(
+                self.score_map.dual,
+                sides,
+                (memo1.table, memo1.table),
+                (memo2.table, memo2.table),
+                allowed1,
+                allowed2,
+                qk_variance,
+            )
+        else:
+            nngp, ntk = self._sampled_kernels(pair, sides, memo1, memo2, qk_variance)
+        shape = pair.nngp.shape
+        plain = pair.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+        zero = jnp.zeros_like(scale)
+        return plain.affine(scale=scale, lift=zero, bias=bias).masked(*masks)
+
+    def _sampled_kernels(
+        self, pair: Pair, sides: Sides, memo1: Memo, memo2: Memo, qk_variance: Array
+    ) -> tuple[Array, Array | None]:
+        grids = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        parts = [
+            self._scorer(memo, grid, ntk=pair.ntk is not None)
+            for memo, grid in zip((memo1, memo2), grids, strict=True)
+        ]
+        draws = required_field(self.field).weights.astype(pair.nngp.dtype)
+        return mean_over_heads(lambda w: (parts[0](w), parts[1](w)), draws, sides, qk_variance)
+
+    def _scorer(self, memo: Memo, grid: tuple[int, ...], *, ntk: bool) -> Callable[[Array], Head]:
+        """The function from one drawn W to a head on this input."""
+        rows, rotary = memo.table, self.positions.rotary
+        waves = None if rotary is None else rotary.waves(grid, rows)
+        bias = self.positions.bias(grid, rows)
+        qk_std = cast(self.qk_std, rows)
+
+        def head(weights: Float[Array, "wave rank rank"]) -> Head:
+            if waves is None:
+                scores = rows @ weights[0] @ rows.T
+            else:
+                scores = jnp.sum(waves * (rows[None] @ weights @ rows.T[None]), axis=0)
+            scores = qk_std * scores
+            scores = scores if bias is None else scores + bias
+            return make_head(self.score_map, scores, memo.allowed, waves, ntk=ntk)
+
+        return head
+
+
+def required_field(field: ScoreField | None) -> ScoreField:
+    """The drawn heads of a layer that needs them."""
+    if field is None:
+        raise NetworkError(
+            "Scores at 1/√d are random: heads are drawn before kernels are taken.",
+            got="an attention layer without drawn heads",
+            remedy="call kernel, sampler or law on the whole network",
+        )
+    return field
+
+
+def with_field(layer: Any, field: ScoreField) -> Any:
+    """The layer with its heads drawn."""
+    return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)
+
+
+class _Memo(eqx.Module):
+    """What pairs need of one input: LINEAR, its weights; SQRT, variances or feature rows."""
+
+    mask: Array | None
+    channels: Array | None
+    table: Array
+    allowed: Array | None
+
+
+def finite_heads(heads: float) -> int:
+    """The number of heads of a finite network."""
+    if heads == INFINITE:
+        raise NetworkError(
+            "A finite network has finitely many heads.",
+            got="heads=INFINITE",
+            remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
+        )
+    return int(heads)
+
+
+def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:
+    """Parameters of these shapes, i.i.d. N(0, 1)."""
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: jax.random.normal(subkey, shape)
+        for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
+    }
+
+
+def joined_heads(
+    weights: Float[Array, "head query key"],
+    values: Float[Array, "head key d"],
+    params: Params,
+    ov_std: Any,
+    b_std: Any,
+) -> Float[Array, "query width"]:
+    """`σ_OV (Hd)^{-1/2} Σ_h A_h V_h O_h + σ_b b`, the bias if there is one."""
+    out = params["out"]
+    y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
+    y = y * cast(ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
+    return y + (params["bias"] * cast(b_std, y))[None, :] if "bias" in params else y
+
+
+def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
+    """`x W_h / √n` for every head."""
+    return jnp.einsum("pn,hnd->hpd", x, weights) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))

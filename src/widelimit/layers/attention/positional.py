@@ -1,0 +1,427 @@
+"""Where a position is: random encodings with a decay, rotary angles, additive score biases."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from ...duals.base import as_module
+from ...errors import NumericalError, ShapeError, WidelimitError
+from ...state import Example, Outline, Pair
+from ..base import cast, hyperparameter, remask
+from .heads import Basis, Side
+from .scores import coordinates
+
+
+class Combine(Enum):
+    """How an encoding p joins the input x, and so κ̃ = w_x κ + w_p R.
+
+    SUM: x + σ p (w_x = 1, w_p = σ²). CONCAT: x and σ p side by side (by channel shares).
+    MIX: √(1−σ²) x + σ p (w_x = 1 − σ², w_p = σ²), the structured encoding with a fixed total.
+    """
+
+    SUM = "sum"
+    CONCAT = "concat"
+    MIX = "mix"
+
+
+class Profile(Enum):
+    """Decay of the encoding's covariance with the distance d between positions."""
+
+    GAUSSIAN = "gaussian"  # exp(−rate d²)
+    EXPONENTIAL = "exponential"  # exp(−rate d)
+    RATIONAL = "rational"  # 1 / (1 + rate d²)
+
+
+_PROFILES: dict[Profile, Callable[[Array, Array], Array]] = {
+    Profile.GAUSSIAN: lambda rate, d: jnp.exp(-rate * d**2),
+    Profile.EXPONENTIAL: lambda rate, d: jnp.exp(-rate * d),
+    Profile.RATIONAL: lambda rate, d: 1 / (1 + rate * d**2),
+}
+
+
+class Named(eqx.Module):
+    """One of the profiles above, as part of the network's structure."""
+
+    kind: Profile = eqx.field(static=True)
+
+
+class Shares(NamedTuple):
+    """Weights of input and encoding in κ̃ = content·κ + place·R."""
+
+    content: Array
+    place: Array
+
+
+class Decay(eqx.Module):
+    """A trained random encoding whose covariance decays with distance.
+
+    `R_ab = profile(‖pos_a − pos_b‖)` over 1-D, 2-D, n-D positions, and κ̃ = w_x κ + w_p R,
+    Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values=True`.
+    """
+
+    rate: Any
+    strength: Any
+    profile: Any
+    norm: float = eqx.field(static=True)
+    combine: Combine = eqx.field(static=True)
+    channels: int | None = eqx.field(static=True)
+    on_values: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        rate: Any = 1.0,
+        *,
+        strength: Any = 1.0,
+        profile: Profile | Callable[[Array], Array] = Profile.GAUSSIAN,
+        norm: float = 2.0,
+        combine: Combine = Combine.SUM,
+        channels: int | None = None,
+        on_values: bool = False,
+    ):
+        """`rate` and `strength` (σ) are hyperparameters.
+
+        `profile` may be any function of the distance (it is then called with `rate·d`; an Equinox
+        module keeps its own leaves). `norm` is the p of the distance; `channels`, for CONCAT, how
+        many channels the encoding has (by default as many as the input).
+        """
+        if isinstance(rate, int | float) and rate < 0:
+            raise WidelimitError(
+                "A decay rate is not negative: nearby positions are the more alike.",
+                got=f"rate={rate!r}",
+                remedy="give a rate of at least 0",
+            )
+        self.rate, self.strength = hyperparameter(rate), hyperparameter(strength)
+        self.profile = Named(profile) if isinstance(profile, Profile) else as_module(profile)
+        self.norm, self.combine = float(norm), Combine(combine)
+        self.channels, self.on_values = channels, bool(on_values)
+        if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
+            raise WidelimitError(
+                "Combine.MIX shares a total variance of 1: √(1−σ²) x + σ p.",
+                got=f"strength={strength!r}",
+                remedy="give a strength σ between 0 and 1, or use Combine.SUM",
+            )
+        if not callable(profile) and not isinstance(profile, Profile):
+            raise WidelimitError(
+                "profile= is a Profile, or a function of the distance.",
+                got=repr(profile),
+                remedy="e.g. profile=Profile.EXPONENTIAL",
+            )
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked.
+
+        The named profiles are covariances for Euclidean distances in any number of dimensions.
+        """
+        named = isinstance(self.profile, Named) and self.norm == 2
+        if named or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
+            return
+        with jax.ensure_compile_time_eval():
+            covariance = np.asarray(self.covariance(positions, positions, jnp.zeros(())))
+        least = float(np.linalg.eigvalsh(covariance.astype(np.float64))[0])
+        if not least > -10 * covariance.shape[0] * np.finfo(covariance.dtype).eps:
+            raise NumericalError(
+                "The covariance of a positional encoding is positive semi-definite.",
+                got=f"a smallest eigenvalue of {least:.3g} over positions {positions}",
+                remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
+            )
+
+    def covariance(
+        self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
+    ) -> Float[Array, "a b"]:
+        """R between all positions of two grids."""
+        gaps = coordinates(positions1)[:, None, :] - coordinates(positions2)[None, :, :]
+        distance = jnp.asarray(np.linalg.norm(gaps, ord=self.norm, axis=-1), like.dtype)
+        rate = cast(self.rate, like)
+        if isinstance(self.profile, Named):
+            return _PROFILES[self.profile.kind](rate, distance)
+        return self.profile(rate * distance).astype(like.dtype)
+
+    def shares(self, channels: Array | None, like: Array) -> Shares:
+        """Weights of input and encoding in κ̃; CONCAT depends on how many channels come in."""
+        variance = cast(self.strength, like) ** 2
+        if self.combine is Combine.SUM:
+            return Shares(jnp.ones_like(variance), variance)
+        if self.combine is Combine.MIX:
+            return Shares(1 - variance, variance)
+        assert channels is not None
+        content = cast(channels, like)
+        place = content if self.channels is None else cast(float(self.channels), like)
+        total = content + place
+        return Shares(content / total, place / total * variance)
+
+    def width(self, channels: int) -> int:
+        """How many channels the encoding has in the finite network."""
+        return self.channels or channels if self.combine is Combine.CONCAT else channels
+
+    def joined(self, channels: int) -> int:
+        """How many channels an input of the finite network has with its encoding."""
+        return channels + (self.width(channels) if self.combine is Combine.CONCAT else 0)
+
+    def root(
+        self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
+    ) -> Float[Array, "position place"]:
+        """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
+        if any(extent > most for extent, most in zip(positions, grid, strict=True)):
+            raise ShapeError(
+                "A positional encoding that was drawn for some positions holds for no more.",
+                got=f"inputs with positions {positions}, drawn for {grid}",
+                remedy="fit the sampler (or draw the weights) with the longest inputs, padded",
+            )
+        root = covariance_root(self.covariance(grid, grid, like))
+        return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
+
+    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
+        """The finite network's input with its encoding, from i.i.d. normal `noise` (trained)."""
+        flat = x.reshape(-1, x.shape[-1])
+        root = self.root(x.shape[:-1], noise.shape[:-1], x)
+        encoding = root @ noise.reshape(-1, noise.shape[-1]).astype(x.dtype)
+        variance = cast(self.strength, x) ** 2
+        if self.combine is Combine.CONCAT:
+            joined = jnp.concatenate([flat, jnp.sqrt(variance) * encoding], axis=-1)
+        elif self.combine is Combine.MIX:
+            joined = jnp.sqrt(1 - variance) * flat + jnp.sqrt(variance) * encoding
+        else:
+            joined = flat + jnp.sqrt(variance) * encoding
+        return joined.reshape(*x.shape[:-1], -1)
+
+
+def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A root of a covariance that may be singular."""
+    size = covariance.shape[0]
+    jitter = 10 * size * jnp.finfo(covariance.dtype).eps * jnp.max(jnp.diagonal(covariance))
+    return jnp.linalg.cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
+
+
+class ScoreBias(eqx.Module):
+    """Something added to the scores: a constant matrix over positions."""
+
+    @abstractmethod
+    def bias(self, positions: tuple[int, ...], like: Array) -> Float[Array, "query key"]:
+        """The matrix (query, key) over flattened positions."""
+
+
+class Alibi(ScoreBias):
+    """Attention with linear biases: `−slope·‖pos_query − pos_key‖₁` is added to the scores."""
+
+    slope: Any
+
+    def __init__(self, slope: Any = 0.5):
+        """`slope` is a hyperparameter."""
+        self.slope = hyperparameter(slope)
+
+    def bias(self, positions: tuple[int, ...], like: Array) -> Array:
+        places = coordinates(positions)
+        gaps = np.abs(places[:, None, :] - places[None, :, :]).sum(axis=-1)
+        return -cast(self.slope, like) * jnp.asarray(gaps, like.dtype)
+
+
+class AdditiveBias(ScoreBias):
+    """Any function of the offset `pos_key − pos_query`, or a given matrix, added to the scores."""
+
+    value: Any
+
+    def __init__(self, value: Any):
+        """A matrix (query, key), or a function of the offsets (query, key, axes)."""
+        self.value = as_module(value) if callable(value) else hyperparameter(value)
+
+    def bias(self, positions: tuple[int, ...], like: Array) -> Array:
+        places = coordinates(positions)
+        if callable(self.value):
+            offsets = jnp.asarray(places[None, :, :] - places[:, None, :], like.dtype)
+            return jnp.asarray(self.value(offsets))
+        size = len(places)
+        if self.value.shape != (size, size):
+            raise ShapeError(
+                "A score bias has one row and one column for each position.",
+                got=f"a matrix of shape {tuple(self.value.shape)} for {size} positions",
+                remedy="give a matrix of that size, or a function of the offsets",
+            )
+        return cast(self.value, like)
+
+
+class Rotary(eqx.Module):
+    """Rotary positions: pairs of query and key channels turn by angles θ_k·position.
+
+    Scores depend on the offset i − a: `Cov(G_ai, G_bj) = σ² κ_ab κ_ij ρ((i−a)−(j−b))` with
+    `ρ(Δ) = mean_k cos(θ_k Δ)`; at 1/d the score is `σ κ_ai ρ(i−a)`. θ_k = base^(−k/pairs).
+    """
+
+    base: Any
+    pairs: int = eqx.field(static=True)
+
+    def __init__(self, base: Any = 10_000.0, *, pairs: int = 8):
+        """`pairs`: how many different frequencies there are (half a head's key width)."""
+        if isinstance(pairs, bool) or not isinstance(pairs, int) or pairs < 1:
+            raise WidelimitError(
+                "Rotary encodings have at least one frequency.",
+                got=f"pairs={pairs!r}",
+                remedy="give a positive integer, half a head's key width",
+            )
+        self.base, self.pairs = hyperparameter(base), pairs
+
+    def frequencies(self, like: Array) -> Float[Array, "pairs"]:
+        """θ_k."""
+        exponents = jnp.asarray(-np.arange(self.pairs) / self.pairs, like.dtype)
+        return cast(self.base, like) ** exponents
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise unless positions are a sequence."""
+        if len(positions) != 1:
+            raise ShapeError(
+                "Rotary encodings are defined along a sequence.",
+                got=f"positions of shape {positions}",
+                remedy="flatten the positions into one axis, or use Decay, which takes any number",
+            )
+
+    def waves(self, positions: tuple[int, ...], like: Array) -> Float[Array, "waves query key"]:
+        """cos(θ_k(i−a)) for every k, then sin(θ_k(i−a)), each divided by √pairs."""
+        index = np.arange(positions[0])
+        offsets = jnp.asarray(index[None, :] - index[:, None], like.dtype)
+        angles = self.frequencies(like)[:, None, None] * offsets[None]
+        waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)])
+        return waves / jnp.sqrt(jnp.asarray(self.pairs, like.dtype))
+
+    def rotated(self, x: Float[Array, "positions channels"]) -> Float[Array, "positions channels"]:
+        """Queries or keys of the finite network, turned; channels come in pairs."""
+        half = x.shape[-1] // 2
+        places = jnp.arange(x.shape[0], dtype=x.dtype)
+        theta = self.frequencies(x)[jnp.arange(half) % self.pairs]
+        angles = places[:, None] * theta[None, :]
+        first, second = x[:, :half], x[:, half:]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+
+
+Position = Decay | ScoreBias | Rotary
+
+
+class Positions(eqx.Module):
+    """The positional parts of an attention layer, sorted by what they act on."""
+
+    encoding: Decay | None
+    biases: tuple[ScoreBias, ...]
+    rotary: Rotary | None
+
+    @classmethod
+    def make(cls, given: Any) -> "Positions":
+        """From nothing, one part, or several (at most one encoding and one rotation)."""
+        if isinstance(given, Positions):
+            return given
+        parts = () if given is None else given if isinstance(given, tuple | list) else (given,)
+        encodings = [p for p in parts if isinstance(p, Decay)]
+        rotations = [p for p in parts if isinstance(p, Rotary)]
+        biases = tuple(p for p in parts if isinstance(p, ScoreBias))
+        known = len(encodings) + len(rotations) + len(biases) == len(parts)
+        if not known or len(encodings) > 1 or len(rotations) > 1:
+            raise WidelimitError(
+                "positions= takes Decay, Rotary, Alibi or AdditiveBias, or a tuple of them with at "
+                "most one Decay and one Rotary.",
+                got=repr(given),
+                remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
+            )
+        return cls(encodings[0] if encodings else None, biases, rotations[0] if rotations else None)
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise where these parts do not fit the positions."""
+        if self.encoding is not None:
+            self.encoding.require(positions)
+        if self.rotary is not None:
+            self.rotary.require(positions)
+
+    def bias(self, positions: tuple[int, ...], like: Array) -> Array | None:
+        """Everything that is added to the scores."""
+        total = None
+        for part in self.biases:
+            value = part.bias(positions, like)
+            total = value if total is None else total + value
+        return total
+
+    def channels(self, outline: Outline) -> Array | None:
+        """The input's channels, where the weights of κ̃ depend on them."""
+        if self.encoding is None or self.encoding.combine is not Combine.CONCAT:
+            return None
+        return jnp.asarray(float(outline.channels))
+
+    def pair(self, pair: Pair, channels: Array | None) -> Pair:
+        """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
+        if self.encoding is None:
+            return pair
+        pair = pair.forced()
+        grid1, grid2 = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        shares = self.encoding.shares(channels, pair.nngp)
+        place = self.encoding.covariance(grid1, grid2, pair.nngp)
+        place = shares.place * place.reshape(*grid1, *grid2)
+        nngp, ntk = (
+            None if kernel is None else shares.content * kernel + place
+            for kernel in (pair.nngp, pair.ntk)
+        )
+        assert nngp is not None
+        return pair.to(nngp, ntk)
+
+    def variance(self, example: Example) -> Float[Array, "position"]:
+        """κ̃_aa(x, x), positions flattened."""
+        variance = example.variance().reshape(-1)
+        if self.encoding is None:
+            return variance
+        grid = example.outline.positions
+        shares = self.encoding.shares(self.channels(example.outline), variance)
+        place = self.encoding.covariance(grid, grid, variance)
+        return shares.content * variance + shares.place * jnp.diagonal(place)
+
+    def rows(self, example: Example, grid: tuple[int, ...] | None) -> Float[Array, "position rank"]:
+        """Feature rows of κ̃ that are known exactly: the input's, and the encoding's root."""
+        assert example.features is not None
+        rows = example.features.reshape(-1, example.features.shape[-1])
+        if self.encoding is None:
+            return rows
+        positions = example.outline.positions
+        shares = self.encoding.shares(self.channels(example.outline), rows)
+        root = self.encoding.root(positions, grid or positions, rows)
+        return jnp.concatenate(
+            [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root], axis=-1
+        )
+
+    def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
+        """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
+        if basis.matrix is None or basis.pivots is None:
+            rows = self.rows(example, basis.grid)
+        else:
+            channels, landmarks = self.channels(example.outline), example.landmarks
+            assert landmarks is not None
+            scored = jax.vmap(lambda pair: self.pair(pair, channels).nngp)(landmarks)
+            table = jnp.moveaxis(scored.reshape(scored.shape[0], example.size, -1), 0, 1)
+            table = table.reshape(example.size, -1)
+            rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
+        return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
+
+    def side(self, crowd: Example) -> Side:
+        """What a crowd offers as features of κ̃."""
+        grid = crowd.outline.positions
+        rows = None
+        if crowd.features is not None:
+            rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
+        return Side(rows, lambda: self._joint_covariance(crowd), grid)
+
+    def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
+        """κ̃ between all real positions of all examples of a crowd."""
+        if crowd.landmarks is None:
+            return None
+        channels = self.channels(crowd.outline)
+
+        def scored(pair: Pair) -> Array:
+            return self.pair(pair, channels).nngp.reshape(crowd.size, crowd.size)
+
+        blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
+        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * crowd.size, -1)
+        if crowd.mask is not None:
+            real = crowd.mask.reshape(-1).astype(joint.dtype)
+            joint = joint * real[:, None] * real[None, :]
+        return joint

@@ -1,0 +1,142 @@
+"""From scores to attention weights: how scores are scaled, mapped, and which of them count."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ...duals import Dual, Identity
+from ...errors import ShapeError
+from ..activations import Activation, dual_of
+
+
+class Scaling(Enum):
+    """What the products of queries and keys are divided by.
+
+    SQRT: 1/√d, independent queries and keys – the standard; scores stay random at infinite width.
+    LINEAR: 1/d, queries and keys share their weights; scores become deterministic.
+    """
+
+    SQRT = "sqrt"
+    LINEAR = "linear"
+
+
+class ScoreMap(eqx.Module):
+    """ζ: scores (query, key) to weights; keys that are not allowed get weight 0."""
+
+    @abstractmethod
+    def __call__(
+        self, scores: Float[Array, "query key"], allowed: Bool[Array, "query key"] | None
+    ) -> Float[Array, "query key"]:
+        """The weights."""
+
+
+class Softmax(ScoreMap):
+    """`exp(g_ai) / Σ_k exp(g_ak)` over the allowed keys; a query without any gets weights 0."""
+
+    def __call__(self, scores: Array, allowed: Array | None) -> Array:
+        if allowed is None:
+            scores = scores - jnp.max(scores, axis=-1, keepdims=True)
+            weights = jnp.exp(scores)
+            return weights / jnp.sum(weights, axis=-1, keepdims=True)
+        floor = jnp.finfo(scores.dtype).min
+        scores = jnp.where(allowed, scores, floor)
+        scores = scores - jnp.max(scores, axis=-1, keepdims=True)
+        weights = jnp.where(allowed, jnp.exp(scores), 0)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        return weights / jnp.where(total == 0, 1, total)
+
+
+class ElementwiseMap(ScoreMap):
+    """`ζ(g_ai)` for each score on its own: ReLU, abs, erf, any function."""
+
+    dual: Dual
+
+    def __init__(self, fn: Activation | Dual | Callable[[Array], Array]):
+        """An activation layer such as `Relu()`, a dual, or any elementwise function."""
+        self.dual = dual_of(fn)
+
+    def __call__(self, scores: Array, allowed: Array | None) -> Array:
+        weights = self.dual.fn(scores)
+        return weights if allowed is None else jnp.where(allowed, weights, 0)
+
+
+def IdentityMap() -> ElementwiseMap:
+    """The scores themselves are the weights."""
+    return ElementwiseMap(Identity())
+
+
+class Pattern(eqx.Module):
+    """Which keys a query may look at, whatever the input."""
+
+    @abstractmethod
+    def allowed(self, positions: tuple[int, ...]) -> Bool[np.ndarray, "query key"]:
+        """True where the query may look at the key (positions flattened)."""
+
+
+class Causal(Pattern):
+    """Queries look at themselves and at what came before."""
+
+    def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
+        size = int(np.prod(positions))
+        return np.tril(np.ones((size, size), bool))
+
+
+class Local(Pattern):
+    """Queries look at keys within `radius` along every position axis."""
+
+    radius: int = eqx.field(static=True)
+
+    def __init__(self, radius: int):
+        """A radius of 0 leaves only the query itself."""
+        if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
+            raise ShapeError(
+                "A window of local attention has a non-negative integer radius.",
+                got=f"radius={radius!r}",
+                remedy="give an integer of at least 0",
+            )
+        self.radius = radius
+
+    def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
+        places = coordinates(positions)
+        gaps = np.abs(places[:, None, :] - places[None, :, :])
+        return gaps.max(axis=-1) <= self.radius
+
+
+class Allowed(Pattern):
+    """Any pattern, given as a boolean matrix (query, key) over flattened positions."""
+
+    matrix: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
+
+    def __init__(self, matrix: Any):
+        """True where the query may look at the key."""
+        array = np.asarray(matrix)
+        if array.ndim != 2 or array.shape[0] != array.shape[1] or array.dtype != bool:
+            raise ShapeError(
+                "An attention pattern is a square boolean matrix (query, key).",
+                got=f"shape {array.shape}, dtype {array.dtype}",
+                remedy="flatten the positions and convert to bool",
+            )
+        self.matrix = tuple(tuple(bool(v) for v in row) for row in array)
+
+    def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
+        array = np.array(self.matrix, bool)
+        size = int(np.prod(positions))
+        if array.shape[0] != size:
+            raise ShapeError(
+                "An attention pattern has one row and one column for each position.",
+                got=f"a pattern of {array.shape} for {size} positions",
+                remedy="give a matrix of that size, or use Causal or Local, which fit any length",
+            )
+        return array
+
+
+def coordinates(positions: tuple[int, ...]) -> np.ndarray:
+    """Coordinates of all positions in row-major order, (positions, axes)."""
+    grid = np.meshgrid(*(np.arange(extent) for extent in positions), indexing="ij")
+    return np.stack([axis.reshape(-1) for axis in grid], axis=-1)

@@ -1,0 +1,102 @@
+"""What options may be: one converter for every kind, with one kind of error."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from .errors import OptionError
+
+Choice = TypeVar("Choice", bound=Enum)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+RandomKey = int | Key[Array, ""]
+"""What `key=` takes: a non-negative integer, or a JAX key."""
+
+
+def choice(kind: type[Choice], value: Any, name: str) -> Choice:
+    """A member of an enum, given as itself or by its name ("ntk" and "NTK" alike)."""
+    if isinstance(value, kind):
+        return value
+    known = [str(member.value) for member in kind]
+    if isinstance(value, str):
+        for member in kind:
+            if value.lower() in (str(member.value).lower(), member.name.lower()):
+                return member
+        close = difflib.get_close_matches(value.lower(), [k.lower() for k in known], n=1)
+    else:
+        close = []
+    guess = f"perhaps you mean {close[0]!r}; " if close else ""
+    raise OptionError(
+        f"{name}= is one of {', '.join(map(repr, known))}.",
+        got=f"{name}={value!r}",
+        remedy=f"{guess}use one of these names, or widelimit.{kind.__name__}",
+    )
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """An integer of at least `least`; booleans do not count."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        kind = {0: "a non-negative integer", 1: "a positive integer"}.get(
+            least, f"an integer of at least {least}"
+        )
+        raise OptionError(f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}")
+    return int(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < float("inf"):
+        raise OptionError(
+            f"{name}= is a positive number.",
+            got=f"{name}={value!r}",
+            remedy="give a number above 0",
+        )
+    return float(value)
+
+
+def as_key(key: Any, name: str = "key") -> Key[Array, ""]:
+    """A JAX key, also from an integer; None is 0."""
+    if key is None:
+        key = 0
+    if isinstance(key, int | np.integer) and not isinstance(key, bool) and 0 <= key < 2**63:
+        return jax.random.key(int(key))
+    if isinstance(key, jax.Array):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+            return key
+        if key.dtype == jnp.uint32 and key.shape == (2,):  # the older form, jax.random.PRNGKey
+            return jax.random.wrap_key_data(key)
+    raise OptionError(
+        f"{name}= is a non-negative integer or one JAX key.",
+        got=f"{name}={key!r}",
+        remedy=f"pass {name}=0, or {name}=jax.random.key(0)",
+    )
+
+
+def known_options(function: Function) -> Function:
+    """The function; a keyword that it does not have is answered with the nearest one it has."""
+    parameters = inspect.signature(function).parameters
+    known = sorted(name for name in parameters if name != "self")
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        unknown = [name for name in options if name not in parameters]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], known, n=1)
+            guess = f"perhaps you mean {close[0]!r}; " if close else ""
+            raise OptionError(
+                f"{function.__name__}() takes {', '.join(known)}.",
+                got=", ".join(unknown),
+                remedy=guess + "remove or rename it",
+            )
+        return function(*args, **options)
+
+    return checked  # type: ignore[return-value]

@@ -1,0 +1,59 @@
+"""One input on its way through the encode phase."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .outline import Need, Outline
+from .pair import Pair
+
+
+class Example(eqx.Module):
+    """One input on its way through the encode phase."""
+
+    nngp: Array | None  # (positions…, positions…), (positions…), or None, as the plan needs
+    mean: Float[Array, "*positions"] | None  # over channels; None where it is zero
+    mask: Bool[Array, "*positions"] | None
+    # Rows φ_a with κ_ab = φ_a·φ'_b exactly for all inputs, while such rows of fixed size exist.
+    features: Float[Array, "*positions rank"] | None
+    # Kernels with the landmark inputs (leading axis), where a sampled layer ahead needs them.
+    landmarks: Pair | None
+    full: bool = eqx.field(static=True)
+    outline: Outline
+
+    @property
+    def rank(self) -> int:
+        """How many position axes there are."""
+        return len(self.outline.positions)
+
+    @property
+    def size(self) -> int:
+        """How many positions there are."""
+        return math.prod(self.outline.positions)
+
+    def pair(self) -> Pair:
+        """This example with itself."""
+        assert self.nngp is not None
+        return Pair(self.nngp, None, self.rank, self.full)
+
+    def variance(self) -> Float[Array, "*positions"]:
+        """κ_aa(x, x)."""
+        return self.pair().diagonal().nngp
+
+    def ones(self, dtype: Any) -> Float[Array, "*positions"]:
+        """1 at real positions, 0 at padding."""
+        if self.mask is None:
+            return jnp.ones(self.outline.positions, dtype)
+        return self.mask.astype(dtype)
+
+    def trimmed(self, need: Need) -> "Example":
+        """Without the part of the covariance that nobody will look at."""
+        if self.nngp is None or need is Need.FULL or (need is Need.DIAGONAL and not self.full):
+            return self
+        nngp = None if need is Need.NONE else self.variance()
+        return Example(
+            nngp, self.mean, self.mask, self.features, self.landmarks, False, self.outline
+        )

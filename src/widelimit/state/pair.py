@@ -1,0 +1,301 @@
+"""The covariance and the tangent kernel of one pair of inputs, with linear maps that wait."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .products import sandwich
+
+# Beyond this many pending maps, applying them all costs more than applying them early.
+_MOST_TERMS = 2
+
+
+class Term(eqx.Module):
+    """One pending map: contributes `nngp·LκRᵀ` to κ and `ntk·LΘRᵀ + lift·LκRᵀ` to Θ.
+
+    `left` and `right` have axes (positions…, flattened base positions); None is the identity.
+    """
+
+    left: Array | None
+    right: Array | None
+    nngp: Float[Array, ""]
+    ntk: Float[Array, ""]
+    lift: Float[Array, ""]
+
+
+class Bias(eqx.Module):
+    """A pending rank-one term: `nngp·l rᵀ` in κ and `ntk·l rᵀ` in Θ (l, r over positions)."""
+
+    left: Array
+    right: Array
+    nngp: Float[Array, ""]
+    ntk: Float[Array, ""]
+
+
+def _mix_left(mix: Callable[[Array], Array], kernel: Array, rank: int) -> Array:
+    """Apply a position-linear map to the first `rank` axes of (positions…, positions'…)."""
+    rest = kernel.shape[rank:]
+    mixed = mix(kernel.reshape(*kernel.shape[:rank], -1))
+    return mixed.reshape(*mixed.shape[:-1], *rest)
+
+
+def _mix_right(mix: Callable[[Array], Array], kernel: Array, rank: int) -> Array:
+    """Apply a position-linear map to the last `rank` axes of (positions…, positions'…)."""
+    lead = kernel.shape[: kernel.ndim - rank]
+    rows = kernel.reshape(-1, *kernel.shape[kernel.ndim - rank :])
+    mixed = jax.vmap(lambda row: mix(row[..., None])[..., 0])(rows)
+    return mixed.reshape(*lead, *mixed.shape[1:])
+
+
+class Pair(eqx.Module):
+    """Kernels of one pair of inputs at one layer.
+
+    Layout: `full` arrays have axes (positions…, positions'…); otherwise only equal positions are
+    kept, axes (positions…). `rank` counts the position axes of one input *after* pending maps.
+    """
+
+    nngp: Array
+    ntk: Array | None
+    rank: int = eqx.field(static=True)
+    full: bool = eqx.field(static=True)
+    terms: tuple[Term, ...] | None = None
+    biases: tuple[Bias, ...] = ()
+    # The arrays stand in memory: reading them many times recomputes nothing.
+    settled: bool = eqx.field(static=True, default=False)
+    # Θ is zero still: nothing below has parameters.
+    blank: bool = eqx.field(static=True, default=False)
+
+    def to(self, nngp: Array, ntk: Array | None) -> "Pair":
+        """Plain kernels in the same layout."""
+        return Pair(nngp, ntk, self.rank, self.full)
+
+    def left(self, value: Array) -> Array:
+        """Per-position values (positions…, extra…) of the first input, shaped for the kernel."""
+        if not self.full:
+            return value
+        lead, extra = value.shape[: self.rank], value.shape[self.rank :]
+        return value.reshape(*lead, *(1,) * self.rank, *extra)
+
+    def right(self, value: Array) -> Array:
+        """Per-position values (positions…, extra…) of the second input, shaped for the kernel."""
+        return value.reshape(*(1,) * self.rank, *value.shape) if self.full else value
+
+    def each(self, function: Callable[[Array], Array]) -> "Pair":
+        """The same linear function on κ and on Θ."""
+        pair = self.forced()
+        nngp = function(pair.nngp)
+        if pair.blank:
+            return Pair(nngp, jnp.zeros_like(nngp), self.rank, self.full, blank=True)
+        return pair.to(nngp, None if pair.ntk is None else function(pair.ntk))
+
+    def masked(self, mask1: Array | None, mask2: Array | None) -> "Pair":
+        """Zero the rows and columns of positions that are not real."""
+        if mask1 is None and mask2 is None:
+            return self
+        dtype = self.nngp.dtype
+
+        def keep(kernel: Array) -> Array:
+            for mask, place in ((mask1, self.left), (mask2, self.right)):
+                if mask is not None:
+                    kernel = kernel * place(mask.astype(dtype))
+            return kernel
+
+        return self.each(keep)
+
+    def affine(
+        self,
+        *,
+        scale: Array,
+        lift: Array,
+        bias: Array | None = None,
+        ntk_bias: Array | None = None,
+        masks: tuple[Array | None, Array | None] = (None, None),
+    ) -> "Pair":
+        """κ ← scale·κ + bias·1 and Θ ← scale·Θ + lift·κ + ntk_bias·1, with 1 at real positions."""
+        if self.terms is not None:
+            terms = tuple(
+                Term(t.left, t.right, scale * t.nngp, scale * t.ntk, scale * t.lift + lift * t.nngp)
+                for t in self.terms
+            )
+            biases = tuple(
+                Bias(b.left, b.right, scale * b.nngp, scale * b.ntk + lift * b.nngp)
+                for b in self.biases
+            )
+            if bias is not None:
+                ones = self._ones(masks)
+                biases = (*biases, Bias(*ones, bias, bias if ntk_bias is None else ntk_bias))
+            return Pair(self.nngp, self.ntk, self.rank, self.full, terms, biases)
+        nngp = scale * self.nngp
+        ntk = None
+        if self.ntk is not None:
+            ntk = lift * self.nngp if self.blank else scale * self.ntk + lift * self.nngp
+        if bias is None:
+            return self.to(nngp, ntk)
+        nngp = nngp + bias
+        ntk = None if ntk is None else ntk + (bias if ntk_bias is None else ntk_bias)
+        return self.to(nngp, ntk).masked(*masks)
+
+    def _ones(self, masks: tuple[Array | None, Array | None]) -> tuple[Array, Array]:
+        """1 at the real positions of either input, in the shape after pending maps."""
+        one, two = (
+            jnp.ones(shape, self.nngp.dtype) if mask is None else mask.astype(self.nngp.dtype)
+            for mask, shape in zip(masks, self._shapes(), strict=True)
+        )
+        return one, two
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Position axes of the two inputs after pending maps."""
+        assert self.terms is not None
+        base, first = self.nngp.ndim // 2, self.terms[0]
+        return (
+            self.nngp.shape[:base] if first.left is None else first.left.shape[:-1],
+            self.nngp.shape[base:] if first.right is None else first.right.shape[:-1],
+        )
+
+    def rows_scaled(self, left: Array, right: Array) -> "Pair":
+        """κ_ab ← left_a κ_ab right_b and the same for Θ."""
+        if self.terms is not None and all(t.left is not None for t in self.terms):
+            return self.mixed(lambda f: f * left[..., None], lambda f: f * right[..., None])
+        return self.each(lambda kernel: kernel * self.left(left) * self.right(right))
+
+    def mixed(self, left: Callable[[Array], Array], right: Callable[[Array], Array]) -> "Pair":
+        """κ ← L κ Rᵀ for position-linear maps given as functions of (positions…, anything)."""
+        if self.terms is None:
+            pair = self
+
+            def both(kernel: Array) -> Array:
+                moved = _mix_left(left, kernel, self.rank)
+                return _mix_right(right, moved, self.rank)
+
+            nngp = both(pair.nngp)
+            ntk = None if pair.ntk is None else both(pair.ntk)
+            return Pair(nngp, ntk, nngp.ndim // 2, True)
+        base = self.nngp.ndim // 2
+        shape1, shape2 = self.nngp.shape[:base], self.nngp.shape[base:]
+        terms = tuple(
+            Term(
+                left(_identity_map(shape1, self.nngp.dtype) if t.left is None else t.left),
+                right(_identity_map(shape2, self.nngp.dtype) if t.right is None else t.right),
+                t.nngp,
+                t.ntk,
+                t.lift,
+            )
+            for t in self.terms
+        )
+        biases = tuple(
+            Bias(left(b.left[..., None])[..., 0], right(b.right[..., None])[..., 0], b.nngp, b.ntk)
+            for b in self.biases
+        )
+        assert terms[0].left is not None
+        return Pair(self.nngp, self.ntk, terms[0].left.ndim - 1, True, terms, biases)
+
+    def lazily_mixed(self, left: Float[Array, "a base"], right: Float[Array, "b base2"]) -> "Pair":
+        """κ ← L κ Rᵀ, kept pending, for matrices over flattened positions that stay as they are."""
+        if self.terms is not None and len(self.terms) < _MOST_TERMS:
+            return self.mixed(_matrix_map(left), _matrix_map(right))
+        pair = self.forced()
+        one, zero = jnp.ones((), pair.nngp.dtype), jnp.zeros((), pair.nngp.dtype)
+        left, right = (
+            matrix.reshape(*shape, matrix.shape[-1])
+            for matrix, shape in (
+                (left, pair.nngp.shape[: pair.rank]),
+                (right, pair.nngp.shape[pair.rank :]),
+            )
+        )
+        term = Term(left, right, one, one, zero)
+        return Pair(pair.nngp, pair.ntk, pair.rank, True, (term,))
+
+    def forced(self) -> "Pair":
+        """Apply whatever is pending: the kernels as plain arrays."""
+        if self.terms is None:
+            return self
+        base = self.nngp.ndim // 2
+        size1 = math.prod(self.nngp.shape[:base])
+        flat = self.nngp.reshape(size1, -1)
+        flat_ntk = None if self.ntk is None else self.ntk.reshape(size1, -1)
+        nngp = ntk = None
+        for t in self.terms:
+            sides = _flat(t.left), _flat(t.right)
+            moved = sandwich(sides[0], flat, sides[1])
+            nngp = _plus(nngp, t.nngp * moved)
+            if flat_ntk is not None:
+                moved_ntk = sandwich(sides[0], flat_ntk, sides[1])
+                ntk = _plus(ntk, t.ntk * moved_ntk + t.lift * moved)
+        for b in self.biases:
+            plane = b.left.reshape(-1, 1) * b.right.reshape(1, -1)
+            nngp = _plus(nngp, b.nngp * plane)
+            if ntk is not None:
+                ntk = ntk + b.ntk * plane
+        shape1, shape2 = self._shapes()
+        shape = (*shape1, *shape2)
+        assert nngp is not None
+        return self.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+
+    def diagonal(self) -> "Pair":
+        """Only equal positions of the two inputs."""
+        if not self.full or self.rank == 0:
+            return Pair(self.forced().nngp, self.forced().ntk, self.rank, False)
+        pair = self.forced()
+        rank, shape = self.rank, pair.nngp.shape[: self.rank]
+        step = math.prod(pair.nngp.shape[self.rank :]) + 1
+
+        def pick(kernel: Array) -> Array:
+            # A slice: `jnp.diagonal` gathers, which takes longer to compile and to run.
+            return kernel.reshape(-1)[::step].reshape(shape)
+
+        return Pair(pick(pair.nngp), None if pair.ntk is None else pick(pair.ntk), rank, False)
+
+
+def total(pairs: list[Pair], weights: list[Array]) -> Pair:
+    """Σ weight·pair. Branches that only hold pending maps of one kernel stay pending."""
+    base = pairs[0].nngp
+    if all(p.nngp is base and p.full for p in pairs) and any(p.terms is not None for p in pairs):
+        one, zero = jnp.ones((), base.dtype), jnp.zeros((), base.dtype)
+        terms: list[Term] = []
+        biases: list[Bias] = []
+        for pair, w in zip(pairs, weights, strict=True):
+            for t in pair.terms or (Term(None, None, one, one, zero),):
+                terms.append(Term(t.left, t.right, w * t.nngp, w * t.ntk, w * t.lift))
+            biases += [Bias(b.left, b.right, w * b.nngp, w * b.ntk) for b in pair.biases]
+        shapes_agree = len({t.left.shape for t in terms if t.left is not None}) <= 1
+        if shapes_agree:
+            return Pair(base, pairs[0].ntk, pairs[0].rank, True, tuple(terms), tuple(biases))
+    plain = [pair.forced() for pair in pairs]
+    nngp = sum(
+        (w * p.nngp for p, w in zip(plain[1:], weights[1:], strict=True)),
+        weights[0] * plain[0].nngp,
+    )
+    ntk = None
+    if plain[0].ntk is not None:
+        ntk = sum(
+            (w * p.ntk for p, w in zip(plain[1:], weights[1:], strict=True) if p.ntk is not None),
+            weights[0] * plain[0].ntk,
+        )
+    return plain[0].to(nngp, ntk)
+
+
+def _matrix_map(matrix: Float[Array, "a base"]) -> Callable[[Array], Array]:
+    """`f ← M f` on (positions…, anything), for a matrix over flattened positions."""
+
+    def mix(f: Array) -> Array:
+        return (matrix @ f.reshape(matrix.shape[1], -1)).reshape(f.shape)
+
+    return mix
+
+
+def _identity_map(positions: tuple[int, ...], dtype: Any) -> Array:
+    return jnp.eye(math.prod(positions), dtype=dtype).reshape(*positions, math.prod(positions))
+
+
+def _flat(matrix: Array | None) -> Array | None:
+    """(positions…, base) as a matrix."""
+    return None if matrix is None else matrix.reshape(-1, matrix.shape[-1])
+
+
+def _plus(accumulated: Array | None, term: Array) -> Array:
+    return term if accumulated is None else accumulated + term

@@ -1,0 +1,114 @@
+"""A comparison tunes everyone equally, writes what it finds, and computes nothing twice."""
+
+import json
+
+import numpy as np
+import pytest
+
+import widelimit as wl
+from widelimit.app.studies.accuracy import Gap
+from widelimit.app.studies.comparison import (
+    Arena,
+    Choice,
+    Claim,
+    Family,
+    Group,
+    Trunk,
+    choose,
+    contest,
+    judged,
+    require_equal_effort,
+)
+from widelimit.app.studies.kept_kernels import KeptKernels
+from widelimit.data import Dataset
+from widelimit.errors import WidelimitError
+from widelimit.layers.base import Layer
+
+CLAIM = Claim("useful beats useless", "useful", "useless")
+
+
+def parity(count, seed):
+    """Signs of a product of two inputs, which no linear function of them knows."""
+    x = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
+    return x, (x[:, 0] * x[:, 1] > 0).astype(np.int64)
+
+
+def arena(folder):
+    data = Dataset(*parity(120, 0), *parity(200, 1), ("minus", "plus"))
+    shuffled = Dataset(*parity(120, 2)[:1], data.y_train, data.x_test, data.y_test, ("a", "b"))
+    return Arena("parity", {"real": data, "shuffled": shuffled}, KeptKernels(folder / "kernels"))
+
+
+def groups():
+    def read(depth):
+        layer = wl.Serial(wl.Dense(8, w_std=1.4, b_std=0.3), wl.Relu())
+        return wl.Serial(wl.Repeat(layer, depth), wl.Dense(1))
+
+    trunks = [Trunk("none", view, wl.Serial()) for view in ("shuffled", "real")]
+    useful = Family("useful", {"linear": wl.Serial(wl.Dense(1)), "two": read(2)})
+    useless = Family("useless", {"w 1": wl.Serial(wl.Dense(1)), "w 2": wl.Dense(1, w_std=2.0)})
+    return [Group(trunks, [useful, useless])]
+
+
+def held(folder):
+    options = {"tuned_on": 80, "baselines": ["real"], "claims": (CLAIM,)}
+    return contest("parity", groups(), [arena(folder)], out=folder / "out", **options)
+
+
+def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
+    result = held(tmp_path)
+    rows = {(row["kernel"], row["kind"]): row for row in result["rows"]}
+    assert rows["useful", "NNGP"]["accuracy"] > 0.8
+    assert rows["useful", "NTK"]["settings"] == "none, real; two"
+    assert rows["useless", "NNGP"]["accuracy"] < 0.65
+    assert rows["ridge, real", "ridge"]["accuracy"] < 0.65
+    assert [claim["verdict"] for claim in result["claims"]] == ["holds"]
+    assert len(result["tuning"]) == 8
+    assert json.loads((tmp_path / "out" / "parity.json").read_text()).keys() == result.keys()
+    assert "useful beats useless – holds" in (tmp_path / "out" / "parity.md").read_text()
+    for ending in ("csv", "png"):
+        assert (tmp_path / "out" / f"parity.{ending}").stat().st_size > 100
+
+    def refuse(*_, **__):
+        raise AssertionError("a kernel was computed again")
+
+    monkeypatch.setattr(Layer, "kernel", refuse)
+    assert held(tmp_path) == result
+
+
+def test_unequal_effort_is_refused():
+    (group,) = groups()
+    more = Family("more", {str(i): wl.Dense(1) for i in range(3)})
+    with pytest.raises(WidelimitError, match="same effort"):
+        require_equal_effort([Group(group.trunks, [*group.families, more])])
+
+
+def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
+    (group,) = groups()
+    score = {
+        ("useful", "shuffled", "linear"): 0.9,
+        ("useful", "shuffled", "two"): 0.1,
+        ("useful", "real", "linear"): 0.5,
+        ("useful", "real", "two"): 0.8,
+        ("useless", "shuffled", "w 1"): 0.3,
+        ("useless", "shuffled", "w 2"): 0.2,
+        ("useless", "real", "w 1"): 0.6,
+        ("useless", "real", "w 2"): 0.5,
+    }
+    trials = [
+        {"kernel": k, "trunk": "none", "view": v, "readout": r, "NNGP": s, "NTK": s}
+        for (k, v, r), s in score.items()
+    ]
+    assert choose(group, trials) == Choice(group.trunks[1], {"useful": "two", "useless": "w 1"})
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (Gap(0.1, 0.05, 0.15), "holds"),
+        (Gap(-0.1, -0.15, -0.05), "does not hold: the opposite is seen"),
+        (Gap(0.01, -0.02, 0.04), "is not seen: no clear difference"),
+    ],
+)
+def test_claims_are_judged_by_their_intervals(found, verdict):
+    assert judged(CLAIM, found)["verdict"] == verdict

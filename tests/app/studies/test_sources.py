@@ -1,0 +1,60 @@
+"""Real data where they are, the sample where that is enough, and a remedy where it is not."""
+
+import numpy as np
+import pytest
+
+from widelimit.app.studies import cifar10, sources
+from widelimit.app.studies.study import Size
+from widelimit.data import DataError, Labelled
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    monkeypatch.setenv("WIDELIMIT_DATA", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_data")
+def test_small_sizes_fall_back_on_the_sample():
+    data, name = sources.images(Size.SMALL, side=8, train=40, test=10_000)
+    assert "sample" in name
+    assert data.x_train.shape == (40, 8, 8, 3)
+    assert sources.imdb(Size.SMALL)[1] is False
+    assert sources.rt_polarity(Size.SMALL)[1] is False
+
+
+@pytest.mark.usefixtures("no_data")
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda: sources.images(Size.LARGE, side=8, train=40, test=40),
+        lambda: sources.imdb(Size.LARGE),
+        lambda: sources.rt_polarity(Size.PAPER),
+        lambda: sources.glove(Size.LARGE),
+    ],
+)
+def test_larger_sizes_say_what_to_do(load):
+    with pytest.raises(DataError, match=r"WIDELIMIT_DATA.*--size small"):
+        load()
+
+
+@pytest.mark.usefixtures("no_data")
+def test_views_are_scaled_by_the_training_part():
+    data, _ = sources.images(Size.SMALL, side=8, train=120, test=40)
+    for view in sources.image_views(data).values():
+        np.testing.assert_allclose(view.x_train.mean(axis=(0, 1, 2)), 0, atol=1e-5)
+        np.testing.assert_allclose(view.x_train.std(axis=(0, 1, 2)), 1, rtol=1e-4)
+
+
+def test_phrases_are_means_of_real_words():
+    x = np.arange(10.0, dtype=np.float32).reshape(1, 5, 2)
+    mask = np.array([[True, True, True, False, False]])
+    found = sources.phrases(Labelled(x * mask[..., None], np.zeros(1, int), (), mask), 2)
+    assert found.mask is not None
+    np.testing.assert_array_equal(found.mask, [[True, True, False]])
+    np.testing.assert_allclose(found.x[0], [[1, 2], [4, 5], [0, 0]])
+
+
+def test_patches_keep_neighbours_together():
+    x = np.arange(16.0).reshape(1, 4, 4, 1)
+    np.testing.assert_array_equal(cifar10.patches(x, 2)[0, 0, 1], [2, 3, 6, 7])
+    np.testing.assert_array_equal(cifar10.patches(x, 1), x)

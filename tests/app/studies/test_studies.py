@@ -1,0 +1,106 @@
+"""Every finite-head study runs, writes what it promises, and shows what it is about."""
+
+import csv
+import itertools
+import json
+
+import pytest
+
+from widelimit.app.studies import STUDIES, Size
+from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.finite_heads import Scale
+
+FILES = {
+    "width": "width",
+    "heads": "heads",
+    "scores": "scores",
+    "low-rank": "low_rank",
+    "relu": "relu",
+    "single-head": "single_head",
+    "moving-ntk": "moving_ntk",
+}
+
+
+@pytest.fixture(autouse=True)
+def few_networks(monkeypatch):
+    monkeypatch.setattr(setting, "SMALL", Scale(runs=4000, seeds=2, draws=2**12))
+
+
+def run(name, folder):
+    steps = []
+
+    def progress(items):
+        steps.append(len(items))
+        return items
+
+    result = STUDIES[name].run(Size.SMALL, folder, progress)
+    stem = FILES[name]
+    assert json.loads((folder / f"{stem}.json").read_text()).keys() == result.keys()
+    assert (folder / f"{stem}.png").stat().st_size > 10_000
+    with (folder / f"{stem}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    assert steps
+    return result
+
+
+@pytest.mark.parametrize("name", ["width", pytest.param("relu", marks=pytest.mark.slow)])
+def test_divergence_falls_with_width(name, tmp_path):
+    found = run(name, tmp_path)["widths"]
+    excess = [
+        found[str(n)]["kl_density"] - found[str(n)]["kl_density_floor"] for n in (16, 64, 256, 1024)
+    ]
+    assert all(wide < 0.5 * narrow for narrow, wide in itertools.pairwise(excess))
+    histogram = [
+        found[str(n)]["kl_histogram"] - found[str(n)]["kl_histogram_floor"] for n in (16, 256)
+    ]
+    assert histogram[1] < 0.5 * histogram[0]
+
+
+def test_many_heads_are_gaussian_and_one_is_not(tmp_path):
+    found = run("heads", tmp_path)
+    assert found["256"]["law_ks_from_gaussian"] < 0.001
+    assert abs(found["256"]["law_kurtosis"]) < 0.005
+    assert found["1"]["law_kurtosis"] > 40 * found["1"]["law_kurtosis_error"]
+    assert found["1"]["law_kl_from_gaussian"] > 5e-4
+
+
+@pytest.mark.slow
+def test_narrow_heads_follow_the_law(tmp_path):
+    found = run("low-rank", tmp_path)
+    for heads in ("1", "4", "16"):
+        assert found[heads]["kl_density"] < 0.005
+    assert found["16"]["kl_density"] < 0.1 * found["1"]["kl_density"]
+
+
+def test_scores_are_random_or_constant(tmp_path):
+    found = run("scores", tmp_path)
+    assert found["1/√n"]["std"] == pytest.approx(1, abs=0.05)
+    assert found["1/√n"]["ks_p_value"] > 1e-4
+    assert found["1/n"]["std"] < 0.1
+    assert found["1/n, Q = K"]["mean"] == pytest.approx(1, abs=0.02)
+
+
+def test_a_single_head_has_heavy_tails(tmp_path):
+    found = run("single-head", tmp_path)
+    ratios = [found["laws"][h]["tail_ratio_at_5_sd"] for h in ("1", "2", "8", "64")]
+    assert ratios[0] > 20
+    assert all(a > b > 1 for a, b in itertools.pairwise(ratios))
+
+
+@pytest.mark.slow
+def test_the_tangent_kernel_moves_with_one_head(tmp_path):
+    found = run("moving-ntk", tmp_path)
+    one, many = found["heads=1, width=128"], found["heads=128, width=128"]
+    assert one["loss_left"] < 0.05
+    assert many["loss_left"] < 0.05
+    assert one["moved"] > 0.1
+    assert many["moved"] < 0.2 * one["moved"]
+
+
+def test_every_study_says_what_it_is():
+    assert set(FILES) <= set(STUDIES)
+    for name, study in STUDIES.items():
+        assert study.name == name
+        assert study.title
+        assert study.description.endswith(".")

@@ -1,0 +1,303 @@
+"""From files to posteriors, piece by piece: against closed forms and independent computations."""
+
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+import pytest
+from command_line import write_flowers
+
+import widelimit as wl
+from widelimit.app.workflow import Kind, NetworkName, Settings, Task, blocks, choose, run, scores
+from widelimit.app.workflow.attention import mean_attention, received
+from widelimit.app.workflow.columns import assign, feature
+from widelimit.app.workflow.examples import Examples
+from widelimit.app.workflow.kinds import Listener
+from widelimit.app.workflow.networks import amplified
+from widelimit.app.workflow.posterior import Spectrum, Targets, choose_noise, evaluate
+from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
+from widelimit.data import Keep, Table, WordVectors
+from widelimit.engine.inputs import as_inputs
+from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(11, 3))
+NET = wl.Serial(wl.Dense(8, b_std=0.3), wl.Relu(), wl.Dense(1, w_std=1.5))
+SENTENCES = RNG.normal(size=(3, 5, 4)).astype(np.float32)
+MASK = np.arange(5)[None, :] < np.array([5, 3, 1])[:, None]
+
+
+def table(path="t.csv", **columns):
+    size = len(next(iter(columns.values())))
+    rows = tuple({name: values[i] for name, values in columns.items()} for i in range(size))
+    return Table(path, rows, tuple(range(2, size + 2)))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def test_columns_are_told_apart():
+    """The longest texts are the text; few words are categories; many are names, left out."""
+    data = table(
+        review=["a film that I liked", "a film I did not like", "so bad it is good"] * 4,
+        label=["1", "0", "1"] * 4,
+        stars=["5", "1", "3"] * 4,
+    )
+    roles = assign(data, Task.CLASSIFY)
+    assert (roles.text, roles.label, roles.left_out) == ("review", "label", ("stars",))
+    assert assign(data, Task.CLASSIFY, features=("stars",)).text is None
+    data = table(
+        width=[str(i) for i in range(12)],
+        colour=["red", "blue"] * 6,
+        id=[f"n{i}" for i in range(12)],
+        species=["iris", "rose"] * 6,
+        split=["train", "test"] * 6,
+    )
+    roles = assign(data, Task.CLASSIFY)
+    assert (roles.features, roles.left_out) == (("width", "colour"), ("id",))
+    assert (roles.label, roles.split) == ("species", "split")
+    assert feature(data, "width").dtype == np.float64
+    assert feature(data, "colour").dtype.kind == "U"
+
+
+def test_a_given_test_part_is_used(tmp_path):
+    path = write_flowers(tmp_path / "f.csv", count=30)
+    lines = path.read_text().splitlines()
+    parts = ["split", *(["test" if i % 3 == 0 else "train" for i in range(30)])]
+    path.write_text("\n".join(f"{a},{b}" for a, b in zip(lines, parts, strict=True)) + "\n")
+    result = run(path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0))
+    assert sorted(int(n.split()[1]) for n in result.tested.names) == list(range(2, 32, 3))
+    few = run(
+        path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0, max_test=4)
+    )
+    assert np.bincount(few.truth).tolist() == [2, 2]  # parts of parts keep the proportions
+
+
+# --- preparation ----------------------------------------------------------------------------------
+
+
+def test_tables_are_standardised_by_the_training_rows():
+    columns = {"a": np.array([1.0, 3.0, 5.0, 7.0]), "b": np.array(["x", "y", "x", "x"])}
+    names = ("1", "2", "3", "4")
+    preparation = TablePreparation.fit(Examples(Kind.TABLE, columns, names))
+    x, _ = preparation(Examples(Kind.TABLE, columns, names))
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(x.std(axis=0), 1)
+    new = Examples(Kind.TABLE, {"a": np.array([4.0]), "b": np.array(["z"])}, ("1",))
+    x, _ = preparation(new)
+    assert x[0, 0] == 0
+    np.testing.assert_allclose(x[0, 1:], -preparation.scale.mean[1:] / preparation.scale.std[1:])
+    assert preparation.notes(new) == ["new in 'b': z"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"), [(Keep.FIRST, ["film", "not"]), (Keep.LAST, ["not", "good"])]
+)
+def test_texts_keep_the_words_that_have_a_place(keep, words):
+    vectors = WordVectors(("good", "film", "not"), RNG.normal(size=(3, 4)).astype(np.float32))
+    texts = ("A film that isn't good", "zzz")
+    examples = Examples(Kind.TEXT, texts, ("1", "2"))
+    preparation = TextPreparation.fit(examples, vectors, length=2, keep=keep, column=None)
+    x, mask = preparation(examples)
+    assert preparation.words(texts[0]) == words
+    assert mask is not None
+    assert mask.tolist() == [[True, True], [True, False]]
+    np.testing.assert_allclose(np.mean(x[mask][:2] ** 2, axis=-1), 1, rtol=1e-5)
+    notes = preparation.notes(examples)
+    assert any("1 texts have no word" in note for note in notes)
+    assert any(f"cut to their {keep} 2 words" in note for note in notes)
+
+
+# --- kernels in blocks ----------------------------------------------------------------------------
+
+
+class Stops(Listener):
+    """Is told of progress, and presses Ctrl-C at the third block."""
+
+    def __init__(self):
+        self.said, self.calls = [], 0
+
+    def say(self, text):
+        self.said.append(text)
+
+    def bar(self, label):
+        @contextmanager
+        def inner():
+            def advance(done, total):
+                self.calls += 1
+                assert 0 < done <= total
+                if self.calls == 3:
+                    raise KeyboardInterrupt
+
+            yield advance
+
+        return inner()
+
+
+def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+    data = NetworkKernels.make(NET, ROWS, engine=Engine(dtype=np.float64))
+    inputs = as_inputs(ROWS, dtype=np.float64)
+    exact = NET.kernel(ROWS)
+    kinds = (KernelKind.NNGP, KernelKind.NTK)
+    paths = {kind: tmp_path / f"{kind.value}.npy" for kind in kinds}
+    files = blocks.KernelFiles(paths, tmp_path / "done.json")
+    with pytest.raises(KeyboardInterrupt):
+        blocks.compute(data, inputs, kinds, files=files, listener=Stops())
+    listener = Stops()
+    listener.calls = 3
+    arrays = blocks.compute(data, inputs, kinds, files=files, listener=listener)
+    assert "2/6" in listener.said[0]
+    assert listener.calls == 3 + 4  # only what was missing is computed
+    np.testing.assert_allclose(arrays[KernelKind.NNGP], exact.nngp, rtol=1e-12)
+    np.testing.assert_allclose(arrays[KernelKind.NTK], exact.ntk, rtol=1e-12)
+    # Another network, or other examples, are another kernel: nothing is taken over.
+    other = data.with_net(amplified(NET, 2.0))
+    again = blocks.compute(other, inputs, kinds, files=files)
+    np.testing.assert_allclose(again[KernelKind.NTK], 2 * exact.ntk, rtol=1e-12)
+
+
+SHAPES = {Kind.TABLE: (3,), Kind.TEXT: (5, 4), Kind.IMAGE: (4, 4, 3)}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_network_has_kernels(kind):
+    """Its layers fit each other and the kind of data; nothing is computed."""
+    x = jax.ShapeDtypeStruct((2, *SHAPES[kind]), np.float32)
+    found = 0
+    for name in NetworkName:
+        try:
+            net = choose(kind, name).net
+        except wl.WidelimitError:
+            continue
+        if not net.sampled():
+            assert jax.eval_shape(lambda x, net=net: net.kernel(x).ntk, x).shape == (2, 2)
+        found += 1
+    assert found >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.IMAGE])
+def test_sampled_networks_have_kernels(kind):
+    x = np.random.default_rng(0).normal(size=(2, *SHAPES[kind])).astype(np.float32)
+    found = choose(kind, NetworkName.SOFTMAX).net.kernel(x, samples=8)
+    assert found.nngp.shape == (2, 2)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_network_is_amplified_by_its_last_layer(kind):
+    """All networks end in a linear layer, so that an amplitude is a number in the description."""
+    for name in NetworkName:
+        try:
+            net = choose(kind, name).net
+        except wl.WidelimitError:
+            continue
+        before, after = (hyperparameters(n) for n in (net, amplified(net, 4.0)))
+        changed = [
+            b.name for a, b in zip(before, after, strict=True) if not np.all(a.value == b.value)
+        ]
+        assert changed
+        assert all("w_std" in name or "b_std" in name for name in changed)
+
+
+# --- posteriors -----------------------------------------------------------------------------------
+
+
+def problem(size=24):
+    x = np.random.default_rng(3).normal(size=(size, 3))
+    kernel = np.asarray(NET.kernel(x).nngp)
+    return x, kernel
+
+
+def test_leave_one_out_from_eigenvalues():
+    _, kernel = problem()
+    y = np.random.default_rng(4).normal(size=(len(kernel), 2))
+    exact = GPPosterior.condition(kernel, y, noise=0.3).leave_one_out
+    found = Spectrum.of(kernel).leave_one_out(y, 0.3)
+    for one, two in zip(found, exact, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-7)
+
+
+def test_amplitude_maximises_the_leave_one_out_density():
+    _, kernel = problem()
+    y = 7.0 * np.random.default_rng(5).normal(size=len(kernel))
+    rows = np.arange(len(y))
+    targets = Targets(y[:, None], y, Task.REGRESS)
+    diagonal = float(np.diagonal(kernel).mean())
+    trials = choose_noise(Spectrum.of(kernel), targets, rows, diagonal)
+
+    def density(amplitude, noise):
+        scaled = GPPosterior.condition(amplitude * kernel, y, noise=amplitude * noise)
+        return float(np.mean(scaled.leave_one_out.log_density))
+
+    for trial in trials[2::4]:
+        best = density(trial.amplitude, trial.noise)
+        assert trial.score == pytest.approx(best, rel=1e-6)
+        assert best > density(1.1 * trial.amplitude, trial.noise)
+        assert best > density(trial.amplitude / 1.1, trial.noise)
+
+
+def test_numbers_with_their_uncertainty_are_calibrated():
+    """Targets drawn from the process itself: noise, scale and intervals come out."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(300, 3))
+    kernel = np.asarray(NET.kernel(x).nngp, np.float64)
+    factor = np.linalg.cholesky(kernel + 1e-9 * np.eye(300))
+    y = 5.0 * (factor @ rng.normal(size=300) + 0.3 * rng.normal(size=300)) + 40
+    train, test = np.arange(200), np.arange(200, 300)
+    outcome = evaluate(kernel, Targets.of(y, Task.REGRESS, train), train, test, folds=4)
+    shares = scores.coverage(y[test], outcome.test.mean, outcome.test.std, np.array([0.5, 0.9]))
+    assert abs(shares[0] - 0.5) < 0.15
+    assert abs(shares[1] - 0.9) < 0.09
+    assert np.mean(outcome.test.std) == pytest.approx(5.0 * 0.3, rel=0.35)
+    assert outcome.folds is not None
+    assert abs(outcome.folds.value - outcome.score.value) < 0.15
+    assert [part.size for part in outcome.curve] == [12, 25, 50, 100, 200]
+    assert outcome.curve[-1].score == outcome.score
+    wrong = scores.coverage(y[test], outcome.test.mean, outcome.test.std / 3, np.array([0.9]))
+    assert wrong[0] < 0.7  # the check would notice deviations that are too small
+
+
+def test_intervals_of_an_accuracy():
+    """Wilson's interval: `(p + z²/2n ± z√(p(1−p)/n + z²/4n²))/(1 + z²/n)`."""
+    found = scores.accuracy(np.array([True] * 70 + [False] * 30))
+    z, n, p = 1.959964, 100, 0.7
+    centre, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    np.testing.assert_allclose(
+        [found.low, found.high],
+        np.array([centre - half, centre + half]) / (1 + z**2 / n),
+        rtol=1e-6,
+    )
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def test_attention_at_one_over_d():
+    """Weights are `softmax(qk·κ̃(x,x))` over real keys, here without positions."""
+    net = wl.Serial(
+        wl.Attention(4, scaling=wl.Scaling.LINEAR, qk_std=2.0), wl.MeanPool(), wl.Dense(1)
+    )
+    data = NetworkKernels.make(net, SENTENCES, MASK, engine=Engine())
+    weights = mean_attention(data, SENTENCES, MASK)
+    assert weights is not None
+    scores_ = 2.0 * np.einsum("nac,nbc->nab", SENTENCES, SENTENCES) / 4
+    expected = np.exp(scores_) * (MASK[:, :, None] & MASK[:, None, :])
+    expected /= np.maximum(expected.sum(axis=-1, keepdims=True), 1e-30)
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+    share = received(weights, MASK)
+    np.testing.assert_allclose(share.sum(axis=1), 1, rtol=1e-5)
+    assert (share[~MASK] == 0).all()
+
+
+@pytest.mark.slow
+def test_attention_of_sampled_heads_is_their_average():
+    """For one real position all attention is there; over several it is spread, rows sum to one."""
+    net = wl.Serial(wl.Attention(4), wl.MeanPool(), wl.Dense(1))
+    data = NetworkKernels.make(net, SENTENCES, MASK, engine=Engine(samples=16, replicates=2))
+    weights = mean_attention(data, SENTENCES, MASK)
+    assert weights is not None
+    np.testing.assert_allclose(weights.sum(axis=-1), MASK.astype(float), atol=1e-5)
+    assert weights[2, 0, 0] == pytest.approx(1, abs=1e-5)
+    plain = NetworkKernels.make(NET, ROWS, engine=Engine())
+    assert mean_attention(plain, ROWS, None) is None

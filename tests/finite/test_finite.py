@@ -1,0 +1,68 @@
+"""Every layer and a dozen compositions against wide finite networks, NNGP and tangent kernel."""
+
+import numpy as np
+import pytest
+from agreement import assert_agrees, assert_differs
+from networks import ACTIVATIONS, COMPOSITIONS, NETWORKS, Kind, dense, ragged, readout
+
+import widelimit as wl
+from widelimit.state import Kernels
+
+# One network for each kind of rule; the others run with the slow tests. Convolutions run below, on
+# padded sequences.
+FAST = {
+    *("relu", "gelu", "dense", "standard_parameterization", "embedding"),
+    *("select_last", "layer_norm_after_activation", "residual_after_activation"),
+}
+
+
+def _inputs(name: str, size: int = 2) -> np.ndarray:
+    case = NETWORKS[name]
+    x = case.inputs(size)
+    return x if case.kind is Kind.TOKENS else x.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
+def test_limit_of_wide_networks(name):
+    # A product of channels has a heavy tail: it takes more draws.
+    rounds = {"gate": 30, "product_of_three": 80}.get(name, 10)
+    assert_agrees(NETWORKS[name].net, _inputs(name), rounds=rounds)
+
+
+@pytest.mark.parametrize("name", ["conv_same", pytest.param("text_cnn", marks=pytest.mark.slow)])
+def test_limit_of_wide_networks_on_padded_sequences(name):
+    """Finite networks see padding too: biases and φ(0) ≠ 0 must not revive it."""
+    case = NETWORKS[name]
+    x = [one if case.kind is Kind.TOKENS else one.astype(np.float32) for one in ragged(case, 2)]
+    assert_agrees(case.net, x)
+
+
+WRONG = {
+    "σ of the first layer": wl.Serial(wl.Dense(8, w_std=1.2, b_std=0.3), wl.Relu(), readout()),
+    "bias of the first layer": wl.Serial(wl.Dense(8, w_std=1.3), wl.Relu(), readout()),
+    "slope of the activation": wl.Serial(dense(), wl.LeakyRelu(0.15), readout()),
+    "parameterisation": wl.Serial(
+        dense(),
+        wl.Relu(),
+        wl.Dense(1, w_std=1.2, b_std=0.1, parameterization=wl.Parameterization.STANDARD),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_rule_is_noticed(what):
+    assert_differs(ACTIVATIONS["relu"].net, _inputs("relu"), WRONG[what])
+
+
+def test_a_wrong_factor_in_the_tangent_kernel_alone_is_noticed():
+    """Of one more term κ, as if a layer's weights counted twice."""
+    net, x = ACTIVATIONS["relu"].net, _inputs("relu")
+    right = net.kernel(x)
+    assert_differs(net, x, Kernels(right.nngp, right.ntk + 0.1 * right.nngp))
+
+
+def test_the_list_is_complete():
+    assert len(COMPOSITIONS) >= 12
+    assert set(NETWORKS) >= FAST
