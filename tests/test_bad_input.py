@@ -134,11 +134,11 @@ CASES = {
     ),
     "an unknown option": (
         lambda: VECTORS.kernel(np.ones((2, 3)), progres=True),
-        "kernel() takes the options",
+        "kernel() takes ",
     ),
     "an unknown option of the law": (
         lambda: VECTORS.law(np.ones((2, 3)), drawz=3),
-        "law() takes the options",
+        "law() takes ",
     ),
     "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "count from 0"),
     "tokens beyond the vocabulary": (
@@ -149,7 +149,7 @@ CASES = {
         lambda: VECTORS.kernel(np.ones((2, 3)), dtype=np.float16),
         "single or double precision",
     ),
-    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "number of bytes"),
+    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "memory= is a positive integer"),
     "memory below one pair": (
         lambda: POOLED.kernel(np.ones((2, 64, 3)), memory=1000),
         "fit into the memory",

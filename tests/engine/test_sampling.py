@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.engine.kernel import outline_of
+from widelimit.engine.door import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
 from widelimit.engine.sampling import realisations, relative_error
 from widelimit.layers.attention.heads import Coupling, Scheme, _normals, pivoted_cholesky

@@ -231,6 +231,7 @@ def _factorise_in_place(
     jitter = 0.0
     while True:
         _, failed_at = _potrf(storage, lower=1, clean=0, overwrite_a=1)
+        failed_at = failed_at or _first_lost_pivot(storage, diagonal + jitter)
         if failed_at == 0:
             break
         curvature = _negative_curvature(storage, diagonal + jitter, failed_at - 1)
@@ -251,6 +252,17 @@ def _factorise_in_place(
             stacklevel=3,
         )
     return jitter
+
+
+def _first_lost_pivot(storage: np.ndarray, diagonal: np.ndarray) -> int:
+    """The first row, counted from 1, whose squared pivot is rounding; 0 where none is.
+
+    Such a pivot is what cancellation left of the diagonal: whether it came out positive is chance,
+    and every number divided by it is noise.
+    """
+    rounding = len(storage) * np.finfo(np.float64).eps
+    lost = np.square(np.diagonal(storage)) <= rounding * diagonal
+    return int(lost.argmax()) + 1 if lost.any() else 0
 
 
 def _negative_curvature(storage: np.ndarray, diagonal: np.ndarray, row: int) -> float:
