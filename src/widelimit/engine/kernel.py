@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from ..errors import ShapeError, WidelimitError
 from ..layers.base import DEFAULT_MEMORY, Layer
-from ..layers.readings import reading
+from ..layers.readings import read, reading
 from ..options import RandomKey, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
@@ -92,8 +92,20 @@ def kernel(
             require_real_positions(net, side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     if store is not None:
-        options = {"tile": tile, "client": client, "progress": progress}
-        return _stored(net, rows, columns, sampler, ntk, dtype, memory, store, options)
+        return read(
+            "stored_kernel",
+            net,
+            rows,
+            columns,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
+            store=store,
+            tile=tile,
+            client=client,
+            progress=progress,
+        )
     shape = _result_shape(net, rows, columns)
     if out is not None:
         _checked_out(out, shape, ntk)
@@ -136,24 +148,6 @@ def _check_destination(store: Any, **options: Any) -> None:
             if given[0] == "tolerance"
             else "leave one of them out; a stored kernel is read with kernel.nngp[rows, columns]",
         )
-
-
-def _stored(
-    net: Layer,
-    rows: Inputs,
-    columns: Inputs | None,
-    sampler: Sampler | None,
-    ntk: bool,
-    dtype: Any,
-    memory: int,
-    store: Any,
-    options: dict[str, Any],
-) -> Kernels:
-    """The kernel in a store, whose arrays are read when they are indexed."""
-    from ..scale.compute import Problem, into_store  # an extra: only who stores needs Zarr
-
-    problem = Problem(net, rows, columns, sampler, ntk, dtype, memory)
-    return into_store(problem, store, **options).kernels
 
 
 def _traced(net: Layer) -> bool:

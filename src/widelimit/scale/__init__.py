@@ -4,8 +4,24 @@
 an earlier call stopped; with a `client` of `dask.distributed` the workers of a cluster share it.
 """
 
-from .errors import DamagedTilesWarning, StoreError
-from .matrix import StoredMatrix
-from .store import KernelStore
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["DamagedTilesWarning", "KernelStore", "StoreError", "StoredMatrix"]
+from .errors import DamagedTilesWarning, StoreError
+
+if TYPE_CHECKING:
+    from .cluster import local_client
+    from .matrix import StoredMatrix
+    from .store import KernelStore
+
+# What needs Zarr or Dask is imported when somebody asks for it.
+_LATE = {"KernelStore": "store", "StoredMatrix": "matrix", "local_client": "cluster"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'widelimit.scale' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+
+
+__all__ = ["DamagedTilesWarning", "KernelStore", "StoreError", "StoredMatrix", "local_client"]
