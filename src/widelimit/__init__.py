@@ -6,7 +6,7 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 
 from typing import Any
 
-from . import netsor
+from . import netsor, scale
 
 # Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.
 from .engine import kernel as _kernel  # noqa: F401
@@ -120,6 +120,7 @@ from .layers.norm import Dropout, LayerNorm
 from .layers.pool import Flatten, MeanPool, Select, SumPool
 from .layers.windows import Padding
 from .persist import ModelFileError, load, register, save
+from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
 
 __version__ = "0.1.0"
@@ -250,6 +251,7 @@ __all__ = [
     "random_choices",
     "register",
     "save",
+    "scale",
     "search",
     "signal",
     "taylor_expand",

@@ -8,16 +8,23 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from ..errors import ShapeError
+from ..errors import ShapeError, WidelimitError
 from ..layers.base import DEFAULT_MEMORY, Layer
-from ..layers.readings import reading
+from ..layers.readings import read, reading
 from ..options import RandomKey, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .door import agreed, read_inputs
 from .inputs import Data, Inputs
 from .masks import require_real_positions
-from .phases import Realisation, cross_tile, encode_block, precision
+from .phases import (
+    Realisation,
+    cross_tile,
+    encode_block,
+    mirrored,
+    precision,
+    symmetrise,
+)
 from .refusals import refuse_factorised_ntk
 from .sampling import (
     Sampler,
@@ -55,6 +62,9 @@ def kernel(
     progress: bool | Callback | None = None,
     out: tuple[np.ndarray, np.ndarray | None] | None = None,
     sink: Sink | None = None,
+    store: Any = None,
+    tile: int | None = None,
+    client: Any = None,
 ) -> Kernels:
     """NNGP and tangent kernels of all pairs; see `Layer.kernel`."""
     rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
@@ -67,6 +77,7 @@ def kernel(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or mask= for x1"
         )
     whole("memory", memory)
+    _check_destination(store, out=out, sink=sink, tolerance=tolerance, tile=tile, client=client)
     if ntk:
         refuse_factorised_ntk(net)
     fitted = net.sampled() and sampler is None
@@ -80,6 +91,21 @@ def kernel(
         if side is not None:
             require_real_positions(net, side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+    if store is not None:
+        return read(
+            "stored_kernel",
+            net,
+            rows,
+            columns,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
+            store=store,
+            tile=tile,
+            client=client,
+            progress=progress,
+        )
     shape = _result_shape(net, rows, columns)
     if out is not None:
         _checked_out(out, shape, ntk)
@@ -104,6 +130,24 @@ def kernel(
     assert sampler is not None
     assert tolerance is not None
     raise not_reached(sampler, tolerance)
+
+
+def _check_destination(store: Any, **options: Any) -> None:
+    """A kernel goes to one place, and only a store has tiles and workers."""
+    with_store, without = ("tile", "client"), ("out", "sink", "tolerance")
+    wrong = with_store if store is None else without
+    given = [name for name in wrong if options[name] is not None]
+    if given:
+        raise WidelimitError(
+            f"{given[0]}= is for kernels {'in a' if store is None else 'without a'} store.",
+            got=f"{given[0]}={options[given[0]]!r}"
+            + ("" if store is None else f", store={store!r}"),
+            remedy="pass store= too"
+            if store is None
+            else "size the heads first: sampler=net.sampler(x, tolerance=...)"
+            if given[0] == "tolerance"
+            else "leave one of them out; a stored kernel is read with kernel.nngp[rows, columns]",
+        )
 
 
 def _traced(net: Layer) -> bool:
@@ -154,14 +198,11 @@ def _assembled(
                 continue
             if arrays[i] is None:
                 arrays[i] = np.empty(shape, part.dtype)
-            half = (part.ndim - 2) // 2
-            mirrored = (1, 0, *range(2 + half, part.ndim), *range(2, 2 + half))
-            if tile.diagonal:  # exactly symmetric, whatever rounding says
-                lower = np.tril_indices(len(part), -1)
-                part[lower] = np.transpose(part, mirrored)[lower]
+            if tile.diagonal:
+                symmetrise(part)
             arrays[i][_block(tile.rows, tile.columns)] = part
             if symmetric and not tile.diagonal:
-                arrays[i][_block(tile.columns, tile.rows)] = np.transpose(part, mirrored)
+                arrays[i][_block(tile.columns, tile.rows)] = mirrored(part)
     return Kernels(*arrays)
 
 

@@ -115,6 +115,18 @@ def cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Any, *, with
     return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)
 
 
+def mirrored(kernel: np.ndarray) -> np.ndarray:
+    """Kernels (n, m, positions…, positions'…) of the same pairs the other way round."""
+    half = (kernel.ndim - 2) // 2
+    return np.transpose(kernel, (1, 0, *range(2 + half, kernel.ndim), *range(2, 2 + half)))
+
+
+def symmetrise(kernel: np.ndarray) -> None:
+    """Make a block of examples with itself exactly symmetric, whatever rounding says."""
+    lower = np.tril_indices(len(kernel), -1)
+    kernel[lower] = mirrored(kernel)[lower]
+
+
 def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:
     """The scope in which arrays of this dtype keep it."""
     wide = np.dtype(dtype) == np.float64

@@ -126,8 +126,16 @@ class Blocks:
         self.encoding = defaultdict(threading.Lock)
         self.counting, self.exactly = threading.Lock(), threading.Lock()
         self.blocks: list[Block] = []
+        # One plan for all groups of a length: blocks of one kind share a compilation.
+        largest: dict[int | None, Group] = {}
+        for group in sorted(cut, key=lambda group: len(group.members)):
+            largest[group.length] = group
+        plans = {
+            length: Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
+            for length, group in largest.items()
+        }
         for group in cut:
-            plan = Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
+            plan = plans[group.length]
             for begin in range(0, len(group.members), plan.tile):
                 members = group.members[begin : begin + plan.tile]
                 self.blocks.append(Block(group, members, plan))
@@ -148,11 +156,11 @@ class Blocks:
         They are few, so two lengths do, and two compilations: that of the longest group, and that
         of the longest among those at most half as long.
         """
-        lengths = [one.group.length for one in self.blocks]
-        mine, longest = lengths[block], lengths[-1]
-        if mine is None or longest is None or 2 * mine > longest:
-            return -1
-        return max(i for i, length in enumerate(lengths) if length and 2 * length <= longest)
+        lengths = [one.group.length or 0 for one in self.blocks]
+        mine, longest = lengths[block], max(lengths)
+        if 2 * mine > longest or not mine:
+            return lengths.index(longest)
+        return lengths.index(max(length for length in lengths if 2 * length <= longest))
 
     def encoded(self, block: int, which: int) -> Encoding:
         """A block under one realisation of the network."""
@@ -186,6 +194,95 @@ class Tile(NamedTuple):
     diagonal: bool  # a block with itself: the tile is its own mirror image
 
 
+class Pairs:
+    """The pairs of two batches in blocks; a tile of them is computed in any order, in any thread.
+
+    `cuts` says which examples stand together, for the rows and, unless the matrix is symmetric
+    (`columns=None`), for the columns.
+    """
+
+    def __init__(
+        self,
+        reals: Sequence[Realisation],
+        rows: Inputs,
+        columns: Inputs | None,
+        *,
+        cuts: Sequence[list[Group]],
+        dtype: Any,
+        with_ntk: bool,
+        memory: int,
+    ):
+        """Encodes examples where duals have to be fitted to their variances, else nothing yet."""
+        self.outline, self.symmetric = rows.outline, columns is None
+        self.dtype, self.with_ntk, self.memory = dtype, with_ntk, memory
+        inputs = (rows,) if columns is None else (rows, columns)
+
+        def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
+            rounded = [_rounded(real, dtype) for real in reals]
+            sides = [
+                Blocks(rounded, side, cut, dtype, memory)
+                for side, cut in zip(inputs, cuts, strict=True)
+            ]
+            return sides[0], sides[-1]
+
+        self.left, self.right = blocks(reals)
+        self.reals = _covered(reals, (self.left, self.right))
+        if self.reals is not reals:
+            self.left, self.right = blocks(self.reals)
+        redone = dtype == np.float32 and _is_kinked(self.reals[0].net)
+        self.streams = compared(rows, columns) if redone else []
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """All tiles; of a symmetric matrix those on and above the diagonal."""
+        return [
+            (i, j)
+            for i in range(len(self.left))
+            for j in range(i if self.symmetric else 0, len(self.right))
+        ]
+
+    @property
+    def at_once(self) -> int:
+        """How many tiles may be computed side by side."""
+        sides = (self.left, self.right)
+        largest = max(block.plan.nbytes for side in sides for block in side.blocks)
+        return max(1, min(most_at_once(), self.memory // (2 * largest)))
+
+    def kind(self, place: tuple[int, int]) -> Any:
+        """Tiles of one kind share a compilation."""
+        return self.left[place[0]].kind, self.right[place[1]].kind
+
+    def computed(self, place: tuple[int, int]) -> "Tile":
+        """One tile."""
+        i, j = place
+        left, right = self.left, self.right
+        members = left[i].members, right[j].members
+        close = close_pairs(self.streams, *members)
+        several, found = Moments(), Kernels(None, None)
+        for which, real in enumerate(self.reals):
+            sides = left.encoded(i, which), right.encoded(j, which)
+            net = left.reals[which].net
+            at_once = left[i].plan.cell_with(right[j].plan)
+            result = compiled_cross_tile(
+                net, *sides, self.outline, with_ntk=self.with_ntk, at_once=at_once
+            )
+            nngp, theta = (
+                None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
+                for r in result
+            )
+            assert nngp is not None
+            _redo_close(real, left, right, place, close, nngp, theta)
+            _require_finite(nngp, theta, members)
+            found = Kernels(nngp, theta)
+            if len(self.reals) > 1:
+                several.add(nngp[None], None if theta is None else theta[None])
+        if len(self.reals) > 1:
+            parts = (*several.means(), *several.errors())
+            found = Kernels(*(p if p is None else p.astype(self.dtype) for p in parts))
+        one, two = map(_contiguous, members)
+        return Tile(one, two, found, self.symmetric and i == j)
+
+
 def tiles(
     reals: Sequence[Realisation],
     rows: Inputs,
@@ -201,69 +298,11 @@ def tiles(
 
     `by_length` allows tiles of examples that do not follow each other.
     """
-
-    def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
-        rounded = [_rounded(real, dtype) for real in reals]
-        sides = [
-            Blocks(
-                rounded,
-                inputs,
-                groups(reals[0].net, inputs) if by_length else [whole(inputs)],
-                dtype,
-                memory,
-            )
-            for inputs in (rows, columns)
-            if inputs is not None
-        ]
-        return sides[0], sides[-1]
-
-    given = reals
-    left, right = blocks(reals)
-    reals = _covered(reals, (left, right))
-    if reals is not given:
-        left, right = blocks(reals)
-    work = [
-        (i, j) for i in range(len(left)) for j in range(i if columns is None else 0, len(right))
-    ]
-
-    redone = dtype == np.float32 and _is_kinked(reals[0].net)
-    streams = compared(rows, columns) if redone else []
-
-    def computed(place: tuple[int, int]) -> Tile:
-        i, j = place
-        members = left[i].members, right[j].members
-        close = close_pairs(streams, *members)
-        several, found = Moments(), Kernels(None, None)
-        for which, real in enumerate(reals):
-            sides = left.encoded(i, which), right.encoded(j, which)
-            net = left.reals[which].net
-            at_once = left[i].plan.cell_with(right[j].plan)
-            result = compiled_cross_tile(
-                net, *sides, rows.outline, with_ntk=with_ntk, at_once=at_once
-            )
-            nngp, theta = (
-                None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
-                for r in result
-            )
-            assert nngp is not None
-            _redo_close(real, left, right, place, close, nngp, theta)
-            _require_finite(nngp, theta, members)
-            found = Kernels(nngp, theta)
-            if len(reals) > 1:
-                several.add(nngp[None], None if theta is None else theta[None])
-        if len(reals) > 1:
-            parts = (*several.means(), *several.errors())
-            found = Kernels(*(p if p is None else p.astype(dtype) for p in parts))
-        one, two = map(_contiguous, members)
-        return Tile(one, two, found, left is right and i == j)
-
-    largest = max(block.plan.nbytes for side in (left, right) for block in side.blocks)
-    walk = in_threads(
-        computed,
-        work,
-        at_once=max(1, min(most_at_once(), memory // (2 * largest))),
-        alike=lambda place: (left[place[0]].kind, right[place[1]].kind),
-    )
+    sides = (rows,) if columns is None else (rows, columns)
+    cuts = [groups(reals[0].net, side) if by_length else [whole(side)] for side in sides]
+    pairs = Pairs(reals, rows, columns, cuts=cuts, dtype=dtype, with_ntk=with_ntk, memory=memory)
+    work = pairs.places
+    walk = in_threads(pairs.computed, work, at_once=pairs.at_once, alike=pairs.kind)
     yield from progress.track(walk, len(work)) if progress else walk
 
 

@@ -97,6 +97,9 @@ class Layer(eqx.Module):
         progress: "bool | Callback | None" = None,
         out: "tuple[np.ndarray, np.ndarray | None] | None" = None,
         sink: "Sink | None" = None,
+        store: Any = None,
+        tile: int | None = None,
+        client: Any = None,
     ) -> Kernels:
         """NNGP and tangent kernels of all pairs of two batches, or of one batch with itself.
 
@@ -114,6 +117,11 @@ class Layer(eqx.Module):
         a bool, or a function of done and total tiles. `out=(nngp, ntk)` are arrays or memory maps
         to fill; `sink` is called with (rows, columns, nngp, ntk) of every tile instead of keeping
         them.
+
+        `store` keeps the kernel on disk: a folder, a .zip file, or any Zarr store. The call goes on
+        with what an earlier one left, also with more examples at the end, and returns arrays that
+        are read when they are indexed. Its tiles are squares of `tile` examples, computed by this
+        process or by the workers of a `client` of `dask.distributed`.
         """
         return read(
             "kernel",
@@ -132,6 +140,9 @@ class Layer(eqx.Module):
             progress=progress,
             out=out,
             sink=sink,
+            store=store,
+            tile=tile,
+            client=client,
         )
 
     @known_options

@@ -1,0 +1,27 @@
+"""Kernels larger than memory, on several machines, in runs that survive.
+
+`net.kernel(x, store="folder")` computes a kernel tile by tile into a Zarr store and goes on where
+an earlier call stopped; with a `client` of `dask.distributed` the workers of a cluster share it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import DamagedTilesWarning, StoreError
+
+if TYPE_CHECKING:
+    from .cluster import local_client
+    from .matrix import StoredMatrix
+    from .store import KernelStore
+
+# What needs Zarr or Dask is imported when somebody asks for it.
+_LATE = {"KernelStore": "store", "StoredMatrix": "matrix", "local_client": "cluster"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'widelimit.scale' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+
+
+__all__ = ["DamagedTilesWarning", "KernelStore", "StoreError", "StoredMatrix", "local_client"]
