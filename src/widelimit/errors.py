@@ -22,6 +22,10 @@ class NumericalError(WidelimitError):
     """NaN, infinities, or matrices that are not positive semi-definite."""
 
 
+class PrecisionError(NumericalError):
+    """Numbers that this precision cannot hold to its digits; a wider one can."""
+
+
 class OptionError(WidelimitError, TypeError):
     """A keyword that the call does not know."""
 

@@ -34,6 +34,9 @@ class Dual(eqx.Module):
     homogeneous: ClassVar[bool]
     """φ(s·x) = s·φ(x) for every s > 0."""
 
+    ranged: ClassVar[bool] = False
+    """Rounding leaves its digits for some variances only; see `trusted`."""
+
     @abc.abstractmethod
     def fn(self, x: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """φ itself, elementwise: what a finite network applies."""
@@ -51,6 +54,10 @@ class Dual(eqx.Module):
     @abc.abstractmethod
     def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"]:
         """`E[φ(u)]` for `u ~ N(0, q)`."""
+
+    def trusted(self, dtype: Any) -> tuple[float, float]:
+        """The variances (above 0) for which this precision keeps its digits, where `ranged`."""
+        return 0.0, float("inf")
 
     def at_unit_variance(self) -> "Dual":
         """An equal dual for positions that all have variance one, cheaper where that helps."""

@@ -1,5 +1,6 @@
 """Any activation: Hermite coefficients per position, a short power series per pair."""
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
@@ -42,6 +43,7 @@ class Series(Dual):
     """
 
     homogeneous: ClassVar[bool] = False
+    ranged: ClassVar[bool] = True
 
     function: Callable[[Array], Array]
     plan: Plan = eqx.field(static=True)
@@ -114,6 +116,10 @@ class Series(Dual):
         some = np.quantile(np.asarray(q, np.float64), np.linspace(0, 1, 8))
         variances = np.unique(np.maximum(some, 1e-12))
         return max(_error_at(self, variances, sign) for sign in (1.0, -1.0))
+
+    def trusted(self, dtype: Any) -> tuple[float, float]:
+        """Sums over fixed points keep absolute accuracy: φ(x) ≈ φ'(0)x is lost far below."""
+        return (1e-20 if dtype == np.float64 else 1e-6), math.inf
 
     def covering(self, variance: float) -> "Series":
         """A dual planned for variances up to `variance` (rounded up to a power of 2) and below."""

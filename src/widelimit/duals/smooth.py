@@ -4,6 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from . import geometry
@@ -134,6 +135,7 @@ class Sine(Dual):
 
     kinked: ClassVar[bool] = False
     homogeneous: ClassVar[bool] = False
+    ranged: ClassVar[bool] = True
 
     scale: Float[Array, ""]
     rate: Float[Array, ""]
@@ -160,6 +162,11 @@ class Sine(Dual):
             return value, None
         half, minus = _exponentials(left + right, b**2 * apart(k))
         return value, (a * b) ** 2 * (half + minus * jnp.cos(c) ** 2)
+
+    def trusted(self, dtype: Any) -> tuple[float, float]:
+        """Up to `b²q` of 1e2 (single) or 1e10 (double): rounding of `b²q` shifts an exponent."""
+        most = 1e10 if dtype == np.float64 else 1e2
+        return 0.0, most / max(float(np.asarray(self.rate)) ** 2, 1e-30)
 
     def mean(self, q):
         """`a·sin(c)·exp(−b²q/2)`."""

@@ -1,4 +1,8 @@
-"""Which pairs of inputs are so close that single precision cannot tell the angle between them."""
+"""Which pairs of inputs are so close to one line that single precision cannot tell their angle.
+
+Nearly equal inputs and nearly opposite ones alike: the arc-cosine has a square-root singularity at
+correlation 1 and at −1.
+"""
 
 from typing import NamedTuple, Self
 
@@ -8,7 +12,7 @@ from .inputs import Inputs
 
 # float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
 _CLOSE = 1e-5
-# |u − v|² = 2 (1 − cosine) of unit vectors u and v, and what float32 may add to it.
+# |u ∓ v|² = 2 (1 − |cosine|) of unit vectors u and v, and what float32 may add to it.
 _NEAR = 2 * _CLOSE + 1e-6
 # Inputs are compared along a few directions first: a product over all of them would cost as much
 # as a first layer. All pairs along the first of these, what is left along the others.
@@ -29,7 +33,7 @@ def compared(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]"
 def close_pairs(
     streams: "list[_Vectors | _Tokens]", ones: np.ndarray, twos: np.ndarray
 ) -> np.ndarray:
-    """Places (row, column) of the nearly identical pairs in a tile of these examples."""
+    """Places (row, column) of the nearly parallel pairs in a tile of these examples."""
     near = np.full((len(ones), len(twos)), bool(streams))  # nothing compared, nothing close
     for stream in streams:
         near &= stream.near(ones, twos)
@@ -81,7 +85,7 @@ class _Side(NamedTuple):
 
 
 class _Vectors(NamedTuple):
-    """Vectors are close where their angle is small; a sequence is zero beyond its end."""
+    """Vectors are close where they are nearly parallel; a sequence is zero beyond its end."""
 
     left: _Side
     right: _Side
@@ -106,19 +110,26 @@ class _Vectors(NamedTuple):
 
     def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
         """Whether the first directions allow that they are close."""
-        found = np.full((len(ones), len(twos)), self.comparable)
+        shape = (len(ones), len(twos))
+        equal, opposite = np.full(shape, self.comparable), np.full(shape, self.comparable)
         # No matrix product: those of NumPy start threads, and tiles run in threads already.
         for a, b in zip(self.left.sketch[ones].T[:_FIRST], self.right.sketch[twos].T, strict=False):
-            found &= np.abs(a[:, None] - b) < _NEAR**0.5
-        return found
+            equal &= np.abs(a[:, None] - b) < _NEAR**0.5
+            opposite &= np.abs(a[:, None] + b) < _NEAR**0.5
+        return equal | opposite
 
     def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
         """Whether pairs, given one by one, are close."""
-        gaps = np.sum((self.left.sketch[ones] - self.right.sketch[twos]) ** 2, axis=1)
+        sketches = self.left.sketch[ones], self.right.sketch[twos]
+        gaps = np.minimum(
+            np.sum((sketches[0] - sketches[1]) ** 2, axis=1),
+            np.sum((sketches[0] + sketches[1]) ** 2, axis=1),
+        )
         known = (ones == twos) & (self.left is self.right)  # an example and itself
         found = (gaps < _NEAR) & ~known
         ones, twos = ones[found], twos[found]
         pairs = self.left.x[ones], self.right.x[twos]
         product = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
-        found[found] = 1 - product / (self.left.norms[ones] * self.right.norms[twos]) < _CLOSE
+        cosines = np.abs(product) / (self.left.norms[ones] * self.right.norms[twos])
+        found[found] = 1 - cosines < _CLOSE
         return found | known

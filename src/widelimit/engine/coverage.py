@@ -1,4 +1,4 @@
-"""Duals by quadrature hold for variances up to a limit: widen them where inputs need more."""
+"""Duals that hold for some variances only: widened, or refused, where inputs reach further."""
 
 import warnings
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from ..duals import Series
-from ..errors import AccuracyWarning
+from ..duals import Dual, Series
+from ..errors import AccuracyWarning, PrecisionError
 from ..layers.activations import Reach
 
 Tree = TypeVar("Tree")
@@ -24,14 +24,36 @@ def _is_series(node: Any) -> bool:
     return isinstance(node, Series)
 
 
-def largest_variance(encodings: Iterable[Any]) -> float:
-    """The largest variance that such a dual met in encoded examples."""
-    largest = 0.0
+def reached(encodings: Iterable[Any]) -> tuple[float, float]:
+    """The least and the largest variance that such duals met in encoded examples."""
+    least, largest = np.inf, 0.0
     for encoding in encodings:
         for node in jax.tree.leaves(encoding, is_leaf=lambda node: isinstance(node, Reach)):
             if isinstance(node, Reach):
-                largest = max(largest, float(np.max(node.variance)))
-    return largest
+                least = min(least, float(np.min(node.least)))
+                largest = max(largest, float(np.max(node.largest)))
+    return least, largest
+
+
+def trusted_range(net: Any, dtype: Any) -> tuple[float, float] | None:
+    """The variances for which all duals of a network keep their digits; None is all."""
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
+    known = [node.trusted(dtype) for node in found if isinstance(node, Dual) and node.ranged]
+    return (max(low for low, _ in known), min(high for _, high in known)) if known else None
+
+
+def require_digits(net: Any, dtype: Any, least: float, largest: float) -> None:
+    """Raise where rounding would be all that is left of an activation's kernel."""
+    limits = trusted_range(net, dtype)
+    if limits is None or (limits[0] <= least and largest <= limits[1]):
+        return
+    remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
+    raise PrecisionError(
+        f"The activations of this network keep their digits in {np.dtype(dtype)} for variances "
+        f"from {limits[0]:.0e} to {limits[1]:.0e}.",
+        got=f"variances from {least:.2g} to {largest:.2g}",
+        remedy=remedy if np.dtype(dtype) == np.float64 else f"pass dtype=np.float64, or {remedy}",
+    )
 
 
 def covering(net: Tree, variance: float) -> Tree:

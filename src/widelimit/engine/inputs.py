@@ -12,6 +12,9 @@ from jax.core import Tracer
 from ..errors import NumericalError, ShapeError, WidelimitError
 from ..state import Outline
 
+# Squares of numbers between this and its inverse are far from the ends of single precision.
+_SMALL = 1e-15
+
 Data = Any  # an array (N, positions…, channels), or a list of arrays of different lengths
 
 
@@ -58,6 +61,17 @@ class Inputs(NamedTuple):
     def dtype(self) -> Any:
         """The dtype of the numbers."""
         return jax.tree.leaves(self.x)[0].dtype
+
+    @property
+    def extreme(self) -> bool:
+        """Whether squares of some example's numbers leave what single precision holds."""
+        if self.tokens:
+            return False
+        for x in jax.tree.leaves(self.x):
+            size = np.abs(x).max(axis=tuple(range(1, x.ndim)))
+            if ((size > 0) & ((size < _SMALL) | (size > 1 / _SMALL))).any():
+                return True
+        return False
 
     def astype(self, dtype: Any) -> "Inputs":
         """The same inputs in another precision; tokens stay integers."""

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from ..errors import ShapeError, WidelimitError
+from ..errors import PrecisionError, ShapeError, WidelimitError
 from ..layers.base import DEFAULT_MEMORY, Layer
 from ..layers.readings import read, reading
 from ..options import RandomKey, whole
@@ -110,26 +110,67 @@ def kernel(
     if out is not None:
         _checked_out(out, shape, ntk)
     bar = Progress.make(progress, "kernel")
-    options = {"dtype": dtype, "with_ntk": ntk, "memory": memory, "progress": bar}
-    options["by_length"] = sink is None
-    with precision(dtype):
-        for _ in range(_MOST_ROUNDS):
-            walk = tiles(realisations(net, sampler, dtype), rows, columns, **options)
-            if sink is not None:
-                for tile in walk:
-                    sink(tile.rows, tile.columns, *tile.kernels)
-                return Kernels(None, None)
-            result = _assembled(walk, columns is None, shape, out)
-            if sampler is None or not fitted or tolerance is None:
-                return result
-            # The sampler was sized on a few examples: all of them have the last word.
-            worst = relative_error(result)
-            if worst <= tolerance:
-                return result
-            sampler = refined(net, sampler, worst / tolerance)
+    options = {"with_ntk": ntk, "memory": memory, "progress": bar, "by_length": sink is None}
+    for _ in range(_MOST_ROUNDS):
+        walk = _walk(net, sampler, rows, columns, dtype, **options)
+        if sink is not None:
+            for tile in walk:
+                sink(tile.rows, tile.columns, *tile.kernels)
+            return Kernels(None, None)
+        result = _assembled(walk, columns is None, shape, out)
+        if sampler is None or not fitted or tolerance is None:
+            return result
+        # The sampler was sized on a few examples: all of them have the last word.
+        worst = relative_error(result)
+        if worst <= tolerance:
+            return result
+        sampler = refined(net, sampler, worst / tolerance)
     assert sampler is not None
     assert tolerance is not None
     raise not_reached(sampler, tolerance)
+
+
+def _walk(
+    net: Layer,
+    sampler: Sampler | None,
+    rows: Inputs,
+    columns: Inputs | None,
+    dtype: Any,
+    **options: Any,
+) -> Iterator[Tile]:
+    """Tiles in the precision asked for; in double precision inside, where single has no digits."""
+    narrow = np.dtype(dtype) == np.float32
+    sides = [rows] if columns is None else [rows, columns]
+    if not (narrow and any(side.extreme for side in sides)):
+        try:
+            with precision(dtype):
+                reals = realisations(net, sampler, dtype)
+                yield from tiles(reals, rows, columns, dtype=dtype, **options)
+            return
+        except PrecisionError:  # before the first tile
+            if not narrow:
+                raise
+    wide = np.dtype(np.float64)
+    with precision(wide):
+        sides = [side.astype(wide) for side in sides]
+        reals = realisations(net, sampler, wide)
+        walk = tiles(reals, sides[0], *sides[1:] or (None,), dtype=wide, **options)
+        for tile in walk:
+            yield tile._replace(kernels=_rounded(tile.kernels, dtype))
+
+
+def _rounded(kernels: Kernels, dtype: Any) -> Kernels:
+    """Kernels in a narrower precision, if it holds them."""
+    for kernel in (kernels.nngp, kernels.ntk):
+        largest = 0.0 if kernel is None else float(np.abs(kernel).max())
+        limits = np.finfo(dtype)
+        if largest and not limits.tiny <= largest <= limits.max:
+            raise PrecisionError(
+                f"{np.dtype(dtype)} holds numbers from {limits.tiny:.1e} to {limits.max:.1e}.",
+                got=f"kernels of about {largest:.2g}",
+                remedy="pass dtype=np.float64, or scale the inputs",
+            )
+    return jax.tree.map(lambda kernel: kernel.astype(dtype), kernels)
 
 
 def _check_destination(store: Any, **options: Any) -> None:

@@ -15,7 +15,7 @@ from ..layers.base import Layer
 from ..progress import Progress
 from ..state import Kernels, Need
 from .closeness import close_pairs, compared
-from .coverage import covering, largest_variance, limited, say_error
+from .coverage import covering, limited, reached, require_digits, say_error, trusted_range
 from .inputs import Inputs
 from .lengths import Group, groups, whole
 from .moments import Moments
@@ -226,7 +226,7 @@ class Pairs:
             return sides[0], sides[-1]
 
         self.left, self.right = blocks(reals)
-        self.reals = _covered(reals, (self.left, self.right))
+        self.reals = _covered(reals, (self.left, self.right), dtype)
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
         redone = dtype == np.float32 and _is_kinked(self.reals[0].net)
@@ -320,13 +320,18 @@ def _rounded(real: Realisation, dtype: Any) -> Realisation:
     return jax.tree.map(one, real)
 
 
-def _covered(reals: Sequence[Realisation], sides: tuple[Blocks, ...]) -> Sequence[Realisation]:
+def _covered(
+    reals: Sequence[Realisation], sides: tuple[Blocks, ...], dtype: Any
+) -> Sequence[Realisation]:
     """Realisations whose duals hold for the variances that these examples reach."""
-    duals = limited(reals[0].net)
-    if not duals:
+    net = reals[0].net
+    if trusted_range(net, dtype) is None:
         return reals
-    variance = largest_variance(side.encoded(b, 0) for side in sides for b in range(len(side)))
-    if variance <= min(dual.max_variance for dual in duals):
+    encodings = (side.encoded(b, 0) for side in sides for b in range(len(side)))
+    least, variance = reached(encodings)
+    require_digits(net, dtype, least, variance)
+    duals = limited(net)
+    if not duals or variance <= min(dual.max_variance for dual in duals):
         return reals
     if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are
         for dual in duals:
@@ -350,7 +355,7 @@ def _redo_close(
     nngp: np.ndarray,
     theta: np.ndarray | None,
 ) -> None:
-    """Replace the nearly identical pairs of a tile by double-precision values."""
+    """Replace the nearly parallel pairs of a tile by double-precision values."""
     if not len(close):
         return
     ends = left.exact(place[0]), right.exact(place[1])
@@ -385,7 +390,8 @@ def _require_finite(
             "Kernels are finite numbers.",
             got=f"a {name} kernel of {kernel[~np.isfinite(kernel)].flat[0]} between examples "
             f"{members[0][row]} and {members[1][column]} in {kernel.dtype}",
-            remedy="scale the inputs or w_std down, normalise (LayerNorm), or pass dtype=float64",
+            remedy="scale the inputs or w_std down, or normalise (LayerNorm)"
+            + ("" if kernel.dtype == np.float64 else ", or pass dtype=np.float64"),
         )
 
 

@@ -17,9 +17,15 @@ from .base import Layer, Memo, fenced, remask
 
 
 class Reach(eqx.Module):
-    """The largest variance of an example, for duals that hold up to a limit."""
+    """The least (above 0) and the largest variance of an example, for duals that have limits."""
 
-    variance: Float[Array, ""]
+    least: Float[Array, ""]
+    largest: Float[Array, ""]
+
+    @classmethod
+    def of(cls, variance: Float[Array, "*positions"]) -> "Reach":
+        """Over all positions; padding has variance 0."""
+        return cls(jnp.min(jnp.where(variance > 0, variance, jnp.inf)), jnp.max(variance))
 
 
 class Activation(Layer):
@@ -52,7 +58,7 @@ class Activation(Layer):
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()
-        reach = Reach(jnp.max(variance)) if isinstance(self.dual, duals.Series) else None
+        reach = Reach.of(variance) if self.dual.ranged else None
         return self.dual.prepare(variance), example.mask, reach
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:

@@ -1,0 +1,90 @@
+"""Single precision gives right digits, or the work is done in double precision, or it says so."""
+
+import mpmath
+import numpy as np
+import pytest
+
+import widelimit as wl
+from widelimit.errors import PrecisionError
+
+
+def _gaussian_mean(phi, variance: float) -> float:
+    """`E[φ(u)²]` for u ~ N(0, variance), by quadrature in high precision."""
+    root = mpmath.sqrt(variance)
+    weight = lambda z: mpmath.exp(-(z**2) / 2) / mpmath.sqrt(2 * mpmath.pi)  # noqa: E731
+    return float(
+        mpmath.quad(lambda z: phi(root * z) ** 2 * weight(z), mpmath.linspace(-12, 12, 25))
+    )
+
+
+@pytest.mark.parametrize("size", [1e3, 1e4])
+def test_sine_at_large_variance(size):
+    net = wl.Serial(wl.Dense(8), wl.Sin())
+    x = np.full((1, 3), size, np.float32)
+    found = net.kernel(x, ntk=False).nngp
+    assert found.dtype == np.float32
+    # E[sin²] = (1 − exp(−2q))/2
+    np.testing.assert_allclose(found, 0.5, rtol=1e-6)
+
+
+def test_silu_at_small_inputs():
+    net = wl.Serial(wl.Dense(8), wl.Silu())
+    x = np.full((1, 3), 1e-6, np.float32)
+    exact = _gaussian_mean(lambda u: u / (1 + mpmath.exp(-u)), float(x[0, 0]) ** 2)
+    np.testing.assert_allclose(net.kernel(x, ntk=False).nngp, exact, rtol=1e-5)
+
+
+def test_tiny_and_huge_inputs():
+    net = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+    x = np.array([[1.0, 2.0], [-0.5, 1.0]], np.float32)
+    unit = net.kernel(x)
+    for size in (1e-18, 1e17):
+        found = net.kernel((size * x).astype(np.float32))
+        np.testing.assert_allclose(found.ntk / size**2, unit.ntk, rtol=1e-5)
+    with pytest.raises(PrecisionError, match="float64"):
+        net.kernel((1e-30 * x).astype(np.float32))
+
+
+def test_no_precision_left_is_said():
+    net = wl.Serial(wl.Dense(8), wl.Sin())
+    with pytest.raises(PrecisionError, match="variances from"):
+        net.kernel(np.full((1, 3), 1e8))
+
+
+@pytest.mark.parametrize("activation", [wl.Relu, wl.Abs])
+@pytest.mark.parametrize("angle", [0.0, 1e-5, 1e-4])
+def test_nearly_opposite_inputs(activation, angle):
+    # Through a layer without bias opposite inputs stay opposite; κ and Θ in closed form.
+    first = np.array([1.0, 0.0])
+    second = -np.array([np.cos(angle), np.sin(angle)])
+    x = np.stack([first, second])
+    net = wl.Serial(wl.Dense(8), activation(), wl.Dense(1))
+    narrow = net.kernel(x.astype(np.float32))
+    q, theta = 0.5, np.pi - angle
+    relu = q / (2 * np.pi) * (np.sin(theta) + (np.pi - theta) * np.cos(theta))
+    slope = (np.pi - theta) / (2 * np.pi)
+    if activation is wl.Abs:  # |x| = ReLU(x) + ReLU(−x)
+        relu = q / np.pi * (2 * np.sin(angle) + (np.pi - 2 * angle) * np.cos(angle))
+        slope = -(np.pi - 2 * angle) / np.pi
+    tangent = relu + q * np.cos(theta) * slope
+    scale = narrow.ntk[0, 0]
+    assert abs(narrow.nngp[0, 1] - relu) < 1e-6 * scale
+    assert abs(narrow.ntk[0, 1] - tangent) < 1e-6 * scale
+
+
+def test_diagonal_does_not_depend_on_the_batch():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(33, 7))
+    net = wl.Serial(*(wl.Dense(8), wl.Relu()) * 3, wl.Dense(1))
+    together = np.diagonal(net.kernel(x).ntk)
+    alone = [net.kernel(one[None]).ntk[0, 0] for one in x[:3]]
+    np.testing.assert_allclose(together[:3], alone, rtol=1e-13)
+    # Depth 3 with σ_w = 1: every ReLU halves both kernels, so κ = q/8 and Θ = 4κ.
+    np.testing.assert_allclose(together, 4 * (x**2).mean(axis=1) / 8, rtol=1e-13)
+
+
+def test_overflow_in_double_precision_does_not_advise_double_precision():
+    net = wl.Serial(wl.Dense(8, w_std=1e160), wl.Relu(), wl.Dense(1))
+    with pytest.raises(wl.NumericalError, match="Kernels are finite") as caught:
+        net.kernel(np.ones((1, 3)))
+    assert "float64" not in caught.value.remedy
