@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine.kernel import outline_of
 from widelimit.engine.phases import Realisation, cross_one, encode_block
-from widelimit.layers.attention.rules import (
-    Sides,
-    elementwise_kernels,
-    head_kernels,
-    homogeneous_kernels,
-    make_head,
-)
+from widelimit.engine.sampling import realisations
+from widelimit.layers.attention.closed import elementwise_kernels, homogeneous_kernels
+from widelimit.layers.attention.rules import Sides, head_kernels, make_head
 from widelimit.state import Pair
 
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
@@ -251,7 +248,7 @@ def test_waiting_maps_give_what_forced_ones_do(depth):
 def _operations(net: wl.Layer, size: int) -> float:
     """Floating-point operations of one pair of inputs with so many tokens."""
     x = jnp.asarray(_tokens(1, size, 8), jnp.float32)
-    outline = wl.network.outline_of(net, (size, 8))
+    outline = outline_of(net, (size, 8))
     encoding = encode_block(Realisation(net), x, None, outline)
     one = jax.tree.map(lambda leaf: leaf[0], encoding)
 
@@ -279,7 +276,7 @@ def test_sampled_heads_cost_the_cube_of_the_length():
 
     def operations(size: int) -> float:
         x = _tokens(2, size, 8).astype(np.float32)
-        drawn = wl.sampling.realisations(net, net.sampler(x, samples=2), np.float32)[0].net
+        drawn = realisations(net, net.sampler(x, samples=2), np.float32)[0].net
         return _operations(drawn, size)
 
     assert operations(64) / operations(32) < 2**3.1
