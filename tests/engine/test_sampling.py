@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine import sampling
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
 from widelimit.engine.sampling import realisations, relative_error
@@ -221,7 +222,7 @@ def test_wrong_counts_are_refused(options):
 
 
 def test_a_tolerance_out_of_reach_is_an_error(monkeypatch):
-    monkeypatch.setattr(wl.sampling, "_MOST_ROUNDS", 1)
+    monkeypatch.setattr(sampling, "_MOST_ROUNDS", 1)
     with pytest.raises(wl.NumericalError, match="bounded number of heads"):
         _shallow().sampler(_tokens(2, 3, 4), tolerance=1e-6)
 

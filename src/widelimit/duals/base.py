@@ -95,10 +95,10 @@ def apart(numbers: Any) -> Any:
 class Fixed(eqx.Module):
     """A plain function, part of the network's structure."""
 
-    function: Callable[[Array], Array] = eqx.field(static=True)
+    function: Callable[..., Array] = eqx.field(static=True)
 
-    def __call__(self, x: Array) -> Array:
-        return self.function(x)
+    def __call__(self, *arguments: Array) -> Array:
+        return self.function(*arguments)
 
 
 def as_module(function: Any) -> Any:

@@ -12,6 +12,7 @@ from ...errors import ShapeError, WidelimitError
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, hyperparameter, remask
 from ..dense import checked_width
+from .closed import closed_kernels
 from .heads import (
     INFINITE,
     Basis,
@@ -34,7 +35,6 @@ from .positional import Positions
 from .rules import (
     Head,
     Sides,
-    closed_kernels,
     make_head,
     mean_over_heads,
 )

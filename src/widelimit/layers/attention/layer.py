@@ -14,12 +14,12 @@ from ...errors import NetworkError, ShapeError, WidelimitError
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, hyperparameter, remask
 from ..dense import checked_width
+from .closed import closed_kernels
 from .heads import INFINITE, Scheme, ScoreField, draw_field
 from .positional import Positions
 from .rules import (
     Head,
     Sides,
-    closed_kernels,
     make_head,
     mean_over_heads,
 )
@@ -48,7 +48,8 @@ def checked_score_map(score_map: Any) -> ScoreMap:
     """A score map; by default softmax."""
     if score_map is not None and not isinstance(score_map, ScoreMap):
         raise WidelimitError(
-            "score_map= takes Softmax(), IdentityMap() or ElementwiseMap(fn).",
+            "score_map= takes Softmax(), IdentityMap(), ElementwiseMap(fn), RowwiseMap(fn), or a "
+            "ScoreMap of your own.",
             got=repr(score_map),
             remedy="wrap a function: ElementwiseMap(Relu())",
         )

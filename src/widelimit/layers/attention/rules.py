@@ -7,16 +7,14 @@ first input, A' of the second; `*` is elementwise.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from ...duals import Dual, Identity
 from ...state import Pair
-from .scores import ElementwiseMap, ScoreMap
+from .scores import ElementwiseMap, RowwiseMap, ScoreMap, Softmax
 
 
 class Tangents(NamedTuple):
@@ -50,80 +48,125 @@ class Sides(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One head on one input: scores' weights, and how they respond to the scores."""
+    """One head on one input: scores' weights, and how they respond to the scores.
+
+    Elementwise maps have slopes ζ', softmax has neither slopes nor a Jacobian (it follows from the
+    weights), other maps have a Jacobian: ∂ζ_ai/∂G_ak of rowwise ones, ∂ζ_ai/∂G_ck of the rest.
+    """
 
     weights: Float[Array, "q k"]
-    slopes: Float[Array, "q k"] | None  # ζ' for elementwise maps, None for softmax
+    slopes: Float[Array, "q k"] | None
+    jacobian: Float[Array, "q k k"] | Float[Array, "q k q k"] | None
     waves: Float[Array, "w q k"] | None  # rotary cosines and sines
-
-
-# --- given heads ---------------------------------------------------------------------------------
 
 
 def make_head(
     score_map: ScoreMap, scores: Array, allowed: Array | None, waves: Array | None, *, ntk: bool
 ) -> Head:
-    """Weights of one head from its scores."""
+    """Weights of one head from its scores, and for tangent kernels their derivatives."""
     weights = score_map(scores, allowed)
-    slopes = None
+    slopes = jacobian = None
     if ntk and isinstance(score_map, ElementwiseMap):
         _, slopes = jax.jvp(score_map.dual.fn, (scores,), (jnp.ones_like(scores),))
         slopes = slopes if allowed is None else jnp.where(allowed, slopes, 0)
-    return Head(weights, slopes, waves)
+    elif ntk and isinstance(score_map, RowwiseMap):
+        keys = jnp.ones(scores.shape, bool) if allowed is None else allowed
+        jacobian = jax.vmap(jax.jacfwd(score_map.row))(scores, keys)
+    elif ntk and not isinstance(score_map, Softmax):
+        jacobian = jax.jacfwd(lambda g: score_map(g, allowed))(scores)
+    return Head(weights, slopes, jacobian, waves)
 
 
 def head_kernels(
     one: Head, two: Head, sides: Sides, qk_variance: Array
 ) -> tuple[Array, Array | None]:
-    """`AκA'ᵀ` and `2AκA'ᵀ + AΘA'ᵀ + σ²[2κ^q*J(κ^k) + Θ^q*J(κ^k) + κ^q*J(Θ^k)]` of one head."""
+    """`AκA'ᵀ` and `2AκA'ᵀ + AΘA'ᵀ + σ²[J(2κ^q + Θ^q, κ^k) + J(κ^q, Θ^k)]` of one head.
+
+    `J(P, T)_ab = Σ P_cd T_kl κ_ij ∂ζ_ai/∂G_ck ∂ζ'_bj/∂G'_dl`, over i, j, k, l and, for maps that
+    mix queries, c and d; for others c = a and d = b.
+    """
     a, b = one.weights, two.weights
-    a_value = a @ sides.value
-    nngp = a_value @ b.T
+    nngp = a @ sides.value @ b.T
     if sides.ntk is None:
         return nngp, None
     ntk = 2 * nngp + a @ sides.ntk.value @ b.T
-    value_b = sides.value @ b.T
-    for t, factor in (
-        (sides.key, 2 * sides.query + sides.ntk.query),
-        (sides.ntk.key, sides.query),
+    for query, key in (
+        (2 * sides.query + sides.ntk.query, sides.key),
+        (sides.query, sides.ntk.key),
     ):
-        ntk = ntk + qk_variance * factor * _response(
-            one, two, sides.value, a_value, value_b, nngp, t
-        )
+        ntk = ntk + qk_variance * _response(one, two, sides.value, nngp, query, key)
     return nngp, ntk
 
 
 def _response(
-    one: Head, two: Head, value: Array, a_value: Array, value_b: Array, nngp: Array, t: Array
-) -> Array:
-    """J(T)_ab = Σ_kl T_kl Σ_ij κ_ij ∂ζ_ai/∂G_ak ∂ζ'_bj/∂G'_bl, summed over rotary waves.
-
-    Softmax, with Ã = A (times the wave): `Ã(κ*T)Ã'ᵀ − ((Aκ)*(ÃT))Ã'ᵀ − Ã((κA'ᵀ)*(TÃ'ᵀ)) +
-    (AκA'ᵀ)*(ÃTÃ'ᵀ)`. Elementwise maps: `D(κ*T)D'ᵀ` with the slopes D.
-    """
-    slopes1, slopes2 = one.slopes, two.slopes
-    if slopes1 is not None and slopes2 is not None:
-
-        def response(wave1: Array | None, wave2: Array | None) -> Array:
-            d = slopes1 if wave1 is None else slopes1 * wave1
-            e = slopes2 if wave2 is None else slopes2 * wave2
-            return d @ (value * t) @ e.T
-    else:
-
-        def response(wave1: Array | None, wave2: Array | None) -> Array:
-            a = one.weights if wave1 is None else one.weights * wave1
-            b = two.weights if wave2 is None else two.weights * wave2
-            a_t, t_b = a @ t, t @ b.T
-            left = (a @ (value * t) - a_value * a_t) @ b.T
-            return left - a @ (value_b * t_b) + nngp * (a_t @ b.T)
-
+    one: Head, two: Head, value: Array, nngp: Array, query: Array, key: Array
+) -> Float[Array, "q q2"]:
+    """J(P, T) of `head_kernels`, summed over rotary waves, which multiply the scores."""
+    rule = _softmax_response
+    if one.slopes is not None:
+        rule = _elementwise_response
+    elif one.jacobian is not None:
+        rule = _rowwise_response if one.jacobian.ndim == 3 else _full_response
     if one.waves is None or two.waves is None:
-        return response(None, None)
-    zero = jnp.zeros_like(nngp)
-    total, _ = jax.lax.scan(
-        lambda acc, waves: (acc + response(*waves), None), zero, (one.waves, two.waves)
+        return rule(one, two, value, query, key, None, None)
+
+    def add(total: Array, waves: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + rule(one, two, value, query, key, *waves), None
+
+    return jax.lax.scan(add, jnp.zeros_like(nngp), (one.waves, two.waves))[0]
+
+
+def _waved(table: Array, wave: Array | None) -> Array:
+    """A table whose last two axes are those of the scores, times a rotary wave."""
+    if wave is None:
+        return table
+    return table * jnp.expand_dims(wave, tuple(range(table.ndim - 2)))
+
+
+def _elementwise_response(
+    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
+) -> Array:
+    """`P*(D(κ*T)D'ᵀ)` with the slopes D."""
+    assert one.slopes is not None
+    assert two.slopes is not None
+    d, e = _waved(one.slopes, wave1), _waved(two.slopes, wave2)
+    return query * (d @ (value * key) @ e.T)
+
+
+def _softmax_response(
+    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
+) -> Array:
+    """`P*[Ã(κ*T)Ã'ᵀ − ((Aκ)*(ÃT))Ã'ᵀ − Ã((κA'ᵀ)*(TÃ'ᵀ)) + (AκA'ᵀ)*(ÃTÃ'ᵀ)]`, Ã = A times wave."""
+    a, b = _waved(one.weights, wave1), _waved(two.weights, wave2)
+    a_value, value_b = one.weights @ value, value @ two.weights.T
+    a_key, key_b = a @ key, key @ b.T
+    left = (a @ (value * key) - a_value * a_key) @ b.T
+    return query * (left - a @ (value_b * key_b) + (a_value @ two.weights.T) * (a_key @ b.T))
+
+
+def _rowwise_response(
+    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
+) -> Array:
+    """From ∂ζ_ai/∂G_ak, O(S⁴)."""
+    assert one.jacobian is not None
+    assert two.jacobian is not None
+    d, e = (
+        head.jacobian if wave is None else head.jacobian * wave[:, None, :]
+        for head, wave in ((one, wave1), (two, wave2))
     )
-    return total
+    moved = jnp.einsum("aik,ij,kl->ajl", d, value, key)
+    return query * jnp.einsum("ajl,bjl->ab", moved, e)
+
+
+def _full_response(
+    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
+) -> Array:
+    """From ∂ζ_ai/∂G_ck, O(S⁵)."""
+    assert one.jacobian is not None
+    assert two.jacobian is not None
+    d, e = _waved(one.jacobian, wave1), _waved(two.jacobian, wave2)
+    moved = jnp.einsum("aick,ij,cd,kl->ajdl", d, value, query, key)
+    return jnp.einsum("ajdl,bjdl->ab", moved, e)
 
 
 def mean_over_heads(
@@ -145,173 +188,3 @@ def mean_over_heads(
     (nngp, ntk), _ = jax.lax.scan(step, (zero, zero), draws)
     count = draws.shape[0]
     return nngp / count, ntk / count if with_ntk else None
-
-
-# --- infinitely many heads, elementwise score maps: closed forms ---------------------------------
-
-
-def closed_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
-    """`E[Σ_ij κ_ij ζ(G_ai)ζ(G'_bj)]` and its tangent kernel for an elementwise ζ.
-
-    The variances are those of queries and of keys, of either input.
-    """
-    if isinstance(dual, Identity):
-        return identity_kernels(sides, allowed1, allowed2, qk_variance)
-    if dual.homogeneous:
-        return homogeneous_kernels(
-            dual, sides, variances1, variances2, allowed1, allowed2, qk_variance
-        )
-    return elementwise_kernels(dual, sides, variances1, variances2, allowed1, allowed2, qk_variance)
-
-
-def _root(variance: Array) -> Array:
-    """√variance, with a finite slope at 0."""
-    return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1)), 0)
-
-
-def identity_kernels(
-    sides: Sides, allowed1: Array | None, allowed2: Array | None, qk_variance: Array
-) -> tuple[Array, Array | None]:
-    """ζ = identity: `σ²κ^q_ab Σ κ^k κ` and its tangent kernel; sums over allowed keys only."""
-    total = _summed(sides.key * sides.value, allowed1, allowed2)
-    nngp = qk_variance * sides.query * total
-    if sides.ntk is None:
-        return nngp, None
-    tangent = _summed(sides.key * sides.ntk.value + sides.value * sides.ntk.key, allowed1, allowed2)
-    ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.ntk.query * total)
-    return nngp, ntk
-
-
-def _summed(kernel: Array, allowed1: Array | None, allowed2: Array | None) -> Array:
-    """Σ_ij B_ai w_ij B'_bj: over allowed keys, or over all of them."""
-    if allowed1 is None or allowed2 is None:
-        return jnp.sum(kernel)
-    return allowed1 @ kernel @ allowed2.T
-
-
-# Chebyshev points in the angle: the homogeneous maps' F(cos θ) is smooth in θ, so few suffice.
-_NODES = 16
-_ANGLES = (np.pi / 2) * (1 - np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES))
-_BARYCENTRIC = (-1.0) ** np.arange(_NODES) * np.sin(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
-
-
-def homogeneous_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
-    """ζ with ζ(sg) = sζ(g), s > 0 (ReLU family, abs) in O(S²) per pair.
-
-    With correlations c, `E[ζ(G_ai)ζ(G'_bj)] = √variances · f(c_ab c_ij)`. So
-    `F(s) = Σ_ij w_ij f(s c_ij)` is one scalar function per pair of inputs, needed at s = c_ab:
-    it is evaluated at 16 nodes in arccos s and interpolated.
-    """
-    scale_q, scale_k = (
-        _root(one)[:, None] * _root(two)[None, :]
-        for one, two in zip(variances1, variances2, strict=True)
-    )
-    c_query, c_key = _ratio(sides.query, scale_q), _ratio(sides.key, scale_k)
-    unit = dual.prepare(jnp.ones((1, 1), c_key.dtype))
-    with_ntk = sides.ntk is not None
-    nodes = jnp.asarray(np.cos(_ANGLES), c_key.dtype)
-
-    def at_node(s: Array) -> Array:
-        value, slope = dual(unit, unit, s * c_key, need_derivative=with_ntk)
-        parts = [value * scale_k * sides.value]
-        if sides.ntk is not None and slope is not None:
-            parts.append(value * scale_k * sides.ntk.value)
-            parts.append(slope * sides.value * sides.key)
-            parts.append(slope * sides.value * sides.ntk.key)
-        return jnp.stack([_summed(part, allowed1, allowed2) for part in parts])
-
-    table = jax.lax.map(at_node, nodes)  # (node, part) or (node, part, a, b)
-    weights = _interpolation(c_query)  # (node, a, b)
-    if table.ndim == 2:
-        f = jnp.einsum("nab,np->pab", weights, table)
-    else:
-        f = jnp.einsum("nab,npab->pab", weights, table)
-    nngp = qk_variance * scale_q * f[0]
-    if sides.ntk is None:
-        return nngp, None
-    response = (2 * sides.query + sides.ntk.query) * f[2] + sides.query * f[3]
-    ntk = qk_variance * (scale_q * (2 * f[0] + f[1]) + response)
-    return nngp, ntk
-
-
-def _interpolation(c: Float[Array, "a b"]) -> Float[Array, "node a b"]:
-    """Barycentric weights of the nodes at angle arccos c."""
-    angle = _angle(c)
-    gaps = angle[None] - jnp.asarray(_ANGLES, c.dtype)[:, None, None]
-    hit = gaps == 0
-    terms = jnp.asarray(_BARYCENTRIC, c.dtype)[:, None, None] / jnp.where(hit, 1, gaps)
-    weights = terms / jnp.sum(jnp.where(hit, 0, terms), axis=0, keepdims=True)
-    return jnp.where(jnp.any(hit, axis=0, keepdims=True), hit.astype(c.dtype), weights)
-
-
-@jax.custom_jvp
-def _angle(c: Array) -> Array:
-    return jnp.arctan2(jnp.sqrt(jnp.maximum((1 - c) * (1 + c), 0)), c)
-
-
-@_angle.defjvp
-def _angle_jvp(primals, tangents):
-    """−1/√(1−c²), kept finite where the inputs coincide."""
-    (c,), (dc,) = primals, tangents
-    sine = jnp.sqrt(jnp.maximum((1 - c) * (1 + c), jnp.finfo(c.dtype).eps))
-    return _angle(c), -dc / sine
-
-
-def elementwise_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
-    """Any elementwise ζ: the dual of every pair of scores, O(S⁴) per pair of inputs."""
-    with_ntk = sides.ntk is not None
-
-    def entry(index: Array) -> Array:
-        a, b = index // sides.query.shape[1], index % sides.query.shape[1]
-        left = dual.prepare(qk_variance * variances1[0][a] * variances1[1])
-        right = dual.prepare(qk_variance * variances2[0][b] * variances2[1])
-        left = jax.tree.map(lambda v: v.reshape(v.shape[0], 1, *v.shape[1:]), left)
-        right = jax.tree.map(lambda v: v.reshape(1, *v.shape), right)
-        covariance = qk_variance * sides.query[a, b] * sides.key
-        value, slope = dual(left, right, covariance, need_derivative=with_ntk)
-        weight = jnp.ones_like(value)
-        if allowed1 is not None and allowed2 is not None:
-            weight = allowed1[a][:, None] * allowed2[b][None, :]
-        nngp = jnp.sum(weight * value * sides.value)
-        if sides.ntk is None or slope is None:
-            return nngp[None]
-        tangent = jnp.sum(weight * value * (2 * sides.value + sides.ntk.value))
-        slopes = weight * slope * sides.value
-        key, key_ntk = jnp.sum(slopes * sides.key), jnp.sum(slopes * sides.ntk.key)
-        query, query_ntk = sides.query[a, b], sides.ntk.query[a, b]
-        response = (2 * query + query_ntk) * key + query * key_ntk
-        return jnp.stack([nngp, tangent + qk_variance * response])
-
-    both = jax.lax.map(entry, jnp.arange(sides.query.size))
-    shape = sides.query.shape
-    return both[:, 0].reshape(shape), both[:, 1].reshape(shape) if with_ntk else None
-
-
-def _ratio(covariance: Array, scale: Array) -> Array:
-    """Correlations; 0 where a variance is 0."""
-    safe = jnp.where(scale > 0, scale, 1)
-    return jnp.where(scale > 0, jnp.clip(covariance / safe, -1, 1), 0)

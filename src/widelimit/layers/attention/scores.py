@@ -6,12 +6,14 @@ from enum import Enum
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ...duals import Dual, Identity
-from ...errors import ShapeError
+from ...duals.base import as_module
+from ...errors import NetworkError, ShapeError
 from ..activations import Activation, dual_of
 
 
@@ -27,7 +29,12 @@ class Scaling(Enum):
 
 
 class ScoreMap(eqx.Module):
-    """ζ: scores (query, key) to weights; keys that are not allowed get weight 0."""
+    """ζ: scores (query, key) to weights; keys that are not allowed get weight 0.
+
+    A subclass of your own may mix queries (as Sinkhorn's normalisation does): tangent kernels at
+    1/√d take its whole Jacobian, O(S⁴) numbers and O(S⁵) operations for each head and pair. A map
+    of each query's scores by themselves is a `RowwiseMap`, and cheaper.
+    """
 
     @abstractmethod
     def __call__(
@@ -64,6 +71,33 @@ class ElementwiseMap(ScoreMap):
     def __call__(self, scores: Array, allowed: Array | None) -> Array:
         weights = self.dual.fn(scores)
         return weights if allowed is None else jnp.where(allowed, weights, 0)
+
+
+class RowwiseMap(ScoreMap):
+    """`ζ(g_a1, …, g_aS)` for the scores of each query on their own: softmax's many relatives."""
+
+    fn: Any
+
+    def __init__(self, fn: Callable[[Array, Array], Array]):
+        """`fn(scores, allowed)`: one query's scores (key,) and which keys count, to weights (key,).
+
+        An Equinox module keeps its own leaves. Weights of keys that do not count are set to 0.
+        """
+        if not callable(fn):
+            raise NetworkError(
+                "RowwiseMap takes a function of one query's scores and of which keys count.",
+                got=repr(fn),
+                remedy="e.g. RowwiseMap(lambda g, allowed: jax.nn.softmax(g, where=allowed))",
+            )
+        self.fn = as_module(fn)
+
+    def row(self, scores: Float[Array, "key"], allowed: Bool[Array, "key"]) -> Float[Array, "key"]:
+        """The weights of one query."""
+        return jnp.where(allowed, self.fn(scores, allowed), 0)
+
+    def __call__(self, scores: Array, allowed: Array | None) -> Array:
+        keys = jnp.ones(scores.shape, bool) if allowed is None else allowed
+        return jax.vmap(self.row)(scores, keys)
 
 
 def IdentityMap() -> ElementwiseMap:
