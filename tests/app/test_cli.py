@@ -249,7 +249,7 @@ def test_a_published_size_is_not_started_unasked(capsys, tmp_path, monkeypatch):
     runs = []
     study = dataclasses.replace(
         studies.STUDIES["scores"],
-        run=lambda size, out, progress: runs.append(out.mkdir(parents=True)) or {},
+        run=lambda size, out, progress: runs.append(out.mkdir(parents=True, exist_ok=True)) or {},
         cost=lambda size: "nine hours",
     )
     monkeypatch.setitem(studies.STUDIES, "scores", study)

@@ -8,7 +8,18 @@ import pytest
 from command_line import write_flowers
 
 import widelimit as wl
-from widelimit.app.workflow import Kind, NetworkName, Settings, Task, blocks, choose, run, scores
+from widelimit.app.workflow import (
+    Kind,
+    NetworkName,
+    Reading,
+    Settings,
+    Task,
+    blocks,
+    choose,
+    read_source,
+    run,
+    scores,
+)
 from widelimit.app.workflow.attention import mean_attention, received
 from widelimit.app.workflow.columns import assign, feature
 from widelimit.app.workflow.examples import Examples
@@ -16,7 +27,7 @@ from widelimit.app.workflow.kinds import Listener
 from widelimit.app.workflow.networks import amplified
 from widelimit.app.workflow.posterior import Spectrum, Targets, choose_noise, evaluate
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
-from widelimit.data import Keep, Table, WordVectors
+from widelimit.data import DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
 
@@ -301,3 +312,50 @@ def test_attention_of_sampled_heads_is_their_average():
     assert weights[2, 0, 0] == pytest.approx(1, abs=1e-5)
     plain = NetworkKernels.make(NET, ROWS, engine=Engine())
     assert mean_attention(plain, ROWS, None) is None
+
+
+# --- numbers and columns that used to go wrong without a word ------------------------------------
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200, 1e305])
+def test_targets_of_any_size_are_learned(tmp_path, unit):
+    path = tmp_path / "t.csv"
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 40))
+    rows = "".join(f"{u},{v * unit},{(2 * u + v) * unit}\n" for u, v in zip(a, b, strict=True))
+    path.write_text("a,b,target\n" + rows)
+    result = run(path, Task.REGRESS, settings=Settings(network=NetworkName.LINEAR))
+    assert result.outcome.score.value > 0.99
+    assert np.isfinite(result.outcome.test.mean).all()
+    assert np.isfinite(result.outcome.test.std).all()
+    error = scores.root_mean_square(result.truth, result.outcome.test.mean)
+    assert 0 < error.value < 0.2 * unit
+
+
+def test_a_mask_of_one_part_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 4, 3))
+    mask = np.arange(4) < rng.integers(1, 5, size=(30, 1))
+    held = {"y_train": np.arange(20) % 2, "y_test": np.arange(10) % 2}
+    np.savez(tmp_path / "d.npz", x_train=x[:20], x_test=x[20:], mask_train=mask[:20], **held)
+    source = read_source(tmp_path / "d.npz", Task.CLASSIFY)
+    np.testing.assert_array_equal(source.examples.mask, np.concatenate([mask[:20], mask[20:] | 1]))
+    assert any("no mask_test" in note for note in source.notes)
+
+
+def test_the_label_is_no_feature(tmp_path):
+    path = write_flowers(tmp_path / "t.csv")
+    for options in (
+        {"label": "species", "features": ("size", "species")},
+        {"label": "species", "text": "species"},
+        {"label": "species", "split": "species"},
+    ):
+        with pytest.raises(DataError, match="different columns"):
+            read_source(path, Task.CLASSIFY, Reading(**options))
+
+
+def test_a_copy_of_the_label_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,label\n" + "".join(f"{i},{i % 2},{i % 2}\n" for i in range(20)))
+    (note,) = read_source(path, Task.CLASSIFY).notes
+    assert "'b' holds the same as the label" in note

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data import write_text
+
 _STYLE = """
 :root{--ink:#1c2733;--soft:#4a5a6a;--faint:#6b7a88;--line:#dde4ea;--tint:#eef4f9;--blue:#24527a}
 *{box-sizing:border-box}
@@ -171,12 +173,8 @@ class Report:
 
     def write(self, path: str | Path) -> Path:
         """Write the page; a half-written one never replaces an old one."""
-        from ..data import writing
-
-        path = Path(path)
-        with writing(path) as stream:
-            stream.write(self.html().encode("utf-8"))
-        return path
+        write_text(path, self.html())
+        return Path(path)
 
 
 def versions() -> str:

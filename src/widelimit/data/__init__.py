@@ -18,8 +18,8 @@ from .datasets import (
 )
 from .download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
 from .embedding import Embedder, Empty, Keep, Unknown
-from .errors import DataError
-from .files import writing
+from .errors import DataError, MissingDataError
+from .files import save_figure, write_text, writing
 from .imdb import load_imdb
 from .labels import LabelNames
 from .npz import load_npz, load_npz_split
@@ -38,7 +38,7 @@ from .sample import (
     load_sample_vectors,
     sample_directory,
 )
-from .tables import Table, read_table
+from .tables import Table, read_table, write_csv
 from .texts import load_scored_texts, load_texts, load_texts_split
 from .tokens import Tokenizer
 from .vectors import WordVectors, load_glove, load_vectors
@@ -57,6 +57,7 @@ __all__ = [
     "LabelNames",
     "Labelled",
     "LabelledTexts",
+    "MissingDataError",
     "Source",
     "Standardise",
     "Table",
@@ -88,8 +89,11 @@ __all__ = [
     "read_npz",
     "read_table",
     "sample_directory",
+    "save_figure",
     "save_npz",
     "stratified_order",
     "verify",
+    "write_csv",
+    "write_text",
     "writing",
 ]

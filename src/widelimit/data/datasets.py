@@ -66,6 +66,11 @@ class Labelled(_Examples):
         mask = None if self.mask is None else self.mask[indices]
         return replace(self, x=self.x[indices], y=self.y[indices], mask=mask)
 
+    @property
+    def real(self) -> np.ndarray:
+        """The mask `(N, positions…)`, all True where there is no padding."""
+        return np.ones(self.x.shape[:-1], bool) if self.mask is None else self.mask
+
     def map(self, change: Map) -> Self:
         """Apply `change`, e.g. a fitted `Standardise`, to the inputs; padding stays zero."""
         x = change(self.x)

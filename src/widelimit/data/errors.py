@@ -9,6 +9,10 @@ class DataError(WidelimitError):
     """Files, columns, labels, texts or images that cannot be used as they are."""
 
 
+class MissingDataError(DataError):
+    """A data set that is not on this disk, as opposed to one that is there and damaged."""
+
+
 def some(items: list[str]) -> str:
     """The first few of `items`, and how many more there are."""
     more = len(items) - SHOWN

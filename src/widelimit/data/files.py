@@ -7,13 +7,15 @@ import lzma
 import os
 import re
 import secrets
+import stat
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import DataError
 
@@ -68,8 +70,9 @@ def writing(path: Path | str) -> Iterator[BinaryIO]:
     disk, an interrupt, an error of the caller) the neighbour is removed and `path` is untouched.
     An `OSError` inside the block counts as a failed write: read other files under `reading`.
     """
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    path = output(path)
+    part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.part")
+    _begun.add(part)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
@@ -78,17 +81,78 @@ def writing(path: Path | str) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise DataError(
-            "A file is written whole or not at all.",
-            got=f"'{path}' could not be written ({error.strerror or error}); nothing was kept",
-            remedy="free some space or choose a directory on another disk"
-            if full
-            else "choose a directory that you may write to",
-        ) from error
+        raise unwritable(path, error) from error
     finally:
-        with suppress(NotADirectoryError):  # the parent is a file: nothing was begun
+        with suppress(OSError):  # also where the parent is no folder: nothing was begun
             part.unlink(missing_ok=True)
+        _begun.discard(part)
+
+
+_begun: set[Path] = set()  # temporary neighbours of this process
+
+
+def abandon() -> None:
+    """Remove what is half written, before a process ends without unwinding."""
+    for part in tuple(_begun):
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def output(path: Path | str) -> Path:
+    """The path a file is written to: behind a link, and not in place of a folder or a device."""
+    path = Path(path)
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        kind = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # such as a ring of links
+        raise unwritable(path, error) from error
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
+        raise DataError(
+            "An output is a regular file.",
+            got=f"'{path}', which is {what}",
+            remedy="give the name of a file to write",
+        )
+    return path
+
+
+def unwritable(path: Path, error: Exception, kept: str = "nothing was kept") -> DataError:
+    """The error for a file that could not be written; `kept` says what is left of it."""
+    code = getattr(error, "errno", None)
+    full = code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return DataError(
+        "A file is written whole or not at all.",
+        got=f"'{path}' could not be written ({getattr(error, 'strerror', None) or error}); {kept}",
+        remedy="free some space or choose a directory on another disk"
+        if full
+        else "choose a directory that you may write to",
+    )
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """A text file in UTF-8, whole or not at all; bytes of odd file names become `\\udcff`."""
+    with writing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:
+    """A Matplotlib figure in the format of its name (`.png`, `.pdf`, `.svg` …), whole or not."""
+    path = Path(path)
+    form = path.suffix[1:].lower() or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if form not in known:
+        raise DataError(
+            f"A figure is written as {', '.join(sorted(known))}.",
+            got=f"'{path}'",
+            remedy="give a name that ends in .png, .pdf or .svg",
+        )
+    with writing(path) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box is drawn instead
+        figure.savefig(file, format=form, dpi=dpi)
 
 
 def read_bytes(path: Path | str) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .download import Source, fetch
-from .errors import DataError
+from .errors import MissingDataError
 
 ENVIRONMENT = "WIDELIMIT_DATA"
 
@@ -42,7 +42,7 @@ def locate(
             return root / name.partition("/")[0]
     if download:
         return fetch(source, root)
-    raise DataError(
+    raise MissingDataError(
         f"{title} must be on this disk.",
         got=f"none of {', '.join(names)} in '{root}'",
         remedy=f"give the directory that holds one of them (directory=... or the environment "

@@ -30,13 +30,20 @@ class Standardise:
 
     @classmethod
     def _fit(cls, x: np.ndarray) -> "Standardise":
-        std = x.std(axis=0, dtype=np.float64)
-        return cls(x.mean(axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
+        # Column by column in units of the largest: squares of extreme numbers do not fit.
+        unit = np.abs(x).max(axis=0).astype(np.float64) if x.dtype == np.float64 else np.ones(())
+        unit = np.where(unit > 0, unit, 1.0)
+        scaled = x / unit if x.dtype == np.float64 else x
+        std = scaled.std(axis=0, dtype=np.float64) * unit
+        mean = scaled.mean(axis=0, dtype=np.float64) * unit
+        return cls(mean, np.where(std > 0, std, 1.0))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Standardised `x`, `float32`."""
         if x.ndim <= self.mean.ndim or x.shape[-self.mean.ndim :] != self.mean.shape:
             raise _other_shape(x, self.mean)
+        if x.dtype == np.float64:  # numbers that float32 cannot hold are scaled before
+            return ((x - self.mean) / self.std).astype(np.float32)
         centred = x.astype(np.float32) - self.mean.astype(np.float32)
         return centred / self.std.astype(np.float32)
 

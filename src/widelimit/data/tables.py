@@ -1,10 +1,11 @@
 """Tables in CSV, TSV and JSONL files, gzipped or not."""
 
 import csv
+import io
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError, some
-from .files import damaged, lines
+from .files import damaged, lines, write_text
 
 Row = Mapping[str, Any]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -107,6 +108,15 @@ def read_table(path: Path | str, *, encoding: str = "utf-8", delimiter: str | No
         )
     numbers, rows = zip(*numbered, strict=True)
     return Table(path, rows, numbers)
+
+
+def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A CSV file with a header line, whole or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def _json_rows(path: Path, encoding: str) -> Iterator[tuple[int, Row]]:

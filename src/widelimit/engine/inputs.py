@@ -129,13 +129,15 @@ def as_inputs(
         x, mask = _padded(x, mask, tokens=tokens, name=name)
     _check_dtype(dtype)
     if isinstance(x, Tracer):
+        _check_numbers(x.dtype, tokens, name)
         x = x if dtype is None or tokens else x.astype(dtype)
         if mask is not None:
             x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
         return Inputs(x, mask, tokens)
-    x = np.asarray(x)
+    x = unmasked(x, name)
     _check_shape(x, tokens, name)
-    x = _as_numbers(x, tokens, dtype, name)
+    _check_numbers(x.dtype, tokens, name)
+    x = x if tokens else _as_floats(x, dtype)
     if mask is not None:
         mask = _checked_mask(mask, x, tokens, name)
         # Padding may hold anything, also NaN: it never takes part.
@@ -143,13 +145,15 @@ def as_inputs(
         x = np.where(hidden, np.zeros((), x.dtype), x)
         if mask.all():
             mask = None
-    if tokens and x.min() < 0:
-        raise ShapeError(
-            "Token ids count from 0.",
-            got=f"{x.min()} in '{name}'",
-            remedy="shift the ids; positions that are not real belong to the mask",
-        )
-    if not tokens and not np.isfinite(x).all():
+    if tokens:
+        if x.min() < 0 or x.max() > np.iinfo(np.int32).max:
+            raise ShapeError(
+                "Token ids count from 0 and fit into 32 bits.",
+                got=f"{x.min()} to {x.max()} in '{name}'",
+                remedy="renumber the ids; positions that are not real belong to the mask",
+            )
+        return Inputs(x.astype(np.int32), mask, tokens)
+    if not np.isfinite(x).all():
         bad = np.argwhere(~np.isfinite(x))
         raise NumericalError(
             "Inputs are finite numbers.",
@@ -191,36 +195,48 @@ def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
         )
 
 
-def _as_numbers(x: np.ndarray, tokens: bool, dtype: Any, name: str) -> np.ndarray:
-    if tokens:
-        if not np.issubdtype(x.dtype, np.integer):
-            raise ShapeError(
-                "A network that starts with Embedding takes integer token ids.",
-                got=f"'{name}' of dtype {x.dtype}",
-                remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
-            )
-        return x.astype(np.int32)
-    if x.dtype == object or not (
-        np.issubdtype(x.dtype, np.number) or x.dtype == bool or x.dtype == jnp.bfloat16
-    ):
+def unmasked(values: Any, name: str) -> np.ndarray:
+    """`values` as a NumPy array; one with masked entries is refused, since these would be lost."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ShapeError(
-            "Inputs are numbers.",
-            got=f"'{name}' of dtype {x.dtype}",
-            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
+            "Entries that are masked out have no value to compute with.",
+            got=f"a NumPy masked array for '{name}'",
+            remedy="pass values.filled(0) or impute them; positions that are not real belong to "
+            "mask=, True where a position is real",
         )
-    if np.iscomplexobj(x):
+    return np.asarray(values)
+
+
+def _check_numbers(dtype: Any, tokens: bool, name: str) -> None:
+    if tokens and not np.issubdtype(dtype, np.integer):
+        raise ShapeError(
+            "A network that starts with Embedding takes integer token ids.",
+            got=f"'{name}' of dtype {dtype}",
+            remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
+        )
+    if np.dtype(dtype).kind == "c":
         raise ShapeError(
             "Inputs are real numbers.",
-            got=f"'{name}' of dtype {x.dtype}",
+            got=f"'{name}' of dtype {dtype}",
             remedy="pass real and imaginary parts as channels",
         )
+    if np.dtype(dtype).kind not in "biuf" and dtype != jnp.bfloat16:
+        raise ShapeError(
+            "Inputs are numbers.",
+            got=f"'{name}' of dtype {dtype}",
+            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
+        )
+
+
+def _as_floats(x: np.ndarray, dtype: Any) -> np.ndarray:
     if dtype is None:
         dtype = np.float64 if x.dtype == np.float64 else np.float32
-    return x.astype(dtype)
+    with np.errstate(over="ignore"):  # numbers that do not fit become infinite, and are refused
+        return x.astype(dtype)
 
 
 def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarray:
-    mask = np.asarray(mask)
+    mask = unmasked(mask, f"the mask of {name}")
     expected = x.shape if tokens else x.shape[:-1]
     if mask.dtype != bool:
         raise ShapeError(
@@ -252,7 +268,7 @@ def _padded(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
             got=f"an empty list for '{name}'",
             remedy="pass a non-empty list",
         )
-    arrays = [np.asarray(s) for s in sequences]
+    arrays = [unmasked(s, name) for s in sequences]
     positions = [a.shape if tokens else a.shape[:-1] for a in arrays]
     channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
     if len({a.ndim for a in arrays}) > 1 or len(channels) > 1:

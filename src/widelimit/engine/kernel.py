@@ -261,11 +261,27 @@ def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int
 
 
 def _checked_out(out: Any, shape: tuple[int, ...], ntk: bool) -> None:
-    arrays = (out[0], out[1]) if ntk else (out[0],)
-    for array in arrays:
-        if array is None or tuple(array.shape) != shape:
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise ShapeError(
+            "Results are written to a pair of arrays.",
+            got=f"out= of type {type(out).__name__}",
+            remedy="pass out=(nngp, ntk), or out=(nngp, None) with ntk=False",
+        )
+    for array in out if ntk else out[:1]:
+        if unfit := _unfit(array, shape):
             raise ShapeError(
-                "Output arrays have the shape of the result.",
-                got=f"{None if array is None else tuple(array.shape)}",
-                remedy=f"allocate arrays (or memory maps) of shape {shape} as out=(nngp, ntk)",
+                "Output arrays are writeable, of floating-point numbers, and have the shape of "
+                "the result.",
+                got=unfit,
+                remedy=f"allocate float32 or float64 arrays (or memory maps) of shape {shape}",
             )
+
+
+def _unfit(array: Any, shape: tuple[int, ...]) -> str:
+    """Why results cannot be written to an array; empty where they can."""
+    if getattr(array, "dtype", None) not in (np.float32, np.float64):
+        return f"{type(array).__name__} of dtype {getattr(array, 'dtype', None)}"
+    fixed = isinstance(array, np.ndarray) and not array.flags.writeable
+    if fixed or isinstance(array, jax.Array):
+        return "an array that cannot be written to"
+    return "" if tuple(array.shape) == shape else f"shape {tuple(array.shape)}"

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
+from ..data import save_figure
 from ..errors import MissingExtraError, ShapeError
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
@@ -79,7 +80,7 @@ class SignalProfile(eqx.Module):
         figure.suptitle(title)
         figure.tight_layout()
         if path is not None:
-            figure.savefig(path, dpi=150)
+            save_figure(figure, path)
             plt.close(figure)
         return figure
 
@@ -163,7 +164,7 @@ def plot_phase_diagram(
             scale("log")
     figure.tight_layout()
     if path is not None:
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path)
         plt.close(figure)
     return figure
 

@@ -7,6 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from ..engine.inputs import unmasked
 from ..errors import NumericalError, ShapeError
 
 Values = ArrayLike | Sequence[Any]
@@ -32,8 +33,8 @@ def rounding_unit(values: np.ndarray) -> float:
 
 def real_array(values: Values, name: str) -> np.ndarray:
     """`values` as a NumPy array of finite real numbers, in the precision they came in."""
-    array = np.asarray(values)
-    if array.dtype == bool or array.dtype.kind in "cOSUM":
+    array = unmasked(values, name)
+    if array.dtype == bool or array.dtype.kind in "cOSUMm":
         raise NumericalError(
             f"{name} must hold real numbers.",
             got=f"an array of dtype {array.dtype}",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data import save_figure
 from ..errors import MissingExtraError, NetworkError
 from .layout import layered
 from .listing import Line, folded_nodes, lines
@@ -92,7 +93,7 @@ def draw(program: Program, path: str | None = None) -> Any:
         _draw_box(axes, box, x[i], y[i], half[i], output)
     _draw_frame(axes, program, boxes, width, height)
     if path is not None:
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path)
     return figure
 
 

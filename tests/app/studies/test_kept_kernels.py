@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.app.studies.kept_kernels import KeptKernels, bands, entries, fingerprint
+from widelimit.app.fingerprint import fingerprint
+from widelimit.app.studies.kept_kernels import KeptKernels, bands, entries
 from widelimit.data import Labelled
 from widelimit.engine import lengths
 from widelimit.engine.inputs import Inputs

@@ -58,3 +58,20 @@ def test_patches_keep_neighbours_together():
     x = np.arange(16.0).reshape(1, 4, 4, 1)
     np.testing.assert_array_equal(cifar10.patches(x, 2)[0, 0, 1], [2, 3, 6, 7])
     np.testing.assert_array_equal(cifar10.patches(x, 1), x)
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("cifar-10-python.tar.gz", lambda: sources.images(Size.SMALL, side=8, train=40, test=40)),
+        ("cifar10.npz", lambda: sources.images(Size.SMALL, side=8, train=40, test=40)),
+        ("imdb.csv", lambda: sources.imdb(Size.SMALL)),
+        ("rt_polarity.jsonl.gz", lambda: sources.rt_polarity(Size.SMALL)),
+        ("glove_100d.npz", lambda: sources.glove(Size.SMALL)),
+    ],
+)
+def test_damaged_data_are_not_replaced_by_the_sample(monkeypatch, tmp_path, name, load):
+    monkeypatch.setenv("WIDELIMIT_DATA", str(tmp_path))
+    (tmp_path / name).write_bytes(b"half of what it should be")
+    with pytest.raises(DataError, match=name):
+        load()

@@ -17,7 +17,7 @@ from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
 from ..workflow.preparation import TextPreparation
 from ..workflow.run import prepare
 from . import options as o
-from .outputs import show, use_data_dir
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _GRID = np.linspace(-6, 6, 241)
@@ -58,6 +58,8 @@ def law(
 ) -> None:
     """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
     use_data_dir(data_dir)
+    path = report or Path("out") / "law" / "report.html"
+    ready({"--report": path}, [file, vectors])
     screen, begin = Screen(), time.monotonic()
     x, shown = _input(file, row, positions, channels, text, label, vectors, seed)
     counts = _counts(heads)
@@ -80,7 +82,6 @@ def law(
             advance(done + 1, len(counts))
     for one in found:
         screen.say(_line(one))
-    path = report or Path("out") / "law" / "report.html"
     page = _page(found, network, x, shown, width, networks, time.monotonic() - begin)
     page.write(path)
     screen.say(f"report: {path}")

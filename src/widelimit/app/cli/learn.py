@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from ...data import Keep
+from ...data.locks import alone
 from ...inference import KernelKind
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
 from ..workflow.run import IMAGE_SIZE, WORDS
 from . import options as o
-from .outputs import show, use_data_dir, write_predictions
+from .outputs import own_name, ready, show, use_data_dir, write_predictions
 from .screen import Screen, print_json
 
 _LEARN, _OUTPUT = "Learning and testing", "What to write"
@@ -132,17 +133,16 @@ def _learn(
     as_json: bool,
 ) -> None:
     screen = Screen()
-    folder = out or Path("out") / file.name.split(".")[0]
-    result = run(file, task, how=how, settings=settings, kernel_folder=folder, listener=screen)
-    predictions = folder / "predictions.csv"
-    names = result.model.class_names
-    write_predictions(predictions, result.tested, result.outcome.test, names, result.truth)
-    written = {"predictions": str(predictions)}
-    if save is not None:
-        result.model.save(save)
-        written["model"] = str(save)
-    path = page(result).write(report or folder / "report.html")
-    written["report"] = str(path)
+    folder = out or Path("out") / own_name(file)
+    predictions, path = folder / "predictions.csv", report or folder / "report.html"
+    kernel = folder / f"kernel_{settings.kernel.value}.npy"
+    ready(
+        {"--out": predictions, "--save": save, "--report": path, "--kernel": kernel},
+        [file, settings.vectors],
+    )
+    with alone(folder / ".lock"):
+        result = run(file, task, how=how, settings=settings, kernel_folder=folder, listener=screen)
+        written = _write(result, predictions, save, path)
     for line in _summary(result):
         screen.say(line)
     for what, where in written.items():
@@ -150,6 +150,18 @@ def _learn(
     if as_json:
         print_json(_numbers(result) | {"files": written})
     show(path, open_page)
+
+
+def _write(result: Result, predictions: Path, save: Path | None, report: Path) -> dict[str, str]:
+    """Predictions, model and page; where they are."""
+    names = result.model.class_names
+    write_predictions(predictions, result.tested, result.outcome.test, names, result.truth)
+    written = {"predictions": str(predictions)}
+    if save is not None:
+        result.model.save(save)
+        written["model"] = str(save)
+    page(result).write(report)
+    return written | {"report": str(report)}
 
 
 def _summary(result: Result) -> list[str]:

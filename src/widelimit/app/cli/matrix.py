@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 from ...data import Keep, save_npz
+from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import KernelKind
 from ..drawing import canvas, network_svg, plot_kernel, plot_spectrum
@@ -18,7 +19,7 @@ from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
 from ..workflow.run import IMAGE_SIZE, WORDS, network_data, prepare, sized
 from . import options as o
-from .outputs import show, use_data_dir
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
@@ -33,7 +34,7 @@ def kernel(
         typer.Option(
             "--out",
             "-o",
-            help=".npy: one kernel, a memory map while it grows; .npz: both, with the labels.",
+            help=".npy: one kernel; .npz: both, with the labels.",
         ),
     ],
     text: o.Text = None,
@@ -70,6 +71,8 @@ def kernel(
             got=f"--out {out}",
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
         )
+    wanted = report or (out.with_suffix(".html") if open_page else None)
+    ready({"--out": out, "--report": wanted}, [file, vectors])
     screen, begin = Screen(), time.monotonic()
     settings = Settings(
         network=network,
@@ -97,14 +100,13 @@ def kernel(
     both = out.suffix == ".npz"
     kinds = tuple(KernelKind) if both else (which,)
     files = _files(out, which)
-    arrays = compute(data, inputs, kinds, files=files, listener=screen)
-    if both:
-        labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
-        named = {kind.value: array for kind, array in arrays.items()}
-        save_npz(out, **named, **labels, names=np.array(examples.names))
-        files.remove()
-    else:
-        files.record.unlink(missing_ok=True)  # complete: nothing to go on with
+    with alone(files.place):
+        arrays = compute(data, inputs, kinds, files=files, listener=screen)
+        if both:
+            labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
+            named = {kind.value: array for kind, array in arrays.items()}
+            save_npz(out, **named, **labels, names=np.array(examples.names))
+            files.remove()
     seconds = time.monotonic() - begin
     screen.say(f"{len(examples):,} × {len(examples):,} in {seconds:.0f} s: {out}")
     numbers: dict[str, Any] = {
@@ -114,24 +116,23 @@ def kernel(
         "file": str(out),
         "seconds": seconds,
     }
-    if report is not None or open_page:
+    if wanted is not None:
         shown = arrays[which] if which in arrays else next(iter(arrays.values()))
         page = _page(source, choice, batch, shown, which, seconds)
-        path = page.write(report or out.with_suffix(".html"))
-        screen.say(f"report: {path}")
-        numbers["report"] = str(path)
-        show(path, open_page)
+        page.write(wanted)
+        screen.say(f"report: {wanted}")
+        numbers["report"] = str(wanted)
+        show(wanted, open_page)
     if as_json:
         print_json(numbers)
 
 
 def _files(out: Path, which: KernelKind) -> KernelFiles:
-    """A .npy file grows in place; an .npz file is packed from two neighbours that grow."""
-    record = out.with_name(f"{out.name}.progress.json")
+    """An .npz file is packed from two neighbours."""
     if out.suffix == ".npy":
-        return KernelFiles({which: out}, record)
-    paths = {kind: out.with_name(f"{out.stem}.{kind.value}.part.npy") for kind in KernelKind}
-    return KernelFiles(paths, record)
+        return KernelFiles({which: out})
+    paths = {kind: out.with_name(f"{out.name}.{kind.value}.npy") for kind in KernelKind}
+    return KernelFiles(paths, out.with_name(f"{out.name}.json"))
 
 
 def _page(

@@ -1,16 +1,16 @@
 """Files that commands write beside their pages."""
 
-import csv
-import io
 import os
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ...data import DataError, writing
+from ...data import DataError, write_csv
+from ...data.files import output, unwritable
 from ...data.places import ENVIRONMENT
+from ...errors import WidelimitError
 from ..workflow import Examples
 from ..workflow.posterior import Predicted
 
@@ -28,6 +28,56 @@ def use_data_dir(folder: Path | None) -> None:
             remedy="give the folder that holds the data files",
         )
     os.environ[ENVIRONMENT] = str(folder)
+
+
+def ready(outputs: dict[str, Path | None], inputs: Sequence[Path | None]) -> None:
+    """Refuse before any work what would fail after it, or would destroy what is read.
+
+    `outputs` are files by the option that named them.
+    """
+    wanted = {option: output(path) for option, path in outputs.items() if path is not None}
+    for option, path in wanted.items():
+        for given in inputs:
+            if given is not None and _is_part(path, given):
+                raise WidelimitError(
+                    "What is read is not overwritten.",
+                    got=f"{option} {path}, which belongs to the input '{given}'",
+                    remedy=f"give another {option}",
+                )
+        for other, place in wanted.items():
+            if other != option and path.resolve() == place.resolve():
+                raise WidelimitError(
+                    "Every output has a file of its own.",
+                    got=f"{path} for {option} and {other}",
+                    remedy=f"give another {option} or {other}",
+                )
+        require_writable(path.parent)
+
+
+def _is_part(path: Path, given: Path) -> bool:
+    """Whether a file is the input, or lies in one of its folders of classes."""
+    path, given = path.resolve(), given.resolve()
+    if path == given:
+        return True
+    if path.exists() and given.exists() and path.samefile(given):  # another name of it
+        return True
+    return given.is_dir() and given in path.parent.parents
+
+
+def require_writable(folder: Path) -> None:
+    """A folder in which files can be made, or one that can be made itself."""
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        good = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if not good:
+        why = "may not be written to" if there.is_dir() else "is no folder"
+        raise DataError(
+            "Outputs go to a folder that may be written to.",
+            got=f"'{folder}': '{there}' {why}",
+            remedy="choose another folder",
+        )
 
 
 def write_predictions(
@@ -68,14 +118,9 @@ def write_predictions(
     write_csv(path, head, rows)
 
 
-def write_csv(path: Path, head: list[str], rows: list[list[Any]]) -> None:
-    """A CSV file, whole or not at all."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(head)
-    writer.writerows(rows)
-    with writing(path) as file:
-        file.write(text.getvalue().encode("utf-8"))
+def own_name(file: Path) -> str:
+    """What a file is called without its endings; also for `.csv`, `..` and `.`"""
+    return file.name.lstrip(".").split(".")[0] or "data"
 
 
 def show(page: Path, wanted: bool) -> None:

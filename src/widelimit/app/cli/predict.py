@@ -7,7 +7,7 @@ import typer
 
 from ..workflow import Task, load_model, read_asked, scores
 from . import options as o
-from .outputs import write_predictions
+from .outputs import own_name, ready, write_predictions
 from .screen import Screen, print_json
 
 
@@ -30,6 +30,8 @@ def predict(
 ) -> None:
     """Predict new examples with a saved model: probabilities or numbers with deviations."""
     screen = Screen()
+    path = out or file.with_name(f"{own_name(file)}.predictions.csv")
+    ready({"--out": path}, [model, file])
     loaded = load_model(model)
     how = o.reading(text, label, None, None, encoding, delimiter, skip)
     asked = read_asked(loaded, file, how, score=score)
@@ -38,7 +40,6 @@ def predict(
         screen.say(note)
     with screen.bar(f"predicting {len(asked.examples):,} examples"):
         predicted = loaded.predict(asked.examples)
-    path = out or file.with_name(f"{file.name.split('.')[0]}.predictions.csv")
     write_predictions(path, asked.examples, predicted, loaded.class_names, asked.labels)
     numbers: dict[str, Any] = {"examples": len(asked.examples), "predictions": str(path)}
     if asked.labels is not None:

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ...data.locks import alone
 from ...errors import WidelimitError
 from ..report import Report
 from ..studies import STUDIES, Size, Study
 from . import options as o
-from .outputs import show, use_data_dir
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 
@@ -50,11 +51,13 @@ def reproduce(
         if not _agreed(study, size, screen, yes=yes):
             screen.say("not started")
             continue
+        ready({"--out": folder / "report.html"}, [])
         begin = time.monotonic()
         progress = screen.tracked if screen.console.is_terminal else None
-        results[study.name] = study.run(size, folder, progress)
-        seconds = time.monotonic() - begin
-        page = _page(study, size, folder, seconds)
+        with alone(folder / ".lock"):
+            results[study.name] = study.run(size, folder, progress)
+            seconds = time.monotonic() - begin
+            page = _page(study, size, folder, seconds)
         screen.say(f"done in {seconds:.0f} s: {page}")
         show(page, open_page)
     if as_json:
@@ -108,7 +111,8 @@ def _page(study: Study, size: Size, folder: Path, seconds: float) -> Path:
     for written in sorted(folder.glob("*.md")):
         report.section("Results")
         add_markdown(report, written.read_text(encoding="utf-8"))
-    files = (path for path in sorted(folder.iterdir()) if path.suffix not in (".png", ".html"))
+    others = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+    files = (path for path in others if path.suffix not in (".png", ".html"))
     report.section("Data").text(f"Beside this page: {', '.join(path.name for path in files)}")
     report.heading("The command").command()
     return report.write(folder / "report.html")

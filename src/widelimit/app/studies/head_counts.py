@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal
 from ...laws.simulate_mixture import ScaleMixture
 from ...laws.simulate_setting import FiniteAttention
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, save, tracked, write_csv, write_json
+from .study import Progress, Size, tracked, write_json, write_rows
 
 _SHOWN = (
     "kl_histogram",
@@ -77,7 +78,7 @@ def _run(
             "law_kl_from_gaussian": setting.gaussian_kl(limit),
             **setting.averaged([r for r in rows if r["heads"] == heads], _SHOWN),
         }
-    write_csv(out / f"{name}.csv", rows)
+    write_rows(out / f"{name}.csv", rows)
     write_json(out / f"{name}.json", result)
     figure, axes = canvas(len(layers))
     for axis, layer in zip(axes[0], layers, strict=True):
@@ -90,7 +91,7 @@ def _run(
         axis.plot(grid, gaussian.density(grid), "--", color="C0", label="infinitely many heads")
         axis.legend(frameon=False, fontsize=8, loc="upper right")
     axes[0, 0].set_ylabel("density")
-    save(figure, out / f"{name}.png")
+    save_figure(figure, out / f"{name}.png")
     return result
 
 
@@ -137,7 +138,7 @@ def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> 
             for h, limit in limits.items()
         },
     }
-    write_csv(out / "single_head.csv", rows)
+    write_rows(out / "single_head.csv", rows)
     write_json(out / "single_head.json", result)
     _plot_single(out / "single_head.png", y, rows, heads, fitted)
     return result
@@ -174,4 +175,4 @@ def _plot_single(
     axes[0, 1].set_ylabel("log density − log Gaussian")
     axes[0, 1].set_ylim(-0.4, 4.5)
     axes[0, 0].legend(frameon=False, fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

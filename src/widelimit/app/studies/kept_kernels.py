@@ -10,17 +10,13 @@ Sequences are sorted by length and cut, so that short ones do not pay for long o
 in the order of the examples.
 """
 
-import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...data import Labelled, writing
@@ -29,8 +25,8 @@ from ...engine.kernel import Sink
 from ...engine.lengths import groups
 from ...layers.base import Layer
 from ...state import Kernels, Outline
+from ..fingerprint import fingerprint
 
-_FORMAT = 2
 _NAME = re.compile(r"\d{6}-([0-9a-f]{8})\.npy")
 
 Told = Callable[[int, int], None]
@@ -130,36 +126,10 @@ class KeptKernels:
         return Kernels(*whole) if positions else Kernels(*whole[:, 0])
 
 
-def fingerprint(*things: Any) -> str:
-    """A name for networks, arrays and plain values: equal exactly when all of them are equal.
-
-    Functions inside a network count by identity, so a kernel with them is never mistaken for
-    another; such kernels are not found again by a later process.
-    """
-    digest = hashlib.sha256(f"{_FORMAT} {version('widelimit')}".encode())
-    leaves, structure = jax.tree.flatten(things)
-    digest.update(str(structure).encode())
-    for piece in _pieces(leaves):
-        digest.update(piece)
-    return digest.hexdigest()[:24]
-
-
-def _pieces(leaves: list[Any]) -> Iterator[bytes]:
-    for leaf in leaves:
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        if isinstance(leaf, str):
-            yield leaf.encode()
-            continue
-        array = np.asarray(leaf)
-        yield f"{array.dtype} {array.shape}".encode()
-        yield repr(leaf).encode() if array.dtype == object else array.tobytes()
-
-
 def _joined(train: Labelled, test: Labelled | None) -> tuple[np.ndarray, np.ndarray | None]:
     """All examples, padded to one length."""
     parts = [train] if test is None else [train, test]
-    if train.mask is None:
+    if all(part.mask is None for part in parts):
         return np.concatenate([part.x for part in parts]).astype(np.float32), None
     length = max(part.x.shape[1] for part in parts)
 
@@ -168,8 +138,7 @@ def _joined(train: Labelled, test: Labelled | None) -> tuple[np.ndarray, np.ndar
         return np.pad(array, [(0, 0), (0, gap), *[(0, 0)] * (array.ndim - 2)])
 
     x = np.concatenate([longer(part.x) for part in parts]).astype(np.float32)
-    masks = [part.mask for part in parts]
-    return x, np.concatenate([longer(mask) for mask in masks if mask is not None])
+    return x, np.concatenate([longer(part.real) for part in parts])
 
 
 def _by_length(
@@ -260,7 +229,7 @@ def _trusted(place: Path, band: Band, shape: tuple[int, ...]) -> np.ndarray | No
     for path in sorted(place.glob(f"{band.begin:06d}-*.npy")):
         named = _NAME.fullmatch(path.name)
         try:
-            part = np.load(path, mmap_mode="r")
+            part = np.load(path)  # not mapped: a file cut off later must not stop the process
         except (OSError, ValueError, EOFError):
             continue
         if named and part.shape == shape and _checksum(part) == named[1]:

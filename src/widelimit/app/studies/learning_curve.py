@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ...data import save_figure
 from ..drawing import canvas
 from . import cifar10
 from .accuracy import evaluate, row
 from .comparison import KINDS, Group, choose
-from .study import Progress, Size, save, tracked, write_csv, write_json
+from .study import Progress, Size, tracked, write_json, write_rows
 
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
             name = group.families[index].name
             rows.append(row(name, kind, tested, data=place.name, train=count))
     result = {"data": place.name, "rows": rows, "gain_per_doubling": gains(rows)}
-    write_csv(out / "learning_curve.csv", rows)
+    write_rows(out / "learning_curve.csv", rows)
     write_json(out / "learning_curve.json", result)
     _plot(rows, out / "learning_curve.png")
     return result
@@ -81,4 +82,4 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set_xticks(counts, [str(count) for count in counts])
         axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
         axis.legend(fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...data import save_figure, write_text
 from ..drawing import canvas
-from .study import save, write_csv, write_json
+from .study import write_json, write_rows
 
 _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained": "tab:green"}
 
@@ -13,10 +14,9 @@ _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained"
 def write(name: str, out: Path, result: Mapping[str, Any]) -> None:
     """All files of a study that compares kernels."""
     rows, claims = result["rows"], result["claims"]
-    write_csv(out / f"{name}.csv", rows)
+    write_rows(out / f"{name}.csv", rows)
     write_json(out / f"{name}.json", result)
-    text = f"{table(rows)}\n\n{told(claims)}\n"
-    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    write_text(out / f"{name}.md", f"{table(rows)}\n\n{told(claims)}\n")
     plot(rows, out / f"{name}.png")
 
 
@@ -64,4 +64,4 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     kinds = dict.fromkeys(one["kind"] for one in rows)
     marks = [axes[0, 0].plot([], [], "o", ms=4, color=_COLOURS[kind])[0] for kind in kinds]
     figure.legend(marks, list(kinds), loc="outside lower center", ncols=len(kinds), fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)

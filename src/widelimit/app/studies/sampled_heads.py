@@ -4,20 +4,19 @@ Standard softmax attention at 1/√d has no closed form; its kernels are average
 Independent samplers of growing size are compared with a long run, and with the errors they report.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from ...data import load_sample_texts
+from ...data import load_sample_texts, save_figure
 from ...layers.attention.layer import Attention
 from ...layers.base import Layer
 from ...layers.compose import Serial
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
-from .study import Size
+from .study import Size, write_json
 
 _REPLICATES = 8
 
@@ -62,8 +61,7 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
         for name in ("nngp", "ntk")
     }
     result = {"rows": rows, "slopes": slopes}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "sampled_heads.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_json(out / "sampled_heads.json", result)
     _plot(heads, rows, slopes, out / "sampled_heads.png")
     return result
 
@@ -81,5 +79,5 @@ def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, flo
     axis.set(xlabel="sampled heads", ylabel="relative error", title="Infinite-head softmax, 1/√d")
     axis.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     plt.close(figure)

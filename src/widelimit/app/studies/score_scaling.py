@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.simulate import simulate
 from ...laws.simulate_mixture import ScaleMixture
@@ -12,7 +13,7 @@ from ...laws.simulate_setting import FiniteAttention, GaussianInputs
 from ...layers.attention.scores import Scaling
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, save, tracked, write_csv, write_json
+from .study import Progress, Size, tracked, write_json, write_rows
 
 WIDTH = 256
 
@@ -53,7 +54,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         "ks_from_limit": ks.statistic,
         "ks_p_value": ks.p_value,
     }
-    write_csv(out / "scores.csv", rows)
+    write_rows(out / "scores.csv", rows)
     write_json(out / "scores.json", result)
     figure, axes = canvas(2)
     grid = np.linspace(-4.5, 4.5, 301)
@@ -69,5 +70,5 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         axis.set_xlabel("score $G_{11}$")
         axis.legend(frameon=False)
     axes[0, 0].set_ylabel("density")
-    save(figure, out / "scores.png")
+    save_figure(figure, out / "scores.png")
     return result

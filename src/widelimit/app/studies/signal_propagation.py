@@ -5,13 +5,12 @@ with layer normalisation, with the identity in place of softmax, with few heads.
 over the residual weight and the scale of the scores.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...data import load_sample_texts
+from ...data import load_sample_texts, save_figure
 from ...engine import propagation
 from ...engine.propagation import Quantity
 from ...layers.attention.heads import INFINITE
@@ -22,7 +21,7 @@ from ...layers.blocks import Mlp, Norm, TransformerEncoder
 from ...layers.branches import Residual
 from ...layers.compose import Repeat, Serial
 from ...layers.dense import Dense
-from .study import Size
+from .study import Size, write_json
 
 _WIDTH = 64
 
@@ -59,7 +58,6 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     assert texts.mask_train is not None
     full = np.flatnonzero(texts.mask_train.all(axis=1))[:examples]
     x = texts.x_train[full].astype(np.float32)
-    out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"depth": depth, "profiles": {}}
     networks = ablations(depth)
     profiles = {}
@@ -87,7 +85,7 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
         "qk_std": scales.tolist(),
         "correlation_of_positions": grid.tolist(),
     }
-    (out / "signal.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_json(out / "signal.json", result)
     return result
 
 
@@ -107,5 +105,5 @@ def _plot_profiles(profiles: dict[str, propagation.SignalProfile], path: Path) -
             axis.set_yscale("symlog", linthresh=1e-2)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=9)
     figure.tight_layout(rect=(0, 0.14, 1, 1))
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     plt.close(figure)

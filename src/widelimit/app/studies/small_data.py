@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from ...data import save_figure, write_text
 from ...errors import MissingExtraError
 from ...inference import KernelKind, centred_one_hot
 from ...inference.checks import Values
@@ -24,7 +25,7 @@ from ...layers.base import Layer
 from ...layers.compose import Repeat, Serial
 from ...layers.dense import Dense
 from ..drawing import canvas
-from .study import Progress, Size, save, tracked, write_csv, write_json
+from .study import Progress, Size, tracked, write_json, write_rows
 
 _NOISES = [1e-3, 1e-2, 1e-1, 1.0]
 _DEPTHS = (1, 3)
@@ -221,8 +222,8 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     result = {"rows": rows}
     write_json(out / "small_data.json", result)
     plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]
-    write_csv(out / "small_data.csv", plain)
-    (out / "small_data.md").write_text(table(rows) + "\n", encoding="utf-8")
+    write_rows(out / "small_data.csv", plain)
+    write_text(out / "small_data.md", table(rows) + "\n")
     _plot(rows, out / "small_data.png")
     return result
 
@@ -238,7 +239,7 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.errorbar(means, places, xerr=halves, fmt="o", capsize=3, color="tab:blue")
         axis.set_yticks(places, [row["method"] for row in here])
         axis.set(title=name, xlabel=here[0]["score"])
-    save(figure, path)
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ...data import (
     Empty,
     Keep,
     Labelled,
+    MissingDataError,
     Standardise,
     TextDataset,
     WordVectors,
@@ -37,10 +38,13 @@ _SPLIT_SEED = 0
 
 
 def real_or_sample(size: Size, real: Callable[[], T], sample: Callable[[], T]) -> tuple[T, bool]:
-    """Real data and True; at small size without them the sample that ships, and False."""
+    """Real data and True; at small size without them the sample that ships, and False.
+
+    Data that are there but damaged are an error at every size.
+    """
     try:
         return real(), True
-    except DataError as error:
+    except MissingDataError as error:
         if size is Size.SMALL:
             return sample(), False
         raise DataError(
@@ -80,7 +84,14 @@ def rt_polarity(size: Size) -> tuple[TextDataset, bool]:
     """Sentences about films; the last 1,662 of the file are for testing."""
 
     def real() -> TextDataset:
-        texts = load_texts(data_root() / "rt_polarity.jsonl.gz")
+        path = data_root() / "rt_polarity.jsonl.gz"
+        if not path.exists():
+            raise MissingDataError(
+                "The sentences about films must be on this disk.",
+                got=f"no file '{path}'",
+                remedy="put rt_polarity.jsonl.gz into the data directory",
+            )
+        texts = load_texts(path)
         whole = np.arange(len(texts))
         return TextDataset.join(texts.take(whole[:9000]), texts.take(whole[9000:]))
 

@@ -1,12 +1,13 @@
 """What a study is: a name, what it shows, and a function that runs it and writes what it found."""
 
-import csv
 import enum
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ...data import write_csv, write_text
 
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps what a study loops over, to show how far it is."""
@@ -54,20 +55,9 @@ def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
     """Numbers as they are, NumPy ones included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2, default=float) + "\n")
+    write_text(path, json.dumps(result, indent=2, default=float) + "\n")
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line per row; the columns are those of the first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A CSV file with one line per row; the columns are those of the first."""
+    write_csv(path, list(rows[0]), [list(row.values()) for row in rows])

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ...data import save_figure
 from ...laws.simulate_setting import FiniteAttention, relu
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, save, tracked, write_csv, write_json
+from .study import Progress, Size, tracked, write_json, write_rows
 
 WIDTHS = (16, 64, 256, 1024)
 HEADS = 2
@@ -75,7 +76,7 @@ def _run(
         },
         "widths": by_width,
     }
-    write_csv(out / f"{name}.csv", rows)
+    write_rows(out / f"{name}.csv", rows)
     write_json(out / f"{name}.json", result)
     _plot(out / f"{name}.png", limit, samples, by_width)
     return result
@@ -102,4 +103,4 @@ def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[st
     axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
     axis.set_xticks([], minor=True)
     axis.legend(frameon=False, fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

@@ -1,5 +1,6 @@
 """Which column of a table is the text, which the label, which are features."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ def assign(
         )
     if label is not None:
         table.column(label)
+    _require_distinct(text, label, split, features)
     split = split or _split_column(table, [name for name in names if name != label])
     rest = [name for name in names if name not in (label, split)]
     if text is None and not features:
@@ -68,6 +70,27 @@ def assign(
             remedy="name the text column with --text, or the columns to use with --feature",
         )
     return Roles(label, None, chosen, split, tuple(n for n in rest if n not in chosen))
+
+
+def _require_distinct(
+    text: str | None, label: str | None, split: str | None, features: Sequence[str]
+) -> None:
+    """The label is no input, and a column has one part to play."""
+    counts = Counter(name for name in (text, label, split, *set(features)) if name is not None)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise DataError(
+            "The column to predict, the inputs and the split are different columns.",
+            got=f"{twice[0]!r} for two of them, with the label {label!r}",
+            remedy="name other columns with --label, --text, --feature or --split",
+        )
+
+
+def copies_of_label(table: Table, roles: Roles) -> list[str]:
+    """Features that hold the very same values as the column to predict."""
+    wanted = [str(row[roles.label]) for row in table.rows] if roles.label else []
+    return [
+        name for name in roles.features if [str(value) for value in table.column(name)] == wanted
+    ]
 
 
 def feature(table: Table, name: str) -> np.ndarray:

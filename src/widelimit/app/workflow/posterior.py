@@ -40,8 +40,12 @@ class Targets:
         """For all examples; normalised by the training part."""
         if task is Task.CLASSIFY:
             return cls(centred_one_hot(y)[0], y, task)
-        shift, scale = float(y[train].mean()), float(y[train].std()) or 1.0
-        return cls((y - shift)[:, None] / scale, y, task, shift, scale)
+        # In units of the largest: squares of very large and very small numbers do not fit.
+        unit = float(np.abs(y[train]).max()) or 1.0
+        seen = y[train] / unit
+        shift, scale = float(seen.mean()), float(seen.std()) or 1.0
+        columns = (y / unit - shift)[:, None] / scale
+        return cls(columns, y, task, shift * unit, scale * unit)
 
 
 @dataclass(frozen=True, eq=False)

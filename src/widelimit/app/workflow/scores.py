@@ -44,12 +44,23 @@ def accuracy(right: np.ndarray) -> Score:
 
 def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:
     """`1 − Σ(y − ŷ)²/Σ(y − ȳ)²`; the interval by resampling the examples."""
-    return _resampled(truth, predicted, lambda t, p: 1 - _share(t, p))
+    unit = _unit(truth)
+    return _resampled(truth / unit, predicted / unit, lambda t, p: 1 - _share(t, p))
 
 
 def root_mean_square(truth: np.ndarray, predicted: np.ndarray) -> Score:
     """`√mean (y − ŷ)²`; the interval by resampling the examples."""
-    return _resampled(truth, predicted, lambda t, p: float(np.sqrt(np.mean((t - p) ** 2))))
+    unit = _unit(truth)
+
+    def error(truth: np.ndarray, predicted: np.ndarray) -> float:
+        return unit * float(np.sqrt(np.mean((truth - predicted) ** 2)))
+
+    return _resampled(truth / unit, predicted / unit, error)
+
+
+def _unit(truth: np.ndarray) -> float:
+    """The size of the targets: squares of very large and very small numbers do not fit."""
+    return float(np.abs(truth).max()) or 1.0
 
 
 def _share(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -61,7 +72,10 @@ def _resampled(truth: np.ndarray, predicted: np.ndarray, score) -> Score:
     rng = np.random.default_rng(0)
     draws = rng.integers(len(truth), size=(_RESAMPLES, len(truth)))
     values = np.array([score(truth[rows], predicted[rows]) for rows in draws])
-    low, high = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    values = values[np.isfinite(values)]  # a draw may hold equal targets only
+    if not len(values):
+        return Score(score(truth, predicted), np.nan, np.nan)
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Score(score(truth, predicted), float(low), float(high))
 
 

@@ -19,7 +19,7 @@ from ...data import (
     read_npz,
     read_table,
 )
-from .columns import Roles, assign, feature
+from .columns import Roles, assign, copies_of_label, feature
 from .examples import Examples, Source
 from .kinds import Kind, Task
 
@@ -93,6 +93,11 @@ def _table(path: Path, task: Task, how: Reading) -> Source:
         y, class_names = table.numbers(roles.label)[:, 0], ()
     if roles.left_out:
         notes.append(f"left out: {', '.join(roles.left_out)}")
+    if copies := copies_of_label(table, roles):
+        notes.append(
+            f"{', '.join(map(repr, copies))} holds the same as the label {roles.label!r} in every "
+            "row: the scores below say nothing of rows without it (--feature chooses columns)"
+        )
     return Source(
         path,
         table_examples(table, roles.text, roles.features),
@@ -157,20 +162,23 @@ def _test_part(table: Table, roles: Roles) -> np.ndarray | None:
 
 def _npz(path: Path, task: Task) -> Source:
     held = read_npz(path)
-    test = None
+    test, notes = None, []
     if "x_train" in held:
         data = load_npz_split(path)
         parts = data.train, data.test
         x = _stacked(path, [part.x for part in parts])
-        masks = [part.mask for part in parts]
-        mask = None if any(m is None for m in masks) else np.concatenate(masks)  # pyright: ignore
+        without = [name for name in ("mask_train", "mask_test") if name not in held]
+        mask = np.concatenate([part.real for part in parts]) if len(without) < 2 else None
+        if len(without) == 1:
+            notes.append(f"no {without[0]} in the file: all its positions are taken as real")
         y, class_names = np.concatenate([part.y for part in parts]), data.class_names
         test = np.arange(len(parts[0]), len(x))
     else:
         data = load_npz(path)
         x, y, mask, class_names = data.x, data.y, data.mask, data.class_names
     y, class_names = _as_task(path, y, class_names, task)
-    return Source(path, array_examples(path, x, mask), y, class_names, {"label": "y"}, (), test)
+    examples = array_examples(path, x, mask)
+    return Source(path, examples, y, class_names, {"label": "y"}, tuple(notes), test)
 
 
 def _stacked(path: Path, parts: list[np.ndarray]) -> np.ndarray:

@@ -1,0 +1,79 @@
+"""One run at a time in a place: a second one is told who is there."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import DataError
+from .files import unwritable
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore
+else:
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_held: dict[Path, int] = {}  # locks of this process, and the thread that holds each
+
+
+@contextmanager
+def alone(place: Path | str) -> Iterator[None]:
+    """Hold the lock file `place` while the block runs; the same thread may ask for it again.
+
+    The system lets go of the lock when a process ends, however it ends: no lock is left behind.
+    """
+    place = Path(place).absolute()
+    if _held.get(place) == threading.get_ident():
+        yield
+        return
+    descriptor = _taken(place)
+    _held[place] = threading.get_ident()
+    try:
+        yield
+    finally:
+        del _held[place]
+        with suppress(OSError):
+            place.unlink()  # while it is held: see `_taken`
+        os.close(descriptor)
+
+
+def _taken(place: Path) -> int:
+    while True:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise unwritable(place.parent, error) from error
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise DataError(
+                "One run at a time writes to a place.",
+                got=f"'{place.parent}', where {_holder(place)} is at work",
+                remedy="wait until it has ended, or give another --out",
+            ) from error
+        # The one that held it before may have removed the file since it was opened here.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(place)):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
+                return descriptor
+        os.close(descriptor)
+
+
+def _holder(place: Path) -> str:
+    with suppress(OSError, ValueError, UnicodeDecodeError):
+        process, host = place.read_text("utf-8").split()
+        return f"process {int(process)} on {host}"
+    return "another run"

@@ -1,0 +1,218 @@
+"""Outputs are whole, belong to one run, and never replace what is read."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import call, refused, write_flowers
+
+from widelimit.app.cli import outputs
+from widelimit.app.workflow import blocks
+from widelimit.data import DataError, save_npz, write_text
+from widelimit.data.locks import alone
+
+
+def accuracy(capsys, *arguments):
+    return json.loads(call(capsys, *arguments, "--json").out)["accuracy"]
+
+
+# --- one run at a time ----------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from widelimit.data.locks import alone
+with alone(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold():
+    """Another process that holds a lock until the test ends."""
+    others = []
+
+    def start(place):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        other = subprocess.Popen([sys.executable, "-c", HOLD, str(place)], **pipes)
+        others.append(other)
+        assert other.stdout.readline() == b"held\n"
+        return other
+
+    yield start
+    for other in others:
+        other.communicate(timeout=20)
+
+
+def test_a_folder_in_use_is_refused_and_free_again_after_a_kill(capsys, tmp_path, hold):
+    file, out = write_flowers(tmp_path / "t.csv"), tmp_path / "out"
+    other = hold(out / ".lock")
+    said = refused(capsys, "classify", file, "--label", "species", "--out", out)
+    assert f"process {other.pid}" in said
+    assert "--out" in said
+    assert not (out / "predictions.csv").exists()
+    other.kill()
+    other.wait()
+    with alone(out / ".lock"), alone(out / ".lock"):  # again, by the same thread
+        pass
+    assert not (out / ".lock").exists()
+
+
+def test_threads_exclude_each_other(tmp_path):
+    def enter():
+        with alone(tmp_path / ".lock"):
+            return True
+
+    with ThreadPoolExecutor(1) as pool:
+        with alone(tmp_path / ".lock"):
+            late = pool.submit(enter)
+            assert isinstance(late.exception(), DataError)
+        assert pool.submit(enter).result()
+
+
+# --- kept kernels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "flip", "lower", "other"])
+def test_a_damaged_kept_kernel_is_not_believed(capsys, tmp_path, damage):
+    file, out = write_flowers(tmp_path / "t.csv"), tmp_path / "out"
+    command = ("classify", file, "--label", "species", "--out", out, "--network", "linear")
+    first = accuracy(capsys, *command)
+    kept = out / "kernel_nngp.npy"
+    whole, values = kept.read_bytes(), np.load(kept)
+    if damage == "cut":
+        kept.write_bytes(whole[: len(whole) // 2])
+    elif damage == "zeros":
+        kept.write_bytes(whole[:2000] + bytes(len(whole) - 2000))
+    elif damage == "flip":
+        kept.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    elif damage == "lower":
+        changed = values.copy()
+        changed[30, 2] += 1
+        np.save(kept, changed)
+    else:
+        np.save(kept, np.eye(len(values)))
+    assert accuracy(capsys, *command) == first
+    np.testing.assert_array_equal(np.load(kept), values)
+    assert not list(out.glob("*.part*"))
+    assert not list(out.glob(".*"))
+
+
+def test_a_whole_kept_kernel_is_used_again(capsys, tmp_path):
+    file, out = write_flowers(tmp_path / "t.csv"), tmp_path / "out"
+    command = ("classify", file, "--label", "species", "--out", out, "--network", "linear")
+    call(capsys, *command)
+    assert "1/1" in call(capsys, *command).err
+    assert "1/1" not in call(capsys, *command, "--seed", 3).err  # other examples to learn from
+
+
+def test_an_unfinished_kernel_leaves_the_earlier_one(capsys, tmp_path, monkeypatch):
+    file, out = write_flowers(tmp_path / "t.csv"), tmp_path / "k.npy"
+    call(capsys, "kernel", file, "-o", out, "--network", "linear")
+    before = out.read_bytes()
+
+    def fails(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(blocks.SquareFile, "write", fails)
+    said = refused(capsys, "kernel", file, "-o", out, "--network", "fcn")
+    assert "No space left" in said
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["k.npy", "t.csv"]
+
+
+def test_a_full_disk_is_found_before_the_kernel(capsys, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(blocks, "_fill", None)  # nothing is computed
+    file = write_flowers(tmp_path / "t.csv")
+    for name in ("k.npy", "k.npz"):
+        assert "free some space" in refused(capsys, "kernel", file, "-o", tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+# --- what outputs may be --------------------------------------------------------------------------
+
+
+def test_inputs_are_not_overwritten(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = write_flowers(Path("t.csv"))
+    os.link(table, "link.csv")
+    Path("soft.csv").symlink_to(table)
+    rng = np.random.default_rng(0)
+    save_npz("f.npz", x=rng.normal(size=(20, 3)), y=np.arange(20) % 2)
+    before = table.read_bytes(), Path("f.npz").read_bytes()
+    learn = ("classify", "t.csv", "--label", "species")
+    for command in (
+        ("kernel", "f.npz", "-o", "f.npz"),
+        ("kernel", "f.npz", "-o", "k.npy", "--report", "f.npz"),
+        (*learn, "--save", "t.csv"),
+        (*learn, "--save", "../" + tmp_path.name + "/t.csv"),
+        (*learn, "--save", "link.csv"),
+        (*learn, "--save", "soft.csv"),
+        (*learn, "--report", "t.csv"),
+        ("predict", "m.wl", "t.csv", "-o", "m.wl"),
+        ("predict", "m.wl", "t.csv", "-o", "t.csv"),
+        ("law", "t.csv", "--text", "colour", "--report", "t.csv"),
+    ):
+        assert "not overwritten" in refused(capsys, *command), command
+    Path("t.predictions.csv").write_bytes(before[0])
+    assert "not overwritten" in refused(capsys, "predict", "m.wl", "t.predictions.csv")
+    Path("out").mkdir()
+    Path("out/predictions.csv").write_bytes(before[0])
+    assert "not overwritten" in refused(
+        capsys, "classify", "out/predictions.csv", "--label", "species", "--out", "out"
+    )
+    assert "file of its own" in refused(capsys, *learn, "--save", "m", "--report", "m")
+    assert (table.read_bytes(), Path("f.npz").read_bytes()) == before
+
+
+def test_folders_of_images_are_not_written_into(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match="not overwritten"):
+        outputs.ready({"--save": tmp_path / "images" / "a" / "model.wl"}, [tmp_path / "images"])
+    outputs.ready({"--save": tmp_path / "images" / "model.wl"}, [tmp_path / "images"])
+
+
+def test_odd_outputs_are_refused_before_the_work(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_fill", None)  # nothing is computed
+    table, ring = write_flowers(tmp_path / "t.csv"), tmp_path / "ring"
+    ring.symlink_to(ring)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder.npy").mkdir()
+    learn = ("classify", table, "--label", "species", "--out", tmp_path / "out")
+    assert "folder" in refused(capsys, "kernel", table, "-o", tmp_path / "folder.npy")
+    for odd in ("/dev/null", tmp_path / "pipe", tmp_path, ring, table / "m.wl"):
+        refused(capsys, *learn, "--save", odd)
+        refused(capsys, *learn, "--report", odd)
+    refused(capsys, "classify", table, "--label", "species", "--out", table)
+    refused(capsys, "reproduce", "scores", "--out", table)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="regular file"):
+        write_text(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_text(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "x"
+
+
+def test_long_names_can_be_written(tmp_path):
+    write_text(tmp_path / ("n" * 250), "x")
+    assert [len(p.name) for p in tmp_path.iterdir()] == [250]
