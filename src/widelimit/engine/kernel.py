@@ -86,7 +86,7 @@ def kernel(
         fit = rows if columns is None else covering(columns, rows)
         sampler = fitted_sampler(net, fit, key=key, samples=samples, tolerance=tolerance)
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
-        return _traced_kernel(net, rows, columns, sampler, ntk)
+        return _traced_kernel(net, rows, columns, sampler, ntk, memory)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
             require_real_positions(net, side.mask, name)
@@ -196,12 +196,17 @@ def _traced(net: Layer) -> bool:
 
 
 def _traced_kernel(
-    net: Layer, rows: Inputs, columns: Inputs | None, sampler: Sampler | None, ntk: bool
+    net: Layer,
+    rows: Inputs,
+    columns: Inputs | None,
+    sampler: Sampler | None,
+    ntk: bool,
+    memory: int,
 ) -> Kernels:
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
     x, mask = rows.on_device()
     dtype = kernel_dtype(x)
-    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, DEFAULT_MEMORY)
+    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, memory)
 
     def matrix(real: Realisation) -> tuple[Array, Array | None]:
         one = encode_block(real, x, mask, rows.outline)

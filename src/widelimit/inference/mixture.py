@@ -25,9 +25,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import logsumexp, ndtr
 
-from ..engine.inputs import Data, Inputs, as_inputs
+from ..engine.inputs import Data, Inputs
 from ..errors import MissingExtraError, NumericalError, WidelimitError
-from ..laws.draws import Latent, block_size, require_gaussian_output
+from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
 from . import checks
@@ -90,7 +90,7 @@ class MixtureGP:
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedMixture":
         """Condition on targets (N,) or (N, outputs) at examples x."""
         require_layer(self.net)
-        inputs = _wide(as_inputs(x, mask, tokens=self.net.takes_tokens()))
+        inputs = law_inputs(self.net, x, mask)
         require_scalar_output(self.net, inputs.outline)
         require_gaussian_output(self.net, inputs.outline)
         targets, vector = checks.targets(y, inputs.size)
@@ -185,7 +185,7 @@ class FittedMixture:
 
         Scores are drawn for training and test examples together, once per call.
         """
-        other = _wide(as_inputs(x, mask, tokens=self.model.net.takes_tokens(), name="x"))
+        other = law_inputs(self.model.net, x, mask)
         require_scalar_output(self.model.net, other.outline)
         run = self._run(joined(self.inputs, other))
         means = run.means[..., 0] if self.vector_targets else run.means
@@ -373,8 +373,3 @@ def _blackjax() -> Any:
     except ImportError:
         raise MissingExtraError("blackjax", "bayes") from None
     return blackjax
-
-
-def _wide(inputs: Inputs) -> Inputs:
-    """Double precision throughout: kernels are factorised."""
-    return inputs if inputs.tokens else inputs._replace(x=np.asarray(inputs.x, np.float64))

@@ -11,19 +11,19 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..engine.inputs import Data, Inputs, as_inputs
+from ..engine.door import read_inputs
+from ..engine.inputs import Data, Inputs
 from ..engine.phases import Realisation, cross_one, encode_block, precision
-from ..engine.sampling import Sampler, realisations
+from ..engine.sampling import Sampler, covering, realisations
 from ..engine.sampling import sampler as fitted_sampler
 from ..engine.tiles import Plan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
-from ..state import Kernels, Outline
+from ..state import Kernels
 from .gp import KernelKind
 
 _LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive during a solve
@@ -102,7 +102,7 @@ class NetworkKernels:
     @classmethod
     def make(cls, net: Layer, x: Data, mask: Any = None, *, engine: Engine) -> "NetworkKernels":
         """Read the training examples and draw heads for them."""
-        inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=engine.dtype)
+        inputs = read_inputs(net, x, mask, dtype=engine.dtype)
         require_scalar_output(net, inputs.outline)
         return cls(net, inputs=inputs, sampler=engine.sampler(net, inputs), engine=engine)
 
@@ -115,17 +115,19 @@ class NetworkKernels:
 
     def read(self, x: Data, mask: Any = None) -> Inputs:
         """Other examples, checked against the training examples."""
-        tokens = self.net.takes_tokens()
-        other = as_inputs(x, mask, tokens=tokens, dtype=self.engine.dtype, name="x")
-        ours, theirs = self.inputs.outline, other.outline
-        alike = ours.channels == theirs.channels and len(ours.positions) == len(theirs.positions)
-        if not alike:
+        other = read_inputs(self.net, x, mask, dtype=self.engine.dtype)
+        ours, theirs = (
+            [(outline.channels, len(outline.positions)) for outline in side.outlines]
+            for side in (self.inputs, other)
+        )
+        if ours != theirs:
+            shapes = [jax.tree.map(lambda a: a.shape, side.x) for side in (other, self.inputs)]
             raise ShapeError(
                 "Examples have the channels and position axes of the training examples.",
-                got=f"shape {other.x.shape}, where training had {self.inputs.x.shape}",
+                got=f"shape {shapes[0]}, where training had {shapes[1]}",
                 remedy="prepare them exactly as the training examples were",
             )
-        require_scalar_output(self.net, theirs)
+        require_scalar_output(self.net, other.outline)
         return other
 
     def train(self, *, ntk: bool) -> Kernels:
@@ -161,11 +163,10 @@ class NetworkKernels:
             for start in range(0, other.size, plan.tile):
                 # Copies of the last example fill a short block: one shape, one compilation.
                 index = np.minimum(np.arange(start, start + plan.tile), other.size - 1)
-                part = other[index]
-                x = jnp.asarray(part.x if part.tokens else part.x.astype(dtype))
+                x, mask = other[index].astype(dtype).on_device()
                 span = slice(start, min(start + plan.tile, other.size))
                 for real in drawn:
-                    own = _own(real, x, part.mask, other.outline, with_ntk=ntk)
+                    own = _own(real, x, mask, other.outline, with_ntk=ntk)
                     result[span] += np.asarray(own)[: span.stop - start] / len(drawn)
         return result
 
@@ -174,7 +175,15 @@ class NetworkKernels:
         return replace(self, inputs=joined(self.inputs, other))
 
     def _kernel(self, one: Inputs, two: Inputs | None, ntk: bool) -> Kernels:
-        return self.net.kernel(one, two, sampler=self.sampler, ntk=ntk, progress=False)
+        return self.net.kernel(
+            one,
+            two,
+            sampler=self.sampler,
+            ntk=ntk,
+            dtype=self.engine.dtype,
+            memory=self.engine.memory,
+            progress=False,
+        )
 
 
 def chosen(kernels: Kernels, kind: KernelKind) -> Any:
@@ -184,7 +193,7 @@ def chosen(kernels: Kernels, kind: KernelKind) -> Any:
 
 @eqx.filter_jit
 def _own(
-    real: Realisation, x: Array, mask: Array | None, outline: Outline, *, with_ntk: bool
+    real: Realisation, x: Any, mask: Any, outline: Any, *, with_ntk: bool
 ) -> Float[Array, " n"]:
     """The kernel of every example of a block with itself."""
     encoding = encode_block(real, x, mask, outline)
@@ -194,27 +203,36 @@ def _own(
 
 def joined(one: Inputs, two: Inputs) -> Inputs:
     """Two sets of examples as one; the shorter examples are padded and masked."""
-    longest = tuple(map(max, one.outline.positions, two.outline.positions))
-    sides = [_padded(side, longest) for side in (one, two)]
-    if all(side.mask is None for side in sides):
-        return Inputs(np.concatenate([side.x for side in sides]), None, one.tokens)
-    masks = [np.ones((s.size, *longest), bool) if s.mask is None else s.mask for s in sides]
-    return Inputs(np.concatenate([s.x for s in sides]), np.concatenate(masks), one.tokens)
+    sides = covering(one, two), covering(two, one)
+    streams = list(zip(*(_streams(side) for side in sides), strict=True))
+    x = tuple(np.concatenate([part for part, _ in stream]) for stream in streams)
+    masks = tuple(_joined_masks(stream, one.tokens) for stream in streams)
+    if not isinstance(one.x, tuple):
+        return Inputs(x[0], masks[0], one.tokens)
+    return Inputs(x, None if all(mask is None for mask in masks) else masks, one.tokens)
 
 
-def _padded(inputs: Inputs, positions: tuple[int, ...]) -> Inputs:
-    now = inputs.outline.positions
-    if now == positions:
-        return inputs
-    room = [(0, want - have) for want, have in zip(positions, now, strict=True)]
-    mask = np.ones((inputs.size, *now), bool) if inputs.mask is None else inputs.mask
-    tail = [] if inputs.tokens else [(0, 0)]
-    return Inputs(
-        np.pad(inputs.x, [(0, 0), *room, *tail]), np.pad(mask, [(0, 0), *room]), inputs.tokens
+def _streams(inputs: Inputs) -> list[tuple[Any, Any]]:
+    """(x, mask) of every stream; most inputs have one."""
+    if not isinstance(inputs.x, tuple):
+        return [(inputs.x, inputs.mask)]
+    masks = inputs.mask or (None,) * len(inputs.x)
+    return list(zip(inputs.x, masks, strict=True))
+
+
+def _joined_masks(sides: tuple[tuple[Any, Any], ...], tokens: bool) -> Any:
+    if all(mask is None for _, mask in sides):
+        return None
+    shapes = [x.shape if tokens else x.shape[:-1] for x, _ in sides]
+    return np.concatenate(
+        [
+            np.ones(shape, bool) if mask is None else mask
+            for shape, (_, mask) in zip(shapes, sides, strict=True)
+        ]
     )
 
 
-def require_scalar_output(net: Layer, outline: Outline) -> None:
+def require_scalar_output(net: Layer, outline: Any) -> None:
     """Refuse networks whose outputs keep positions."""
     positions = net.outline(outline).positions
     if positions:

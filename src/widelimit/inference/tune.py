@@ -222,6 +222,7 @@ class Criterion:
                 jnp.asarray(cotangent, data.engine.dtype),
                 names=names,
                 kind=self.gp.kind,
+                memory=data.engine.memory,
             )
         return [
             (np.asarray(g, np.float64) * h.range.slope(values[h.name])).reshape(-1)
@@ -245,12 +246,15 @@ def _pull(
     *,
     names: tuple[str, ...],
     kind: KernelKind,
+    memory: int,
 ) -> list[Array]:
     """Gradient of `Σ G_ij k(x_i, x_j)` in the named hyperparameters."""
 
     def kernel(moved: list[Array]) -> Array:
         moved_net = replaced(net, names, moved)
-        kernels = moved_net.kernel(inputs, sampler=sampler, ntk=kind is KernelKind.NTK)
+        kernels = moved_net.kernel(
+            inputs, sampler=sampler, ntk=kind is KernelKind.NTK, memory=memory
+        )
         return chosen(kernels, kind)
 
     return jax.vjp(kernel, values)[1](cotangent)[0]

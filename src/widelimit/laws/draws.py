@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..engine.inputs import Inputs
+from ..engine.door import read_inputs
+from ..engine.inputs import Data, Inputs
 from ..engine.phases import Encoding, start
 from ..engine.variants import is_random, random_layers
 from ..errors import NetworkError
@@ -27,6 +28,17 @@ from ..state import Example, Need, Outline, Pair
 
 # Numbers alive while one block of draws is computed.
 _BLOCK = 1 << 22
+
+
+def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
+    """Inputs of a law, in double precision throughout: kernels are factorised."""
+    if net.streams() > 1:
+        raise NetworkError(
+            "A law is taken of networks with one stream of inputs.",
+            got=f"a network with {net.streams()} streams",
+            remedy="take kernels of it with net.kernel, or use self-attention",
+        )
+    return read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
 
 
 class Given(Layer):

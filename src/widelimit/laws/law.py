@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from ..engine.inputs import Data, Inputs, as_inputs
+from ..engine.inputs import Data, Inputs
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError, WidelimitError
 from ..finite.widths import with_heads
@@ -26,7 +26,7 @@ from ..layers.base import Layer
 from ..layers.readings import reading
 from ..options import RandomKey, as_key
 from . import tangent
-from .draws import Latent, block_size, kernel_blocks, require_gaussian_output
+from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from .marginal import Estimated, Marginal, averaged, group_means
 from .points import Plan, Points, generator, normal_blocks, plan
 
@@ -59,15 +59,7 @@ def law(
     Gaussian, with one kernel averaged over 16 such draws. `memory` bounds the bytes of the kernels
     that are kept.
     """
-    if net.streams() > 1:
-        raise NetworkError(
-            "A law is taken of networks with one stream of inputs.",
-            got=f"a network with {net.streams()} streams",
-            remedy="take kernels of it with net.kernel, or use self-attention",
-        )
-    inputs = as_inputs(x, mask, tokens=net.takes_tokens())
-    if not inputs.tokens:
-        inputs = inputs._replace(x=np.asarray(inputs.x, np.float64))
+    inputs = law_inputs(net, x, mask)
     after = require_gaussian_output(net, inputs.outline)
     size = inputs.size * math.prod(after.positions)
     if draws * size**2 * 8 > memory:

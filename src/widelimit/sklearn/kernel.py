@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..engine.inputs import Inputs, as_inputs
+from ..engine.door import read_inputs
+from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
 from ..errors import MissingExtraError, NetworkError
 from ..inference import (
@@ -148,10 +149,9 @@ class NetworkKernel(Kernel):
     def _inputs(self, X: Any) -> Inputs:
         X = np.asarray(X)
         X = X if self.shape is None else X.reshape(len(X), *self.shape)
-        tokens = self.network.takes_tokens()
-        if tokens and np.array_equal(X, np.round(X)):
+        if self.network.takes_tokens() and np.array_equal(X, np.round(X)):
             X = X.astype(np.int64)  # scikit-learn hands integers over as floats
-        return as_inputs(X, tokens=tokens, dtype=np.float64, name="X")
+        return read_inputs(self.network, X, dtype=np.float64, name="X")
 
     def _data(self, X: Any) -> NetworkKernels:
         require_gaussian(self.network)
