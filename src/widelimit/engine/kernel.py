@@ -16,7 +16,6 @@ from ..progress import Callback, Progress
 from ..state import Kernels
 from .door import agreed, read_inputs
 from .inputs import Data, Inputs
-from .masks import require_real_positions
 from .phases import Realisation, cross_tile, encode_block, precision
 from .refusals import refuse_factorised_ntk
 from .sampling import (
@@ -78,7 +77,7 @@ def kernel(
         return _traced_kernel(net, rows, columns, sampler, ntk)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
-            require_real_positions(net, side.mask, name)
+            net.checked_mask(side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     shape = _result_shape(net, rows, columns)
     if out is not None:

@@ -142,7 +142,7 @@ class _Passes(eqx.Module):
 
     def one(self, params: Params, side: Any) -> Array:
         """Σ_c ±f_c of one example: all channels in one Jacobian."""
-        return self.net.forward(params, *side)[0] @ self.draw.signs
+        return self.net.run(params, *side)[0] @ self.draw.signs
 
     def batch(self, params: Params, side: Any) -> Array:
         """The same of a batch."""
@@ -152,7 +152,7 @@ class _Passes(eqx.Module):
         """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
 
         def outputs(side: Any) -> Array:
-            return jax.vmap(lambda s: self.net.forward(self.draw.params, *s)[0])(side)
+            return jax.vmap(lambda s: self.net.run(self.draw.params, *s)[0])(side)
 
         one = outputs(self.sides[0])
         two = one if self.sides[1] is None else outputs(self.sides[1])

@@ -116,7 +116,7 @@ class Watched(Layer):
         def frozen(own: Array) -> Frozen:
             return Frozen(layer, own)
 
-        memos = jax.vmap(lambda own, one: frozen(own).memo(one))(scores, crowd)
+        memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, crowd)
         after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, crowd)
         return Frozen(layer, scores, seen), memos, after
 

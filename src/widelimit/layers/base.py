@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import WidelimitError
+from ..errors import ShapeError, WidelimitError
 from ..options import RandomKey, known_options
 from ..state import Example, Kernels, Need, Outline, Pair
 from .readings import read
@@ -237,17 +237,45 @@ class Layer(eqx.Module):
         """Draw the parameters for inputs of this outline."""
         return ()
 
-    def forward(
-        self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None
-    ) -> tuple[Any, Any]:
-        """Map one example (positions…, channels) and its mask."""
+    def forward(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> Any:
+        """Map one example (positions…, channels); what it leaves at padding does not matter."""
         raise NotImplementedError
 
-    def mask(self, mask: Array) -> Array | None:
-        """Which output positions are real."""
+    def mask(self, mask: Any) -> Array | None:
+        """Which output positions are real; None where no positions are left."""
         return mask
 
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        """The mask of a batch after this layer; raises where an example has no real position left.
+
+        Valid windows shorten sequences: one that is shorter than the window has nothing left, and
+        its kernels would be zero without a word.
+        """
+        after = None if mask is None else jax.vmap(self.mask)(mask)
+        if after is None:
+            return None
+        found = np.asarray(after)
+        empty = np.flatnonzero(~found.reshape(len(found), -1).any(axis=1))
+        if empty.size:
+            raise ShapeError(
+                f"{type(self).__name__} leaves every example at least one real position.",
+                got=f"{empty.size} examples of '{name}' too short for its window, the first at "
+                f"index {empty[0]}",
+                remedy="drop short sequences, use a smaller window, or padding='same'",
+            )
+        return after
+
+    def run(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> tuple[Any, Any]:
+        """One example through the finite layer, zero at padding, and its mask after it."""
+        after = None if mask is None else self.mask(mask)
+        return remask(self.forward(params, x, mask, key), after), after
+
     # Infinite width.
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether the rule itself leaves zeros at padding; if not, they are put there."""
+        return False
+
     def memo(self, example: Example) -> Memo:
         """What pairs will need from this example."""
         return None
@@ -268,6 +296,11 @@ class Layer(eqx.Module):
         """Exact feature rows after this layer, where they exist."""
         return None
 
+    def masked_memo(self, example: Example) -> "MaskedMemo":
+        """The memo, and where zeros must be put after this layer."""
+        mask = None if example.mask is None or self.keeps_zeros else self.mask(example.mask)
+        return MaskedMemo(self.memo(example), mask)
+
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         """One step of the encode phase: the memo, and the example after this layer.
 
@@ -275,24 +308,31 @@ class Layer(eqx.Module):
         """
         self.require(example.outline)
         after = self.outline(example.outline)
-        memo = self.memo(example)
+        memo = self.masked_memo(example)
         nngp, full = None, False
         if need is not Need.NONE:
-            pair = self.own(example.pair(), memo).forced()
+            pair = self.own(example.pair(), memo.own).masked(memo.mask, memo.mask).forced()
             pair = pair.diagonal() if need is Need.DIAGONAL else pair
             nngp, full = pair.nngp, pair.full
         landmarks = example.landmarks
         if landmarks is not None:
-            landmarks = jax.vmap(lambda p, m: self.cross(p, memo, m).forced())(landmarks, anchors)
+            landmarks = jax.vmap(lambda p, m: self._crossed(p, memo, m).forced())(
+                landmarks, anchors
+            )
         mask = None if example.mask is None else self.mask(example.mask)
-        mean = self.mean(example, memo)
+        mean = self.mean(example, memo.own)
+        mean = None if mean is None else remask(mean, memo.mask, axes=0)
         features = self.features(example)
+        features = None if features is None else remask(features, memo.mask)
         return memo, Example(nngp, mean, mask, features, landmarks, full, after)
 
     def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
         """One step of the cross phase, trimmed to what the layers above will look at."""
-        pair = self.cross(pair, memo1, memo2)
+        pair = self._crossed(pair, memo1, memo2)
         return pair.diagonal() if need is Need.DIAGONAL and pair.full else pair
+
+    def _crossed(self, pair: Pair, memo1: "MaskedMemo", memo2: "MaskedMemo") -> Pair:
+        return self.cross(pair, memo1.own, memo2.own).masked(memo1.mask, memo2.mask)
 
     # Random scores (see `heads`): most layers have none.
     def sampled(self) -> bool:
@@ -311,13 +351,22 @@ class Layer(eqx.Module):
         The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
         """
         layer = self.drawn(crowd, key, scheme)
-        memos = jax.vmap(layer.memo)(crowd)
+        memos = jax.vmap(layer.masked_memo)(crowd)
         return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
 
 
-def remask(x: Array, mask: Array | None) -> Array:
-    """Zero the channels of positions that are not real."""
-    return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
+class MaskedMemo(eqx.Module):
+    """What pairs need of one example at one layer, and where zeros are put after the layer."""
+
+    own: Memo
+    mask: Array | None  # None: there is no padding, or the layer keeps it zero
+
+
+def remask(x: Array, mask: Array | None, *, axes: int = 1) -> Array:
+    """Zero where positions are not real; `axes` are those after the positions (channels)."""
+    if mask is None:
+        return x
+    return jnp.where(mask.reshape(*mask.shape, *(1,) * axes), x, jnp.zeros((), x.dtype))
 
 
 def fenced(pair: Pair, witness: Any) -> Pair:

@@ -57,12 +57,17 @@ class Serial(Layer):
             before = layer.outline(before)
         return tuple(params)
 
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+    def run(self, params: Params, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
         for layer, own, subkey in zip(
             self.layers, params, split_key(key, len(self.layers)), strict=True
         ):
-            x, mask = layer.forward(own, x, mask, subkey)
+            x, mask = layer.run(own, x, mask, subkey)
         return x, mask
+
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        for layer in self.layers:
+            mask = layer.checked_mask(mask, name)
+        return mask
 
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         def step(example: Example, tree: Any, need: Need) -> tuple[Example, Memo]:
@@ -162,12 +167,18 @@ class Parallel(Layer):
         parts = zip(self.networks, keys, before, strict=True)
         return tuple(net.init_params(subkey, outline) for net, subkey, outline in parts)
 
-    def forward(self, params: Params, x: Any, mask: Any, key: Any):
+    def run(self, params: Params, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
         count = len(self.networks)
         masks = (None,) * count if mask is None else mask
         parts = zip(self.networks, params, x, masks, split_key(key, count), strict=True)
-        ends = [net.forward(own, a, m, subkey) for net, own, a, m, subkey in parts]
+        ends = [net.run(own, a, m, subkey) for net, own, a, m, subkey in parts]
         return tuple(y for y, _ in ends), tuple(m for _, m in ends)
+
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        if mask is None:
+            return None
+        parts = zip(self.networks, mask, strict=True)
+        return tuple(net.checked_mask(stream, name) for net, stream in parts)
 
     def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Any]:
         anchors = (None,) * len(self.networks) if anchors is None else anchors

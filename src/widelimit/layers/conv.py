@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, fenced, remask
+from .base import Layer, Memo, Params, fenced
 from .dense import (
     Parameterization,
     Weights,
@@ -89,9 +89,7 @@ class Conv(Layer):
             dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
         )[0]
         y = y[tuple(slice(axis.out) for axis in axes)]
-        y = y if bias is None else y + bias.reshape((1,) * len(axes) + (-1,))
-        mask = None if mask is None else self.mask(mask)
-        return remask(y, mask), mask
+        return y if bias is None else y + bias.reshape((1,) * len(axes) + (-1,))
 
     def mask(self, mask: Array) -> Array | None:
         if self.padding is Padding.CIRCULAR:
@@ -104,8 +102,7 @@ class Conv(Layer):
 
     def memo(self, example: Example) -> Memo:
         axes = self.axes(example.outline.positions)
-        mask = None if example.mask is None else self.mask(example.mask)
-        return self.weights.memo(mask, volume(axes) * example.outline.channels)
+        return self.weights.memo(None, volume(axes) * example.outline.channels)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         # Without the fence the layer below is computed anew for every offset of the window.

@@ -20,7 +20,6 @@ from .base import (
     hyperparameter,
     leaf,
     option,
-    remask,
 )
 
 
@@ -151,8 +150,12 @@ class Dense(Layer):
         weight, bias = self.weights.scaled(params)
         require_channels(x, weight)
         y = x @ weight
-        y = y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
-        return remask(y, mask), mask
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """The bias, which may be pending, is put at real positions alone."""
+        return True
 
     def memo(self, example: Example) -> Memo:
         return self.weights.memo(example.mask, example.outline.channels)
@@ -208,7 +211,7 @@ class Embedding(Layer):
         return jax.random.normal(key, (self.vocabulary, self.width))
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        return remask(params[x] * cast(self.std, params), mask), mask
+        return params[x] * cast(self.std, params)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.std, pair.nngp) ** 2

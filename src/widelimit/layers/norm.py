@@ -32,7 +32,11 @@ class LayerNorm(Layer):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + cast(self.eps, x)), mask
+        return centred * jax.lax.rsqrt(variance + cast(self.eps, x))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     @property
     def need_own(self) -> Need:
@@ -83,9 +87,13 @@ class Dropout(Layer):
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
-            return x, mask
+            return x
         keep = jax.random.bernoulli(key, 1 - self.rate, x.shape)
-        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype)), mask
+        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair

@@ -5,7 +5,9 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from ..errors import ShapeError
@@ -37,7 +39,7 @@ class PositionMap(Layer):
         return Need.FULL
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        return self.mix(x, mask), None if mask is None else self.mask(mask)
+        return self.mix(x, mask)
 
     def memo(self, example: Example) -> Memo:
         return example.mask
@@ -77,6 +79,10 @@ class _Pool(PositionMap):
                 got="padding='circular'",
                 remedy="use padding='valid' or 'same'",
             )
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
@@ -218,6 +224,20 @@ class Select(PositionMap):
     def mask(self, mask: Array) -> Array | None:
         return None
 
+    def checked_mask(self, mask: Any, name: str) -> None:
+        """Raise where the position to be read is padding."""
+        if mask is None:
+            return
+        read = jax.vmap(lambda m: self.mix(m[..., None].astype(float), m))(mask)
+        missing = np.flatnonzero(np.asarray(read) == 0)
+        if missing.size:
+            raise ShapeError(
+                "Select reads a real position of every example.",
+                got=f"index {self.index!r}, beyond the end of {missing.size} examples of "
+                f"'{name}', the first at index {missing[0]}",
+                remedy="drop short sequences, or select a position that all have (0 or -1)",
+            )
+
     def mix(self, f: Array, mask: Array | None) -> Array:
         index = self._indices(f.shape[:-1])
         if mask is None or all(i >= 0 for i in index):
@@ -250,7 +270,7 @@ class Flatten(Layer):
         return Need.DIAGONAL
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        return x.reshape(-1), None if mask is None else self.mask(mask)
+        return x.reshape(-1)
 
     def mask(self, mask: Array) -> Array | None:
         raise ShapeError(

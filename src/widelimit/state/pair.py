@@ -98,6 +98,12 @@ class Pair(eqx.Module):
         if mask1 is None and mask2 is None:
             return self
         dtype = self.nngp.dtype
+        if self.terms is not None and all(t.left is not None for t in self.terms):
+
+            def hidden(mask: Array | None) -> Callable[[Array], Array]:
+                return lambda f: f if mask is None else f * mask[..., None].astype(dtype)
+
+            return self.mixed(hidden(mask1), hidden(mask2))
 
         def keep(kernel: Array) -> Array:
             for mask, place in ((mask1, self.left), (mask2, self.right)):

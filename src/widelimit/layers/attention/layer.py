@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, Memo, Params, cast, hyperparameter, remask
+from ..base import Layer, Memo, Params, cast, hyperparameter
 from ..dense import checked_width
 from .heads import INFINITE, Scheme, ScoreField, draw_field
 from .positional import Positions
@@ -208,7 +208,7 @@ class Attention(Layer):
         values = project(flat, params["value"])
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         y = joined_heads(weights, values, params, self.ov_std, self.b_std)
-        return remask(y.reshape(*x.shape[:-1], -1), mask), mask
+        return y.reshape(*x.shape[:-1], -1)
 
     def attention_weights(
         self, params: Params, scored: Array, mask: Array | None
@@ -345,6 +345,12 @@ class Attention(Layer):
             return make_head(self.score_map, scores, memo.allowed, waves, ntk=ntk)
 
         return head
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
 
 def required_field(field: ScoreField | None) -> ScoreField:
