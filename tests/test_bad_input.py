@@ -84,7 +84,7 @@ CASES = {
         lambda: wl.Serial(wl.MeanPool()).kernel(np.ones((2, 3))),
         "works over positions",
     ),
-    "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid' and 'circular'"),
+    "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid', 'circular'"),
     "width": (lambda: wl.Dense(0), "positive integer"),
     "window per axis": (
         lambda: wl.Conv(8, (3, 3)).kernel(np.ones((2, 4, 3))),
@@ -92,7 +92,7 @@ CASES = {
     ),
     "dropout rate": (lambda: wl.Dropout(1.0), "probability below 1"),
     "residual weight": (lambda: wl.Residual(wl.Dense(3), weight=1.5), "between 0 and 1"),
-    "repeat": (lambda: wl.Repeat(wl.Dense(3), -1), "whole number of times"),
+    "repeat": (lambda: wl.Repeat(wl.Dense(3), -1), "non-negative integer"),
     "not a layer": (lambda: wl.Serial([wl.Dense(3)]), "separate arguments"),
     "no branches": (lambda: wl.Sum(), "one or more layers"),
     "residual around an activation": (
@@ -134,11 +134,11 @@ CASES = {
     ),
     "an unknown option": (
         lambda: VECTORS.kernel(np.ones((2, 3)), progres=True),
-        "kernel() takes the options",
+        "kernel() takes ",
     ),
     "an unknown option of the law": (
         lambda: VECTORS.law(np.ones((2, 3)), drawz=3),
-        "law() takes the options",
+        "law() takes ",
     ),
     "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "count from 0"),
     "tokens beyond the vocabulary": (
@@ -149,7 +149,7 @@ CASES = {
         lambda: VECTORS.kernel(np.ones((2, 3)), dtype=np.float16),
         "single or double precision",
     ),
-    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "number of bytes"),
+    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "memory= is a positive integer"),
     "memory below one pair": (
         lambda: POOLED.kernel(np.ones((2, 64, 3)), memory=1000),
         "fit into the memory",

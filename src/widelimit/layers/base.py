@@ -1,5 +1,6 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -9,9 +10,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import ShapeError, WidelimitError
+from ..errors import OptionError, ShapeError
 from ..options import RandomKey, known_options
-from ..state import Example, Kernels, Need, Outline, Pair
+from ..state import UNKNOWN, Example, Kernels, Mean, Need, Outline, Pair
 from .readings import read
 
 if TYPE_CHECKING:
@@ -27,23 +28,33 @@ Params = PyTree[Array]
 Memo = PyTree[Array]
 
 
-def hyperparameter(value: Any) -> Any:
-    """A differentiable leaf: kept in double precision, cast to the dtype of the call."""
-    if not isinstance(value, int | float | str | list | tuple | np.generic | np.ndarray):
-        return value
-    number = np.asarray(value)
-    if number.dtype.kind not in "biuf" or not np.isfinite(number).all():
-        raise WidelimitError(
-            "A hyperparameter is a finite real number.",
-            got=repr(value),
-            remedy="give a number such as 1.5, or an array of numbers",
+def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
+    """A differentiable leaf: kept in double precision, cast to the dtype of the call.
+
+    One number, or where it is not a `scalar` an array of them.
+    """
+    if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
+        good = jnp.issubdtype(value.dtype, jnp.number)
+        number = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(float)
+    else:
+        try:
+            number = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            number = np.asarray(None)
+        good = number.dtype.kind in "iuf" and bool(np.isfinite(number).all())
+        number = number.astype(np.float64) if good else number
+    if not good or (scalar and number.shape != ()):
+        kind = "a finite real number" if scalar else "an array of finite real numbers"
+        raise OptionError(
+            f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}, such as 1.5"
         )
-    return number.astype(np.float64)
+    return number
 
 
-def leaf(default: Any = None, **kwargs: Any) -> Any:
+def leaf(name: str, default: float) -> Any:
     """A dataclass field that holds a hyperparameter."""
-    return eqx.field(default=default, converter=hyperparameter, kw_only=True, **kwargs)
+    converter = functools.partial(hyperparameter, name=name)
+    return eqx.field(default=default, converter=converter, kw_only=True)
 
 
 def option(default: Any = None, **kwargs: Any) -> Any:
@@ -288,9 +299,12 @@ class Layer(eqx.Module):
         """The covariance of one example with itself after this layer."""
         return self.cross(pair, memo, memo)
 
-    def mean(self, example: Example, memo: Memo) -> Float[Array, "*positions"] | None:
-        """Mean over channels after this layer; None where it is zero."""
-        return None
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        """Mean over channels after this layer; None where it is zero.
+
+        A layer that does not say cannot stand below one that asks (LayerNorm).
+        """
+        return UNKNOWN
 
     def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
         """Exact feature rows after this layer, where they exist."""
@@ -321,7 +335,8 @@ class Layer(eqx.Module):
             )
         mask = None if example.mask is None else self.mask(example.mask)
         mean = self.mean(example, memo.own)
-        mean = None if mean is None else remask(mean, memo.mask, axes=0)
+        if isinstance(mean, jax.Array):
+            mean = remask(mean, memo.mask, axes=0)
         features = self.features(example)
         features = None if features is None else remask(features, memo.mask)
         return memo, Example(nngp, mean, mask, features, landmarks, full, after)

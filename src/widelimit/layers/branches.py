@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..errors import NetworkError, ShapeError, WidelimitError
-from ..state import Example, Need, Outline, Pair, total
+from ..errors import NetworkError, OptionError, ShapeError
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .compose import Serial, require_layers, split_key
 
@@ -117,10 +117,15 @@ class Branches(Layer):
             landmarks = jax.vmap(lambda other, *ps: self._joined(list(ps), memo, other).forced())(
                 anchors, *(end.landmarks for end in ends)
             )
-        mean = None
-        if any(end.mean is not None for end in ends):
+        mean: Mean = None
+        means = [end.mean for end in ends]
+        if any(isinstance(m, Unknown) for m in means):
+            mean = UNKNOWN
+        elif any(m is not None for m in means):
             zeros = jnp.zeros(ends[0].outline.positions)
-            mean = self.merge_means([zeros if e.mean is None else e.mean for e in ends], shares)
+            mean = self.merge_means(
+                [m if isinstance(m, jax.Array) else zeros for m in means], shares
+            )
             mean = remask(mean, real.hide, axes=0)
         rows = [end.features for end in ends]
         features = None
@@ -269,14 +274,15 @@ class Residual(Additive):
     def __init__(self, layer: Layer, weight: Any = None):
         """`weight`: None, or α between 0 and 1 (a hyperparameter)."""
         require_layers((layer,), "Residual")
-        if isinstance(weight, int | float) and not 0 <= weight <= 1:
-            raise WidelimitError(
+        value = None if weight is None else hyperparameter(weight, "weight")
+        if isinstance(value, np.ndarray) and not 0 <= value <= 1:
+            raise OptionError(
                 "A residual weight α mixes √α x + √(1−α) g(x).",
                 got=f"weight={weight!r}",
                 remedy="give a number between 0 and 1, or None for x + g(x)",
             )
         self.branches = (Serial(), layer)
-        self.weight = hyperparameter(weight)
+        self.weight = value
 
     def rebuilt(self, branches: tuple[Layer, ...]) -> "Residual":
         return Residual(branches[1], self.weight)

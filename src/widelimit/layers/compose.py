@@ -6,7 +6,8 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, ShapeError, WidelimitError
+from ..errors import NetworkError, ShapeError
+from ..options import whole
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, Params
 from .folding import Link, folded
@@ -122,13 +123,7 @@ def trimmed(example: Any, need: Need) -> Any:
 
 def Repeat(layer: Layer, times: int) -> Serial:
     """The layer `times` times, each with its own weights."""
-    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
-        raise WidelimitError(
-            "A layer is repeated a whole number of times.",
-            got=f"times={times!r}",
-            remedy="give an integer of at least 0",
-        )
-    return Serial(*(layer,) * times)
+    return Serial(*(layer,) * whole("times", times, least=0))
 
 
 class Parallel(Layer):

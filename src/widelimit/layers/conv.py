@@ -8,19 +8,19 @@ from jax import lax
 from jaxtyping import Array, Key
 
 from ..errors import ShapeError
+from ..options import choice, whole
 from ..state import Example, Outline, Pair
 from .base import Layer, Memo, Params, fenced
 from .dense import (
     Parameterization,
     Weights,
-    checked_width,
     make_weights,
     require_channels,
 )
 from .windows import (
     Axis,
     Padding,
-    checked_padding,
+    extents,
     layout,
     slide,
     volume,
@@ -50,13 +50,13 @@ class Conv(Layer):
         padding: Padding | str = Padding.SAME,
         w_std: Any = 1.0,
         b_std: Any = 0.0,
-        parameterization: Parameterization = Parameterization.NTK,
+        parameterization: Parameterization | str = Parameterization.NTK,
     ):
         """`window` and `stride`: one integer for all position axes, or one for each."""
-        self.width = checked_width(width)
-        self.window = window if isinstance(window, int) else tuple(window)
-        self.stride = stride if isinstance(stride, int) else tuple(stride)
-        self.padding = checked_padding(padding)
+        self.width = whole("width", width)
+        self.window = extents("window", window)
+        self.stride = extents("stride", stride)
+        self.padding = choice(Padding, padding, "padding")
         self.weights = make_weights(w_std, b_std, parameterization)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
@@ -116,3 +116,6 @@ class Conv(Layer):
             return kernel * (1.0 / volume(axes))
 
         return self.weights.cross(pair.each(average), memo1, memo2)
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None

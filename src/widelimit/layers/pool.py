@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..errors import ShapeError
-from ..state import Example, Need, Outline, Pair
+from ..errors import OptionError, ShapeError
+from ..options import choice
+from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo
 from .windows import (
     Axis,
     Padding,
-    checked_padding,
+    extents,
     layout,
     slide,
     volume,
@@ -47,9 +48,8 @@ class PositionMap(Layer):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
-        mean = example.mean
-        return None if mean is None else self.mix(mean[..., None], example.mask)[..., 0]
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(lambda m: self.mix(m[..., None], example.mask)[..., 0])
 
     def features(self, example: Example) -> Array | None:
         rows = example.features
@@ -71,8 +71,9 @@ class _Pool(PositionMap):
         padding: Padding | str = Padding.VALID,
     ):
         """Without a window: over all (real) positions. `stride` defaults to the window."""
-        self.window, self.stride = window, stride
-        self.padding = checked_padding(padding)
+        self.window = None if window is None else extents("window", window)
+        self.stride = None if stride is None else extents("stride", stride)
+        self.padding = choice(Padding, padding, "padding")
         if self.padding is Padding.CIRCULAR:
             raise ShapeError(
                 "Pooling windows do not wrap around.",
@@ -197,11 +198,20 @@ class MeanPool(_Pool):
 class Select(PositionMap):
     """One position: the first, the last real one, or a given index (a class token, a read-out)."""
 
-    index: int | tuple[int, ...] = eqx.field(static=True)
+    index: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, index: int | tuple[int, ...] = 0):
         """Negative indices count from the end of the real positions."""
-        self.index = index
+        given = index if isinstance(index, tuple | list) else (index,)
+        if not given or any(
+            isinstance(i, bool) or not isinstance(i, int | np.integer) for i in given
+        ):
+            raise OptionError(
+                "index= is an integer, or one for each position axis.",
+                got=f"index={index!r}",
+                remedy="give an integer (sequences) or a tuple (images)",
+            )
+        self.index = tuple(int(i) for i in given)
 
     def outline(self, before: Outline) -> Outline:
         _require_positions(before, "Select")
@@ -209,8 +219,7 @@ class Select(PositionMap):
         return before.to(positions=())
 
     def _indices(self, positions: tuple[int, ...]) -> tuple[int, ...]:
-        given = self.index
-        index: tuple[int, ...] = (given,) if isinstance(given, int) else tuple(given)
+        index = self.index
         if len(index) != len(positions) or any(
             not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
         ):
@@ -280,17 +289,13 @@ class Flatten(Layer):
         )
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        if pair.full and pair.rank:
-            forced = pair.forced()
-            if forced.nngp.shape[: pair.rank] != forced.nngp.shape[pair.rank :]:
-                self.mask(jnp.zeros(()))
         flat = pair.diagonal()
         axes = tuple(range(pair.rank))
         averaged = flat.each(lambda kernel: jnp.mean(kernel, axis=axes) if axes else kernel)
         return Pair(averaged.nngp, averaged.ntk, 0, True)
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
-        return None if example.mean is None else jnp.mean(example.mean)
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(jnp.mean)
 
     def features(self, example: Example) -> Array | None:
         rows = example.features

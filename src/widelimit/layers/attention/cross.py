@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ...errors import ShapeError, WidelimitError
+from ...options import whole
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter
-from ..dense import checked_width
+from ..dense import checked_bias
 from .heads import (
     INFINITE,
     Basis,
@@ -84,15 +85,16 @@ class QueriedAttention(Layer):
         value_width: int | None = None,
     ):
         """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
-        self.width = None if width is None else checked_width(width)
+        self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
         self.score_map = checked_score_map(score_map)
         self.positions = _checked_positions(positions)
-        self.key_width = None if key_width is None else checked_width(key_width)
-        self.value_width = None if value_width is None else checked_width(value_width)
-        self.biased = not isinstance(b_std, int | float) or b_std != 0
-        self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
-        self.b_std, self.field = hyperparameter(b_std), None
+        self.key_width = None if key_width is None else whole("key_width", key_width)
+        self.value_width = None if value_width is None else whole("value_width", value_width)
+        self.biased, self.b_std = checked_bias(b_std)
+        self.qk_std = hyperparameter(qk_std, "qk_std")
+        self.ov_std = hyperparameter(ov_std, "ov_std")
+        self.field = None
 
     def _closed(self) -> bool:
         return isinstance(self.score_map, ElementwiseMap) and self.heads == INFINITE
@@ -217,6 +219,9 @@ class QueriedAttention(Layer):
     @property
     def keeps_zeros(self) -> bool:
         return True
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
 
 
 def _keys_allowed(key_mask: Array, queries: int) -> Array:
