@@ -101,6 +101,7 @@ LAYERS = {
         wl.Embedding(8, vocabulary=VOCABULARY, std=1.4), wl.Relu(), dense(), kind=Kind.TOKENS
     ),
     "conv_same": _pooled(conv(), wl.Relu(), conv(2), wl.Relu()),
+    "conv_without_bias": _pooled(conv(b_std=0.0), conv(2, b_std=0.0)),
     "conv_valid": _pooled(conv(2, padding="valid"), wl.Relu(), conv(padding="valid", window=2)),
     "conv_circular": _pooled(conv(padding="circular"), wl.Relu(), padded=False),
     "conv_stride": _pooled(conv(stride=2), wl.Relu(), conv(2, stride=2)),

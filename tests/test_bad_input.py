@@ -84,7 +84,7 @@ CASES = {
         lambda: wl.Serial(wl.MeanPool()).kernel(np.ones((2, 3))),
         "works over positions",
     ),
-    "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid' and 'circular'"),
+    "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid', 'circular'"),
     "width": (lambda: wl.Dense(0), "positive integer"),
     "window per axis": (
         lambda: wl.Conv(8, (3, 3)).kernel(np.ones((2, 4, 3))),
@@ -92,7 +92,7 @@ CASES = {
     ),
     "dropout rate": (lambda: wl.Dropout(1.0), "probability below 1"),
     "residual weight": (lambda: wl.Residual(wl.Dense(3), weight=1.5), "between 0 and 1"),
-    "repeat": (lambda: wl.Repeat(wl.Dense(3), -1), "whole number of times"),
+    "repeat": (lambda: wl.Repeat(wl.Dense(3), -1), "non-negative integer"),
     "not a layer": (lambda: wl.Serial([wl.Dense(3)]), "separate arguments"),
     "no branches": (lambda: wl.Sum(), "one or more layers"),
     "residual around an activation": (

@@ -16,7 +16,6 @@ from ..progress import Callback, Progress
 from ..state import Kernels
 from .door import agreed, read_inputs
 from .inputs import Data, Inputs
-from .masks import require_real_positions
 from .phases import (
     Realisation,
     cross_tile,
@@ -89,7 +88,7 @@ def kernel(
         return _traced_kernel(net, rows, columns, sampler, ntk, memory)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
-            require_real_positions(net, side.mask, name)
+            net.checked_mask(side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     if store is not None:
         return read(
@@ -114,8 +113,8 @@ def kernel(
     for _ in range(_MOST_ROUNDS):
         walk = _walk(net, sampler, rows, columns, dtype, **options)
         if sink is not None:
-            for tile in walk:
-                sink(tile.rows, tile.columns, *tile.kernels)
+            for done in walk:
+                sink(done.rows, done.columns, *done.kernels)
             return Kernels(None, None)
         result = _assembled(walk, columns is None, shape, out)
         if sampler is None or not fitted or tolerance is None:

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, NumericalError, WidelimitError
+from ..errors import NetworkError, NumericalError
 from ..layers.attention.cross import QueriedAttention
 from ..layers.attention.heads import (
     INFINITE,
@@ -30,7 +30,7 @@ from ..layers.attention.heads import (
 from ..layers.attention.layer import Attention, required_field, with_field
 from ..layers.base import Layer
 from ..layers.readings import reading
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, positive, whole
 from ..state import Kernels
 from .door import read_inputs
 from .inputs import Inputs
@@ -112,10 +112,11 @@ def sampler(
     from `rank` landmark positions of the inputs, or as many as it takes to miss at most a share
     `residual` of a position's variance. A rank above the number of positions is cut to it.
     """
-    _check("samples", samples, whole=True)
-    _check("replicates", replicates, whole=True)
-    _check("rank", rank, whole=True)
-    _check("tolerance", tolerance, whole=False)
+    for name, count in (("samples", samples), ("replicates", replicates), ("rank", rank)):
+        if count is not None:
+            whole(name, count)
+    if tolerance is not None:
+        positive("tolerance", tolerance)
     inputs = read_inputs(net, x, mask)
     net.outline(inputs.outline)  # raises where layers and inputs do not fit
     key = as_key(key)
@@ -292,13 +293,3 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
     keys = jax.random.split(sampler.key, sampler.replicates)
     marked = sampler.pivots is not None
     return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
-
-
-def _check(name: str, value: Any, *, whole: bool) -> None:
-    """Counts are positive integers, tolerances positive numbers."""
-    if value is None:
-        return
-    good = isinstance(value, int | np.integer) if whole else isinstance(value, int | float)
-    if isinstance(value, bool) or not good or not value > 0:
-        kind = "a positive integer" if whole else "a positive number"
-        raise WidelimitError(f"{name}= is {kind}.", got=f"{value!r}", remedy=f"give {kind}")

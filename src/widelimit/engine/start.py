@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ..layers.base import Memo
-from ..state import Example, Need, Pair
+from ..state import Example, Need, Pair, require_equal_positions
 
 
 class Encoding(eqx.Module):
@@ -58,6 +58,8 @@ def start_pair(
         )
     x1, x2 = one.x, two.x
     rank, full = len(outline.positions), need is not Need.DIAGONAL
+    if not full:
+        require_equal_positions(x1.shape[:rank], x2.shape[:rank])
     if outline.channels == 0:
         a = x1.reshape(*x1.shape, *(1,) * rank) if full else x1
         b = x2.reshape(*(1,) * rank, *x2.shape) if full else x2

@@ -13,9 +13,9 @@ from ..engine.inputs import Data, Inputs
 from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
 from ..engine.phases import precision
-from ..errors import WidelimitError
 from ..layers.base import Layer, Params
 from ..layers.norm import Dropout
+from ..options import whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
@@ -49,12 +49,7 @@ def monte_carlo_kernel(
 
     Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise WidelimitError(
-            "Monte Carlo takes a positive number of draws.",
-            got=f"draws={draws!r}",
-            remedy="give an integer; at least 2 for standard errors",
-        )
+    draws = whole("draws", draws)
     rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
     columns = None
     if x2 is not None:
@@ -142,7 +137,7 @@ class _Passes(eqx.Module):
 
     def one(self, params: Params, side: Any) -> Array:
         """Σ_c ±f_c of one example: all channels in one Jacobian."""
-        return self.net.forward(params, *side)[0] @ self.draw.signs
+        return self.net.run(params, *side)[0] @ self.draw.signs
 
     def batch(self, params: Params, side: Any) -> Array:
         """The same of a batch."""
@@ -152,7 +147,7 @@ class _Passes(eqx.Module):
         """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
 
         def outputs(side: Any) -> Array:
-            return jax.vmap(lambda s: self.net.forward(self.draw.params, *s)[0])(side)
+            return jax.vmap(lambda s: self.net.run(self.draw.params, *s)[0])(side)
 
         one = outputs(self.sides[0])
         two = one if self.sides[1] is None else outputs(self.sides[1])

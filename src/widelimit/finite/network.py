@@ -30,6 +30,7 @@ def apply(
     if isinstance(x, list) or not any(isinstance(leaf, Tracer) for leaf in leaves):
         inputs = read_inputs(net, x, mask)
         x, mask = inputs.x, inputs.mask
+        net.checked_mask(mask, "x")
     if net.streams() > 1:
         masks = (None,) * len(x) if mask is None else mask
         x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
@@ -40,7 +41,7 @@ def apply(
     net.outline(outline_of(net, shapes))
     size = jax.tree.leaves(x)[0].shape[0]
     keys = None if key is None else jax.random.split(as_key(key), size)
-    return jax.vmap(lambda a, m, k: net.forward(params, a, m, k)[0])(x, mask, keys)
+    return jax.vmap(lambda a, m, k: net.run(params, a, m, k)[0])(x, mask, keys)
 
 
 def _entering(x: Any, mask: Any, *, tokens: bool) -> Array:

@@ -12,7 +12,7 @@ from ..layers.attention.layer import Attention, checked_heads
 from ..layers.base import Layer
 from ..layers.branches import Branches
 from ..layers.compose import Parallel, Serial
-from ..layers.dense import checked_width
+from ..options import whole
 
 Net = TypeVar("Net", bound=Layer)
 
@@ -30,7 +30,8 @@ def with_width(net: Net, width: int, *, outputs: int | None = None) -> Net:
     are scaled in the same way to `outputs` channels. Kernels in the NTK parameterisation do not
     change.
     """
-    targets = {False: checked_width(width), True: outputs and checked_width(outputs)}
+    last_width = None if outputs is None else whole("outputs", outputs)
+    targets = {False: whole("width", width), True: last_width}
     found: dict[bool, list[int]] = {False: [], True: []}
 
     def note(old: int, last: bool) -> int:

@@ -76,6 +76,9 @@ class Frozen(Layer):
     def own(self, pair: Pair, memo: Memo) -> Pair:
         return self._mixed(pair, memo, memo, 1.0)
 
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
+
     def _mixed(self, pair: Pair, memo1: Memo, memo2: Memo, share: float) -> Pair:
         layer, masks = self.inner, (memo1.mask, memo2.mask)
         encoding = layer.positions.encoding
@@ -116,7 +119,7 @@ class Watched(Layer):
         def frozen(own: Array) -> Frozen:
             return Frozen(layer, own)
 
-        memos = jax.vmap(lambda own, one: frozen(own).memo(one))(scores, crowd)
+        memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, crowd)
         after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, crowd)
         return Frozen(layer, scores, seen), memos, after
 

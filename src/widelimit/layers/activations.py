@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .. import duals
 from ..errors import AccuracyWarning, NetworkError
 from ..state import Example, Need, Outline, Pair
-from .base import Layer, Memo, fenced, remask
+from .base import Layer, Memo, fenced
 
 
 class Reach(eqx.Module):
@@ -50,7 +50,12 @@ class Activation(Layer):
             )
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        return remask(self.dual.fn(x), mask), mask
+        return self.dual.fn(x)
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Padding is zeroed before the fence, so that no other follows."""
+        return True
 
     @property
     def need_own(self) -> Need:

@@ -1,5 +1,6 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -9,9 +10,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import WidelimitError
+from ..errors import OptionError, ShapeError
 from ..options import RandomKey, known_options
-from ..state import Example, Kernels, Need, Outline, Pair
+from ..state import UNKNOWN, Example, Kernels, Mean, Need, Outline, Pair
 from .readings import read
 
 if TYPE_CHECKING:
@@ -27,23 +28,33 @@ Params = PyTree[Array]
 Memo = PyTree[Array]
 
 
-def hyperparameter(value: Any) -> Any:
-    """A differentiable leaf: kept in double precision, cast to the dtype of the call."""
-    if not isinstance(value, int | float | str | list | tuple | np.generic | np.ndarray):
-        return value
-    number = np.asarray(value)
-    if number.dtype.kind not in "biuf" or not np.isfinite(number).all():
-        raise WidelimitError(
-            "A hyperparameter is a finite real number.",
-            got=repr(value),
-            remedy="give a number such as 1.5, or an array of numbers",
+def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
+    """A differentiable leaf: kept in double precision, cast to the dtype of the call.
+
+    One number, or where it is not a `scalar` an array of them.
+    """
+    if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
+        good = jnp.issubdtype(value.dtype, jnp.number)
+        number = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(float)
+    else:
+        try:
+            number = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            number = np.asarray(None)
+        good = number.dtype.kind in "iuf" and bool(np.isfinite(number).all())
+        number = number.astype(np.float64) if good else number
+    if not good or (scalar and number.shape != ()):
+        kind = "a finite real number" if scalar else "an array of finite real numbers"
+        raise OptionError(
+            f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}, such as 1.5"
         )
-    return number.astype(np.float64)
+    return number
 
 
-def leaf(default: Any = None, **kwargs: Any) -> Any:
+def leaf(name: str, default: float) -> Any:
     """A dataclass field that holds a hyperparameter."""
-    return eqx.field(default=default, converter=hyperparameter, kw_only=True, **kwargs)
+    converter = functools.partial(hyperparameter, name=name)
+    return eqx.field(default=default, converter=converter, kw_only=True)
 
 
 def option(default: Any = None, **kwargs: Any) -> Any:
@@ -248,17 +259,45 @@ class Layer(eqx.Module):
         """Draw the parameters for inputs of this outline."""
         return ()
 
-    def forward(
-        self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None
-    ) -> tuple[Any, Any]:
-        """Map one example (positions…, channels) and its mask."""
+    def forward(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> Any:
+        """Map one example (positions…, channels); what it leaves at padding does not matter."""
         raise NotImplementedError
 
-    def mask(self, mask: Array) -> Array | None:
-        """Which output positions are real."""
+    def mask(self, mask: Any) -> Array | None:
+        """Which output positions are real; None where no positions are left."""
         return mask
 
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        """The mask of a batch after this layer; raises where an example has no real position left.
+
+        Valid windows shorten sequences: one that is shorter than the window has nothing left, and
+        its kernels would be zero without a word.
+        """
+        after = None if mask is None else jax.vmap(self.mask)(mask)
+        if after is None:
+            return None
+        found = np.asarray(after)
+        empty = np.flatnonzero(~found.reshape(len(found), -1).any(axis=1))
+        if empty.size:
+            raise ShapeError(
+                f"{type(self).__name__} leaves every example at least one real position.",
+                got=f"{empty.size} examples of '{name}' too short for its window, the first at "
+                f"index {empty[0]}",
+                remedy="drop short sequences, use a smaller window, or padding='same'",
+            )
+        return after
+
+    def run(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> tuple[Any, Any]:
+        """One example through the finite layer, zero at padding, and its mask after it."""
+        after = None if mask is None else self.mask(mask)
+        return remask(self.forward(params, x, mask, key), after), after
+
     # Infinite width.
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether the rule itself leaves zeros at padding; if not, they are put there."""
+        return False
+
     def memo(self, example: Example) -> Memo:
         """What pairs will need from this example."""
         return None
@@ -271,13 +310,21 @@ class Layer(eqx.Module):
         """The covariance of one example with itself after this layer."""
         return self.cross(pair, memo, memo)
 
-    def mean(self, example: Example, memo: Memo) -> Float[Array, "*positions"] | None:
-        """Mean over channels after this layer; None where it is zero."""
-        return None
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        """Mean over channels after this layer; None where it is zero.
+
+        A layer that does not say cannot stand below one that asks (LayerNorm).
+        """
+        return UNKNOWN
 
     def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
         """Exact feature rows after this layer, where they exist."""
         return None
+
+    def masked_memo(self, example: Example) -> "MaskedMemo":
+        """The memo, and where zeros must be put after this layer."""
+        mask = None if example.mask is None or self.keeps_zeros else self.mask(example.mask)
+        return MaskedMemo(self.memo(example), mask)
 
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         """One step of the encode phase: the memo, and the example after this layer.
@@ -286,24 +333,32 @@ class Layer(eqx.Module):
         """
         self.require(example.outline)
         after = self.outline(example.outline)
-        memo = self.memo(example)
+        memo = self.masked_memo(example)
         nngp, full = None, False
         if need is not Need.NONE:
-            pair = self.own(example.pair(), memo).forced()
+            pair = self.own(example.pair(), memo.own).masked(memo.mask, memo.mask).forced()
             pair = pair.diagonal() if need is Need.DIAGONAL else pair
             nngp, full = pair.nngp, pair.full
         landmarks = example.landmarks
         if landmarks is not None:
-            landmarks = jax.vmap(lambda p, m: self.cross(p, memo, m).forced())(landmarks, anchors)
+            landmarks = jax.vmap(lambda p, m: self._crossed(p, memo, m).forced())(
+                landmarks, anchors
+            )
         mask = None if example.mask is None else self.mask(example.mask)
-        mean = self.mean(example, memo)
+        mean = self.mean(example, memo.own)
+        if isinstance(mean, jax.Array):
+            mean = remask(mean, memo.mask, axes=0)
         features = self.features(example)
+        features = None if features is None else remask(features, memo.mask)
         return memo, Example(nngp, mean, mask, features, landmarks, full, after)
 
     def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
         """One step of the cross phase, trimmed to what the layers above will look at."""
-        pair = self.cross(pair, memo1, memo2)
+        pair = self._crossed(pair, memo1, memo2)
         return pair.diagonal() if need is Need.DIAGONAL and pair.full else pair
+
+    def _crossed(self, pair: Pair, memo1: "MaskedMemo", memo2: "MaskedMemo") -> Pair:
+        return self.cross(pair, memo1.own, memo2.own).masked(memo1.mask, memo2.mask)
 
     # Random scores (see `heads`): most layers have none.
     def sampled(self) -> bool:
@@ -322,13 +377,22 @@ class Layer(eqx.Module):
         The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
         """
         layer = self.drawn(crowd, key, scheme)
-        memos = jax.vmap(layer.memo)(crowd)
+        memos = jax.vmap(layer.masked_memo)(crowd)
         return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
 
 
-def remask(x: Array, mask: Array | None) -> Array:
-    """Zero the channels of positions that are not real."""
-    return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros((), x.dtype))
+class MaskedMemo(eqx.Module):
+    """What pairs need of one example at one layer, and where zeros are put after the layer."""
+
+    own: Memo
+    mask: Array | None  # None: there is no padding, or the layer keeps it zero
+
+
+def remask(x: Array, mask: Array | None, *, axes: int = 1) -> Array:
+    """Zero where positions are not real; `axes` are those after the positions (channels)."""
+    if mask is None:
+        return x
+    return jnp.where(mask.reshape(*mask.shape, *(1,) * axes), x, jnp.zeros((), x.dtype))
 
 
 def fenced(pair: Pair, witness: Any) -> Pair:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import WidelimitError
+from ..options import choice
 from .activations import Activation, Gelu
 from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
@@ -40,22 +41,6 @@ class Pooling(Enum):
     """The first of them."""
     NONE = "none"
     """They stay."""
-
-
-Kind = TypeVar("Kind", bound=Enum)
-
-
-def _member(kind: type[Kind], given: Any, name: str) -> Kind:
-    """A member of an enumeration, also from its value."""
-    try:
-        return kind(given)
-    except ValueError:
-        values = ", ".join(repr(member.value) for member in kind)
-        raise WidelimitError(
-            f"{name}= is a {kind.__name__}: one of {values}.",
-            got=repr(given),
-            remedy=f"e.g. {name}={kind.__name__}.{next(iter(kind)).name}",
-        ) from None
 
 
 def Mlp(
@@ -98,7 +83,7 @@ def TransformerBlock(
     `residual`: None for `x + g(x)`, α for `√α x + √(1−α) g(x)`. The attention layer is given whole,
     or made from `heads` and options such as `scaling`, `score_map`, `positions`, `pattern`.
     """
-    norm = _member(Norm, norm, "norm")
+    norm = choice(Norm, norm, "norm")
     if attention is None:
         attention = Attention(width, heads, **attention_options)
     elif attention_options:
@@ -123,7 +108,7 @@ def TransformerEncoder(
     width: int, *, depth: int, norm: Norm | str = Norm.PRE, **options: Any
 ) -> Serial:
     """`depth` blocks, each with its own weights; a last normalisation after pre-norm blocks."""
-    norm = _member(Norm, norm, "norm")
+    norm = choice(Norm, norm, "norm")
     blocks = Repeat(TransformerBlock(width, norm=norm, **options), depth)
     last = (LayerNorm(),) if norm is Norm.PRE and depth else ()
     return Serial(*blocks.layers, *last)
@@ -177,4 +162,4 @@ def _readout(
         Pooling.FIRST: (Select((0,) * rank),),
         Pooling.NONE: (),
     }
-    return (*pools[_member(Pooling, pooling, "pooling")], Dense(outputs))
+    return (*pools[choice(Pooling, pooling, "pooling")], Dense(outputs))

@@ -1,17 +1,21 @@
 """Several layers on the same input: added, multiplied, side by side, around each other."""
 
+import functools
 import math
+import operator
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Float, Key
 
-from ..errors import NetworkError, ShapeError, WidelimitError
-from ..state import Example, Need, Outline, Pair, total
-from .base import Layer, Memo, Params, cast, hyperparameter
+from ..errors import NetworkError, OptionError, ShapeError
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
+from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .compose import Serial, require_layers, split_key
 
 
@@ -64,53 +68,85 @@ class Branches(Layer):
         keys = split_key(key, len(self.branches))
         return tuple(b.init_params(k, before) for b, k in zip(self.branches, keys, strict=True))
 
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+    def run(self, params: Params, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
         keys = split_key(key, len(self.branches))
         results = [
-            branch.forward(own, x, mask, subkey)
+            branch.run(own, x, mask, subkey)
             for branch, own, subkey in zip(self.branches, params, keys, strict=True)
         ]
-        return self.merge_outputs([y for y, _ in results]), results[0][1]
+        real = _Real.of([after for _, after in results])
+        return remask(self.merge_outputs([y for y, _ in results]), real.hide), real.mask
+
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        ends = [branch.checked_mask(mask, name) for branch in self.branches]
+        if all(end is ends[0] for end in ends):
+            return ends[0]
+        real = [np.asarray(True) if end is None else np.asarray(end) for end in ends]
+        apart = functools.reduce(operator.or_, (end != real[0] for end in real))
+        found = np.flatnonzero(apart.reshape(len(apart), -1).any(axis=1))
+        if found.size:
+            raise ShapeError(
+                "Branches that are merged keep the same real positions.",
+                got=f"branches of different lengths for {found.size} examples of '{name}', the "
+                f"first at index {found[0]}",
+                remedy="give all branches the same padding, strides and pooling",
+            )
+        return ends[0]
 
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         self.require(example.outline)
-        inner = (None,) * len(self.branches) if anchors is None else anchors[0]
+        inner = (None,) * len(self.branches) if anchors is None else anchors.branches
         memos, ends = [], []
         for branch, anchor in zip(self.branches, inner, strict=True):
             memo, end = branch.encode(example, need, anchor)
             memos.append(memo)
             ends.append(end)
-        return (tuple(memos), _shares(ends)), self._merged(example, ends)
+        memo = _memo(memos, ends)
+        return memo, self._merged(example, ends, memo, anchors)
 
-    def _merged(self, example: Example, ends: list[Example]) -> Example:
-        shares = _shares(ends)
+    def _merged(
+        self, example: Example, ends: list[Example], memo: "_Memo", anchors: "_Memo | None"
+    ) -> Example:
+        real, shares = _Real.of([end.mask for end in ends]), memo.shares
         nngp, full = None, False
         if ends[0].nngp is not None:
-            pair = self.merge_pairs([end.pair() for end in ends], shares)
+            pair = self._joined([end.pair() for end in ends], memo, memo)
             nngp, full = pair.forced().nngp, pair.full
         landmarks = None
         if example.landmarks is not None:
-            landmarks = jax.vmap(lambda *pairs: self.merge_pairs(list(pairs), shares).forced())(
-                *(end.landmarks for end in ends)
+            landmarks = jax.vmap(lambda other, *ps: self._joined(list(ps), memo, other).forced())(
+                anchors, *(end.landmarks for end in ends)
             )
-        mean = None
-        if any(end.mean is not None for end in ends):
+        mean: Mean = None
+        means = [end.mean for end in ends]
+        if any(isinstance(m, Unknown) for m in means):
+            mean = UNKNOWN
+        elif any(m is not None for m in means):
             zeros = jnp.zeros(ends[0].outline.positions)
-            mean = self.merge_means([zeros if e.mean is None else e.mean for e in ends], shares)
+            mean = self.merge_means(
+                [m if isinstance(m, jax.Array) else zeros for m in means], shares
+            )
+            mean = remask(mean, real.hide, axes=0)
         rows = [end.features for end in ends]
         features = None
         if all(row is not None for row in rows):
             features = self.merge_features([row for row in rows if row is not None], shares)
+            features = None if features is None else remask(features, real.hide)
         outline = self.outline(example.outline)
-        return Example(nngp, mean, ends[0].mask, features, landmarks, full, outline)
+        return Example(nngp, mean, real.mask, features, landmarks, full, outline)
 
     def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
-        (memos1, shares), (memos2, _) = memo1, memo2
         ends = [
             branch.step(pair, own1, own2, need)
-            for branch, own1, own2 in zip(self.branches, memos1, memos2, strict=True)
+            for branch, own1, own2 in zip(
+                self.branches, memo1.branches, memo2.branches, strict=True
+            )
         ]
-        return self.merge_pairs(ends, shares.astype(pair.nngp.dtype))
+        return self._joined(ends, memo1, memo2)
+
+    def _joined(self, pairs: list[Pair], memo1: "_Memo", memo2: "_Memo") -> Pair:
+        merged = self.merge_pairs(pairs, memo1.shares.astype(pairs[0].nngp.dtype))
+        return merged.masked(memo1.mask, memo2.mask)
 
     def takes_tokens(self) -> bool:
         return any(branch.takes_tokens() for branch in self.branches)
@@ -125,14 +161,45 @@ class Branches(Layer):
             branches.append(drawn)
             memos.append(memo)
             ends.append(end)
-        merged = jax.vmap(lambda one, *parts: self._merged(one, list(parts)))(crowd, *ends)
-        shares = jax.vmap(lambda *parts: _shares(list(parts)))(*ends)
-        return self.rebuilt(tuple(branches)), (tuple(memos), shares), merged
+        memo = jax.vmap(lambda own, *parts: _memo(own, list(parts)))(tuple(memos), *ends)
+        merged = jax.vmap(lambda one, own, *parts: self._merged(one, list(parts), own, memo))(
+            crowd, memo, *ends
+        )
+        return self.rebuilt(tuple(branches)), memo, merged
 
 
-def _shares(ends: list[Example]) -> Array:
+class _Memo(eqx.Module):
+    """The branches' memos, their fractions of all channels, and where zeros are put."""
+
+    branches: tuple[Memo, ...]
+    shares: Float[Array, " branch"]
+    mask: Array | None
+
+
+def _memo(memos: Sequence[Memo], ends: list[Example]) -> _Memo:
     channels = jnp.asarray([float(end.outline.channels) for end in ends])
-    return channels / jnp.sum(channels)
+    hide = _Real.of([end.mask for end in ends]).hide
+    return _Memo(tuple(memos), channels / jnp.sum(channels), hide)
+
+
+class _Real(NamedTuple):
+    """Which positions are real after branches are merged: those that are real in all of them.
+
+    Lengths for which branches disagree are refused where numbers are known (`checked_mask`): alone,
+    such an example has branches of different lengths, which cannot be merged.
+    """
+
+    mask: Array | None
+    # Where zeros must be put; None where all branches have the very same mask.
+    hide: Array | None
+
+    @classmethod
+    def of(cls, masks: list[Array | None]) -> "_Real":
+        given = [mask for mask in masks if mask is not None]
+        if all(mask is masks[0] for mask in masks):
+            return cls(masks[0], None)
+        both = functools.reduce(operator.and_, given)
+        return cls(both, both)
 
 
 class Additive(Branches):
@@ -207,14 +274,15 @@ class Residual(Additive):
     def __init__(self, layer: Layer, weight: Any = None):
         """`weight`: None, or α between 0 and 1 (a hyperparameter)."""
         require_layers((layer,), "Residual")
-        if isinstance(weight, int | float) and not 0 <= weight <= 1:
-            raise WidelimitError(
+        value = None if weight is None else hyperparameter(weight, "weight")
+        if isinstance(value, np.ndarray) and not 0 <= value <= 1:
+            raise OptionError(
                 "A residual weight α mixes √α x + √(1−α) g(x).",
                 got=f"weight={weight!r}",
                 remedy="give a number between 0 and 1, or None for x + g(x)",
             )
         self.branches = (Serial(), layer)
-        self.weight = hyperparameter(weight)
+        self.weight = value
 
     def rebuilt(self, branches: tuple[Layer, ...]) -> "Residual":
         return Residual(branches[1], self.weight)

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, ShapeError, WidelimitError
+from ..errors import NetworkError, ShapeError
+from ..options import whole
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, Params
 from .folding import Link, folded
@@ -57,12 +58,17 @@ class Serial(Layer):
             before = layer.outline(before)
         return tuple(params)
 
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+    def run(self, params: Params, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
         for layer, own, subkey in zip(
             self.layers, params, split_key(key, len(self.layers)), strict=True
         ):
-            x, mask = layer.forward(own, x, mask, subkey)
+            x, mask = layer.run(own, x, mask, subkey)
         return x, mask
+
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        for layer in self.layers:
+            mask = layer.checked_mask(mask, name)
+        return mask
 
     def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         def step(example: Example, tree: Any, need: Need) -> tuple[Example, Memo]:
@@ -117,13 +123,7 @@ def trimmed(example: Any, need: Need) -> Any:
 
 def Repeat(layer: Layer, times: int) -> Serial:
     """The layer `times` times, each with its own weights."""
-    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
-        raise WidelimitError(
-            "A layer is repeated a whole number of times.",
-            got=f"times={times!r}",
-            remedy="give an integer of at least 0",
-        )
-    return Serial(*(layer,) * times)
+    return Serial(*(layer,) * whole("times", times, least=0))
 
 
 class Parallel(Layer):
@@ -162,12 +162,18 @@ class Parallel(Layer):
         parts = zip(self.networks, keys, before, strict=True)
         return tuple(net.init_params(subkey, outline) for net, subkey, outline in parts)
 
-    def forward(self, params: Params, x: Any, mask: Any, key: Any):
+    def run(self, params: Params, x: Any, mask: Any, key: Any) -> tuple[Any, Any]:
         count = len(self.networks)
         masks = (None,) * count if mask is None else mask
         parts = zip(self.networks, params, x, masks, split_key(key, count), strict=True)
-        ends = [net.forward(own, a, m, subkey) for net, own, a, m, subkey in parts]
+        ends = [net.run(own, a, m, subkey) for net, own, a, m, subkey in parts]
         return tuple(y for y, _ in ends), tuple(m for _, m in ends)
+
+    def checked_mask(self, mask: Any, name: str) -> Any:
+        if mask is None:
+            return None
+        parts = zip(self.networks, mask, strict=True)
+        return tuple(net.checked_mask(stream, name) for net, stream in parts)
 
     def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Any]:
         anchors = (None,) * len(self.networks) if anchors is None else anchors

@@ -8,19 +8,19 @@ from jax import lax
 from jaxtyping import Array, Key
 
 from ..errors import ShapeError
+from ..options import choice, whole
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, fenced, remask
+from .base import Layer, Memo, Params, fenced
 from .dense import (
     Parameterization,
     Weights,
-    checked_width,
     make_weights,
     require_channels,
 )
 from .windows import (
     Axis,
     Padding,
-    checked_padding,
+    extents,
     layout,
     slide,
     volume,
@@ -50,13 +50,13 @@ class Conv(Layer):
         padding: Padding | str = Padding.SAME,
         w_std: Any = 1.0,
         b_std: Any = 0.0,
-        parameterization: Parameterization = Parameterization.NTK,
+        parameterization: Parameterization | str = Parameterization.NTK,
     ):
         """`window` and `stride`: one integer for all position axes, or one for each."""
-        self.width = checked_width(width)
-        self.window = window if isinstance(window, int) else tuple(window)
-        self.stride = stride if isinstance(stride, int) else tuple(stride)
-        self.padding = checked_padding(padding)
+        self.width = whole("width", width)
+        self.window = extents("window", window)
+        self.stride = extents("stride", stride)
+        self.padding = choice(Padding, padding, "padding")
         self.weights = make_weights(w_std, b_std, parameterization)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
@@ -89,9 +89,7 @@ class Conv(Layer):
             dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
         )[0]
         y = y[tuple(slice(axis.out) for axis in axes)]
-        y = y if bias is None else y + bias.reshape((1,) * len(axes) + (-1,))
-        mask = None if mask is None else self.mask(mask)
-        return remask(y, mask), mask
+        return y if bias is None else y + bias.reshape((1,) * len(axes) + (-1,))
 
     def mask(self, mask: Array) -> Array | None:
         if self.padding is Padding.CIRCULAR:
@@ -104,8 +102,7 @@ class Conv(Layer):
 
     def memo(self, example: Example) -> Memo:
         axes = self.axes(example.outline.positions)
-        mask = None if example.mask is None else self.mask(example.mask)
-        return self.weights.memo(mask, volume(axes) * example.outline.channels)
+        return self.weights.memo(None, volume(axes) * example.outline.channels)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         # Without the fence the layer below is computed anew for every offset of the window.
@@ -119,3 +116,6 @@ class Conv(Layer):
             return kernel * (1.0 / volume(axes))
 
         return self.weights.cross(pair.each(average), memo1, memo2)
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ..errors import ShapeError
+from ..options import choice, whole
 from ..state import Example, Outline, Pair
 from .base import (
     Layer,
@@ -20,7 +21,6 @@ from .base import (
     hyperparameter,
     leaf,
     option,
-    remask,
 )
 
 
@@ -35,17 +35,6 @@ class Parameterization(Enum):
     STANDARD = "standard"
 
 
-def checked_width(width: int) -> int:
-    """Widths are positive integers."""
-    if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
-        raise ShapeError(
-            "A width is a positive integer: the number of output channels of the finite network.",
-            got=f"{width!r}",
-            remedy="give an integer of at least 1; the infinite network ignores it",
-        )
-    return int(width)
-
-
 class Weights(eqx.Module):
     """Fresh weights on `fan_in` inputs: the rule shared by dense and convolutional layers.
 
@@ -53,8 +42,8 @@ class Weights(eqx.Module):
                         Θ ← fan_in κ + 1 + σ_w² Θ   (standard; the 1 only with a bias)
     """
 
-    w_std: Any = leaf(1.0)
-    b_std: Any = leaf(0.0)
+    w_std: Any = leaf("w_std", 1.0)
+    b_std: Any = leaf("b_std", 0.0)
     parameterization: Parameterization = option(Parameterization.NTK)
     # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
     biased: bool = option(False)
@@ -102,12 +91,17 @@ class Weights(eqx.Module):
         )
 
 
-def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization) -> Weights:
-    """Weights whose bias exists unless its standard deviation is exactly 0."""
-    number = isinstance(b_std, int | float | np.generic | np.ndarray)
-    biased = bool(b_std != 0) if number else b_std is not None
-    b_std = 0.0 if b_std is None else b_std
-    return Weights(w_std=w_std, b_std=b_std, parameterization=parameterization, biased=biased)
+def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization | str) -> Weights:
+    """Weights, with a bias or without."""
+    biased, b_std = checked_bias(b_std)
+    kind = choice(Parameterization, parameterization, "parameterization")
+    return Weights(w_std=w_std, b_std=b_std, parameterization=kind, biased=biased)
+
+
+def checked_bias(b_std: Any) -> tuple[bool, Any]:
+    """Whether there is a bias, and its standard deviation; None and exactly 0 mean none."""
+    value = hyperparameter(0.0 if b_std is None else b_std, "b_std")
+    return isinstance(value, jax.Array) or bool(value != 0), value
 
 
 def require_channels(x: Array, weight: Array) -> None:
@@ -135,10 +129,10 @@ class Dense(Layer):
         *,
         w_std: Any = 1.0,
         b_std: Any = 0.0,
-        parameterization: Parameterization = Parameterization.NTK,
+        parameterization: Parameterization | str = Parameterization.NTK,
     ):
         """Fresh weights onto `width` channels; `b_std=0` means no bias."""
-        self.width = checked_width(width)
+        self.width = whole("width", width)
         self.weights = make_weights(w_std, b_std, parameterization)
 
     def outline(self, before: Outline) -> Outline:
@@ -151,8 +145,12 @@ class Dense(Layer):
         weight, bias = self.weights.scaled(params)
         require_channels(x, weight)
         y = x @ weight
-        y = y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
-        return remask(y, mask), mask
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """The bias, which may be pending, is put at real positions alone."""
+        return True
 
     def memo(self, example: Example) -> Memo:
         return self.weights.memo(example.mask, example.outline.channels)
@@ -162,6 +160,9 @@ class Dense(Layer):
 
     def features(self, example: Example) -> Array | None:
         return affine_features(self.weights, example)
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
 
 
 def affine_features(weights: Weights, example: Example) -> Array | None:
@@ -188,9 +189,9 @@ class Embedding(Layer):
 
     def __init__(self, width: int, *, vocabulary: int, std: Any = 1.0):
         """A table of `vocabulary` rows and `width` columns."""
-        self.width = checked_width(width)
-        self.vocabulary = checked_width(vocabulary)
-        self.std = hyperparameter(std)
+        self.width = whole("width", width)
+        self.vocabulary = whole("vocabulary", vocabulary)
+        self.std = hyperparameter(std, "std")
 
     def takes_tokens(self) -> bool:
         return True
@@ -208,8 +209,11 @@ class Embedding(Layer):
         return jax.random.normal(key, (self.vocabulary, self.width))
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        return remask(params[x] * cast(self.std, params), mask), mask
+        return params[x] * cast(self.std, params)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.std, pair.nngp) ** 2
         return pair.affine(scale=scale, lift=scale)
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None

@@ -5,10 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from ..errors import WidelimitError
-from ..state import Example, Need, Outline, Pair
+from ..errors import OptionError
+from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo, cast, hyperparameter
 
 
@@ -24,7 +25,7 @@ class LayerNorm(Layer):
 
     def __init__(self, *, eps: float = 1e-6):
         """`eps` keeps constant channels finite."""
-        self.eps = hyperparameter(eps)
+        self.eps = hyperparameter(eps, "eps")
 
     def outline(self, before: Outline) -> Outline:
         return before
@@ -32,7 +33,11 @@ class LayerNorm(Layer):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + cast(self.eps, x)), mask
+        return centred * jax.lax.rsqrt(variance + cast(self.eps, x))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     @property
     def need_own(self) -> Need:
@@ -40,9 +45,10 @@ class LayerNorm(Layer):
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()
-        if example.mean is not None:
-            variance = jnp.maximum(variance - example.mean**2, 0)
-        return example.mean, jax.lax.rsqrt(variance + cast(self.eps, variance))
+        mean = example.mean_for("LayerNorm")
+        if mean is not None:
+            variance = jnp.maximum(variance - mean**2, 0)
+        return mean, jax.lax.rsqrt(variance + cast(self.eps, variance))
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         (mean1, scale1), (mean2, scale2) = memo1, memo2
@@ -55,6 +61,9 @@ class LayerNorm(Layer):
         if example.features is None or example.mean is not None:
             return None
         return example.features * self.memo(example)[1][..., None]
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
 
 
 class Dropout(Layer):
@@ -70,8 +79,9 @@ class Dropout(Layer):
 
     def __init__(self, rate: float):
         """`rate`: the probability of dropping an entry, at least 0 and below 1."""
-        if not 0 <= rate < 1:
-            raise WidelimitError(
+        number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+        if not number or not 0 <= rate < 1:
+            raise OptionError(
                 "A dropout rate is a probability below 1.",
                 got=f"rate={rate!r}",
                 remedy="give a number with 0 ≤ rate < 1",
@@ -83,9 +93,13 @@ class Dropout(Layer):
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
-            return x, mask
+            return x
         keep = jax.random.bernoulli(key, 1 - self.rate, x.shape)
-        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype)), mask
+        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair
@@ -99,5 +113,5 @@ class Dropout(Layer):
         square = jnp.fill_diagonal(square, grown.reshape(-1), inplace=False)
         return pair.to(square.reshape(forced.nngp.shape), None)
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
+    def mean(self, example: Example, memo: Memo) -> Mean:
         return example.mean

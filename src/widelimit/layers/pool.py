@@ -5,16 +5,19 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from ..errors import ShapeError
-from ..state import Example, Need, Outline, Pair
+from ..errors import OptionError, ShapeError
+from ..options import choice
+from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo
 from .windows import (
     Axis,
     Padding,
-    checked_padding,
+    extents,
     layout,
     slide,
     volume,
@@ -37,7 +40,7 @@ class PositionMap(Layer):
         return Need.FULL
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        return self.mix(x, mask), None if mask is None else self.mask(mask)
+        return self.mix(x, mask)
 
     def memo(self, example: Example) -> Memo:
         return example.mask
@@ -45,9 +48,8 @@ class PositionMap(Layer):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
-        mean = example.mean
-        return None if mean is None else self.mix(mean[..., None], example.mask)[..., 0]
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(lambda m: self.mix(m[..., None], example.mask)[..., 0])
 
     def features(self, example: Example) -> Array | None:
         rows = example.features
@@ -69,14 +71,19 @@ class _Pool(PositionMap):
         padding: Padding | str = Padding.VALID,
     ):
         """Without a window: over all (real) positions. `stride` defaults to the window."""
-        self.window, self.stride = window, stride
-        self.padding = checked_padding(padding)
+        self.window = None if window is None else extents("window", window)
+        self.stride = None if stride is None else extents("stride", stride)
+        self.padding = choice(Padding, padding, "padding")
         if self.padding is Padding.CIRCULAR:
             raise ShapeError(
                 "Pooling windows do not wrap around.",
                 got="padding='circular'",
                 remedy="use padding='valid' or 'same'",
             )
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
@@ -191,11 +198,20 @@ class MeanPool(_Pool):
 class Select(PositionMap):
     """One position: the first, the last real one, or a given index (a class token, a read-out)."""
 
-    index: int | tuple[int, ...] = eqx.field(static=True)
+    index: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, index: int | tuple[int, ...] = 0):
         """Negative indices count from the end of the real positions."""
-        self.index = index
+        given = index if isinstance(index, tuple | list) else (index,)
+        if not given or any(
+            isinstance(i, bool) or not isinstance(i, int | np.integer) for i in given
+        ):
+            raise OptionError(
+                "index= is an integer, or one for each position axis.",
+                got=f"index={index!r}",
+                remedy="give an integer (sequences) or a tuple (images)",
+            )
+        self.index = tuple(int(i) for i in given)
 
     def outline(self, before: Outline) -> Outline:
         _require_positions(before, "Select")
@@ -203,8 +219,7 @@ class Select(PositionMap):
         return before.to(positions=())
 
     def _indices(self, positions: tuple[int, ...]) -> tuple[int, ...]:
-        given = self.index
-        index: tuple[int, ...] = (given,) if isinstance(given, int) else tuple(given)
+        index = self.index
         if len(index) != len(positions) or any(
             not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
         ):
@@ -217,6 +232,20 @@ class Select(PositionMap):
 
     def mask(self, mask: Array) -> Array | None:
         return None
+
+    def checked_mask(self, mask: Any, name: str) -> None:
+        """Raise where the position to be read is padding."""
+        if mask is None:
+            return
+        read = jax.vmap(lambda m: self.mix(m[..., None].astype(float), m))(mask)
+        missing = np.flatnonzero(np.asarray(read) == 0)
+        if missing.size:
+            raise ShapeError(
+                "Select reads a real position of every example.",
+                got=f"index {self.index!r}, beyond the end of {missing.size} examples of "
+                f"'{name}', the first at index {missing[0]}",
+                remedy="drop short sequences, or select a position that all have (0 or -1)",
+            )
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         index = self._indices(f.shape[:-1])
@@ -250,7 +279,7 @@ class Flatten(Layer):
         return Need.DIAGONAL
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        return x.reshape(-1), None if mask is None else self.mask(mask)
+        return x.reshape(-1)
 
     def mask(self, mask: Array) -> Array | None:
         raise ShapeError(
@@ -260,17 +289,13 @@ class Flatten(Layer):
         )
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        if pair.full and pair.rank:
-            forced = pair.forced()
-            if forced.nngp.shape[: pair.rank] != forced.nngp.shape[pair.rank :]:
-                self.mask(jnp.zeros(()))
         flat = pair.diagonal()
         axes = tuple(range(pair.rank))
         averaged = flat.each(lambda kernel: jnp.mean(kernel, axis=axes) if axes else kernel)
         return Pair(averaged.nngp, averaged.ntk, 0, True)
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
-        return None if example.mean is None else jnp.mean(example.mean)
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(jnp.mean)
 
     def features(self, example: Example) -> Array | None:
         rows = example.features

@@ -7,12 +7,13 @@ stride and the length, so that padding a sequence at the right changes nothing.
 
 import math
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from ..errors import ShapeError
+from ..options import whole
 
 
 class Padding(Enum):
@@ -23,22 +24,17 @@ class Padding(Enum):
     CIRCULAR = "circular"  # the other end
 
 
-def checked_padding(padding: "Padding | str") -> Padding:
-    """A `Padding`, also from its name."""
-    try:
-        return Padding(padding)
-    except ValueError:
-        raise ShapeError(
-            "Padding is one of 'same', 'valid' and 'circular'.",
-            got=repr(padding),
-            remedy="use one of these names, or widelimit.Padding",
-        ) from None
+def extents(name: str, value: Any) -> int | tuple[int, ...]:
+    """A positive integer, or one for each position axis."""
+    if isinstance(value, tuple | list) and value:
+        return tuple(whole(name, extent) for extent in value)
+    return whole(name, value)
 
 
 def per_axis(value: int | tuple[int, ...], rank: int, name: str) -> tuple[int, ...]:
     """One extent per position axis; a single integer serves for all."""
-    values = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(values) != rank or any(not isinstance(v, int) or v < 1 for v in values):
+    values = (value,) * rank if isinstance(value, int) else value
+    if len(values) != rank:
         raise ShapeError(
             f"'{name}' is a positive integer, or one for each position axis.",
             got=f"{name}={value!r} for inputs with {rank} position axes",

@@ -9,9 +9,22 @@ Two small immutable states carry the whole computation:
   needs the numbers, so that attention followed by pooling costs `O(S²)` instead of `O(S³)`.
 """
 
-from .example import Example
+from .example import UNKNOWN, Example, Mean, Unknown
 from .kernels import Kernels
 from .outline import Need, Outline
-from .pair import Bias, Pair, Term, total
+from .pair import Bias, Pair, Term, require_equal_positions, total
 
-__all__ = ["Bias", "Example", "Kernels", "Need", "Outline", "Pair", "Term", "total"]
+__all__ = [
+    "UNKNOWN",
+    "Bias",
+    "Example",
+    "Kernels",
+    "Mean",
+    "Need",
+    "Outline",
+    "Pair",
+    "Term",
+    "Unknown",
+    "require_equal_positions",
+    "total",
+]

@@ -1,21 +1,32 @@
 """One input on its way through the encode phase."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..errors import NetworkError
 from .outline import Need, Outline
 from .pair import Pair
+
+
+class Unknown(eqx.Module):
+    """Stands for a channel mean that a layer did not say."""
+
+
+UNKNOWN = Unknown()
+Mean = Float[Array, "*positions"] | Unknown | None
+"""The mean over channels; None where it is zero."""
 
 
 class Example(eqx.Module):
     """One input on its way through the encode phase."""
 
     nngp: Array | None  # (positions…, positions…), (positions…), or None, as the plan needs
-    mean: Float[Array, "*positions"] | None  # over channels; None where it is zero
+    mean: Mean
     mask: Bool[Array, "*positions"] | None
     # Rows φ_a with κ_ab = φ_a·φ'_b exactly for all inputs, while such rows of fixed size exist.
     features: Float[Array, "*positions rank"] | None
@@ -42,6 +53,23 @@ class Example(eqx.Module):
     def variance(self) -> Float[Array, "*positions"]:
         """κ_aa(x, x)."""
         return self.pair().diagonal().nngp
+
+    def mean_for(self, layer: str) -> Float[Array, "*positions"] | None:
+        """The mean over channels for a layer that needs it; None where it is zero."""
+        if isinstance(self.mean, Unknown):
+            raise NetworkError(
+                f"{layer} needs the mean over channels of its input.",
+                got="a layer below whose mean is not known",
+                remedy="define mean(example, memo) of that layer (None where it is zero), or put "
+                "Dense or Conv between the two",
+            )
+        return self.mean
+
+    def mapped_mean(self, function: Callable[[Array], Array]) -> Mean:
+        """A linear function of the mean: zero stays zero, unknown stays unknown."""
+        if self.mean is None or isinstance(self.mean, Unknown):
+            return self.mean
+        return function(self.mean)
 
     def ones(self, dtype: Any) -> Float[Array, "*positions"]:
         """1 at real positions, 0 at padding."""

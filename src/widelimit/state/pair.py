@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..errors import ShapeError
 from .products import sandwich
 
 # Beyond this many pending maps, applying them all costs more than applying them early.
@@ -98,6 +99,12 @@ class Pair(eqx.Module):
         if mask1 is None and mask2 is None:
             return self
         dtype = self.nngp.dtype
+        if self.terms is not None and all(t.left is not None for t in self.terms):
+
+            def hidden(mask: Array | None) -> Callable[[Array], Array]:
+                return lambda f: f if mask is None else f * mask[..., None].astype(dtype)
+
+            return self.mixed(hidden(mask1), hidden(mask2))
 
         def keep(kernel: Array) -> Array:
             for mask, place in ((mask1, self.left), (mask2, self.right)):
@@ -242,6 +249,7 @@ class Pair(eqx.Module):
             return Pair(self.forced().nngp, self.forced().ntk, self.rank, False)
         pair = self.forced()
         rank, shape = self.rank, pair.nngp.shape[: self.rank]
+        require_equal_positions(shape, pair.nngp.shape[self.rank :])
         step = math.prod(pair.nngp.shape[self.rank :]) + 1
 
         def pick(kernel: Array) -> Array:
@@ -249,6 +257,17 @@ class Pair(eqx.Module):
             return kernel.reshape(-1)[::step].reshape(shape)
 
         return Pair(pick(pair.nngp), None if pair.ntk is None else pick(pair.ntk), rank, False)
+
+
+def require_equal_positions(one: tuple[int, ...], two: tuple[int, ...]) -> None:
+    """Raise where two inputs have no equal positions to be compared at."""
+    if one != two:
+        raise ShapeError(
+            "Flatten gives every position its own weights: all inputs have the same positions.",
+            got=f"inputs with positions {one} and {two}",
+            remedy="pool or select a position instead (MeanPool, Select), or bring the inputs to "
+            "one length",
+        )
 
 
 def total(pairs: list[Pair], weights: list[Array]) -> Pair:

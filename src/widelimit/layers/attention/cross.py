@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ...errors import ShapeError, WidelimitError
+from ...options import whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, Memo, Params, cast, hyperparameter, remask
-from ..dense import checked_width
+from ..base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter
+from ..dense import checked_bias
 from .closed import closed_kernels
 from .heads import (
     INFINITE,
@@ -84,15 +85,16 @@ class QueriedAttention(Layer):
         value_width: int | None = None,
     ):
         """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
-        self.width = None if width is None else checked_width(width)
+        self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
         self.score_map = checked_score_map(score_map)
         self.positions = _checked_positions(positions)
-        self.key_width = None if key_width is None else checked_width(key_width)
-        self.value_width = None if value_width is None else checked_width(value_width)
-        self.biased = not isinstance(b_std, int | float) or b_std != 0
-        self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
-        self.b_std, self.field = hyperparameter(b_std), None
+        self.key_width = None if key_width is None else whole("key_width", key_width)
+        self.value_width = None if value_width is None else whole("value_width", value_width)
+        self.biased, self.b_std = checked_bias(b_std)
+        self.qk_std = hyperparameter(qk_std, "qk_std")
+        self.ov_std = hyperparameter(ov_std, "ov_std")
+        self.field = None
 
     def _closed(self) -> bool:
         return isinstance(self.score_map, ElementwiseMap) and self.heads == INFINITE
@@ -214,6 +216,13 @@ class QueriedAttention(Layer):
         allowed = None if memo.key_mask is None else _keys_allowed(memo.key_mask, rows.shape[0])
         return make_head(self.score_map, scores, allowed, None, ntk=ntk)
 
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
+
 
 def _keys_allowed(key_mask: Array, queries: int) -> Array:
     return jnp.broadcast_to(key_mask.reshape(1, -1), (queries, key_mask.size))
@@ -266,7 +275,7 @@ class AttentionPool(QueriedAttention):
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         flat = x.reshape(-1, x.shape[-1])
         y = self.attend(params, params["token"][None, :], flat, mask, x.shape[:-1])
-        return y[0], None
+        return y[0]
 
     def mask(self, mask: Array) -> Array | None:
         return None
@@ -331,11 +340,14 @@ class CrossAttention(QueriedAttention):
 
     def forward(self, params: Params, x: Any, mask: Any, key: Any):
         queries, context = x
-        query_mask, key_mask = (None, None) if mask is None else mask
+        key_mask = None if mask is None else mask[1]
         flat = context.reshape(-1, context.shape[-1])
         rows = queries.reshape(-1, queries.shape[-1])
         y = self.attend(params, rows, flat, key_mask, context.shape[:-1])
-        return remask(y.reshape(*queries.shape[:-1], -1), query_mask), query_mask
+        return y.reshape(*queries.shape[:-1], -1)
+
+    def mask(self, mask: Any) -> Array | None:
+        return mask[0]
 
     def query_table(self, example: Any, basis: Basis | None) -> Array:
         plain, queries = Positions.make(None), example[0]
@@ -358,18 +370,21 @@ class CrossAttention(QueriedAttention):
 
     def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         after = self.outline((example[0].outline, example[1].outline))
-        memo = self.memo(example)
+        memo = self.masked_memo(example)
         nngp, full = None, False
         if need is not Need.NONE:
-            pair = self.cross(tuple(stream.pair() for stream in example), memo, memo)
+            pair = self.cross(tuple(stream.pair() for stream in example), memo.own, memo.own)
             pair = pair.diagonal() if need is Need.DIAGONAL else pair
             nngp, full = pair.nngp, pair.full
         landmarks = None
         if example[0].landmarks is not None:
             both = tuple(stream.landmarks for stream in example)
-            landmarks = jax.vmap(lambda pairs, m: self.cross(pairs, memo, m))(both, anchors)
+            landmarks = jax.vmap(lambda pairs, m: self.cross(pairs, memo.own, m.own))(both, anchors)
         return memo, Example(nngp, None, example[0].mask, None, landmarks, full, after)
 
     def step(self, pair: Any, memo1: Memo, memo2: Memo, need: Need) -> Pair:
-        crossed = self.cross(pair, memo1, memo2)
+        crossed = self.cross(pair, memo1.own, memo2.own)
         return crossed.diagonal() if need is Need.DIAGONAL and crossed.full else crossed
+
+    def masked_memo(self, example: Any) -> MaskedMemo:
+        return MaskedMemo(self.memo(example), None)

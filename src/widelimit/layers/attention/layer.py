@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
+from ...options import choice, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, Memo, Params, cast, hyperparameter, remask
-from ..dense import checked_width
+from ..base import Layer, Memo, Params, cast, hyperparameter
+from ..dense import checked_bias
 from .closed import closed_kernels
 from .heads import INFINITE, Scheme, ScoreField, draw_field
 from .positional import Positions
@@ -88,7 +89,7 @@ class Attention(Layer):
         self,
         width: int | None = None,
         heads: float = INFINITE,
-        scaling: Scaling = Scaling.SQRT,
+        scaling: Scaling | str = Scaling.SQRT,
         score_map: ScoreMap | None = None,
         *,
         qk_std: Any = 1.0,
@@ -106,9 +107,9 @@ class Attention(Layer):
         tuple of them. `pattern`: Causal, Local, Allowed. Finite network only: `key_width` and
         `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
         """
-        self.width = None if width is None else checked_width(width)
+        self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
-        self.scaling = Scaling(scaling)
+        self.scaling = choice(Scaling, scaling, "scaling")
         self.score_map = checked_score_map(score_map)
         self.positions = Positions.make(positions)
         if pattern is not None and not isinstance(pattern, Pattern):
@@ -118,8 +119,8 @@ class Attention(Layer):
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
         self.pattern = pattern
-        self.key_width = None if key_width is None else checked_width(key_width)
-        self.value_width = None if value_width is None else checked_width(value_width)
+        self.key_width = None if key_width is None else whole("key_width", key_width)
+        self.value_width = None if value_width is None else whole("value_width", value_width)
         self.kv_heads = None if kv_heads is None else int(checked_heads(kv_heads, "kv_heads"))
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
@@ -129,9 +130,9 @@ class Attention(Layer):
                 got=f"heads={heads!r}, kv_heads={kv_heads!r}",
                 remedy="let kv_heads divide heads",
             )
-        self.biased = not isinstance(b_std, int | float) or b_std != 0
-        self.qk_std, self.ov_std = hyperparameter(qk_std), hyperparameter(ov_std)
-        self.b_std = hyperparameter(b_std)
+        self.biased, self.b_std = checked_bias(b_std)
+        self.qk_std = hyperparameter(qk_std, "qk_std")
+        self.ov_std = hyperparameter(ov_std, "ov_std")
         self.field = None
 
     # --- shapes ---------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Attention(Layer):
         values = project(flat, params["value"])
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         y = joined_heads(weights, values, params, self.ov_std, self.b_std)
-        return remask(y.reshape(*x.shape[:-1], -1), mask), mask
+        return y.reshape(*x.shape[:-1], -1)
 
     def attention_weights(
         self, params: Params, scored: Array, mask: Array | None
@@ -346,6 +347,15 @@ class Attention(Layer):
             return make_head(self.score_map, scores, memo.allowed, waves, ntk=ntk)
 
         return head
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    def mean(self, example: Example, memo: Memo) -> None:
+        return None
 
 
 def required_field(field: ScoreField | None) -> ScoreField:

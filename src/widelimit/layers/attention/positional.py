@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
+from ...options import choice, whole
 from ...state import Example, Outline, Pair
 from ..base import cast, hyperparameter, remask
 from .heads import Basis, Side
@@ -80,9 +81,9 @@ class Decay(eqx.Module):
         rate: Any = 1.0,
         *,
         strength: Any = 1.0,
-        profile: Profile | Callable[[Array], Array] = Profile.GAUSSIAN,
+        profile: Profile | str | Callable[[Array], Array] = Profile.GAUSSIAN,
         norm: float = 2.0,
-        combine: Combine = Combine.SUM,
+        combine: Combine | str = Combine.SUM,
         channels: int | None = None,
         on_values: bool = False,
     ):
@@ -98,21 +99,20 @@ class Decay(eqx.Module):
                 got=f"rate={rate!r}",
                 remedy="give a rate of at least 0",
             )
-        self.rate, self.strength = hyperparameter(rate), hyperparameter(strength)
-        self.profile = Named(profile) if isinstance(profile, Profile) else as_module(profile)
-        self.norm, self.combine = float(norm), Combine(combine)
-        self.channels, self.on_values = channels, bool(on_values)
+        self.rate = hyperparameter(rate, "rate")
+        self.strength = hyperparameter(strength, "strength")
+        if callable(profile):
+            self.profile = as_module(profile)
+        else:
+            self.profile = Named(choice(Profile, profile, "profile"))
+        self.norm, self.combine = float(norm), choice(Combine, combine, "combine")
+        self.channels = None if channels is None else whole("channels", channels)
+        self.on_values = bool(on_values)
         if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
             raise WidelimitError(
                 "Combine.MIX shares a total variance of 1: √(1−σ²) x + σ p.",
                 got=f"strength={strength!r}",
                 remedy="give a strength σ between 0 and 1, or use Combine.SUM",
-            )
-        if not callable(profile) and not isinstance(profile, Profile):
-            raise WidelimitError(
-                "profile= is a Profile, or a function of the distance.",
-                got=repr(profile),
-                remedy="e.g. profile=Profile.EXPONENTIAL",
             )
 
     def require(self, positions: tuple[int, ...]) -> None:
@@ -215,7 +215,7 @@ class Alibi(ScoreBias):
 
     def __init__(self, slope: Any = 0.5):
         """`slope` is a hyperparameter."""
-        self.slope = hyperparameter(slope)
+        self.slope = hyperparameter(slope, "slope")
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)
@@ -230,7 +230,9 @@ class AdditiveBias(ScoreBias):
 
     def __init__(self, value: Any):
         """A matrix (query, key), or a function of the offsets (query, key, axes)."""
-        self.value = as_module(value) if callable(value) else hyperparameter(value)
+        self.value = (
+            as_module(value) if callable(value) else hyperparameter(value, "value", scalar=False)
+        )
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)
@@ -259,13 +261,7 @@ class Rotary(eqx.Module):
 
     def __init__(self, base: Any = 10_000.0, *, pairs: int = 8):
         """`pairs`: how many different frequencies there are (half a head's key width)."""
-        if isinstance(pairs, bool) or not isinstance(pairs, int) or pairs < 1:
-            raise WidelimitError(
-                "Rotary encodings have at least one frequency.",
-                got=f"pairs={pairs!r}",
-                remedy="give a positive integer, half a head's key width",
-            )
-        self.base, self.pairs = hyperparameter(base), pairs
+        self.base, self.pairs = hyperparameter(base, "base"), whole("pairs", pairs)
 
     def frequencies(self, like: Array) -> Float[Array, "pairs"]:
         """θ_k."""

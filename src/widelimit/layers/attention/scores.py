@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from ...duals import Dual, Identity
 from ...duals.base import as_module
 from ...errors import NetworkError, ShapeError
+from ...options import whole
 from ..activations import Activation, dual_of
 
 
@@ -128,13 +129,7 @@ class Local(Pattern):
 
     def __init__(self, radius: int):
         """A radius of 0 leaves only the query itself."""
-        if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
-            raise ShapeError(
-                "A window of local attention has a non-negative integer radius.",
-                got=f"radius={radius!r}",
-                remedy="give an integer of at least 0",
-            )
-        self.radius = radius
+        self.radius = whole("radius", radius, least=0)
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         places = coordinates(positions)

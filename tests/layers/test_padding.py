@@ -1,0 +1,95 @@
+"""Padding changes nothing, in finite and infinite networks, whatever a layer leaves there."""
+
+import jax
+import numpy as np
+import pytest
+
+import widelimit as wl
+from widelimit.errors import ShapeError
+
+X = np.random.default_rng(0).standard_normal((2, 5, 3))
+SHORT = 3  # real positions of the first example
+BATCH = [X[0, :SHORT], X[1]]
+
+
+class Shifted(wl.Layer):
+    """`y = x + 1` at every position, padding included: nobody thought of masks."""
+
+    def outline(self, before):
+        return before.to(gaussian=False)
+
+    def forward(self, params, x, mask, key):
+        return x + 1
+
+    def cross(self, pair, memo1, memo2):
+        pair = pair.forced()
+        return pair.to(pair.nngp + 1, pair.ntk)
+
+
+def _networks() -> dict[str, wl.Layer]:
+    linear = wl.Attention(8, 2, wl.Scaling.LINEAR, b_std=0.3)
+    return {
+        "conv": wl.Serial(wl.Conv(8, 3, stride=2), wl.Conv(8, 3), wl.MeanPool()),
+        "stranger": wl.Serial(wl.Dense(8), Shifted(), wl.Conv(8, 3)),
+        "stranger_of_pending_maps": wl.Serial(linear, Shifted(), wl.MeanPool()),
+        "stranger_of_a_residual": wl.Serial(wl.Dense(8), wl.Residual(linear), Shifted(), linear),
+        "branches": wl.Serial(
+            wl.Concat(wl.Conv(8, 2, stride=2), wl.Conv(4, 3, stride=2)), wl.Conv(8, 3)
+        ),
+    }
+
+
+SLOW = ("stranger_of_a_residual", "branches")
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in sorted(_networks())]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_no_kernel(name):
+    net = _networks()[name]
+    padded, alone = net.kernel(BATCH), net.kernel(BATCH[0][None], BATCH[1][None])
+    for ours, expected in ((padded.nngp, alone.nngp), (padded.ntk, alone.ntk)):
+        corner = tuple(slice(extent) for extent in expected.shape[2:])
+        np.testing.assert_allclose(ours[0, 1][corner], expected[0, 0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["conv", "stranger"])
+def test_padding_changes_no_finite_network(name):
+    net = _networks()[name]
+    params = net.init(0, X.shape[1:])
+    apply = jax.jit(lambda params, x, mask=None: net.apply(params, x, mask))
+    mask = np.arange(5)[None] < SHORT
+    ours = apply(params, np.where(mask[..., None], X[:1], 7.0), mask)[0]
+    exact = apply(params, BATCH[0][None])[0]
+    np.testing.assert_allclose(ours[: len(exact)], exact, rtol=2e-5, atol=2e-6)
+
+
+def test_branches_of_different_lengths_are_refused_as_they_are_alone():
+    valid = wl.Conv(8, 2, stride=2, padding="valid")
+    same = wl.Conv(8, 2, stride=2)
+    x = np.random.default_rng(1).standard_normal((2, 4, 3))
+    for branches in ((valid, same), (same, valid)):
+        net = wl.Serial(wl.Sum(*branches), wl.MeanPool())
+        with pytest.raises(ShapeError, match="same positions"):
+            net.kernel(x[:1, :3])
+        for read in (net.kernel, lambda b, n=net: n.apply(n.init(0, (4, 3)), b)):
+            with pytest.raises(ShapeError, match=r"same real positions.*index 0"):
+                read([x[0, :3], x[1]])
+        whole = net.kernel([x[0, :2], x[1]])  # both branches have one window of two positions
+        alone = net.kernel(x[:1, :2], x[1:])
+        np.testing.assert_allclose(whole.ntk[0, 1], alone.ntk[0, 0], rtol=1e-12)
+
+
+def test_branches_inside_a_transformation_do_not_depend_on_their_order():
+    """There are no numbers to refuse: positions count that are real in all branches."""
+    valid = wl.Conv(8, 2, stride=2, padding="valid")
+    same = wl.Conv(8, 2, stride=2, b_std=1.0)
+    x = np.random.default_rng(1).standard_normal((1, 4, 3)).astype(np.float32)
+    mask = np.array([[True, True, True, False]])
+
+    def pooled(*branches):
+        net = wl.Serial(wl.Sum(*branches), wl.MeanPool())
+        return jax.jit(lambda a, m: net.kernel(a, mask=m))(x, mask).nngp
+
+    exact = wl.Serial(wl.Sum(valid, same), wl.MeanPool()).kernel(x[:, :2]).nngp
+    np.testing.assert_allclose(pooled(valid, same), exact, rtol=1e-5)
+    np.testing.assert_allclose(pooled(same, valid), exact, rtol=1e-5)
