@@ -60,14 +60,18 @@ from .search import (
     search,
 )
 from .solve import Factor, Jitter, JitterWarning, factorise
+from .solvers import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom, Solver
 from .training import CrossEntropyTraining, FittedTraining, Training
 from .tune import Run, Tuned, tune
 
 __all__ = [
     "GP",
     "Binning",
+    "BlockedCholesky",
+    "Cholesky",
     "Classifier",
     "CollapsedWeightsWarning",
+    "ConjugateGradients",
     "CrossEntropyPath",
     "CrossEntropyTraining",
     "Dynamics",
@@ -91,6 +95,7 @@ __all__ = [
     "MixtureGP",
     "MixturePrediction",
     "NetworkKernels",
+    "Nystrom",
     "Objective",
     "Optimizer",
     "Prediction",
@@ -99,6 +104,7 @@ __all__ = [
     "Reliability",
     "Run",
     "Search",
+    "Solver",
     "Temperature",
     "TestDynamics",
     "TestKernels",

@@ -31,6 +31,13 @@ def rounding_unit(values: np.ndarray) -> float:
     return float(np.finfo(np.float64 if values.dtype.kind in "iu" else np.float32).eps)
 
 
+def pairs(kernel: Any, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """All pairs of these examples, of a kernel in memory or in a store."""
+    return (
+        kernel[np.ix_(rows, columns)] if isinstance(kernel, np.ndarray) else kernel[rows, columns]
+    )
+
+
 def real_array(values: Values, name: str) -> np.ndarray:
     """`values` as a NumPy array of finite real numbers, in the precision they came in."""
     array = unmasked(values, name)

@@ -40,7 +40,10 @@ class Classifier:
         data = NetworkKernels.make(self.gp.net, x, mask, engine=self.gp.engine)
         fitted = self.gp.condition(data, targets)
         columns = np.searchsorted(classes, np.asarray(labels))
-        return FittedClassifier(fitted, Temperature.fit(fitted.leave_one_out, columns), classes)
+        rows = fitted.posterior.calibration_rows
+        left_out = fitted.posterior.left_out_at(rows)
+        temperature = Temperature.fit(left_out, columns if rows is None else columns[rows])
+        return FittedClassifier(fitted, temperature, classes)
 
 
 @dataclass(frozen=True, eq=False)

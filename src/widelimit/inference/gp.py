@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,10 +22,15 @@ from scipy.stats import norm
 
 from ..errors import NumericalError
 from . import checks
+from .blocked import StoredFactor
 from .checks import Values
+from .iterative import Iterative
 from .solve import Factor, Jitter, factorise, semidefinite_root
 
-_LOG_2PI = float(np.log(2.0 * np.pi))
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+AnyFactor = Factor | StoredFactor | Iterative
+"""What solves with `A`: in memory, on disk, or by iterations."""
 
 
 class KernelKind(enum.Enum):
@@ -96,7 +101,7 @@ class LeaveOneOut(NamedTuple):
 class GPPosterior:
     """A Gaussian process after seeing targets; build it with `GPPosterior.condition`."""
 
-    factor: Factor
+    factor: "AnyFactor"
     noise: Float[np.ndarray, " n"] = field(repr=False)
     targets: Float[np.ndarray, "n outputs"] = field(repr=False)
     weights: Float[np.ndarray, "n outputs"] = field(repr=False)
@@ -118,11 +123,23 @@ class GPPosterior:
         `noise` holds variances, one for all or one per example. `overwrite=True` lets a float64
         kernel array be destroyed to save memory.
         """
-        rows = len(np.atleast_1d(np.asarray(kernel)))
-        columns, vector = checks.targets(targets, rows)
+        matrix = np.asarray(kernel)
+        rows = len(np.atleast_1d(matrix))
+        checks.targets(targets, rows)  # before the expensive part
         variances = checks.variances(noise, "The noise", rows)
-        factor = factorise(kernel, noise=variances, jitter=jitter, overwrite=overwrite)
-        return cls(factor, variances, columns, factor.solve(columns), vector)
+        factor = factorise(matrix, noise=variances, jitter=jitter, overwrite=overwrite)
+        return cls.given(factor, targets, noise=variances)
+
+    @classmethod
+    def given(cls, factor: "AnyFactor", targets: Values, *, noise: Values) -> "GPPosterior":
+        """The posterior given what solves with `A`, noise included."""
+        columns, vector = checks.targets(targets, len(factor))
+        variances = checks.variances(noise, "The noise", len(factor))
+        if isinstance(factor, Iterative):  # this one solve is long enough to be interrupted
+            weights = factor.solve(columns, keep=True)
+        else:
+            weights = factor.solve(columns)
+        return cls(factor, variances, columns, weights, vector)
 
     def __len__(self) -> int:
         return len(self.factor)
@@ -146,8 +163,7 @@ class GPPosterior:
         explained = np.empty(len(block))
         for start in range(0, len(block), checks.ROWS_PER_BLOCK):
             rows = slice(start, start + checks.ROWS_PER_BLOCK)
-            half = self.factor.half_solve(block[rows].T)
-            explained[rows] = np.einsum("nm,nm->m", half, half)
+            explained[rows] = self.factor.explained(block[rows].T)
         unit = max(self.factor.unit, checks.rounding_unit(block))
         variance = checks.variances_from_difference(
             prior - explained, largest_prior=float(prior.max()), unit=unit
@@ -159,8 +175,7 @@ class GPPosterior:
         block = self._cross(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         checks.matrix(prior, "The kernel of the test examples", rows=len(block))
-        half = self.factor.half_solve(block.T)
-        posterior = prior - half.T @ half
+        posterior = prior - self.factor.gram(block.T)
         unit = max(self.factor.unit, checks.rounding_unit(block))
         variance = checks.variances_from_difference(
             np.diagonal(posterior), largest_prior=float(np.diagonal(prior).max()), unit=unit
@@ -186,7 +201,7 @@ class GPPosterior:
         """`log p(y)`, summed over the outputs."""
         rows, outputs = self.targets.shape
         fit = float(np.sum(self.targets * self.weights))
-        return -0.5 * (fit + outputs * (self.factor.log_determinant + rows * _LOG_2PI))
+        return -0.5 * (fit + outputs * (self.factor.log_determinant + rows * LOG_2PI))
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut:
@@ -194,10 +209,25 @@ class GPPosterior:
 
         `m_i = y_i − (A⁻¹y)_i / (A⁻¹)_ii`, `v_i = 1 / (A⁻¹)_ii`.
         """
-        variance = 1.0 / self.factor.inverse_diagonal
-        residual = self.weights * variance[:, None]
-        density = -0.5 * (residual**2 / variance[:, None] + np.log(variance)[:, None] + _LOG_2PI)
-        return LeaveOneOut(self._outputs(self.targets - residual), variance, self._outputs(density))
+        return self._left_out(self.factor.inverse_diagonal, slice(None))
+
+    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+        """The same for some examples (None: all)."""
+        if rows is None:
+            return self.leave_one_out
+        return self._left_out(self.factor.inverse_diagonal_at(rows), rows)
+
+    @property
+    def calibration_rows(self) -> np.ndarray | None:
+        """Examples whose leave-one-out predictions are affordable; None where all are."""
+        return self.factor.calibration_rows
+
+    def _left_out(self, inverse: np.ndarray, rows: Any) -> LeaveOneOut:
+        variance = 1.0 / inverse
+        residual = self.weights[rows] * variance[:, None]
+        density = -0.5 * (residual**2 / variance[:, None] + np.log(variance)[:, None] + LOG_2PI)
+        mean = self.targets[rows] - residual
+        return LeaveOneOut(self._outputs(mean), variance, self._outputs(density))
 
     def extend(
         self,

@@ -37,6 +37,9 @@ class Engine:
     `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
     `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
     needs; `rank` bounds the features of the scores; `seed` fixes the heads.
+
+    `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), where a later
+    fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it.
     """
 
     dtype: Any = np.float32
@@ -46,6 +49,12 @@ class Engine:
     tolerance: float | None = None
     rank: int | None = None
     seed: int = 0
+    store: Any = None
+    client: Any = None
+
+    def alone(self) -> "Engine":
+        """Without what belongs to one place and one session."""
+        return replace(self, store=None, client=None)
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
         """Heads and landmarks for these examples; None for networks that need none."""
@@ -132,7 +141,17 @@ class NetworkKernels:
 
     def train(self, *, ntk: bool) -> Kernels:
         """Kernels of the training examples with themselves."""
-        return self._kernel(self.inputs, None, ntk)
+        engine = self.engine
+        if engine.store is None:
+            return self._kernel(self.inputs, None, ntk)
+        return self.net.kernel(
+            self.inputs,
+            sampler=self.sampler,
+            ntk=ntk,
+            memory=engine.memory,
+            store=engine.store,
+            client=engine.client,
+        )
 
     def cross(self, other: Inputs, *, ntk: bool) -> Kernels:
         """Kernels (other, train)."""

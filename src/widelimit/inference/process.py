@@ -12,7 +12,7 @@ from ..errors import NumericalError
 from ..layers.base import Layer
 from . import checks
 from .checks import Values
-from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
+from .gp import KernelKind, LeaveOneOut, Prediction
 from .mixture import FittedMixture, MixtureGP
 from .network_kernels import (
     Engine,
@@ -23,6 +23,7 @@ from .network_kernels import (
     require_layer,
 )
 from .solve import Jitter
+from .solvers import Cholesky, Posterior, Solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,8 @@ class GP:
 
     `kind` chooses the kernel (see `KernelKind`); `noise` is the variance of the noise in the
     targets, one number or one per training example; `jitter` bounds what may be added to the
-    diagonal if the kernel cannot be factorised; `engine` says how kernels are computed.
+    diagonal if the kernel cannot be factorised; `engine` says how kernels are computed, and
+    `solver` how the process is conditioned (see `solvers`).
     """
 
     net: Layer
@@ -40,9 +42,16 @@ class GP:
     noise: Values = 1e-2
     jitter: Jitter | None = None
     engine: Engine = field(default_factory=Engine)
+    solver: Solver = field(default_factory=Cholesky)
 
     def __post_init__(self):
         require_layer(self.net)
+        if not isinstance(self.solver, Solver):
+            raise NumericalError(
+                "A solver is one of Cholesky, BlockedCholesky, ConjugateGradients, Nystrom.",
+                got=f"{self.solver!r}",
+                remedy="pass solver=ConjugateGradients(), or leave it out",
+            )
         if not isinstance(self.kind, KernelKind):
             raise NumericalError(
                 "The kind of kernel is a KernelKind.",
@@ -69,24 +78,27 @@ class GP:
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
         """One Gaussian process for examples that were read before."""
         checks.targets(y, len(data))  # before the expensive part
-        kernel = chosen(data.train(ntk=self.kind is KernelKind.NTK), self.kind)
-        posterior = GPPosterior.condition(kernel, y, noise=self.noise, jitter=self.jitter)
-        return FittedGP(self, data, posterior)
+        marks, posterior = self.solver.condition(
+            data, y, kind=self.kind, noise=self.noise, jitter=self.jitter
+        )
+        alone = self.engine.alone()
+        return FittedGP(replace(self, engine=alone), replace(marks, engine=alone), posterior)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedGP:
     """A Gaussian process that has seen data; made by `GP.fit`.
 
-    `posterior` answers what needs the training set alone; everything here takes examples.
+    `posterior` answers what needs the training set alone; everything here takes examples. `data`
+    are those whose kernels with test examples are needed: the training examples, or landmarks.
     """
 
     gp: GP
     data: NetworkKernels = field(repr=False)
-    posterior: GPPosterior = field(repr=False)
+    posterior: Posterior = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.posterior)
 
     def predict(self, x: Data, mask: Any = None) -> Prediction:
         """Mean and standard deviation of the function: `mean, std = fitted.predict(x)`.

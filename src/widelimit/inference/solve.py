@@ -106,6 +106,25 @@ class Factor:
         solution, _ = _trtrs(self.storage, _columns(right, len(self)), lower=1)
         return solution
 
+    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
+        """The diagonal of `rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return np.einsum("nm,nm->m", half, half)
+
+    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
+        """`rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return half.T @ half
+
+    def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """Some entries of `diag(A⁻¹)`."""
+        return self.inverse_diagonal[rows]
+
+    @property
+    def calibration_rows(self) -> None:
+        """All training examples serve for calibration."""
+        return
+
     def colour(self, white: Values) -> Float[np.ndarray, "n columns"]:
         """`L white`: standard normal columns become draws from `N(0, A)`."""
         return _trmm(1.0, self.storage, _columns(white, len(self)), lower=1)

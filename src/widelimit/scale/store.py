@@ -15,6 +15,7 @@ import json
 import os
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -369,7 +370,7 @@ def _understood(place: Any) -> Iterator[None]:
             # A zip file keeps the old version of a file that is written again.
             warnings.filterwarnings("ignore", message="Duplicate name", category=UserWarning)
             yield
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, zipfile.BadZipFile) as error:
         raise _broken(place, str(error)) from error
     except (zarr.errors.MetadataValidationError, zarr.errors.NodeTypeValidationError) as error:
         raise _broken(place, str(error)) from error

@@ -1,0 +1,264 @@
+"""Cholesky out of core: the factor of a kernel that no memory holds, in blocks on disk.
+
+    L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj^-T,   L_jj L_jjᵀ = A_jj − Σ_{k<j} L_jk L_jkᵀ
+
+Columns are worked off from left to right. The blocks of a column depend on those to its left alone,
+so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
+
+`dask.array.linalg.cholesky` computes the same; it keeps every block of the factor in the memory of
+its workers until the last one is done, which is what this is to avoid.
+"""
+
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from ..errors import MissingExtraError, NumericalError, WidelimitError
+from . import checks
+from .checks import Values
+from .solve import Jitter, JitterWarning
+
+_FACTOR = "factor"
+Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFactor:
+    """The lower Cholesky factor of `A = K + noise + jitter`, in blocks of a Zarr array.
+
+    It is the factor of `A` with its examples in `order`, which is how the kernel stands on disk.
+    """
+
+    folder: str
+    order: Int[np.ndarray, " n"] = field(repr=False)
+    block: int
+    jitter: float
+    scale: float
+    unit: float
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def _edges(self) -> list[slice]:
+        return edges(len(self), self.block)
+
+    @cached_property
+    def _blocks(self) -> Any:
+        return opened(self.folder)
+
+    def _at(self, i: int, j: int) -> np.ndarray:
+        return read_block(self._blocks, self._edges, i, j)
+
+    def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
+        """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
+        right = np.asarray(right, np.float64)
+        found = np.array(right.reshape(len(right), -1)[self.order])
+        spans = self._edges
+        for i, rows in enumerate(spans):
+            for k in range(i):
+                found[rows] -= self._at(i, k) @ found[spans[k]]
+            found[rows] = solve_triangular(self._at(i, i), found[rows], lower=True)
+        return found
+
+    def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
+        """`A⁻¹ right`."""
+        right = np.asarray(right, np.float64)
+        found, spans = self.half_solve(right), self._edges
+        for i in reversed(range(len(spans))):
+            for k in range(i + 1, len(spans)):
+                found[spans[i]] -= self._at(k, i).T @ found[spans[k]]
+            found[spans[i]] = solve_triangular(self._at(i, i), found[spans[i]], lower=True, trans=1)
+        back = np.empty_like(found)
+        back[self.order] = found
+        return back.reshape(right.shape)
+
+    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
+        """The diagonal of `rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return np.einsum("nm,nm->m", half, half)
+
+    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
+        """`rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return half.T @ half
+
+    @cached_property
+    def log_determinant(self) -> float:
+        """`log det A`."""
+        diagonals = [np.diagonal(self._at(i, i)) for i in range(len(self._edges))]
+        return float(2.0 * np.log(np.concatenate(diagonals)).sum())
+
+    @cached_property
+    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
+        """`diag(A⁻¹)`: as much work as the factor."""
+        return self.inverse_diagonal_at(np.arange(len(self)))
+
+    def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """Some entries of `diag(A⁻¹)`."""
+        parts = []
+        for begin in range(0, len(rows), self.block):
+            chosen = rows[begin : begin + self.block]
+            unit = np.zeros((len(self), len(chosen)))
+            unit[chosen, np.arange(len(chosen))] = 1.0
+            parts.append(self.explained(unit))
+        return np.concatenate(parts)
+
+    @property
+    def calibration_rows(self) -> None:
+        """All training examples serve for calibration."""
+        return
+
+    def extend(self, *_: Any, **__: Any) -> Any:
+        """Refused: extend the store, and factorise it again."""
+        raise WidelimitError(
+            "A factor on disk is not extended.",
+            got="more data for a model with solver=BlockedCholesky(...)",
+            remedy="fit again with all examples: the stored kernel is extended, not computed anew",
+        )
+
+
+def factorise_in_blocks(
+    kernel: Any,
+    noise: np.ndarray,
+    *,
+    folder: str | None,
+    block: int,
+    jitter: Jitter,
+    client: Any = None,
+    told: Told | None = None,
+) -> StoredFactor:
+    """The factor of `kernel + noise`; a temporary folder goes when nobody holds the factor."""
+    temporary = folder is None
+    place = Path(tempfile.mkdtemp(prefix="widelimit-")) if folder is None else Path(folder)
+    order = _order(kernel)
+    diagonal = np.asarray(kernel.diagonal(), np.float64)
+    unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
+    start, limit = jitter.range_for(len(order), unit)
+    added = 0.0
+    while True:
+        try:
+            work = _Work(kernel, noise + added, order, str(place / _FACTOR), block)
+            _run(work, client, told)
+            break
+        except LinAlgError as error:
+            if added >= limit * scale:
+                raise NumericalError(
+                    "A kernel matrix plus noise must be positive definite.",
+                    got=f"{error}, with {added:g} added to the diagonal",
+                    remedy="give the data noise, or allow more with Jitter(limit=...)",
+                ) from error
+            added = min(max(start * scale, added * jitter.growth), limit * scale)
+    if added:
+        warnings.warn(
+            f"The kernel matrix is not positive definite in floating point; added {added:.3g} to "
+            f"its diagonal ({added / scale:.1e} of the mean diagonal).",
+            JitterWarning,
+            stacklevel=3,
+        )
+    factor = StoredFactor(str(place / _FACTOR), order, block, added, scale, unit)
+    if temporary:
+        weakref.finalize(factor, shutil.rmtree, place, ignore_errors=True)
+    return factor
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What a block of the factor is computed from; it goes to workers."""
+
+    kernel: Any
+    noise: np.ndarray
+    order: np.ndarray
+    folder: str
+    block: int
+
+    def compute(self, i: int, j: int, row: Sequence[np.ndarray] | None = None) -> None:
+        """Block (i, j), and write it; `row` are the blocks to the left of (j, j), if at hand."""
+        blocks, spans = opened(self.folder), edges(len(self.order), self.block)
+        ones, twos = self.order[spans[i]], self.order[spans[j]]
+        found = np.array(checks.pairs(self.kernel, ones, twos), np.float64)
+        if i == j:
+            found[np.diag_indices(len(found))] += self.noise[ones]
+        for k in range(j):
+            other = read_block(blocks, spans, j, k) if row is None else row[k]
+            found -= (other if i == j else read_block(blocks, spans, i, k)) @ other.T
+        if i == j:
+            found = cholesky(found, lower=True, check_finite=False)
+        else:
+            corner = read_block(blocks, spans, j, j) if row is None else row[j]
+            found = solve_triangular(corner, found.T, lower=True, check_finite=False).T
+        whole = np.zeros((self.block, self.block))
+        whole[: len(found), : found.shape[1]] = found
+        blocks.set_block_selection((i, j), whole)
+
+
+def _run(work: _Work, client: Any, told: Told | None) -> None:
+    count = len(edges(len(work.order), work.block))
+    blocks = opened(work.folder, create=count * work.block, block=work.block)
+    spans = edges(len(work.order), work.block)
+    data = None if client is None else client.scatter(work, broadcast=True, hash=False)
+    for j in range(count):
+        if client is None:
+            work.compute(j, j)
+            row = [read_block(blocks, spans, j, k) for k in range(j + 1)]
+            for i in range(j + 1, count):
+                work.compute(i, j, row)
+        else:
+            client.submit(_compute, data, j, j, pure=False).result()
+            below = [client.submit(_compute, data, i, j, pure=False) for i in range(j + 1, count)]
+            client.gather(below)
+        if told is not None:
+            told(j + 1, count)
+
+
+def _compute(work: _Work, i: int, j: int) -> None:
+    work.compute(i, j)
+
+
+def edges(size: int, block: int) -> list[slice]:
+    """The examples of every block."""
+    return [slice(begin, min(begin + block, size)) for begin in range(0, size, block)]
+
+
+def opened(folder: str, *, create: int | None = None, block: int = 0) -> Any:
+    """The Zarr array of the blocks; a new one of `create` rows."""
+    try:
+        import zarr
+        from zarr.codecs import Crc32cCodec
+    except ImportError as missing:
+        raise MissingExtraError("zarr", "scale") from missing
+    if create is None:
+        return zarr.open_array(folder, mode="r+")
+    return zarr.create_array(
+        folder,
+        shape=(create, create),
+        chunks=(block, block),
+        dtype=np.float64,
+        fill_value=np.nan,
+        compressors=Crc32cCodec(),
+        config={"write_empty_chunks": True},
+        overwrite=True,
+    )
+
+
+def read_block(blocks: Any, spans: list[slice], i: int, j: int) -> np.ndarray:
+    """A block of the factor, without what fills it up."""
+    rows, columns = (span.stop - span.start for span in (spans[i], spans[j]))
+    return np.asarray(blocks.get_block_selection((i, j)))[:rows, :columns]
+
+
+def _order(kernel: Any) -> np.ndarray:
+    """Examples as they stand on disk."""
+    if isinstance(kernel, np.ndarray):
+        return np.arange(len(kernel))
+    return np.concatenate(kernel.store.members[0])

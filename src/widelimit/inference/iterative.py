@@ -1,0 +1,225 @@
+"""Conjugate gradients for many right-hand sides at once, over a kernel that is read in tiles.
+
+With noise variances `Λ`, `(K + Λ) x = b` is scaled to `(Λ^-½ K Λ^-½ + I) z = Λ^-½ b`, and
+preconditioned by `F Fᵀ + I`, where `F Fᵀ` is a low-rank part of the scaled kernel by randomly
+pivoted Cholesky (`pivots`). Every iteration reads the kernel once.
+"""
+
+import hashlib
+import logging
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import cho_factor, cho_solve
+
+from ..data.files import writing
+from ..errors import NumericalError, WidelimitError
+from . import checks
+from .checks import Values
+from .pivots import pivoted
+
+log = logging.getLogger("widelimit.scale")
+
+Told = Callable[[int, float], None]
+"""Hears the number of the iteration and the largest relative residual."""
+
+_LEFT_OUT = 256  # training examples whose leave-one-out predictions are computed
+
+
+@dataclass(frozen=True, eq=False)
+class Iterative:
+    """`A = K + noise` behind products with `K`: what a factorisation answers, by iterations.
+
+    Determinants and samples need a factorisation and are refused.
+    """
+
+    kernel: Any = field(repr=False)
+    noise: Float[np.ndarray, " n"] = field(repr=False)
+    low_rank: Float[np.ndarray, "n m"] = field(repr=False)
+    tolerance: float
+    most_iterations: int
+    keep: Path | None
+    unit: float
+    scale: float
+    told: Told | None = field(default=None, repr=False)
+    jitter: float = 0.0
+
+    @classmethod
+    def make(
+        cls,
+        kernel: Any,
+        noise: np.ndarray,
+        *,
+        rank: int,
+        rng: np.random.Generator,
+        tolerance: float,
+        most_iterations: int,
+        keep: str | os.PathLike[str] | None,
+        told: Told | None,
+    ) -> "Iterative":
+        """Choose the preconditioner."""
+        if noise.min() <= 0:
+            raise NumericalError(
+                "Conjugate gradients need noise in every target: without, kernels are singular.",
+                got=f"a noise variance of {noise.min():g}",
+                remedy="give the data noise, or choose another solver",
+            )
+        diagonal = np.asarray(kernel.diagonal(), np.float64)
+        unit = checks.rounding_unit(np.asarray(kernel[:1]))
+        root = np.sqrt(noise)
+
+        def columns(chosen: np.ndarray) -> np.ndarray:
+            return np.asarray(kernel[:, chosen], np.float64) / root[:, None] / root[chosen]
+
+        def corner(chosen: np.ndarray) -> np.ndarray:
+            block = np.asarray(checks.pairs(kernel, chosen, chosen), np.float64)
+            return block / root[chosen, None] / root[chosen]
+
+        found = pivoted(diagonal / noise, columns, corner, rank, rng=rng, unit=unit)
+        scale = float(diagonal.mean())
+        place = None if keep is None else Path(keep)
+        return cls(
+            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, told
+        )
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    @cached_property
+    def _inner(self) -> Any:
+        gram = self.low_rank.T @ self.low_rank
+        return cho_factor(gram + np.eye(len(gram)), lower=True)
+
+    def _preconditioned(self, right: np.ndarray) -> np.ndarray:
+        """`(F Fᵀ + I)⁻¹ right`."""
+        return right - self.low_rank @ cho_solve(self._inner, self.low_rank.T @ right)
+
+    def _product(self, right: np.ndarray) -> np.ndarray:
+        root = np.sqrt(self.noise)[:, None]
+        return multiplied(self.kernel, right / root) / root + right
+
+    def solve(self, right: Values, *, keep: bool = False) -> Float[np.ndarray, "n columns"]:
+        """`A⁻¹ right` to the tolerance, relative to each column; `keep` its iterates on disk."""
+        root = np.sqrt(self.noise)[:, None]
+        given = np.asarray(right, np.float64)
+        wanted = given.reshape(len(given), -1) / root
+        size = np.maximum(np.linalg.norm(wanted, axis=0), np.finfo(float).tiny)
+        place = self.keep if keep else None
+        found = _kept(place, wanted)
+        if found is None:
+            found = self._preconditioned(wanted)
+        residual = wanted - self._product(found)
+        step = ahead = self._preconditioned(residual)
+        energy = np.einsum("nk,nk->k", residual, ahead)
+        for iteration in range(1, self.most_iterations + 1):
+            worst = float((np.linalg.norm(residual, axis=0) / size).max())
+            log.info("conjugate gradients: iteration %d, residual %.1e", iteration, worst)
+            if self.told is not None:
+                self.told(iteration, worst)
+            if worst <= self.tolerance:
+                return (found / root).reshape(given.shape)
+            moved = self._product(step)
+            curvature = np.einsum("nk,nk->k", step, moved)
+            length = _ratio(energy, curvature)
+            found = found + length * step
+            residual = residual - length * moved
+            ahead = self._preconditioned(residual)
+            before, energy = energy, np.einsum("nk,nk->k", residual, ahead)
+            step = (
+                ahead + np.where(before > 0, energy / np.where(before > 0, before, 1.0), 0) * step
+            )
+            _keep(place, wanted, found)
+        raise NumericalError(
+            f"Conjugate gradients reach a relative residual of {self.tolerance:g}.",
+            got=f"{worst:.1e} after {self.most_iterations} iterations",
+            remedy="raise rank= (a better preconditioner), most_iterations= or the noise",
+        )
+
+    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
+        """The diagonal of `rightᵀ A⁻¹ right`."""
+        right = np.asarray(right, np.float64)
+        return np.einsum("nm,nm->m", right, self.solve(right))
+
+    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
+        """`rightᵀ A⁻¹ right`."""
+        right = np.asarray(right, np.float64)
+        found = right.T @ self.solve(right)
+        return (found + found.T) / 2
+
+    def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
+        """Some entries of `diag(A⁻¹)`, one right-hand side each."""
+        unit = np.zeros((len(self), len(rows)))
+        unit[rows, np.arange(len(rows))] = 1.0
+        return self.solve(unit)[rows, np.arange(len(rows))]
+
+    @property
+    def calibration_rows(self) -> np.ndarray:
+        """Training examples that stand for all where each costs a right-hand side."""
+        count = min(_LEFT_OUT, len(self))
+        return np.sort(np.random.default_rng(0).choice(len(self), count, replace=False))
+
+    @property
+    def inverse_diagonal(self) -> np.ndarray:
+        """Refused: it takes a solve for every example."""
+        raise self._refused("Leave-one-out predictions of all examples")
+
+    @property
+    def log_determinant(self) -> float:
+        """Refused: iterations do not tell determinants."""
+        raise self._refused("The evidence")
+
+    def extend(self, *_: Any, **__: Any) -> Any:
+        """Refused: there is no factor to border."""
+        raise self._refused("Extending a model")
+
+    @staticmethod
+    def _refused(what: str) -> WidelimitError:
+        return WidelimitError(
+            f"{what} is not to be had from conjugate gradients.",
+            got="solver=ConjugateGradients(...)",
+            remedy="choose Cholesky(), BlockedCholesky(...) or Nystrom(...)",
+        )
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Zero for columns that are done."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def multiplied(kernel: Any, right: np.ndarray) -> np.ndarray:
+    """`kernel @ right` in float64; an array in memory is widened a few rows at a time."""
+    if not isinstance(kernel, np.ndarray):
+        return kernel @ right
+    result = np.empty((len(kernel), *right.shape[1:]))
+    for begin in range(0, len(kernel), checks.ROWS_PER_BLOCK):
+        rows = slice(begin, begin + checks.ROWS_PER_BLOCK)
+        result[rows] = kernel[rows].astype(np.float64) @ right
+    return result
+
+
+def _mark(wanted: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(wanted).data).hexdigest()
+
+
+def _keep(place: Path | None, wanted: np.ndarray, found: np.ndarray) -> None:
+    if place is not None:
+        with writing(place) as file:
+            np.savez(file, mark=np.array(_mark(wanted)), found=found)
+
+
+def _kept(place: Path | None, wanted: np.ndarray) -> np.ndarray | None:
+    """The last iterate of a run that stopped, if it was for this right-hand side."""
+    if place is None or not place.exists():
+        return None
+    try:
+        with np.load(place, allow_pickle=False) as file:
+            return file["found"] if str(file["mark"]) == _mark(wanted) else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None  # another file, or a damaged one: begin anew

@@ -1,0 +1,173 @@
+"""How a process is conditioned on its data: one argument, `GP(net, solver=…)`.
+
+| solver | kernel entries | work | memory | what it gives |
+|---|---|---|---|---|
+| `Cholesky()` | N² | N³/3 | 8 N² bytes | everything |
+| `BlockedCholesky()` | N² | N³/3 | a row of blocks | everything; the factor is on disk |
+| `ConjugateGradients()` | N² | N² per iteration | N × right-hand sides | no evidence |
+| `Nystrom(landmarks=m)` | N·m | N m² | 8 N m bytes | an approximation, with an evidence bound |
+"""
+
+import abc
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.inputs import Inputs
+from ..options import RandomKey, as_key, positive, whole
+from . import checks
+from .blocked import factorise_in_blocks
+from .checks import Values
+from .gp import GPPosterior, KernelKind
+from .iterative import Iterative
+from .network_kernels import NetworkKernels, chosen
+from .nystrom import NystromPosterior
+from .pivots import pivoted
+from .solve import Jitter
+
+Posterior = GPPosterior | NystromPosterior
+
+
+class Solver(abc.ABC):
+    """A way to condition a process on its data."""
+
+    @abc.abstractmethod
+    def condition(
+        self,
+        data: NetworkKernels,
+        y: Values,
+        *,
+        kind: KernelKind,
+        noise: Values,
+        jitter: Jitter | None,
+    ) -> tuple[NetworkKernels, Posterior]:
+        """The posterior, and the examples whose kernels with test examples it takes."""
+
+
+@dataclass(frozen=True)
+class Cholesky(Solver):
+    """One exact factorisation in memory."""
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        kernel = _kernel(data, kind)
+        return data, GPPosterior.condition(kernel, y, noise=noise, jitter=jitter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockedCholesky(Solver):
+    """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
+
+    The factor takes 4 N² bytes in `folder` (None: a temporary one); two rows of blocks of `block`
+    examples are in memory.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    block: int = 2048
+    told: Callable[[int, int], None] | None = None
+
+    def __post_init__(self):
+        whole("block", self.block)
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        kernel = _kernel(data, kind)
+        factor = factorise_in_blocks(
+            kernel,
+            checks.variances(noise, "The noise", len(data)),
+            folder=None if self.folder is None else os.fspath(self.folder),
+            block=self.block,
+            jitter=jitter or Jitter(),
+            client=data.engine.client,
+            told=self.told,
+        )
+        return data, GPPosterior.given(factor, y, noise=noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateGradients(Solver):
+    """Iterations over the kernel, for one right-hand side per output and per test example.
+
+    They stop at a relative residual of `tolerance`. `rank` columns make the preconditioner (None:
+    about √N of them). `keep` is a file for the last iterate, from which a run that was stopped goes
+    on. `told(iteration, residual)` hears of every iteration, and so does the logger
+    `widelimit.scale`.
+    """
+
+    tolerance: float = 1e-10
+    rank: int | None = None
+    most_iterations: int = 1000
+    keep: str | os.PathLike[str] | None = None
+    key: RandomKey = 0
+    told: Callable[[int, float], None] | None = None
+
+    def __post_init__(self):
+        positive("tolerance", self.tolerance)
+        whole("most_iterations", self.most_iterations)
+        if self.rank is not None:
+            whole("rank", self.rank)
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        factor = Iterative.make(
+            _kernel(data, kind),
+            checks.variances(noise, "The noise", len(data)),
+            rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
+            rng=_generator(self.key),
+            tolerance=self.tolerance,
+            most_iterations=self.most_iterations,
+            keep=self.keep,
+            told=self.told,
+        )
+        return data, GPPosterior.given(factor, y, noise=noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nystrom(Solver):
+    """`landmarks` training examples stand for all: `N·m` kernel entries are computed, not `N²`.
+
+    They are drawn by randomly pivoted Cholesky. `told(chosen, landmarks)` hears how far it is.
+    """
+
+    landmarks: int
+    key: RandomKey = 0
+    told: Callable[[int, int], None] | None = None
+
+    def __post_init__(self):
+        whole("landmarks", self.landmarks)
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        ntk, inputs = kind is KernelKind.NTK, data.inputs
+        diagonal = data.diagonal(inputs, kind)
+
+        def kernel(rows: Inputs, numbers: np.ndarray) -> np.ndarray:
+            marks = replace(data, inputs=inputs[numbers])
+            return chosen(marks.cross(rows, ntk=ntk), kind)
+
+        def corner(numbers: np.ndarray) -> np.ndarray:
+            block = np.array(kernel(inputs[numbers], numbers), np.float64)
+            np.fill_diagonal(block, diagonal[numbers])
+            return block
+
+        unit = float(np.finfo(data.engine.dtype).eps)
+        found = pivoted(
+            diagonal,
+            lambda numbers: kernel(inputs, numbers),
+            corner,
+            self.landmarks,
+            rng=_generator(self.key),
+            unit=unit,
+            told=self.told,
+        )
+        posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
+        return replace(data, inputs=inputs[found.pivots]), posterior
+
+
+def _kernel(data: NetworkKernels, kind: KernelKind) -> Any:
+    return chosen(data.train(ntk=kind is KernelKind.NTK), kind)
+
+
+def _generator(key: RandomKey) -> np.random.Generator:
+    import jax
+
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))

@@ -1,0 +1,217 @@
+"""A stored kernel is the network's, is computed once, and is trusted only where it is whole."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stores import TILE, Counter, chunks, corrupt, empty, examples, network, truncate
+
+import widelimit as wl
+from widelimit.engine import lengths
+
+pytest.importorskip("zarr")
+from zarr.storage import MemoryStore
+
+from widelimit.scale import DamagedTilesWarning, KernelStore, StoreError
+
+
+def test_a_stored_kernel_is_the_kernel(tmp_path):
+    x = examples()
+    exact, stored = network().kernel(x), network().kernel(x, store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.nngp), exact.nngp, rtol=1e-14)
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-14)
+    assert len(chunks(tmp_path / "k")) == 4 * 5 // 2  # one half of 4 × 4 tiles
+    rows, columns = [29, 3, 3], slice(5, 25, 3)
+    np.testing.assert_array_equal(stored.ntk[rows, columns], np.asarray(stored.ntk)[rows, columns])
+    np.testing.assert_array_equal(stored.ntk[7], np.asarray(stored.ntk)[7])
+    assert stored.ntk[7, 2] == stored.ntk[2, 7]
+    np.testing.assert_array_equal(stored.nngp.diagonal(), np.diagonal(stored.nngp))
+    right = np.random.default_rng(1).normal(size=(30, 2))
+    np.testing.assert_allclose(stored.nngp @ right, exact.nngp @ right, rtol=1e-12)
+
+
+def test_test_against_training_examples(tmp_path):
+    x, test = examples(), examples(11, seed=1)
+    exact = network().kernel(test, x)
+    stored = network().kernel(test, x, store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-14)
+
+
+def test_nngp_alone_and_kernels_that_keep_positions(tmp_path):
+    net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.Dense(1))
+    x = np.random.default_rng(0).normal(size=(9, 5, 2)).astype(np.float32)
+    stored = net.kernel(x, store=tmp_path / "k", tile=4, ntk=False)
+    assert stored.ntk is None
+    exact = net.kernel(x, ntk=False).nngp
+    np.testing.assert_allclose(np.asarray(stored.nngp), exact, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(stored.nngp[8, 1], np.asarray(stored.nngp)[8, 1])
+
+
+@pytest.mark.slow
+def test_sampled_kernels_keep_their_standard_errors(tmp_path):
+    net = wl.Serial(wl.Attention(4), wl.MeanPool(), wl.Dense(1))
+    x = np.random.default_rng(0).normal(size=(6, 3, 2))
+    stored, exact = net.kernel(x, store=tmp_path / "k", tile=4), net.kernel(x)
+    np.testing.assert_allclose(np.asarray(stored.ntk_error), exact.ntk_error, rtol=1e-9)
+    with pytest.raises(StoreError, match=r"sampler"):
+        net.kernel(x, store=tmp_path / "k", key=1)
+
+
+def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(lengths, "_MOST_GROUPS", 2)
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=20)]
+    net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
+    stored = net.kernel(x, store=tmp_path / "k", tile=TILE)
+    segment = KernelStore(tmp_path / "k").manifest.rows.segments[0]
+    assert len(segment.cuts) > 1
+    assert (np.diff([len(x[i]) for i in segment.order]) < 0).sum() < len(segment.cuts)
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-12)
+    longer = x + [rng.normal(size=(n, 2)) for n in (30, 3)]  # the old ones are padded further
+    more = net.kernel(longer, store=tmp_path / "k")
+    np.testing.assert_allclose(np.asarray(more.ntk), net.kernel(longer).ntk, rtol=1e-12)
+
+
+def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
+    x = examples()
+    first = np.asarray(network().kernel(x, store=tmp_path / "k", tile=TILE).ntk)
+    counter = Counter(monkeypatch)
+    again = network().kernel(x, store=tmp_path / "k")
+    assert counter.tiles == 0
+    np.testing.assert_array_equal(np.asarray(again.ntk), first)
+
+
+@pytest.mark.parametrize("spoil", [corrupt, truncate, empty, Path.unlink])
+def test_what_is_not_whole_is_found_and_computed_again(tmp_path, monkeypatch, spoil):
+    x, folder = examples(), tmp_path / "k"
+    first = network().kernel(x, store=folder, tile=TILE)
+    whole = np.asarray(first.ntk)
+    spoil(chunks(folder, "ntk")[3])
+    spoil(chunks(folder, "nngp")[7])
+    with pytest.raises(StoreError, match=r"damaged|missing"):
+        np.asarray(first.ntk)
+    counter = Counter(monkeypatch)
+    if spoil is Path.unlink:
+        again = network().kernel(x, store=folder)
+    else:
+        with pytest.warns(DamagedTilesWarning, match=r"^2 tiles"):
+            again = network().kernel(x, store=folder)
+    assert counter.tiles == 2
+    np.testing.assert_array_equal(np.asarray(again.ntk), whole)
+
+
+def test_more_examples_extend_it(tmp_path, monkeypatch):
+    x = examples(40)
+    network().kernel(x[:30], store=tmp_path / "k", tile=TILE)
+    counter = Counter(monkeypatch)
+    stored = network().kernel(x, store=tmp_path / "k")
+    assert counter.tiles == 2 * 4 + 3  # two new strips of 8 and 2 examples, against four old ones
+    np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-14)
+
+
+def test_another_kernel_is_refused_with_what_differs(tmp_path):
+    x, place = examples(), tmp_path / "k"
+    network().kernel(x, store=place, tile=TILE)
+    with pytest.raises(StoreError, match=r"w_std is 1\.5, and 1\.3 in the store"):
+        network(1.5).kernel(x, store=place)
+    with pytest.raises(StoreError, match="dtype is float32, and float64"):
+        network().kernel(x.astype(np.float32), store=place)
+    with pytest.raises(StoreError, match=r"among 16 to 23 of 'x1'"):
+        network().kernel(np.where(np.arange(30)[:, None] == 20, 0.0, x), store=place)
+    with pytest.raises(StoreError, match="20 examples in 'x1', and 30"):
+        network().kernel(x[:20], store=place)
+    with pytest.raises(StoreError, match="tiles of 8"):
+        network().kernel(x, store=place, tile=16)
+    with pytest.raises(StoreError, match="symmetric is False"):
+        network().kernel(x, x, store=place)
+
+
+def test_networks_with_functions_are_known_by_their_code(tmp_path):
+    def with_slope(slope):
+        return wl.Serial(wl.Dense(4), wl.Elementwise(lambda x: slope * x * x), wl.Dense(1))
+
+    x = examples(9)
+    with_slope(0.5).kernel(x, store=tmp_path / "k", tile=TILE)
+    with_slope(0.5).kernel(x, store=tmp_path / "k")
+    with pytest.raises(StoreError, match=r"closure\[0\] is 0\.6, and 0\.5"):
+        with_slope(0.6).kernel(x, store=tmp_path / "k")
+
+
+def test_zip_files_and_other_zarr_stores(tmp_path):
+    x = examples()
+    memory = MemoryStore()
+    first = np.asarray(network().kernel(x, store=memory, tile=TILE).ntk)
+    np.testing.assert_array_equal(KernelStore(memory).ntk[:], first)
+    zipped = network().kernel(x, store=tmp_path / "k.zip", tile=TILE)
+    np.testing.assert_array_equal(np.asarray(zipped.ntk), first)
+    again = network().kernel(x, store=tmp_path / "k.zip")
+    np.testing.assert_array_equal(np.asarray(again.ntk), first)
+    network().kernel(x, store=tmp_path / "k", tile=TILE)
+    packed = KernelStore(tmp_path / "k").pack(tmp_path / "packed.zip")
+    np.testing.assert_array_equal(np.asarray(packed.ntk), first)
+    np.testing.assert_array_equal(np.asarray(network().kernel(x, store=packed.place).ntk), first)
+
+
+def test_progress_counts_all_tiles(tmp_path):
+    seen = []
+    x = examples()
+    network().kernel(x[:24], store=tmp_path / "k", tile=TILE)
+    network().kernel(x, store=tmp_path / "k", progress=lambda *told: seen.append(told))
+    assert seen == [(7, 10), (8, 10), (9, 10), (10, 10)]
+
+
+# --- bad places -----------------------------------------------------------------------------------
+
+
+def _edited(folder, change):
+    path = folder / "zarr.json"
+    node = json.loads(path.read_text())
+    change(node["attributes"]["widelimit"])
+    path.write_text(json.dumps(node))
+
+
+def test_a_store_of_another_version(tmp_path):
+    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    _edited(tmp_path / "k", lambda node: node.update(version=99))
+    with pytest.raises(StoreError, match="of version 99"):
+        network().kernel(examples(), store=tmp_path / "k")
+
+
+def test_half_a_manifest(tmp_path):
+    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    _edited(tmp_path / "k", lambda node: node.pop("rows"))
+    with pytest.raises(StoreError, match="damaged one"):
+        network().kernel(examples(), store=tmp_path / "k")
+    truncate(tmp_path / "k" / "zarr.json")
+    with pytest.raises(StoreError, match="damaged one"):
+        network().kernel(examples(), store=tmp_path / "k")
+
+
+def test_a_path_that_is_something_else(tmp_path):
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(StoreError, match="which is a file"):
+        network().kernel(examples(), store=tmp_path / "file")
+    with pytest.raises(StoreError, match="holds other things"):
+        network().kernel(examples(), store=tmp_path)
+    with pytest.raises(StoreError, match="nothing at"):
+        KernelStore(tmp_path / "none")
+    (tmp_path / "broken.zip").write_text("hello")
+    with pytest.raises(StoreError, match="damaged one"):
+        KernelStore(tmp_path / "broken.zip")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
+def test_a_read_only_folder(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with pytest.raises(StoreError, match="choose a folder on a disk that you may write to"):
+        network().kernel(examples(), store=tmp_path / "locked" / "k")
+
+
+def test_options_that_do_not_go_together(tmp_path):
+    with pytest.raises(wl.WidelimitError, match="tile= is for kernels in a store"):
+        network().kernel(examples(), tile=4)
+    with pytest.raises(wl.WidelimitError, match=r"tolerance= .* sampler=net\.sampler"):
+        network().kernel(examples(), store=tmp_path / "k", tolerance=0.1)
