@@ -27,6 +27,10 @@ class Undefined(Exception):
     """A network without a meaning on these inputs; the library must refuse it."""
 
 
+class Uneven(Undefined):
+    """Branches that leave different positions: refused, or the order of branches has no say."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One example: its array's extents, its real places, covariance and mean over channels."""
@@ -50,6 +54,10 @@ class State:
     ntk: dict[tuple[int, int], np.ndarray]
     channels: int
     noisy: bool = False  # there was dropout: an example's own covariance is not κ(x, x)
+    # By how much a variance is smaller than the sum of the sizes it is the sum of: rounding in
+    # whatever precision is so many times larger beside it.
+    loss: float = 1.0
+    raw: bool = False  # linear maps of the inputs: exact rows could be used, nothing must be lost
 
 
 @dataclass(frozen=True)
@@ -100,23 +108,35 @@ def start(xs: tuple[Any, Any], masks: tuple[Any, Any], *, tokens: bool) -> State
         Side(g, p, nngp[i, i], m)
         for i, (g, p, m) in enumerate(zip(grids, places, means, strict=True))
     )
-    return State(sides, nngp, {k: zeros(*v.shape) for k, v in nngp.items()}, channels)
+    ntk = {k: zeros(*v.shape) for k, v in nngp.items()}
+    return State(sides, nngp, ntk, channels, raw=not tokens)
 
 
 # --- maps over positions -------------------------------------------------------------------------
 
 
+def _loss(sizes: np.ndarray, sums: np.ndarray) -> float:
+    """How many times smaller than the sizes of its terms a variance is, at the worst place."""
+    worst = 1.0
+    for size, total in zip(np.diag(sizes), np.diag(sums), strict=True):
+        if size > 0:
+            worst = max(worst, float(size / total) if total > 0 else np.inf)
+    return worst
+
+
 def _mapped(state: State, maps: list[np.ndarray], moved: list[tuple[Place, list[Place]]]) -> State:
     """κ ← L κ L'ᵀ for one matrix per example."""
-    sides = []
+    sides, loss = [], state.loss
     for side, matrix, (grid, places) in zip(state.sides, maps, moved, strict=True):
         mean = None if side.mean is None else list(matrix @ np.array(side.mean, object))
         sides.append(Side(grid, places, matrix @ side.own @ matrix.T, mean))
+        sizes = abs(matrix) @ abs(side.own) @ abs(matrix).T
+        loss = max(loss, state.loss * _loss(sizes, sides[-1].own))
     both = [
         {(i, j): maps[i] @ kernel[i, j] @ maps[j].T for i, j in PAIRS}
         for kernel in (state.nngp, state.ntk)
     ]
-    return replace(state, sides=tuple(sides), nngp=both[0], ntk=both[1])
+    return replace(state, sides=tuple(sides), nngp=both[0], ntk=both[1], loss=loss)
 
 
 def _tuple(value: int | tuple[int, ...], rank: int) -> Place:
@@ -219,7 +239,7 @@ def _flatten(state: State, part: Part) -> State:
         for s in state.sides
     )
     nngp, ntk = ({k: average(v) for k, v in kernel.items()} for kernel in (state.nngp, state.ntk))
-    return State(sides, nngp, ntk, state.channels * size, state.noisy)
+    return replace(state, sides=sides, nngp=nngp, ntk=ntk, channels=state.channels * size)
 
 
 # --- weights -------------------------------------------------------------------------------------
@@ -235,7 +255,7 @@ def _affine(state: State, part: Part, fan_in: int) -> State:
         one = mpf(1 if part["b_std"] else 0)
         ntk = {k: fan_in * state.nngp[k] + one + w * state.ntk[k] for k in PAIRS}
     sides = tuple(replace(s, own=w * s.own + b, mean=None) for s in state.sides)
-    return State(sides, nngp, ntk, part["width"], state.noisy)
+    return State(sides, nngp, ntk, part["width"], state.noisy, state.loss)
 
 
 def _dense(state: State, part: Part) -> State:
@@ -293,6 +313,7 @@ def _activation(state: State, part: Part) -> State:
         sides.append(replace(side, own=own, mean=[phi.mean(v) for v in q[i]]))
     return replace(
         state,
+        raw=False,
         sides=tuple(sides),
         nngp={k: value for k, (value, _) in pairs.items()},
         ntk={k: state.ntk[k] * slope for k, (_, slope) in pairs.items()},
@@ -301,9 +322,13 @@ def _activation(state: State, part: Part) -> State:
 
 def _layer_norm(state: State, part: Part) -> State:
     means = [s.mean or [mpf(0)] * len(s.places) for s in state.sides]
-    roots = []
+    roots, loss = [], state.loss
     for side, mean in zip(state.sides, means, strict=True):
         spread = [q - m**2 for q, m in zip(_variances(side), mean, strict=True)]
+        if not state.raw:
+            ratios = zip(_variances(side), spread, strict=True)
+            worst = max(float(q / (max(v, 0) + mpf(part["eps"]))) for q, v in ratios)
+            loss = max(loss, state.loss * worst)
         roots.append(np.array([1 / mp.sqrt(max(v, 0) + mpf(part["eps"])) for v in spread], object))
     means = [np.array(m, object) for m in means]
 
@@ -317,7 +342,7 @@ def _layer_norm(state: State, part: Part) -> State:
     )
     nngp = {k: scaled(state.nngp[k], *k, centred=True) for k in PAIRS}
     ntk = {k: scaled(state.ntk[k], *k, centred=False) for k in PAIRS}
-    return replace(state, sides=sides, nngp=nngp, ntk=ntk)
+    return replace(state, sides=sides, nngp=nngp, ntk=ntk, loss=loss)
 
 
 def _dropout(state: State, part: Part) -> State:
@@ -345,14 +370,15 @@ def _merged(ends: list[State], weights: list[Any]) -> State:
         sides.append(replace(side, own=total([end.sides[i].own for end in ends]), mean=None))
     nngp = {k: total([end.nngp[k] for end in ends]) for k in PAIRS}
     ntk = {k: total([end.ntk[k] for end in ends]) for k in PAIRS}
-    noisy = any(end.noisy for end in ends)
-    return State(tuple(sides), nngp, ntk, ends[0].channels, noisy)
+    noisy, loss = any(end.noisy for end in ends), max(end.loss for end in ends)
+    raw = any(end.raw for end in ends)
+    return State(tuple(sides), nngp, ntk, ends[0].channels, noisy, loss, raw)
 
 
 def _require_same_places(ends: list[State]) -> None:
     for i in (0, 1):
         if any(end.sides[i].places != ends[0].sides[i].places for end in ends):
-            raise Undefined("branches that leave different positions")
+            raise Uneven("branches that leave different positions")
 
 
 def _with_means(state: State, ends: list[State], merge: Callable[[list[Any]], Any]) -> State:
@@ -381,7 +407,8 @@ def _product(ends: list[State]) -> State:
         )
         ntk = {k: state.ntk[k] * end.nngp[k] + state.nngp[k] * end.ntk[k] for k in PAIRS}
         nngp = {k: state.nngp[k] * end.nngp[k] for k in PAIRS}
-        state = State(sides, nngp, ntk, state.channels, state.noisy or end.noisy)
+        noisy, loss = state.noisy or end.noisy, max(state.loss, end.loss)
+        state = State(sides, nngp, ntk, state.channels, noisy, loss)
     return _with_means(state, ends, lambda m: mp.fprod(m))
 
 
@@ -522,7 +549,7 @@ def _linear_attention(state: State, part: Part) -> State:
     sides = tuple(replace(s, own=ov * s.own + b, mean=None) for s in moved.sides)
     nngp = {k: ov * moved.nngp[k] + b for k in PAIRS}
     ntk = {k: ov * (moved.ntk[k] + 2 * moved.nngp[k]) + b for k in PAIRS}
-    return State(sides, nngp, ntk, part["width"], state.noisy)
+    return State(sides, nngp, ntk, part["width"], state.noisy, moved.loss)
 
 
 @dataclass(frozen=True)
@@ -539,30 +566,34 @@ class _Scores:
     bias: tuple[np.ndarray, np.ndarray]
 
 
-def _closed(part: Part, s: _Scores) -> tuple[np.ndarray, np.ndarray]:
+def _closed(part: Part, s: _Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Elementwise ζ: every pair of scores is a bivariate Gaussian."""
     phi, qk = expectation(part["map"]), mpf(part["qk_std"]) ** 2
-    nngp, ntk = zeros(*s.query[0].shape), zeros(*s.query[0].shape)
+    nngp, ntk, sizes = (zeros(*s.query[0].shape) for _ in range(3))
     for a, b in np.ndindex(*nngp.shape):
         query, query_ntk = s.query[0][a, b], s.query[1][a, b]
-        for k, l in itertools.product(*(np.flatnonzero(s.allowed[i][r]) for i, r in ((0, a), (1, b)))):
+        keys = (np.flatnonzero(s.allowed[i][row]) for i, row in enumerate((a, b)))
+        for k, l in itertools.product(*keys):
             key, key_ntk = s.key[0][k, l], s.key[1][k, l]
             value, value_ntk = s.value[0][k, l], s.value[1][k, l]
             q1 = qk * s.own_query[0][a, a] * s.own_key[0][k, k]
             q2 = qk * s.own_query[1][b, b] * s.own_key[1][l, l]
             same, slope = phi.pair(q1, q2, qk * query * key)
             nngp[a, b] += value * same
+            sizes[a, b] += abs(value * same)
             ntk[a, b] += (2 * value + value_ntk) * same
             lifted = 2 * query * key + query_ntk * key + query * key_ntk
             ntk[a, b] += qk * lifted * value * slope
-    return nngp, ntk
+    return nngp, ntk, sizes
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
     return array.astype(float)
 
 
-def _drawn(part: Part, s: _Scores, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+def _drawn(
+    part: Part, s: _Scores, sampling: Sampling
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Any ζ: average over Gaussian scores of the two passes."""
     qk = float(part["qk_std"]) ** 2
     sizes = [a.shape for a in s.allowed]
@@ -612,7 +643,7 @@ def _drawn(part: Part, s: _Scores, sampling: Sampling) -> tuple[np.ndarray, np.n
     lifted = np.einsum("ab,kl->akbl", 2 * query + query_ntk, key)
     lifted = (lifted + np.einsum("ab,kl->akbl", query, key_ntk)) * turns[0, 1]
     ntk = ntk + qk * np.sum(lifted * response, axis=(1, 3))
-    return exact(nngp), exact(ntk)
+    return exact(nngp), exact(ntk), exact(nngp)
 
 
 def _weights_and_slopes(part: Part, g: np.ndarray, allowed: np.ndarray):
@@ -661,7 +692,7 @@ def _sqrt_attention(
     if drawn and sampling is None:
         raise ValueError("scores that are drawn need a sampling")
 
-    def run(i: int, j: int, *, own: bool) -> tuple[np.ndarray, np.ndarray]:
+    def run(i: int, j: int, *, own: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         def kernels(state: State) -> tuple[np.ndarray, np.ndarray]:
             if own:
                 return state.sides[i].own, zeros(*state.sides[i].own.shape)
@@ -682,14 +713,16 @@ def _sqrt_attention(
     ov, b = mpf(part["ov_std"]) ** 2, mpf(part["b_std"]) ** 2
     noisy = queries.noisy or context.noisy
     pairs = {k: run(*k, own=False) for k in PAIRS}
-    owns = [run(i, i, own=True)[0] if noisy else pairs[i, i][0] for i in (0, 1)]
+    passes = [run(i, i, own=True) if noisy else pairs[i, i] for i in (0, 1)]
+    owns, losses = [p[0] for p in passes], [(p[2], p[0]) for p in passes]
     sides = tuple(
         Side(s.grid, s.places, ov * own + b, None)
         for s, own in zip(queries.sides, owns, strict=True)
     )
     nngp = {k: ov * v[0] + b for k, v in pairs.items()}
     ntk = {k: ov * v[1] + b for k, v in pairs.items()}
-    return State(sides, nngp, ntk, part["width"], noisy)
+    loss = max(queries.loss, context.loss) * max(_loss(*sizes) for sizes in losses)
+    return State(sides, nngp, ntk, part["width"], noisy, loss)
 
 
 def _read_out(state: State) -> State:
