@@ -3,6 +3,7 @@
 The slow reference; every example alone, without its padding; the branches in another order.
 """
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 from draw import Composition, accepted
 from parts import Part, build
-from slow_reference import PAIRS, Sampling, State, Undefined, Uneven, is_sampled, start, walk
+from slow_attention import Sampling, is_sampled
+from slow_reference import walk
+from slow_state import PAIRS, State, Undefined, Uneven, start
 
 import widelimit as wl
 
@@ -20,6 +23,8 @@ EXACT, KINKED, SERIES, SINGLE = 1e-10, 2e-8, 3e-6, 3e-5
 # Sums that cancel to less than this share of their terms are not compared.
 MOST_LOSS = 1e4
 MOST_SIGMAS = 6.0
+# A series that does not reach its tolerance says by how much; deeper layers add a little to it.
+ANNOUNCED = 1.5
 SAMPLES, REPLICATES = 512, 16
 
 _KINKS = {"Relu", "LeakyRelu", "ABRelu", "Abs", "Sign"}
@@ -54,106 +59,155 @@ def functions(part: Part) -> set[str]:
     return found | {p["map"]["name"] for p in part.all() if p.options.get("map")}
 
 
-def tolerance(composition: Composition) -> float:
-    names = functions(composition.part)
-    if composition.dtype == np.float32:
-        return SINGLE
-    return SERIES if names & _SERIES else KINKED if names & _KINKS else EXACT
+def tolerance(c: Composition, ours: "Found") -> float:
+    names = functions(c.part)
+    usual = SERIES if names & _SERIES else KINKED if names & _KINKS else EXACT
+    return max(SINGLE if c.dtype == np.float32 else usual, ANNOUNCED * ours.announced)
 
 
 def sampled(part: Part) -> bool:
     return any(is_sampled(p) for p in part.all())
 
 
-def kernels(net: wl.Layer, c: Composition, *, sampler: Any = None) -> Any:
-    """Both kernels of the two examples, and standard errors where scores are drawn."""
+Kernel = dict[tuple[int, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The library's kernels by pairs, errors where scores are drawn, and the announced error."""
+
+    nngp: Kernel
+    ntk: Kernel
+    nngp_error: Kernel | None
+    ntk_error: Kernel | None
+    announced: float
+
+    def both(self) -> list[tuple[str, Kernel]]:
+        return [("NNGP", self.nngp), ("NTK", self.ntk)]
+
+
+def _announced(said: list[warnings.WarningMessage]) -> float:
+    """The largest error that warnings speak of; how many features scores need is not among them."""
+    largest = 0.0
+    for warning in said:
+        if issubclass(warning.category, wl.AccuracyWarning):
+            number = re.search(r"error of (\S+)", str(warning.message))
+            assert number is not None, str(warning.message)
+            largest = max(largest, float(number[1]))
+        else:
+            assert issubclass(warning.category, wl.ResidualWarning), str(warning.message)
+    return largest
+
+
+def found(part: Part, c: Composition, *, apart: bool, sampler: Any = None) -> Found:
+    """The library's kernels: of one array with a mask, or of two arrays without."""
     options = {"dtype": c.dtype} if c.tokens else {}
-    with warnings.catch_warnings():
-        # How many features a score field needs is another matter.
-        warnings.simplefilter("ignore", wl.ResidualWarning)
-        return net.kernel(c.x, mask1=c.mask, sampler=sampler, **options)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        net = build(part)
+        if apart:
+            one, two = (tuple(x[None] for x in c.alone(i)) for i in (0, 1))
+            inputs = (one, two) if len(one) > 1 else (one[0], two[0])
+            options["sampler"] = sampler
+            k = net.kernel(*inputs, **options)
+            places = {(0, 1): (0, 0)}
+        else:
+            k = net.kernel(c.x, mask1=c.mask, sampler=sampler, **options)
+            places = {pair: pair for pair in PAIRS}
+    arrays = [
+        None if a is None else {pair: np.asarray(a[at], float) for pair, at in places.items()}
+        for a in (k.nngp, k.ntk, k.nngp_error, k.ntk_error)
+    ]
+    return Found(*arrays, _announced(said))
 
 
-def fitted(net: wl.Layer, c: Composition) -> Any:
+def fitted(c: Composition) -> Any:
     """A sampler for these examples, where the network needs one."""
-    if not net.sampled():
-        return None
-    return net.sampler(c.x, c.mask, samples=SAMPLES, replicates=REPLICATES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wl.ResidualWarning)
+        warnings.simplefilter("ignore", wl.AccuracyWarning)  # the kernel says it again
+        net = build(c.part)
+        if not net.sampled():
+            return None
+        return net.sampler(c.x, c.mask, samples=SAMPLES, replicates=REPLICATES)
 
 
 def reference(c: Composition, sampling: Sampling | None = None) -> State:
     """The slow reference at the network's output."""
-    states = tuple(
-        start(tuple(x), (None, None) if mask is None else tuple(mask), tokens=c.tokens)
-        for x, mask in c.streams
-    )
-    return walk(c.part, states[0] if len(states) == 1 else states, sampling)
+    if c.apart:
+        pairs = zip(c.alone(0), c.alone(1), strict=True)
+        states = [start(xs, (None, None), tokens=c.tokens) for xs in pairs]
+    else:
+        states = [
+            start(tuple(x), (None, None) if m is None else tuple(m), tokens=c.tokens)
+            for x, m in c.streams
+        ]
+    return walk(c.part, states[0] if len(states) == 1 else tuple(states), sampling)
 
 
-def _placed(end: State, kernel: dict[Any, np.ndarray], i: int, j: int, shape: Any) -> np.ndarray:
+def _placed(end: State, kernel: Kernel, i: int, j: int) -> np.ndarray:
     """A kernel of the reference in the library's layout: zero where nothing is real."""
-    full = np.zeros(shape)
+    full = np.zeros((*end.sides[i].grid, *end.sides[j].grid))
     for a, one in enumerate(end.sides[i].places):
         for b, two in enumerate(end.sides[j].places):
             full[one + two] = float(kernel[i, j][a, b])
     return full
 
 
-def _scales(values: dict[tuple[int, int], np.ndarray]) -> dict[tuple[int, int], float]:
-    """√(|K_ii| |K_jj|) of every pair, never far below the largest of them."""
-    own = [np.abs(values[i, i]).max() for i in (0, 1)]
-    least = max(1e-6 * max(own), 1e-30)
-    return {(i, j): max(float(np.sqrt(own[i] * own[j])), least) for i, j in PAIRS}
+def _scale(values: Kernel) -> float:
+    """The largest entry of all pairs."""
+    return max(float(np.abs(value).max()) for value in values.values()) or 1e-30
 
 
-def against_reference(c: Composition, found: Any) -> tuple[list[Finding], bool]:
-    """Where the library and the slow reference differ; False if nothing can be said."""
+def against_reference(c: Composition, ours: Found) -> tuple[list[Finding], float]:
+    """Where the library and the slow reference differ, and how much precision sums cost."""
     end = reference(c)
     if end.loss > MOST_LOSS:
-        return [], False
-    allowed = tolerance(c) * end.loss
+        return [], end.loss
+    allowed = tolerance(c, ours) * end.loss
     findings = []
-    for name, ours, kernel in (("NNGP", found.nngp, end.nngp), ("NTK", found.ntk, end.ntk)):
-        exact = {(i, j): _placed(end, kernel, i, j, ours[i, j].shape) for i, j in PAIRS}
-        scales = _scales(exact)
-        for pair in PAIRS:
-            error = np.abs(np.asarray(ours[pair], float) - exact[pair]).max() / scales[pair]
+    for (name, kernel), slow in zip(ours.both(), (end.nngp, end.ntk), strict=True):
+        exact = {pair: _placed(end, slow, *pair) for pair in PAIRS}
+        scale = _scale(exact)
+        for pair, value in kernel.items():
+            error = np.abs(value - exact[pair]).max() / scale
             if not error <= allowed:
                 at = f"{name}{pair} off by {error:.1e} (allowed {allowed:.0e})"
-                detail = f"{at}\n  ours {_entry(ours[pair])}, reference {_entry(exact[pair])}"
+                detail = f"{at}\n  ours {_entry(value)}, reference {_entry(exact[pair])}"
                 findings.append(Finding("slow reference", c, detail))
-    return findings, True
+    return findings, end.loss
 
 
 def _entry(kernel: Any) -> str:
     return np.array2string(np.asarray(kernel, float).ravel()[:4], precision=8)
 
 
-def against_drawn_scores(c: Composition, found: Any) -> list[Finding]:
+def against_drawn_scores(c: Composition, ours: Found) -> list[Finding]:
     """The same where both sides draw scores: z-scores from independent repetitions of both."""
     ends = [
         reference(c, Sampling(np.random.default_rng([c.seed, r]), 3 * SAMPLES))
         for r in range(REPLICATES)
     ]
     findings = []
-    for name, ours, error, kernel in (
-        ("NNGP", found.nngp, found.nngp_error, "nngp"),
-        ("NTK", found.ntk, found.ntk_error, "ntk"),
+    for (name, kernel), errors, slow in zip(
+        ours.both(), (ours.nngp_error, ours.ntk_error), ("nngp", "ntk"), strict=True
     ):
-        values = {
-            p: np.stack([_placed(e, getattr(e, kernel), *p, ours[p].shape) for e in ends])
-            for p in PAIRS
+        assert errors is not None
+        drawn = {
+            pair: np.stack([_placed(end, getattr(end, slow), *pair) for end in ends])
+            for pair in PAIRS
         }
-        scales = _scales({p: v.mean(axis=0) for p, v in values.items()})
-        for pair, drawn in values.items():
-            mean, spread = drawn.mean(axis=0), drawn.std(axis=0, ddof=1) / np.sqrt(REPLICATES)
+        scale = _scale({pair: values.mean(axis=0) for pair, values in drawn.items()})
+        for pair, value in kernel.items():
+            mean = drawn[pair].mean(axis=0)
+            spread = drawn[pair].std(axis=0, ddof=1) / np.sqrt(REPLICATES)
             # Errors from few repetitions are themselves uncertain, and a nonlinearity above drawn
             # scores has a bias of the order 1/samples.
-            floor = max(SINGLE, 1 / SAMPLES) * scales[pair]
-            sigma = np.sqrt(spread**2 + np.asarray(error[pair], float) ** 2 + floor**2)
-            z = np.max(np.abs(np.asarray(ours[pair], float) - mean) / sigma)
+            floor = max(ours.announced, 1 / SAMPLES) * scale
+            sigma = np.sqrt(spread**2 + errors[pair] ** 2 + floor**2)
+            z = np.max(np.abs(value - mean) / sigma)
             if not z < MOST_SIGMAS:
-                detail = f"{name}{pair} z = {z:.1f}\n  ours {_entry(ours[pair])}, {_entry(mean)}"
+                detail = f"{name}{pair} z = {z:.1f}\n  ours {_entry(value)}, drawn {_entry(mean)}"
                 findings.append(Finding("drawn scores", c, detail))
     return findings
 
@@ -167,81 +221,65 @@ def _bound_to_grid(part: Part) -> bool:
     return (pattern or ("",))[0] == "allowed" or (bias or ("",))[0] == "matrix"
 
 
-def _cropped(x: Any, mask: Any, index: int) -> Any:
-    """One example without the padding behind it, as a batch of one."""
-    if mask is None:
-        return x[index : index + 1]
-    others = [tuple(d for d in range(mask[index].ndim) if d != dim) for dim in range(x[index].ndim)]
-    ends = [
-        int(np.flatnonzero(mask[index].any(axis=others[dim]))[-1]) + 1
-        for dim in range(mask[index].ndim)
-    ]
-    return x[(slice(index, index + 1), *(slice(n) for n in ends))]
-
-
 def has_padding(c: Composition) -> bool:
     return any(mask is not None and not mask.all() for _, mask in c.streams)
 
 
-def against_alone(net: wl.Layer, c: Composition, found: Any, sampler: Any) -> list[Finding]:
+def against_alone(c: Composition, ours: Found, sampler: Any, loss: float) -> list[Finding]:
     """Right padding changes nothing, and its rows and columns are zero."""
     if not has_padding(c) or not c.right_padded or any(_bound_to_grid(p) for p in c.part.all()):
         return []
-    sides = [tuple(_cropped(x, mask, i) for x, mask in c.streams) for i in (0, 1)]
-    one, two = (side if len(side) > 1 else side[0] for side in sides)
-    options = {"dtype": c.dtype} if c.tokens else {}
     try:
-        alone = net.kernel(one, two, sampler=sampler, **options)
+        alone = found(c.part, c, apart=True, sampler=sampler)
     except wl.WidelimitError as error:
         return [Finding("padded and alone", c, f"alone it is refused: {error}")]
-    findings = []
-    for name, padded, exact in (("NNGP", found.nngp, alone.nngp), ("NTK", found.ntk, alone.ntk)):
-        scales = _scales({pair: padded[pair] for pair in PAIRS})
-        full = np.zeros(padded[0, 1].shape)
-        full[tuple(slice(n) for n in exact[0, 0].shape)] = exact[0, 0]
-        error = np.abs(padded[0, 1] - full).max() / scales[0, 1]
-        if not error <= tolerance(c):
-            detail = f"{name} off by {error:.1e}\n  padded {_entry(padded[0, 1])}, {_entry(full)}"
+    findings, allowed = [], tolerance(c, ours) * loss
+    for (name, padded), (_, plain) in zip(ours.both(), alone.both(), strict=True):
+        exact = np.zeros(padded[0, 1].shape)
+        exact[tuple(slice(n) for n in plain[0, 1].shape)] = plain[0, 1]
+        error = np.abs(padded[0, 1] - exact).max() / _scale(padded)
+        if not error <= allowed:
+            detail = f"{name} off by {error:.1e}\n  padded {_entry(padded[0, 1])}, {_entry(exact)}"
             findings.append(Finding("padded and alone", c, detail))
     return findings
 
 
-def against_swapped(c: Composition, found: Any) -> list[Finding]:
+def against_swapped(c: Composition, ours: Found) -> list[Finding]:
     """Branches have no order."""
-    if sampled(c.part) or not any(p.kind in ("sum", "product", "concat") for p in c.part.all()):
-        return []
-    other = kernels(build(c.part.swapped()), c)
+    other = found(c.part.swapped(), c, apart=c.apart)
     findings = []
-    for name, ours, exact in (("NNGP", found.nngp, other.nngp), ("NTK", found.ntk, other.ntk)):
-        error = np.abs(ours - exact).max() / max(np.abs(exact).max(), 1e-30)
-        if not error <= tolerance(c):
-            findings.append(Finding("branches swapped", c, f"{name} changes by {error:.1e}"))
+    for (name, kernel), (_, swapped) in zip(ours.both(), other.both(), strict=True):
+        for pair, value in kernel.items():
+            error = np.abs(value - swapped[pair]).max() / max(np.abs(value).max(), 1e-30)
+            if not error <= tolerance(c, ours):
+                findings.append(Finding("branches swapped", c, f"{name} changes by {error:.1e}"))
     return findings
 
 
 # --- all of it -----------------------------------------------------------------------------------
 
 
-def compared(net: wl.Layer, c: Composition) -> tuple[list[Finding], bool]:
-    """All comparisons of one network that the library takes."""
-    sampler = fitted(net, c)
-    found = kernels(net, c, sampler=sampler)
-    for kernel in (found.nngp, found.ntk):
-        if not np.isfinite(kernel).all():
-            return [Finding("not finite", c, _entry(kernel))], True
+def compared(c: Composition) -> tuple[list[Finding], bool]:
+    """All comparisons of one network, if the library takes it."""
+    sampler = fitted(c)
+    ours = found(c.part, c, apart=c.apart, sampler=sampler)
+    for _, kernel in ours.both():
+        for value in kernel.values():
+            if not np.isfinite(value).all():
+                return [Finding("not finite", c, _entry(value))], True
     try:
         if sampled(c.part):
-            findings, said = against_drawn_scores(c, found), True
+            findings, loss = against_drawn_scores(c, ours), 1.0
         else:
-            findings, said = against_reference(c, found)
+            findings, loss = against_reference(c, ours)
     except Uneven as reason:
-        findings = against_swapped(c, found)
+        findings = [] if sampled(c.part) else against_swapped(c, ours)
         return [Finding("not refused", c, f"{reason}; {f.detail}") for f in findings], True
     except Undefined as reason:
         return [Finding("not refused", c, str(reason))], True
-    if said:
-        findings += against_alone(net, c, found, sampler)
-    return findings, said
+    if loss <= MOST_LOSS and not c.apart:
+        findings += against_alone(c, ours, sampler, loss)
+    return findings, loss <= MOST_LOSS
 
 
 def check(seed: int) -> Checked:

@@ -222,6 +222,8 @@ def _gelu() -> Expectation:
 
 
 def _elementwise(function: str) -> Expectation:
+    if function == "bent":
+        return rectifier(0.3, 1.0)
     found = {
         "arctan": (lambda x: np.arctan(x) + 0.1 * x, lambda x: 1 / (1 + x**2) + 0.1),
         "bump": (

@@ -54,11 +54,22 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# What users may hand to `Elementwise`: smooth functions without a closed form in the library.
+# What users may hand to `Elementwise`, for which the library sums a series.
 FUNCTIONS = {
     "arctan": lambda x: jnp.arctan(x) + 0.1 * x,
     "bump": lambda x: x * jnp.exp(-(x**2) / 4) + 0.3,
+    "bent": lambda x: jnp.where(x > 0, x, 0.3 * x),
 }
+
+
+class Squares(wl.ScoreMap):
+    """A score map as a user writes it: `(g² + 0.1)/Σ(g² + 0.1)` over the allowed keys."""
+
+    def __call__(self, scores: Any, allowed: Any) -> Any:
+        squares = scores**2 + 0.1
+        squares = squares if allowed is None else jnp.where(allowed, squares, 0)
+        total = jnp.sum(squares, axis=-1, keepdims=True)
+        return squares / jnp.where(total == 0, 1, total)
 
 
 def activation(options: dict[str, Any]) -> wl.Layer:
@@ -76,6 +87,8 @@ def _score_map(options: dict[str, Any] | None) -> Any:
         return None
     if options["name"] == "identity":
         return wl.IdentityMap()
+    if options["name"] == "squares":
+        return Squares()
     return wl.ElementwiseMap(activation(options))
 
 
@@ -112,9 +125,9 @@ def _pattern(given: tuple[str, Any] | None) -> Any:
 
 
 def _weighted(part: Part) -> dict[str, Any]:
-    return {name: part[name] for name in ("w_std", "b_std")} | {
-        "parameterization": wl.Parameterization(part["parameterization"])
-    }
+    kind = part["parameterization"]
+    kind = kind if part["by_name"] else wl.Parameterization(kind)
+    return {"w_std": part["w_std"], "b_std": part["b_std"], "parameterization": kind}
 
 
 def _attention(part: Part) -> wl.Layer:
