@@ -157,7 +157,7 @@ class Drawer:
         own = not softmax and self.chance(0.15)
         score_map = {"name": "squares"} if own else score_map
         drawn = not linear and (softmax or own or bias is not None or rotary is not None)
-        if drawn and (self.sampled or self.chance(0.4)):
+        if drawn and (self.sampled or self.chance(0.6)):
             linear, drawn = True, False
         if not linear and not drawn:
             self.costly += 1
@@ -226,6 +226,8 @@ class Drawer:
         else:
             width = self.one(*WIDTHS)
             branches = [self.fresh(inner, width) for _ in range(self.one(2, 2, 3))]
+            if self.chance(0.15):  # channels side by side inside of branches
+                branches = [self._halves(inner, width) for _ in range(2)]
             if kind != "sum" and self.chance(0.5):
                 part, after = branches[0]
                 act, after = self.activation(after)
@@ -237,6 +239,12 @@ class Drawer:
             gaussian=kind == "sum" and all(after.gaussian for _, after in branches),
             depth=shape.depth,
         )
+
+    def _halves(self, shape: Shape, width: int) -> tuple[Part, Shape]:
+        """Two halves of the channels, each with weights of its own."""
+        halves = [self.fresh(shape, width // 2) for _ in range(2)]
+        after = replace(halves[0][1], channels=width, gaussian=False)
+        return Part("concat", {}, tuple(part for part, _ in halves)), after
 
     def _uneven(self, shape: Shape, kind: str) -> list[tuple[Part, Shape]]:
         """Branches that treat the edges differently: valid windows beside strided ones."""
@@ -267,9 +275,16 @@ class Drawer:
         return made
 
     def repeat(self, shape: Shape) -> tuple[Part, Shape]:
-        dense, after = self.dense(shape, shape.channels or None)
+        """The same block again; from six on the library loops."""
+        times = self.one(2, 2, 7)
+        conv = shape.grid and self.chance(0.4)
+        weights = self.conv(shape, shape.channels, keep=True) if conv else None
+        weights, after = weights or self.dense(shape, shape.channels)
         act, after = self.activation(after)
-        return Part("repeat", {"times": 2}, (Part("serial", {}, (dense, act)),)), after
+        if times > 2:  # deep ones explode with polynomials
+            weights = weights.to(w_std=1.1, parameterization="ntk")
+            act = Part("activation", {"name": self.one("Relu", "Tanh", "Erf", "Abs")})
+        return Part("repeat", {"times": times}, (Part("serial", {}, (weights, act)),)), after
 
     def layers(self, shape: Shape, count: int) -> tuple[list[Part], Shape]:
         """So many layers or blocks."""

@@ -124,7 +124,8 @@ def _flatten(state: State, part: Part) -> State:
         for s in state.sides
     )
     nngp, ntk = ({k: average(v) for k, v in kernel.items()} for kernel in (state.nngp, state.ntk))
-    return replace(state, sides=sides, nngp=nngp, ntk=ntk, channels=state.channels * size)
+    uniform, channels = state.uniform and size == 1, state.channels * size
+    return replace(state, sides=sides, nngp=nngp, ntk=ntk, channels=channels, uniform=uniform)
 
 
 # --- weights -------------------------------------------------------------------------------------
@@ -256,8 +257,8 @@ def _merged(ends: list[State], weights: list[Any]) -> State:
     nngp = {k: total([end.nngp[k] for end in ends]) for k in PAIRS}
     ntk = {k: total([end.ntk[k] for end in ends]) for k in PAIRS}
     noisy, loss = any(end.noisy for end in ends), max(end.loss for end in ends)
-    raw = any(end.raw for end in ends)
-    return State(tuple(sides), nngp, ntk, ends[0].channels, noisy, loss, raw)
+    raw, uniform = any(end.raw for end in ends), all(end.uniform for end in ends)
+    return State(tuple(sides), nngp, ntk, ends[0].channels, noisy, loss, uniform, raw)
 
 
 def _require_same_places(ends: list[State]) -> None:
@@ -284,6 +285,10 @@ def _additive(ends: list[State], weights: list[Any]) -> State:
 
 
 def _product(ends: list[State]) -> State:
+    # The mean over channels of a product is the product of means if one factor has one law.
+    if sum(not end.uniform for end in ends) > 1:
+        raise Undefined("a product of channels of different laws")
+    uniform = all(end.uniform for end in ends)
     state = ends[0]
     for end in ends[1:]:
         _require_same_places([state, end])
@@ -293,7 +298,7 @@ def _product(ends: list[State]) -> State:
         ntk = {k: state.ntk[k] * end.nngp[k] + state.nngp[k] * end.ntk[k] for k in PAIRS}
         nngp = {k: state.nngp[k] * end.nngp[k] for k in PAIRS}
         noisy, loss = state.noisy or end.noisy, max(state.loss, end.loss)
-        state = State(sides, nngp, ntk, state.channels, noisy, loss)
+        state = State(sides, nngp, ntk, state.channels, noisy, loss, uniform)
     return _with_means(state, ends, lambda m: mp.fprod(m))
 
 
@@ -303,7 +308,7 @@ def _concat(ends: list[State]) -> State:
     joined = _with_means(
         _merged(ends, shares), ends, lambda m: sum(w * v for w, v in zip(shares, m, strict=True))
     )
-    return replace(joined, channels=channels)
+    return replace(joined, channels=channels, uniform=joined.uniform and len(ends) == 1)
 
 
 # --- a whole network -----------------------------------------------------------------------------

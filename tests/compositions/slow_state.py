@@ -44,6 +44,8 @@ class State:
     # By how much a variance is smaller than the sum of the sizes it is the sum of: rounding in
     # whatever precision is so many times larger beside it.
     loss: float = 1.0
+    # All channels have the same law: not so for raw inputs, and for channels put side by side.
+    uniform: bool = True
     raw: bool = False  # linear maps of the inputs: exact rows could be used, nothing must be lost
 
 
@@ -88,7 +90,7 @@ def start(xs: tuple[Any, Any], masks: tuple[Any, Any], *, tokens: bool) -> State
         for i, (g, p, m) in enumerate(zip(grids, places, means, strict=True))
     )
     ntk = {k: zeros(*v.shape) for k, v in nngp.items()}
-    return State(sides, nngp, ntk, channels, raw=not tokens)
+    return State(sides, nngp, ntk, channels, raw=not tokens, uniform=tokens)
 
 
 # --- maps over positions ---
