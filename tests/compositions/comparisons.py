@@ -261,8 +261,13 @@ def against_swapped(c: Composition, ours: Found) -> list[Finding]:
 
 def compared(c: Composition) -> tuple[list[Finding], bool]:
     """All comparisons of one network, if the library takes it."""
-    sampler = fitted(c)
-    ours = found(c.part, c, apart=c.apart, sampler=sampler)
+    try:
+        sampler = fitted(c)
+        ours = found(c.part, c, apart=c.apart, sampler=sampler)
+    except wl.WidelimitError:
+        raise
+    except Exception as error:  # what the library cannot do it must refuse by name
+        return [Finding("raw error", c, f"{type(error).__name__}: {error}")], True
     for _, kernel in ours.both():
         for value in kernel.values():
             if not np.isfinite(value).all():
