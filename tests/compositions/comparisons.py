@@ -112,7 +112,7 @@ def found(part: Part, c: Composition, *, apart: bool, sampler: Any = None) -> Fo
             k = net.kernel(*inputs, **options)
             places = {(0, 1): (0, 0)}
         else:
-            k = net.kernel(c.x, mask1=c.mask, sampler=sampler, **options)
+            k = net.kernel(c.x, mask=c.mask, sampler=sampler, **options)
             places = {pair: pair for pair in PAIRS}
     arrays = [
         None if a is None else {pair: np.asarray(a[at], float) for pair, at in places.items()}

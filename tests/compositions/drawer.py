@@ -7,7 +7,7 @@ import numpy as np
 from parts import Part
 
 import widelimit as wl
-from widelimit.layers.positional import Combine, Profile
+from widelimit.layers.attention.positional import Combine, Profile
 
 WIDTHS = (4, 6)
 

@@ -180,7 +180,7 @@ def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
                 raise wl.WidelimitError("Simple ones.", got="another", remedy="draw again")
             if _raw_positions(c.part) or "parallel" in kinds or c.apart:
                 raise wl.WidelimitError("Wide ones.", got="another", remedy="draw again")
-            net.kernel(c.x, mask1=c.mask, **({"samples": 16} if net.sampled() else {}))
+            net.kernel(c.x, mask=c.mask, **({"samples": 16} if net.sampled() else {}))
             return net
 
         try:
@@ -204,10 +204,10 @@ def test_finite_networks_approach_the_limit(seed):
             sized = wl.with_width(net, width=24 * factor, outputs=48)
             key = jax.random.fold_in(jax.random.key(rounds, impl="rbg"), factor)
             drawn = wl.monte_carlo_kernel(
-                wl.with_heads(sized, 12 * factor), x, mask1=c.mask, key=key, draws=400
+                wl.with_heads(sized, 12 * factor), x, mask=c.mask, key=key, draws=400
             )
             options = {"samples": 4096} if net.sampled() else {}
-            limit = sized.kernel(x, mask1=c.mask, **options)
+            limit = sized.kernel(x, mask=c.mask, **options)
             ends["NNGP"].append(Estimate.of_width(drawn.nngp, drawn.nngp_error, limit.nngp))
             ends["NTK"].append(Estimate.of_width(drawn.ntk, drawn.ntk_error, limit.ntk))
         new = {name: Estimate.extrapolated(*pair) for name, pair in ends.items()}

@@ -441,7 +441,7 @@ def test_pattern_of_the_wrong_size_is_refused():
         wl.Allowed(np.ones((2, 3), bool))
     with pytest.raises(wl.ShapeError, match="square boolean"):
         wl.Allowed(np.eye(3))
-    with pytest.raises(wl.ShapeError, match="radius"):
+    with pytest.raises(wl.OptionError, match="radius"):
         wl.Local(-1)
 
 

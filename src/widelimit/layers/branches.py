@@ -230,6 +230,8 @@ class Additive(Branches):
             gaussian=all(o.gaussian for o in outlines),
             fresh=all(o.fresh for o in outlines),
             weighted=all(o.weighted for o in outlines),
+            alike=all(o.alike for o in outlines),
+            raw=False,
         )
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
@@ -294,7 +296,9 @@ class Residual(Additive):
 class Product(Branches):
     """`y = Π_i g_i(x)`, channel by channel (gates): κ ← Π κ_i, Θ ← Σ_i Θ_i Π_{j≠i} κ_j.
 
-    True when the branches are independent: all but one of them contain weights of their own.
+    True when the branches are independent, all but one of them containing weights of their own, and
+    when the average over channels of a product is the product of averages: in all but one of them
+    the channels share one law.
     """
 
     branches: tuple[Layer, ...]
@@ -317,6 +321,14 @@ class Product(Branches):
                 got=f"{len(without)} branches without weights",
                 remedy="put a Dense or Conv layer into the branches",
             )
+        unlike = [b for b in self.branches if not b.outline(before).alike]
+        if len(unlike) > 1:
+            raise NetworkError(
+                "Kernels of a product multiply when channels share one law in all branches but "
+                "one; large channels may meet large ones otherwise.",
+                got=f"{len(unlike)} branches that end in raw inputs, Concat or Flatten",
+                remedy="end all branches but one in Dense or Conv",
+            )
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         _require_same_channels(outlines, "multiplied")
@@ -325,6 +337,8 @@ class Product(Branches):
             # Uncorrelated with the input as soon as one independent factor has mean zero.
             fresh=any(o.fresh for o in outlines),
             weighted=all(o.weighted for o in outlines),
+            alike=all(o.alike for o in outlines),
+            raw=False,
         )
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
@@ -364,6 +378,8 @@ class Concat(Branches):
             gaussian=len(outlines) == 1 and outlines[0].gaussian,
             fresh=all(o.fresh for o in outlines),
             weighted=all(o.weighted for o in outlines),
+            alike=len(outlines) == 1 and outlines[0].alike,
+            raw=all(o.raw for o in outlines),
         )
 
     def merge_outputs(self, outputs: list[Array]) -> Array:

@@ -65,9 +65,7 @@ class Conv(Layer):
 
     def outline(self, before: Outline) -> Outline:
         positions = tuple(axis.out for axis in self.axes(before.positions))
-        return before.to(
-            positions=positions, channels=self.width, gaussian=True, fresh=True, weighted=True
-        )
+        return before.with_weights(positions=positions, channels=self.width)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         windows = tuple(axis.window for axis in self.axes(before.positions))

@@ -136,7 +136,7 @@ class Dense(Layer):
         self.weights = make_weights(w_std, b_std, parameterization)
 
     def outline(self, before: Outline) -> Outline:
-        return before.to(channels=self.width, gaussian=True, fresh=True, weighted=True)
+        return before.with_weights(channels=self.width)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         return self.weights.draw(key, (before.channels, self.width))
@@ -203,7 +203,7 @@ class Embedding(Layer):
                 got=f"an input with {before.channels} channels",
                 remedy="pass an integer array without a channel axis, or use Dense for vectors",
             )
-        return before.to(channels=self.width, gaussian=True, fresh=True, weighted=True)
+        return before.with_weights(channels=self.width)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         return jax.random.normal(key, (self.vocabulary, self.width))

@@ -13,12 +13,29 @@ from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo, cast, hyperparameter
 
 
+class _Normaliser(eqx.Module):
+    """One example's channel means (None: zero), centred rows of a raw input, and 1/√(v + ε)."""
+
+    mean: Array | None
+    rows: Array | None
+    scale: Array
+
+
+def _products(pair: Pair, rows1: Array, rows2: Array) -> Array:
+    """Inner products of feature rows, in the layout of a pair."""
+    if not pair.full:
+        return jnp.sum(rows1 * rows2, axis=-1)
+    flat1, flat2 = (rows.reshape(-1, rows.shape[-1]) for rows in (rows1, rows2))
+    return (flat1 @ flat2.T).reshape(pair.nngp.shape)
+
+
 class LayerNorm(Layer):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
     With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
     κ_ab ← (κ_ab − m_a m'_b) / √((v_a+ε)(v'_b+ε)), and Θ_ab is divided by the same root. The mean
     is zero for pre-activations; after an activation it is `E[φ(u)]`, for raw inputs the data's own.
+    Raw inputs are centred before products are taken: κ_ab − m_a m'_b would cancel.
     """
 
     eps: Any
@@ -45,22 +62,28 @@ class LayerNorm(Layer):
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()
-        mean = example.mean_for("LayerNorm")
-        if mean is not None:
+        mean, rows = example.mean_for("LayerNorm"), None
+        if mean is not None and example.outline.raw and example.features is not None:
+            root = jnp.sqrt(jnp.asarray(example.outline.channels, variance.dtype))
+            rows = example.features - (mean / root)[..., None]
+            variance = jnp.sum(rows**2, axis=-1)
+        elif mean is not None:
             variance = jnp.maximum(variance - mean**2, 0)
-        return mean, jax.lax.rsqrt(variance + cast(self.eps, variance))
+        return _Normaliser(mean, rows, jax.lax.rsqrt(variance + cast(self.eps, variance)))
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        (mean1, scale1), (mean2, scale2) = memo1, memo2
-        if mean1 is not None:
+        if memo1.rows is not None:
             pair = pair.forced()
-            pair = pair.to(pair.nngp - pair.left(mean1) * pair.right(mean2), pair.ntk)
-        return pair.rows_scaled(scale1, scale2)
+            pair = pair.to(_products(pair, memo1.rows, memo2.rows), pair.ntk)
+        elif memo1.mean is not None:
+            pair = pair.forced()
+            pair = pair.to(pair.nngp - pair.left(memo1.mean) * pair.right(memo2.mean), pair.ntk)
+        return pair.rows_scaled(memo1.scale, memo2.scale)
 
     def features(self, example: Example) -> Array | None:
-        if example.features is None or example.mean is not None:
-            return None
-        return example.features * self.memo(example)[1][..., None]
+        memo = self.memo(example)
+        rows = example.features if memo.mean is None else memo.rows
+        return None if rows is None else rows * memo.scale[..., None]
 
     def mean(self, example: Example, memo: Memo) -> None:
         return None
@@ -89,7 +112,9 @@ class Dropout(Layer):
         self.rate = float(rate)
 
     def outline(self, before: Outline) -> Outline:
-        return before.to(gaussian=before.gaussian and self.rate == 0)
+        return before.to(
+            gaussian=before.gaussian and self.rate == 0, raw=before.raw and self.rate == 0
+        )
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:

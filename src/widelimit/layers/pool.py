@@ -273,6 +273,7 @@ class Flatten(Layer):
             positions=(),
             channels=before.channels * size,
             gaussian=before.gaussian and size == 1,
+            alike=before.alike and size == 1,
         )
 
     def need(self, out: Need) -> Need:

@@ -19,7 +19,7 @@ class Need(IntEnum):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Outline:
-    """What is known about a layer's input before any number is: a shape and three facts."""
+    """What is known about a layer's input before any number is: a shape and a few facts."""
 
     positions: tuple[int, ...]
     channels: int
@@ -29,10 +29,19 @@ class Outline:
     fresh: bool = False
     # Some weights were drawn since the last branching: independent of the branch's input.
     weighted: bool = False
+    # All channels have one law; raw inputs, concatenations and flattened positions do not.
+    alike: bool = False
+    # The channels are the input's own numbers, of which `Example.features` are multiples.
+    raw: bool = True
 
     def to(self, **changes: Any) -> "Outline":
         """A copy with the given fields changed."""
         return replace(self, **changes)
+
+    def with_weights(self, **changes: Any) -> "Outline":
+        """After fresh Gaussian weights: i.i.d. zero-mean Gaussian channels."""
+        facts = {"gaussian": True, "fresh": True, "weighted": True, "alike": True, "raw": False}
+        return replace(self, **facts, **changes)
 
     @property
     def shape(self) -> tuple[int, ...]:

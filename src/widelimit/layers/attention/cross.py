@@ -265,7 +265,7 @@ class AttentionPool(QueriedAttention):
             )
         self.positions.require(before.positions)
         width = self.width or before.channels
-        return before.to(positions=(), channels=width, gaussian=True, fresh=True, weighted=True)
+        return before.with_weights(positions=(), channels=width)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         token_key, key = jax.random.split(key)
@@ -333,7 +333,7 @@ class CrossAttention(QueriedAttention):
         queries, context = before
         self.positions.require(context.positions)
         width = self.width or context.channels
-        return queries.to(channels=width, gaussian=True, fresh=True, weighted=True)
+        return queries.with_weights(channels=width)
 
     def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         return self.init_weights(key, before[0].channels, before[1])

@@ -146,7 +146,7 @@ class Attention(Layer):
             )
         self.positions.require(before.positions)
         width = self.width or before.channels
-        return before.to(channels=width, gaussian=True, fresh=True, weighted=True)
+        return before.with_weights(channels=width)
 
     def need(self, out: Need) -> Need:
         return Need.FULL
