@@ -89,7 +89,12 @@ class Dropout(Layer):
         self.rate = float(rate)
 
     def outline(self, before: Outline) -> Outline:
-        return before.to(gaussian=before.gaussian and self.rate == 0)
+        quiet = self.rate == 0
+        return before.to(gaussian=before.gaussian and quiet, noisy=before.noisy or not quiet)
+
+    @property
+    def noisy(self) -> bool:
+        return self.rate > 0
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
@@ -115,3 +120,6 @@ class Dropout(Layer):
 
     def mean(self, example: Example, memo: Memo) -> Mean:
         return example.mean
+
+    def features(self, example: Example) -> Array | None:
+        return example.features  # those of two passes

@@ -19,7 +19,7 @@ class Need(IntEnum):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Outline:
-    """What is known about a layer's input before any number is: a shape and three facts."""
+    """What is known about a layer's input before any number is: a shape and a few facts."""
 
     positions: tuple[int, ...]
     channels: int
@@ -29,6 +29,8 @@ class Outline:
     fresh: bool = False
     # Some weights were drawn since the last branching: independent of the branch's input.
     weighted: bool = False
+    # Entries were dropped at random: two passes of one input differ.
+    noisy: bool = False
 
     def to(self, **changes: Any) -> "Outline":
         """A copy with the given fields changed."""
