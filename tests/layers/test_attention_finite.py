@@ -105,6 +105,21 @@ SLOW = {
     "sqrt_softmax": _case(_attention(), draws=12_000),
     "sqrt_softmax_causal_positions": _case(_attention(pattern=wl.Causal())),
     "sqrt_softmax_padded": _case(_attention(b_std=0.2), mask=_mask()),
+    "sqrt_softmax_dropout_padded": _case(
+        _pooled(wl.Serial(wl.Dense(WIDTH, w_std=1.2), wl.Dropout(0.4), _attention())),
+        mask=_mask(),
+        width=32,
+        draws=8000,
+    ),
+    "pool_softmax_dropout": _case(
+        wl.Serial(
+            wl.Dense(WIDTH, w_std=1.2),
+            wl.Dropout(0.4),
+            wl.AttentionPool(WIDTH, HEADS, **_NARROW),
+        ),
+        width=32,
+        draws=8000,
+    ),
     "sqrt_softmax_rotary": _case(
         _attention(positions=wl.Rotary(10.0, pairs=4)), width=32, draws=12_000
     ),

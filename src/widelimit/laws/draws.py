@@ -22,7 +22,7 @@ from ..engine.inputs import Data, Inputs
 from ..engine.phases import Encoding, start
 from ..engine.variants import is_random, random_layers
 from ..errors import NetworkError
-from ..layers.attention.heads import Scheme
+from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
 from ..state import Example, Need, Outline, Pair
 
@@ -53,8 +53,8 @@ class Given(Layer):
     def need(self, out: Need) -> Need:
         return self.inner.need(out)
 
-    def encode_need(self, out: Need) -> Need:
-        return self.inner.encode_need(out)
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        return self.inner.encode_need(out, noisy=noisy)
 
     def takes_tokens(self) -> bool:
         return self.inner.takes_tokens()
@@ -112,11 +112,19 @@ class Latent(eqx.Module):
         """Find out which normals the network needs; enter double precision before."""
         scheme, key = scheme_of(inputs, samples), jax.random.key(0)
 
-        def fields() -> list[Array]:
+        def fields() -> list[ScoreField]:
             drawn, _ = walk(net, crowd_of(net, inputs), key, scheme)
-            return [layer.field.weights for layer in random_layers(drawn)]
+            return [layer.field for layer in random_layers(drawn)]
 
-        shapes = tuple(tuple(field.shape) for field in jax.eval_shape(fields))
+        found = jax.eval_shape(fields)
+        if any(field.noisy for field in found):
+            raise NetworkError(
+                "A law is that of one network on all inputs: given its scores, outputs are "
+                "Gaussian. With dropout below random scores every pass has scores of its own.",
+                got="Dropout below attention at 1/√d",
+                remedy="leave Dropout out (evaluation), or take kernels with net.kernel",
+            )
+        shapes = tuple(tuple(field.weights.shape) for field in found)
         return cls(net, inputs, scheme, shapes)
 
     @property

@@ -250,8 +250,17 @@ class Layer(eqx.Module):
         """Which part of the input's covariance the part `out` of the output's depends on."""
         return out
 
-    def encode_need(self, out: Need) -> Need:
-        """The same for the encode phase, where `memo` looks at the covariance too."""
+    @property
+    def noisy(self) -> bool:
+        """Whether passes of the finite network are random, as with dropout."""
+        return False
+
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        """The same for the encode phase, where `memo` looks at the covariance too.
+
+        `noisy`: a layer below drops entries, so that an example's own covariance is not the one
+        between two passes of it.
+        """
         return max(self.need(out) if out else Need.NONE, self.need_own)
 
     # Finite width.

@@ -56,13 +56,18 @@ class Branches(Layer):
                 got=", ".join(str(o.positions) for o in outlines),
                 remedy="give all branches the same strides and pooling",
             )
-        return self.merge_outlines(before, outlines)
+        merged = self.merge_outlines(before, outlines)
+        return merged.to(noisy=any(o.noisy for o in outlines))
 
     def need(self, out: Need) -> Need:
         return max(branch.need(out) for branch in self.branches)
 
-    def encode_need(self, out: Need) -> Need:
-        return max(branch.encode_need(out) for branch in self.branches)
+    @property
+    def noisy(self) -> bool:
+        return any(branch.noisy for branch in self.branches)
+
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        return max(branch.encode_need(out, noisy=noisy) for branch in self.branches)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         keys = split_key(key, len(self.branches))

@@ -39,16 +39,28 @@ class Serial(Layer):
             out = layer.need(out)
         return out
 
-    def encode_need(self, out: Need) -> Need:
-        for layer in reversed(self.layers):
-            out = layer.encode_need(out)
-        return out
+    @property
+    def noisy(self) -> bool:
+        return any(layer.noisy for layer in self.layers)
 
-    def _needs(self, out: Need, *, encoding: bool) -> list[Need]:
-        """What is needed after each layer."""
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        return self._encode_needs(out, noisy=noisy)[0]
+
+    def _encode_needs(self, out: Need, *, noisy: bool) -> list[Need]:
+        """What the encode phase needs before the first layer, and after each."""
+        before = [noisy]
+        for layer in self.layers:
+            before.append(before[-1] or layer.noisy)
+        needs = [out]
+        for layer, noise in zip(reversed(self.layers), reversed(before[:-1]), strict=True):
+            needs.append(layer.encode_need(needs[-1], noisy=noise))
+        return needs[::-1]
+
+    def _needs(self, out: Need) -> list[Need]:
+        """What the cross phase needs after each layer."""
         needs = [out]
         for layer in reversed(self.layers[1:]):
-            needs.append(layer.encode_need(needs[-1]) if encoding else layer.need(needs[-1]))
+            needs.append(layer.need(needs[-1]))
         return needs[::-1] if self.layers else []
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
@@ -77,7 +89,8 @@ class Serial(Layer):
             return example, memo
 
         trees = zip(self.layers, anchors or (None,) * len(self.layers), strict=True)
-        example, memos = folded(step, example, self._chain(trees, need, encoding=True))
+        needs = self._encode_needs(need, noisy=is_noisy(example))[1:]
+        example, memos = folded(step, example, _chain(trees, needs))
         return tuple(memos), trimmed(example, need)
 
     def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
@@ -86,13 +99,9 @@ class Serial(Layer):
             return layer.step(pair, own1, own2, need), None
 
         trees = zip(self.layers, memo1, memo2, strict=True)
-        pair, _ = folded(step, pair, self._chain(trees, need, encoding=False))
+        pair, _ = folded(step, pair, _chain(trees, self._needs(need)))
         single = isinstance(pair, Pair)
         return pair.diagonal() if single and need is Need.DIAGONAL and pair.full else pair
-
-    def _chain(self, trees: Iterable[Any], need: Need, *, encoding: bool) -> list[Link]:
-        needs = self._needs(need, encoding=encoding)
-        return [Link(tree, after) for tree, after in zip(trees, needs, strict=True)]
 
     def takes_tokens(self) -> bool:
         return bool(self.layers) and self.layers[0].takes_tokens()
@@ -105,13 +114,23 @@ class Serial(Layer):
 
     def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
         layers, memos = [], []
-        needs = self._needs(need, encoding=True)
+        needs = self._encode_needs(need, noisy=is_noisy(crowd))[1:]
         keys = split_key(key, len(self.layers))
         for layer, after, subkey in zip(self.layers, needs, keys, strict=True):
             layer, memo, crowd = layer.draw(crowd, after, subkey, scheme)
             layers.append(layer)
             memos.append(memo)
         return Serial(*layers), tuple(memos), jax.vmap(lambda one: trimmed(one, need))(crowd)
+
+
+def _chain(trees: Iterable[Any], needs: list[Need]) -> list[Link]:
+    return [Link(tree, after) for tree, after in zip(trees, needs, strict=True)]
+
+
+def is_noisy(example: Any) -> bool:
+    """Whether entries of an example, or of a stream of it, were dropped."""
+    streams = example if isinstance(example, tuple) else (example,)
+    return any(stream.outline.noisy for stream in streams)
 
 
 def trimmed(example: Any, need: Need) -> Any:
@@ -154,8 +173,12 @@ class Parallel(Layer):
     def need(self, out: Need) -> Need:
         return max(net.need(out) for net in self.networks)
 
-    def encode_need(self, out: Need) -> Need:
-        return max(net.encode_need(out) for net in self.networks)
+    @property
+    def noisy(self) -> bool:
+        return any(net.noisy for net in self.networks)
+
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        return max(net.encode_need(out, noisy=noisy) for net in self.networks)
 
     def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         keys = split_key(key, len(self.networks))

@@ -112,9 +112,16 @@ class Dropout(Layer):
         self.rate = float(rate)
 
     def outline(self, before: Outline) -> Outline:
+        quiet = self.rate == 0
         return before.to(
-            gaussian=before.gaussian and self.rate == 0, raw=before.raw and self.rate == 0
+            gaussian=before.gaussian and quiet,
+            raw=before.raw and quiet,
+            noisy=before.noisy or not quiet,
         )
+
+    @property
+    def noisy(self) -> bool:
+        return self.rate > 0
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
@@ -140,3 +147,6 @@ class Dropout(Layer):
 
     def mean(self, example: Example, memo: Memo) -> Mean:
         return example.mean
+
+    def features(self, example: Example) -> Array | None:
+        return example.features  # those of two passes

@@ -33,6 +33,8 @@ class Outline:
     alike: bool = False
     # The channels are the input's own numbers, of which `Example.features` are multiples.
     raw: bool = True
+    # Entries were dropped at random: two passes of one input differ.
+    noisy: bool = False
 
     def to(self, **changes: Any) -> "Outline":
         """A copy with the given fields changed."""

@@ -47,7 +47,7 @@ def mean_attention(
 
 def _averaged(layer: Attention, memo: Any) -> jax.Array:
     """The average over sampled heads, whose scores are `qk Φ W Φᵀ`."""
-    rows = memo.table
+    rows = memo.on_side(0).table
     assert layer.field is not None
 
     def weights(drawn: jax.Array) -> jax.Array:

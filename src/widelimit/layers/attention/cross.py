@@ -21,6 +21,7 @@ from .heads import (
     ScoreField,
     Side,
     draw_field,
+    noisy_rows,
 )
 from .layer import (
     checked_heads,
@@ -50,6 +51,15 @@ class _Memo(eqx.Module):
     queries: Array
     keys: Array
     channels: Array | None
+    # Feature rows of this pass alone, where entries were dropped.
+    query_noise: Array | None = None
+    key_noise: Array | None = None
+
+    def on_side(self, side: int) -> "_Memo":
+        """The memo of the first or the second of two passes."""
+        queries = noisy_rows(self.queries, self.query_noise, side)
+        keys = noisy_rows(self.keys, self.key_noise, side)
+        return _Memo(self.query_mask, self.key_mask, queries, keys, self.channels)
 
 
 class QueriedAttention(Layer):
@@ -110,6 +120,10 @@ class QueriedAttention(Layer):
         """Variances where duals need them."""
         return Need.DIAGONAL if self._closed() else Need.NONE
 
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        need = super().encode_need(out, noisy=noisy)
+        return Need.FULL if noisy and self.sampled() else need
+
     # --- finite width -----------------------------------------------------------------------------
 
     def init_weights(self, key: Key[Array, ""], queries: int, context: Outline) -> Params:
@@ -165,11 +179,19 @@ class QueriedAttention(Layer):
         channels = self.positions.channels(context.outline)
         if self._closed():
             keys, queries = self.positions.variance(context), self.query_table(example, None)
-        else:
-            field = required_field(self.field)
-            keys = self.positions.features(context, field.key)
-            queries = self.query_table(example, field.query)
-        return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
+            return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
+        field = required_field(self.field)
+        keys = self.positions.features(context, field.key)
+        queries = self.query_table(example, field.query).astype(keys.dtype)
+        noise = (
+            self.query_noise(example, queries, field.slots[0]),
+            self.positions.noise(context, keys, field.slots[1]),
+        )
+        return _Memo(query_mask, context.mask, queries, keys, channels, *noise)
+
+    @abstractmethod
+    def query_noise(self, example: Any, rows: Array, slots: int) -> Array | None:
+        """What this pass has beyond the queries' feature rows; None without dropout."""
 
     def kernels(self, queries: Pair, context: Pair, memo1: _Memo, memo2: _Memo) -> Pair:
         """The rule of the class, at the queries' positions."""
@@ -283,6 +305,9 @@ class AttentionPool(QueriedAttention):
     def query_table(self, example: Example, basis: Basis | None) -> Array:
         return jnp.ones((1,) if basis is None else (1, 1))
 
+    def query_noise(self, example: Example, rows: Array, slots: int) -> None:
+        return None
+
     def memo(self, example: Example) -> Memo:
         return self.make_memo(example, example, None)
 
@@ -296,9 +321,17 @@ class AttentionPool(QueriedAttention):
         return with_field(self, field)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        one = jnp.ones((), pair.nngp.dtype)
-        token = Pair(one, None if pair.ntk is None else one, 0, True)
-        return self.kernels(token, pair, memo1, memo2)
+        return self.kernels(_token(pair), pair, memo1.on_side(0), memo2.on_side(1))
+
+    def own(self, pair: Pair, memo: Memo) -> Pair:
+        one_pass = memo.on_side(0)
+        return self.kernels(_token(pair), pair, one_pass, one_pass)
+
+
+def _token(pair: Pair) -> Pair:
+    """κ^q = Θ^q = 1."""
+    one = jnp.ones((), pair.nngp.dtype)
+    return Pair(one, None if pair.ntk is None else one, 0, True)
 
 
 class CrossAttention(QueriedAttention):
@@ -333,7 +366,8 @@ class CrossAttention(QueriedAttention):
         queries, context = before
         self.positions.require(context.positions)
         width = self.width or context.channels
-        return queries.with_weights(channels=width)
+        noisy = queries.noisy or context.noisy
+        return queries.with_weights(channels=width, noisy=noisy)
 
     def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         return self.init_weights(key, before[0].channels, before[1])
@@ -353,6 +387,9 @@ class CrossAttention(QueriedAttention):
         plain, queries = Positions.make(None), example[0]
         return plain.variance(queries) if basis is None else plain.features(queries, basis)
 
+    def query_noise(self, example: Any, rows: Array, slots: int) -> Array | None:
+        return Positions.make(None).noise(example[0], rows, slots)
+
     def memo(self, example: Any) -> Memo:
         return self.make_memo(example, example[1], example[0].mask)
 
@@ -366,14 +403,18 @@ class CrossAttention(QueriedAttention):
         return with_field(self, field)
 
     def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
-        return self.kernels(pair[0], pair[1], memo1, memo2)
+        return self.kernels(pair[0], pair[1], memo1.on_side(0), memo2.on_side(1))
+
+    def own(self, pair: Any, memo: Memo) -> Pair:
+        one_pass = memo.on_side(0)
+        return self.kernels(pair[0], pair[1], one_pass, one_pass)
 
     def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         after = self.outline((example[0].outline, example[1].outline))
         memo = self.masked_memo(example)
         nngp, full = None, False
         if need is not Need.NONE:
-            pair = self.cross(tuple(stream.pair() for stream in example), memo.own, memo.own)
+            pair = self.own(tuple(stream.pair() for stream in example), memo.own)
             pair = pair.diagonal() if need is Need.DIAGONAL else pair
             nngp, full = pair.nngp, pair.full
         landmarks = None

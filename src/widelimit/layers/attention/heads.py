@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
+
+from ...errors import ShapeError
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -50,6 +53,13 @@ class ScoreField(eqx.Module):
     weights: Float[Array, "head wave query key"]
     query: Basis
     key: Basis
+    # Features that belong to one pass alone, for queries and for keys (see `noisy_rows`).
+    slots: tuple[int, int] = eqx.field(static=True, default=(0, 0))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether passes have scores of their own."""
+        return any(self.slots)
 
 
 class Coupling(Enum):
@@ -126,6 +136,7 @@ class Side(NamedTuple):
     rows: Float[Array, "example position rank"] | None
     covariance: Callable[[], Float[Array, "n n"] | None]
     grid: tuple[int, ...] | None = None  # the positions that exact rows refer to
+    slots: int = 0  # positions, where entries were dropped and passes differ
 
 
 def draw_field(
@@ -148,11 +159,56 @@ def draw_field(
     coupling = scheme.coupling if heads == INFINITE else Coupling.FREE
     key_basis, key_rank, dtype = _basis(keys, scheme, chosen and chosen.key)
     query_basis, query_rank = key_basis, key_rank
+    slots = (keys.slots if queries is None else queries.slots, keys.slots)
     if queries is not None:
         query_basis, query_rank, _ = _basis(queries, scheme, chosen and chosen.query)
-    shape = (waves, query_rank, key_rank)
+    shape = (waves, query_rank + 2 * slots[0], key_rank + 2 * slots[1])
     weights = _normals(key, count, shape, coupling)
-    return ScoreField(weights.astype(dtype), query_basis, key_basis)
+    if any(slots):
+        # Each head with the two passes exchanged as well: kernels stay symmetric.
+        exchanged = weights[:, :, _exchanged(query_rank, slots[0])]
+        exchanged = exchanged[..., _exchanged(key_rank, slots[1])]
+        weights = jnp.concatenate([weights, exchanged])
+    return ScoreField(weights.astype(dtype), query_basis, key_basis, slots)
+
+
+def _exchanged(rank: int, slots: int) -> np.ndarray:
+    """The order of features in which the slots of the two passes have changed places."""
+    first, second = rank + np.arange(slots), rank + slots + np.arange(slots)
+    return np.concatenate([np.arange(rank), second, first])
+
+
+def pass_noise(
+    own: Float[Array, "position position"], rows: Float[Array, "position rank"], slots: int
+) -> Float[Array, "position slot"]:
+    """A root of what an example's own covariance has beyond that of its feature rows.
+
+    Dropout makes κ_aa(x, x) larger within a pass of the network than between two passes. The rest
+    is a covariance of this pass alone: its features are orthogonal to those of every other pass.
+    """
+    size = own.shape[0]
+    if size > slots:
+        raise ShapeError(
+            "Scores under dropout that were drawn for some positions hold for no more.",
+            got=f"inputs with {size} positions, drawn for {slots}",
+            remedy="fit the sampler with the longest inputs, padded",
+        )
+    root = pivoted_cholesky(own - rows @ rows.T, size).factor
+    return jnp.pad(root, ((0, 0), (0, slots - size)))
+
+
+def noisy_rows(
+    rows: Float[Array, "position rank"], noise: Float[Array, "position slot"] | None, side: int
+) -> Float[Array, "position features"]:
+    """Feature rows of one pass: those that all passes share, and its own.
+
+    A kernel is that of two passes with masks of their own: the first (`side` 0) and the second
+    input have their own features in different slots.
+    """
+    if noise is None:
+        return rows
+    silent = jnp.zeros_like(noise)
+    return jnp.concatenate([rows, *((noise, silent) if side == 0 else (silent, noise))], axis=-1)
 
 
 def _normals(

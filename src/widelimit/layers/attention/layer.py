@@ -16,7 +16,7 @@ from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, hyperparameter
 from ..dense import checked_bias
 from .closed import closed_kernels
-from .heads import INFINITE, Scheme, ScoreField, draw_field
+from .heads import INFINITE, Scheme, ScoreField, draw_field, noisy_rows
 from .positional import Positions
 from .rules import (
     Head,
@@ -158,6 +158,10 @@ class Attention(Layer):
             return Need.FULL
         return Need.DIAGONAL if self._closed() else Need.NONE
 
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        need = super().encode_need(out, noisy=noisy)
+        return Need.FULL if noisy and self.sampled() else need
+
     def _closed(self) -> bool:
         """Whether the infinite-head limit at 1/√d has a closed form."""
         return (
@@ -254,8 +258,10 @@ class Attention(Layer):
             return _Memo(mask, channels, self._weights(covariance, grid, allowed), None)
         if self._closed():
             return _Memo(mask, channels, self.positions.variance(example), allowed)
-        basis = required_field(self.field).key
-        return _Memo(mask, channels, self.positions.features(example, basis), allowed)
+        field = required_field(self.field)
+        rows = self.positions.features(example, field.key)
+        noise = self.positions.noise(example, rows, field.slots[1])
+        return _Memo(mask, channels, rows, allowed, noise)
 
     def _weights(self, covariance: Array, grid: tuple[int, ...], allowed: Array | None) -> Array:
         """A(x) = ζ(qk_std κ̃(x,x)) at 1/d."""
@@ -282,6 +288,13 @@ class Attention(Layer):
     # --- infinite width: per pair -----------------------------------------------------------------
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return self._moved(pair, memo1.on_side(0), memo2.on_side(1))
+
+    def own(self, pair: Pair, memo: Memo) -> Pair:
+        one_pass = memo.on_side(0)
+        return self._moved(pair, one_pass, one_pass)
+
+    def _moved(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.ov_std, pair.nngp) ** 2
         bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
         masks = (memo1.mask, memo2.mask)
@@ -381,6 +394,14 @@ class _Memo(eqx.Module):
     channels: Array | None
     table: Array
     allowed: Array | None
+    # Feature rows of this pass alone, where entries were dropped.
+    noise: Array | None = None
+
+    def on_side(self, side: int) -> "_Memo":
+        """The memo of the first or the second of two passes."""
+        return _Memo(
+            self.mask, self.channels, noisy_rows(self.table, self.noise, side), self.allowed
+        )
 
 
 def finite_heads(heads: float) -> int:

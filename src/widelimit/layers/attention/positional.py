@@ -17,7 +17,7 @@ from ...errors import NumericalError, ShapeError, WidelimitError
 from ...options import choice, whole
 from ...state import Example, Outline, Pair
 from ..base import cast, hyperparameter, remask
-from .heads import Basis, Side
+from .heads import Basis, Side, pass_noise
 from .scores import coordinates
 
 
@@ -404,7 +404,17 @@ class Positions(eqx.Module):
         rows = None
         if crowd.features is not None:
             rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
-        return Side(rows, lambda: self._joint_covariance(crowd), grid)
+        slots = crowd.size if crowd.outline.noisy else 0
+        return Side(rows, lambda: self._joint_covariance(crowd), grid, slots)
+
+    def noise(
+        self, example: Example, rows: Float[Array, "position rank"], slots: int
+    ) -> Float[Array, "position slot"] | None:
+        """What this pass of the example has beyond its feature rows; None without dropout."""
+        if not example.outline.noisy:
+            return None
+        own = self.pair(example.pair(), self.channels(example.outline)).nngp
+        return pass_noise(own.reshape(example.size, -1), rows, slots)
 
     def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
         """κ̃ between all real positions of all examples of a crowd."""
