@@ -121,6 +121,7 @@ from .layers.pool import Flatten, MeanPool, Select, SumPool
 from .layers.windows import Padding
 from .persist import ModelFileError, load, register, save
 from .state import Kernels
+from .statistics import Estimate
 
 __version__ = "0.1.0"
 
@@ -170,6 +171,7 @@ __all__ = [
     "Embedding",
     "Engine",
     "Erf",
+    "Estimate",
     "Exp",
     "Flatten",
     "Gaussian",

@@ -13,9 +13,9 @@ from ..engine.inputs import Data, Inputs
 from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
 from ..engine.phases import precision
-from ..errors import WidelimitError
 from ..layers.base import Layer, Params
 from ..layers.norm import Dropout
+from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
@@ -30,7 +30,7 @@ def monte_carlo_kernel(
     x1: Data,
     x2: Data | None = None,
     *,
-    key: Key[Array, ""],
+    key: RandomKey,
     draws: int,
     mask: Any = None,
     mask2: Any = None,
@@ -49,12 +49,9 @@ def monte_carlo_kernel(
 
     Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise WidelimitError(
-            "Monte Carlo takes a positive number of draws.",
-            got=f"draws={draws!r}",
-            remedy="give an integer; at least 2 for standard errors",
-        )
+    whole("draws", draws)
+    whole("memory", memory)
+    key = as_key(key)
     rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
     columns = None
     if x2 is not None:

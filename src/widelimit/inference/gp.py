@@ -21,6 +21,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from ..errors import NumericalError
+from ..options import RandomKey, generator, whole
 from . import checks
 from .checks import Values
 from .solve import Factor, Jitter, factorise, semidefinite_root
@@ -169,17 +170,18 @@ class GPPosterior:
         return (posterior + posterior.T) / 2.0
 
     def sample(
-        self, cross: Values, corner: Values, *, count: int, rng: np.random.Generator
-    ) -> Float[np.ndarray, " count *points"]:
-        """Functions drawn from the posterior at the test examples: (count, test[, outputs])."""
+        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
+    ) -> Float[np.ndarray, " draws *points"]:
+        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
+        whole("draws", draws)
         mean, covariance = self.mean(cross), self.covariance(cross, corner)
         # Rounding is measured by the prior: the posterior may be all rounding.
         scale = float(np.diagonal(np.asarray(corner)).max())
         root = semidefinite_root(covariance, scale=scale, unit=self.factor.unit)
         outputs = self.targets.shape[1]
-        white = rng.standard_normal((count * outputs, root.shape[1]))
-        draws = (white @ root.T).reshape(count, outputs, len(mean)).transpose(0, 2, 1)
-        return mean + draws.reshape(count, *mean.shape)
+        white = generator(key).standard_normal((draws * outputs, root.shape[1]))
+        spread = (white @ root.T).reshape(draws, outputs, len(mean)).transpose(0, 2, 1)
+        return mean + spread.reshape(draws, *mean.shape)
 
     @cached_property
     def log_evidence(self) -> float:

@@ -23,6 +23,7 @@ from ..engine.tiles import Plan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
+from ..options import RandomKey
 from ..state import Kernels
 from .gp import KernelKind
 
@@ -36,7 +37,7 @@ class Engine:
     `dtype` is the precision of the `O(N²)` kernel work; the solves are float64 whatever it is.
     `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
     `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
-    needs; `rank` bounds the features of the scores; `seed` fixes the heads.
+    needs; `rank` bounds the features of the scores; `key` fixes the heads.
     """
 
     dtype: Any = np.float32
@@ -45,7 +46,7 @@ class Engine:
     replicates: int | None = None
     tolerance: float | None = None
     rank: int | None = None
-    seed: int = 0
+    key: RandomKey = 0
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
         """Heads and landmarks for these examples; None for networks that need none."""
@@ -54,7 +55,7 @@ class Engine:
         return fitted_sampler(
             net,
             inputs,
-            key=jax.random.key(self.seed),
+            key=self.key,
             samples=self.samples,
             replicates=self.replicates,
             tolerance=self.tolerance,

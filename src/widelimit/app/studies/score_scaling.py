@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from ...laws.distances import kolmogorov_smirnov
-from ...laws.simulate import simulate
-from ...laws.simulate_mixture import ScaleMixture
-from ...laws.simulate_setting import FiniteAttention, GaussianInputs
+from ...laws.marginal import ScaleMixture
+from ...laws.simulation import simulate
+from ...laws.simulation_inputs import GaussianInputs
+from ...layers.attention.layer import Attention
 from ...layers.attention.scores import Scaling
 from ..drawing import canvas
 from . import finite_heads as setting
@@ -17,12 +18,16 @@ from .study import Progress, Size, save, tracked, write_csv, write_json
 WIDTH = 256
 
 
-def layers() -> dict[str, FiniteAttention]:
-    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1."""
+def layers() -> dict[str, tuple[Attention, bool]]:
+    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1.
+
+    Beside each layer stands whether queries and keys share their weights.
+    """
+    linear = Attention(WIDTH, 1, Scaling.LINEAR)
     return {
-        "1/√n": FiniteAttention(heads=1, width=WIDTH),
-        "1/n": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR, tied=False),
-        "1/n, Q = K": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR),
+        "1/√n": (Attention(WIDTH, 1), False),
+        "1/n": (linear, False),
+        "1/n, Q = K": (linear, True),
     }
 
 
@@ -32,9 +37,15 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}
-    for name, layer in tracked(list(layers().items()), progress):
+    for name, (layer, tied) in tracked(list(layers().items()), progress):
         done = simulate(
-            layer, inputs, runs=scale.runs, seed=0, positions=[0], scores=True, progress=False
+            layer,
+            inputs,
+            runs=scale.runs,
+            positions=[0],
+            tied=tied,
+            scores=True,
+            progress=False,
         )
         assert done.scores is not None
         score = samples[name] = done.scores[:, 0, 0, 0]

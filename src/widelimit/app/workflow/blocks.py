@@ -14,6 +14,7 @@ from ...data import writing
 from ...engine.inputs import Inputs
 from ...inference import KernelKind, NetworkKernels
 from ...inference.network_kernels import chosen
+from ...options import seed_words
 from .kinds import SILENT, Advance, Listener
 
 BLOCK = 512
@@ -142,7 +143,8 @@ def _fill(
 
 def fingerprint(data: NetworkKernels, inputs: Inputs, kinds: Sequence[KernelKind]) -> str:
     """A name for exactly this kernel: network, examples, heads, version."""
-    leaves, structure = jax.tree.flatten((data.net, data.engine.samples, data.engine.seed))
+    engine = data.engine
+    leaves, structure = jax.tree.flatten((data.net, engine.samples, seed_words(engine.key)))
     digest = hashlib.sha256(f"{__version__} {structure} {[k.value for k in kinds]}".encode())
     for leaf in (*leaves, inputs.x, inputs.mask):
         if leaf is not None:
