@@ -13,9 +13,8 @@ from workloads import B_STD, DECAY, W_STD, WORKLOADS, Layers
 
 import widelimit as wl
 from widelimit.inference import GPPosterior
-from widelimit.laws.simulate import simulate
-from widelimit.laws.simulate_explicit import simulate_explicit
-from widelimit.laws.simulate_setting import FiniteAttention, GaussianInputs
+from widelimit.laws.simulation import simulate, simulate_explicit
+from widelimit.laws.simulation_inputs import GaussianInputs
 
 _TOLERANCE = 0.01
 
@@ -113,21 +112,21 @@ def _relative(k: wl.Kernels) -> float:
 # --- finite width --------------------------------------------------------------------------------
 
 
-def _layer_and_inputs() -> tuple[FiniteAttention, GaussianInputs]:
-    return FiniteAttention(heads=1, width=1024), GaussianInputs(positions=4)
+def _layer_and_inputs() -> tuple[wl.Attention, GaussianInputs]:
+    return wl.Attention(1024, 1), GaussianInputs(positions=4)
 
 
 def _simulated(size: int) -> Callable[[], Result]:
     layer, inputs = _layer_and_inputs()
     return lambda: {
-        "outputs": simulate(layer, inputs, runs=size, seed=0, progress=False).outputs[:16]
+        "outputs": simulate(layer, inputs, runs=size, key=0, progress=False).outputs[:16]
     }
 
 
 def _explicit(size: int) -> Callable[[], Result]:
     layer, inputs = _layer_and_inputs()
     return lambda: {
-        "outputs": simulate_explicit(layer, inputs, runs=size, seed=0, progress=False).outputs
+        "outputs": simulate_explicit(layer, inputs, runs=size, key=0, progress=False).outputs
     }
 
 

@@ -157,7 +157,7 @@ def bands() -> None:
         for level, shade in ((0.95, 0.15), (0.5, 0.25)):
             low, high = prediction.interval(level)
             axis.fill_between(line, low, high, color=BLUE, alpha=shade, lw=0)
-        drawn = fitted.sample(inputs(line), count=3, seed=1)
+        drawn = fitted.sample(inputs(line), draws=3, key=1)
         axis.plot(line, drawn.T, color=GREY, lw=0.8)
         axis.plot(line, prediction.mean, color=BLUE, lw=2)
         axis.plot(angle, y, "o", color=RED, ms=5, zorder=3)

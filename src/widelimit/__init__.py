@@ -127,6 +127,7 @@ from .layers.windows import Padding
 from .persist import ModelFileError, load, register, save
 from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
+from .statistics import Estimate
 
 __version__ = "0.1.0"
 
@@ -179,6 +180,7 @@ __all__ = [
     "Embedding",
     "Engine",
     "Erf",
+    "Estimate",
     "Exp",
     "Flatten",
     "Gaussian",

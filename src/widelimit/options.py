@@ -81,6 +81,16 @@ def as_key(key: Any, name: str = "key") -> Key[Array, ""]:
     )
 
 
+def seed_words(key: RandomKey, name: str = "key") -> tuple[int, ...]:
+    """The integers behind a key, from which NumPy's generators are seeded."""
+    return tuple(int(word) for word in np.ravel(jax.random.key_data(as_key(key, name))))
+
+
+def generator(key: RandomKey, *stream: int) -> np.random.Generator:
+    """A NumPy generator that depends on the key alone; streams of one key are independent."""
+    return np.random.default_rng([*seed_words(key), *stream])
+
+
 def known_options(function: Function) -> Function:
     """The function; a keyword that it does not have is answered with the nearest one it has."""
     parameters = inspect.signature(function).parameters

@@ -77,7 +77,7 @@ def test_gradient_descent_equals_training_the_weights():
 def test_ensembles_train_each_member():
     p = problem()
     joint = np.block([[p.nngp, p.nngp_cross.T], [p.nngp_cross, p.nngp_test]])
-    starts = sample_initial_functions(joint, outputs=3, count=2, rng=np.random.default_rng(0))
+    starts = sample_initial_functions(joint, outputs=3, draws=2)
     options = {"learning_rate": 0.3, "optimizer": Optimizer.GRADIENT_DESCENT}
     together = cross_entropy_path(p.ntk, p.labels, [0, 3, 40, 200], start=starts[:, :12], **options)
     logits = together.logits(p.ntk_cross, start=starts[:, 12:])
@@ -96,7 +96,7 @@ def test_ensembles_train_each_member():
 def test_initial_functions_have_the_prior_covariance():
     k = linear_problem(features=6).nngp  # singular: 12 examples, 6 features
     count = 40_000
-    draws = sample_initial_functions(k, outputs=2, count=count, rng=np.random.default_rng(0))
+    draws = sample_initial_functions(k, outputs=2, draws=count)
     assert draws.shape == (count, 12, 2)
     for output in range(2):
         found = draws[:, :, output].T @ draws[:, :, output] / count

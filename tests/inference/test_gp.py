@@ -130,7 +130,7 @@ def test_samples_have_the_posterior_moments():
     inner, cross, corner = blocks(table())
     posterior = GPPosterior.condition(inner, targets(2), noise=0.1)
     count = 40_000
-    draws = posterior.sample(cross, corner, count=count, rng=np.random.default_rng(0))
+    draws = posterior.sample(cross, corner, draws=count)
     assert draws.shape == (count, TEST, 2)
     mean, cov = posterior.mean(cross), posterior.covariance(cross, corner)
     errors = np.sqrt(np.diag(cov) / count)[:, None]
@@ -148,7 +148,7 @@ def test_samples_at_noise_free_training_points_are_the_targets():
     k, y = table(), targets(None)
     posterior = GPPosterior.condition(blocks(k)[0], y)
     some = slice(3, 9)
-    draws = posterior.sample(k[some, :TRAIN], k[some, some], count=5, rng=np.random.default_rng(0))
+    draws = posterior.sample(k[some, :TRAIN], k[some, some], draws=5)
     np.testing.assert_allclose(draws, np.tile(y[some], (5, 1)), atol=1e-6)
 
 

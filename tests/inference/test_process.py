@@ -98,12 +98,12 @@ def test_extension_equals_refit():
 
 def test_samples_follow_the_covariance():
     fitted = GP(dense(), noise=0.1, engine=WIDE).fit(X, Y)
-    draws = fitted.sample(TEST[:3], count=20_000, seed=3)
+    draws = fitted.sample(TEST[:3], draws=20_000, key=3)
     cov = fitted.covariance(TEST[:3])
     found = np.cov(draws.T)
     spread = np.sqrt((cov**2 + np.outer(np.diag(cov), np.diag(cov))) / len(draws))
     assert np.abs((found - cov) / spread).max() < 4.5
-    np.testing.assert_array_equal(draws, fitted.sample(TEST[:3], count=20_000, seed=3))
+    np.testing.assert_array_equal(draws, fitted.sample(TEST[:3], draws=20_000, key=3))
 
 
 def test_sampled_attention_shares_its_heads():
@@ -126,7 +126,7 @@ def test_sampled_attention_shares_its_heads():
     np.testing.assert_allclose(
         fitted.predict(padded, mask).mean, fitted.predict(test).mean, atol=1e-5
     )
-    seeded = GP(net, noise=1e-3, engine=Engine(samples=8, replicates=2, seed=1)).fit(x, y)
+    seeded = GP(net, noise=1e-3, engine=Engine(samples=8, replicates=2, key=1)).fit(x, y)
     assert np.abs(seeded.mean(test) - fitted.mean(test)).max() > 1e-4
 
 
@@ -167,7 +167,7 @@ def test_a_read_out_token_with_few_heads_is_no_gaussian_process():
 
 def test_finitely_many_heads_are_a_mixture():
     x = np.stack(sequences([3] * 4))
-    fitted = GP(finite(), noise=0.3, engine=Engine(seed=7)).fit(x, [1.0, 0.5, 0.0, -1.0])
+    fitted = GP(finite(), noise=0.3, engine=Engine(key=7)).fit(x, [1.0, 0.5, 0.0, -1.0])
     assert isinstance(fitted, FittedMixture)
     assert fitted.model.net.layers[0].heads == 4
     assert fitted.model.noise == 0.3

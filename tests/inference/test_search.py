@@ -52,12 +52,12 @@ def test_classes_are_scored_by_accuracy():
 
 
 def test_random_choices_are_even_on_the_right_scale():
-    drawn = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, count=400, seed=1))
+    drawn = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, draws=400, key=1))
     values = np.log10([choice["0.w_std"] for choice, _ in drawn])
     assert -1 <= values.min() < -0.97
     assert 0.97 < values.max() <= 1
     assert abs(values.mean()) < 4 * np.sqrt(1 / 3 / 400)
-    again = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, count=1, seed=1))
+    again = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, draws=1, key=1))
     assert again[0][0] == drawn[0][0]
 
 

@@ -13,7 +13,7 @@ import widelimit as wl
 from widelimit.errors import NetworkError, ShapeError, WidelimitError
 from widelimit.finite.widths import with_heads
 from widelimit.laws import (
-    Estimated,
+    Estimate,
     Law,
     Points,
     law_from_covariance,
@@ -21,8 +21,8 @@ from widelimit.laws import (
 )
 from widelimit.laws.distances import kolmogorov_smirnov
 from widelimit.laws.draws import kernels_of
-from widelimit.laws.simulate import simulate
-from widelimit.laws.simulate_setting import FiniteAttention, GivenGram
+from widelimit.laws.simulation import simulate
+from widelimit.laws.simulation_inputs import GivenGram
 from widelimit.layers.attention.heads import pivoted_cholesky
 from widelimit.netsor import Integration, examples, tanh
 
@@ -43,7 +43,7 @@ def two_token_variances(heads: int, nodes: int = 60) -> tuple[np.ndarray, np.nda
     return ((single[:, None] + single[None, :]) / 2).ravel(), (w[:, None] * w[None, :]).ravel()
 
 
-def z_score(found: Estimated, truth: np.ndarray | float) -> float:
+def z_score(found: Estimate, truth: np.ndarray | float) -> float:
     return float(np.max(np.abs(np.asarray(found.value) - truth) / found.error))
 
 
@@ -104,8 +104,14 @@ def test_large_latents_are_sampled_and_small_ones_are_not():
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_finite_network_has_the_laws_kurtosis(heads):
-    layer = FiniteAttention(heads=heads, width=1024)
-    runs = simulate(layer, GivenGram(K), runs=60_000, seed=heads, positions=[0], progress=False)
+    runs = simulate(
+        wl.Attention(1024, heads),
+        GivenGram(K),
+        runs=60_000,
+        key=heads,
+        positions=[0],
+        progress=False,
+    )
     y = runs.outputs[:, 0, 0]
     law = law_from_covariance(wl.Attention(heads=heads), K, draws=16_384)
     kurtosis, moments = law.kurtosis((0, 0)), [np.mean(y**k) for k in (2, 4, 6, 8)]
@@ -318,7 +324,7 @@ def test_other_mistakes_name_their_rule():
         law.functional(np.ones(3))
     with pytest.raises(WidelimitError, match="Probabilities of quantiles"):
         law.quantiles([0.0, 0.5], (0, 0))
-    with pytest.raises(WidelimitError, match="non-negative integer order"):
+    with pytest.raises(WidelimitError, match="order= is a non-negative integer"):
         law.moments((2.5,), (0, 0))  # pyright: ignore[reportArgumentType]
     with pytest.raises(WidelimitError, match="positive integer"):
         law.sample(0)

@@ -2,65 +2,73 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.laws.distances import kl_quadrature
-from widelimit.laws.simulate import Simulation, simulate
-from widelimit.laws.simulate_explicit import simulate_explicit
-from widelimit.laws.simulate_mixture import ScaleMixture
-from widelimit.laws.simulate_random import bartlett, gaussian_product, generator
-from widelimit.laws.simulate_setting import (
-    FiniteAttention,
+from widelimit.laws.marginal import ScaleMixture
+from widelimit.laws.simulation import SimulatedAttention, _softmax, simulate, simulate_explicit
+from widelimit.laws.simulation_inputs import (
     GaussianInputs,
     GivenGram,
     GivenInputs,
+    bartlett,
+    gaussian_product,
     relu,
-    softmax,
+    stream,
 )
-from widelimit.layers.attention.scores import IdentityMap, Scaling, Softmax
+from widelimit.layers.activations import Tanh
+from widelimit.layers.attention.heads import INFINITE
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.attention.positional import Decay
+from widelimit.layers.attention.scores import (
+    Causal,
+    ElementwiseMap,
+    IdentityMap,
+    Scaling,
+    ScoreMap,
+    Softmax,
+)
 
 PUBLISHED = GaussianInputs(positions=4)
+EIGHT = GaussianInputs(positions=4, channels=8)
 RELU = GaussianInputs(positions=4, input_map=relu)
 SQUARE = np.random.default_rng(0).standard_normal((4, 4))
 GRAM = GivenGram(SQUARE @ SQUARE.T / 4)
 FLAT = GivenInputs(np.random.default_rng(1).standard_normal((4, 3)))
 
 
-def tanh_map(scores):
-    return np.tanh(scores)
-
-
 CASES = {
-    "published": (FiniteAttention(heads=2, width=8), PUBLISHED, {"channels": 2}),
-    "wider": (FiniteAttention(heads=1, width=16), PUBLISHED, {"channels": 2}),
-    "two_positions": (FiniteAttention(heads=2, width=8), PUBLISHED, {"positions": [2, 0]}),
-    "narrower_than_positions": (FiniteAttention(heads=2, width=3), PUBLISHED, {"channels": 2}),
-    "width_one": (FiniteAttention(heads=1, width=1), PUBLISHED, {}),
+    "published": (Attention(8, 2), PUBLISHED, {"channels": 2}),
+    "wider": (Attention(16, 1), PUBLISHED, {"channels": 2}),
+    "two_positions": (Attention(8, 2), PUBLISHED, {"positions": [2, 0]}),
+    "narrower_than_positions": (Attention(3, 2), PUBLISHED, {"channels": 2}),
+    "width_one": (Attention(1, 1), PUBLISHED, {}),
     "low_rank": (
-        FiniteAttention(heads=4, width=16, key_width=4, value_width=4),
+        Attention(16, 4, key_width=4, value_width=4),
         PUBLISHED,
         {"channels": 2},
     ),
     "rank_below_positions": (
-        FiniteAttention(heads=1, width=8, key_width=2, value_width=3, output_width=6),
-        PUBLISHED,
+        Attention(6, 1, key_width=2, value_width=3),
+        EIGHT,
         {"channels": 6, "positions": [1, 3]},
     ),
-    "relu": (FiniteAttention(heads=2, width=8), RELU, {"channels": 2}),
-    "relu_narrow": (FiniteAttention(heads=2, width=2), RELU, {"channels": 2}),
-    "gram": (FiniteAttention(heads=2, width=8), GRAM, {"channels": 2, "positions": [3, 1]}),
-    "given_flat": (FiniteAttention(heads=2, width=3), FLAT, {"positions": [1, 3]}),
+    "relu": (Attention(8, 2), RELU, {"channels": 2}),
+    "relu_narrow": (Attention(2, 2), RELU, {"channels": 2}),
+    "gram": (Attention(8, 2), GRAM, {"channels": 2, "positions": [3, 1]}),
+    "given_flat": (Attention(3, 2), FLAT, {"positions": [1, 3]}),
     "linear_scaling": (
-        FiniteAttention(heads=2, width=8, scaling=Scaling.LINEAR, tied=False, qk_std=2.0),
+        Attention(8, 2, Scaling.LINEAR, qk_std=2.0),
         PUBLISHED,
-        {"channels": 2},
+        {"channels": 2, "tied": False},
     ),
     "tied": (
-        FiniteAttention(heads=2, width=8, key_width=3, scaling=Scaling.LINEAR),
+        Attention(8, 2, key_width=3, scaling=Scaling.LINEAR),
         PUBLISHED,
         {"channels": 2, "positions": [2]},
     ),
+    "causal": (Attention(8, 2, pattern=Causal()), PUBLISHED, {"positions": [3, 1]}),
     "other_map": (
-        FiniteAttention(heads=2, width=6, score_map=tanh_map, qk_std=0.8, ov_std=1.5),
+        Attention(6, 2, score_map=ElementwiseMap(Tanh()), qk_std=0.8, ov_std=1.5),
         GRAM,
         {"channels": 2},
     ),
@@ -68,7 +76,7 @@ CASES = {
 RUNS = 40_000
 
 
-def features(sim: Simulation) -> dict[str, np.ndarray]:
+def features(sim: SimulatedAttention) -> dict[str, np.ndarray]:
     """Per-run averages of second, fourth and mixed moments of outputs, scores and weights.
 
     At widths of 1 or 2 raw fourth moments have no useful error; those of `tanh` do.
@@ -102,7 +110,7 @@ def features(sim: Simulation) -> dict[str, np.ndarray]:
     }
 
 
-def worst_z(a: Simulation, b: Simulation) -> float:
+def worst_z(a: SimulatedAttention, b: SimulatedAttention) -> float:
     left, right = features(a), features(b)
     z = [
         abs(left[k].mean() - right[k].mean())
@@ -113,7 +121,7 @@ def worst_z(a: Simulation, b: Simulation) -> float:
     return float(max(z))
 
 
-def smallest_p(a: Simulation, b: Simulation) -> float:
+def smallest_p(a: SimulatedAttention, b: SimulatedAttention) -> float:
     pairs = [(a.outputs[:, 0, 0], b.outputs[:, 0, 0]), (a.outputs[:, -1, -1], b.outputs[:, -1, -1])]
     for left, right in ((a.scores, b.scores), (a.weights, b.weights)):
         assert left is not None
@@ -122,23 +130,23 @@ def smallest_p(a: Simulation, b: Simulation) -> float:
     return float(min(stats.ks_2samp(u, v, method="asymp").pvalue for u, v in pairs))
 
 
-def exact(case, *, layer=None, seed=1, runs=2 * RUNS) -> Simulation:
+def exact(case, *, layer=None, key=1, runs=2 * RUNS) -> SimulatedAttention:
     default, inputs, options = CASES[case]
     return simulate(
-        layer or default, inputs, runs=runs, seed=seed, scores=True, weights=True, **options
+        layer or default, inputs, runs=runs, key=key, scores=True, weights=True, **options
     )
 
 
 @pytest.fixture(scope="module")
 def explicit():
     """Explicit simulations, drawn once per case."""
-    drawn: dict[str, Simulation] = {}
+    drawn: dict[str, SimulatedAttention] = {}
 
-    def get(case: str) -> Simulation:
+    def get(case: str) -> SimulatedAttention:
         if case not in drawn:
             layer, inputs, options = CASES[case]
             drawn[case] = simulate_explicit(
-                layer, inputs, runs=RUNS, seed=2, scores=True, weights=True, **options
+                layer, inputs, runs=RUNS, key=2, scores=True, weights=True, **options
             )
         return drawn[case]
 
@@ -158,10 +166,10 @@ def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
 @pytest.mark.parametrize("inputs", [PUBLISHED, RELU, GRAM], ids=["published", "relu", "gram"])
 @pytest.mark.parametrize(("width", "runs"), [(4, 400_000), (32, 40_000), (64, 15_000)])
 def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, runs, inputs):
-    layer = FiniteAttention(heads=2, width=width)
+    layer = Attention(width, 2)
     options = {"channels": 2, "scores": True, "weights": True}
-    ours = simulate(layer, inputs, runs=2 * runs, seed=11, **options)
-    reference = simulate_explicit(layer, inputs, runs=runs, seed=12, **options)
+    ours = simulate(layer, inputs, runs=2 * runs, key=11, **options)
+    reference = simulate_explicit(layer, inputs, runs=runs, key=12, **options)
     assert worst_z(ours, reference) < 4.5
     assert smallest_p(ours, reference) > 1e-4
 
@@ -169,20 +177,18 @@ def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, run
 @pytest.mark.parametrize(
     ("case", "wrong"),
     [
-        ("published", FiniteAttention(heads=2, width=8, qk_std=1.05)),
-        ("published", FiniteAttention(heads=2, width=8, ov_std=1.03)),
-        ("published", FiniteAttention(heads=2, width=10)),
+        ("published", Attention(8, 2, qk_std=1.05)),
+        ("published", Attention(8, 2, ov_std=1.03)),
+        ("published", Attention(10, 2)),
         (
             "rank_below_positions",
-            FiniteAttention(heads=1, width=8, key_width=2, value_width=5, output_width=6),
+            Attention(6, 1, key_width=2, value_width=5),
         ),
-        ("low_rank", FiniteAttention(heads=4, width=16, key_width=5, value_width=4)),
-        ("relu", FiniteAttention(heads=2, width=11)),
+        ("low_rank", Attention(16, 4, key_width=5, value_width=4)),
+        ("relu", Attention(11, 2)),
         (
             "linear_scaling",
-            FiniteAttention(
-                heads=2, width=8, scaling=Scaling.LINEAR, tied=False, qk_std=2.0, key_width=9
-            ),
+            Attention(8, 2, Scaling.LINEAR, qk_std=2.0, key_width=9),
         ),
     ],
 )
@@ -208,7 +214,7 @@ def z_score(values: np.ndarray, expected: float) -> float:
 
 @pytest.mark.parametrize(("rows", "dof"), [(3, 5), (3, 3), (4, 2), (3, 1)])
 def test_bartlett_factor_has_wishart_moments(rows, dof):
-    factor = bartlett(generator(0, 0), (200_000,), rows=rows, dof=dof)
+    factor = bartlett(stream((0, 0), 0), (200_000,), rows=rows, dof=dof)
     assert factor.shape[-1] == min(rows, dof)
     w = factor @ np.swapaxes(factor, -1, -2)
     for i in range(rows):
@@ -221,7 +227,7 @@ def test_bartlett_factor_has_wishart_moments(rows, dof):
 
 @pytest.mark.parametrize(("rows", "columns", "inner"), [(2, 4, 7), (4, 2, 7), (3, 3, 2), (1, 3, 1)])
 def test_gaussian_product_has_the_moments_of_the_product(rows, columns, inner):
-    p = gaussian_product(generator(1, 0), (200_000,), rows=rows, columns=columns, inner=inner)
+    p = gaussian_product(stream((0, 1), 0), (200_000,), rows=rows, columns=columns, inner=inner)
     assert p.shape[1:] == (rows, columns)
     assert abs(z_score(p[:, 0, 0] ** 2, inner)) < 4
     assert abs(z_score(p[:, -1, -1] ** 2, inner)) < 4
@@ -236,8 +242,8 @@ def test_gaussian_product_has_the_moments_of_the_product(rows, columns, inner):
 
 def test_score_moments_at_large_width_match_closed_forms():
     n, n_k = 1024, 64
-    layer = FiniteAttention(heads=2, width=n, key_width=n_k, qk_std=1.5)
-    sim = simulate(layer, PUBLISHED, runs=200_000, seed=3, scores=True)
+    layer = Attention(n, 2, key_width=n_k, qk_std=1.5)
+    sim = simulate(layer, PUBLISHED, runs=200_000, key=3, scores=True)
     assert sim.scores is not None
     s = sim.scores / 1.5
     # G_ij = (|h|²/n) w_i·w_j/n: moments of χ²_n/n are products of (1 + 2k/n).
@@ -251,10 +257,13 @@ def test_score_moments_at_large_width_match_closed_forms():
 @pytest.mark.parametrize("positions", [None, [3, 0]])
 def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions):
     gram = GRAM.gram
-    layer = FiniteAttention(
-        heads=3, width=10**9, score_map=IdentityMap(), qk_std=0.7, ov_std=1.3, output_width=2
+    width = 10**9
+    layer = Attention(
+        2, 3, score_map=IdentityMap(), qk_std=0.7, ov_std=1.3, key_width=width, value_width=width
     )
-    sim = simulate(layer, GRAM, runs=200_000, seed=4, positions=positions, channels=2)
+    sim = simulate(
+        layer, GivenGram(gram, channels=width), runs=200_000, key=4, positions=positions, channels=2
+    )
     rows = [0, 1, 2, 3] if positions is None else positions
     covariance = (0.7 * 1.3) ** 2 * np.sum(gram**2) * gram[np.ix_(rows, rows)]
     y = sim.outputs
@@ -270,7 +279,7 @@ def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions)
 @pytest.mark.parametrize("case", ["published", "rank_below_positions"])
 def test_variances_are_those_of_the_outputs_given_the_scores(case):
     layer, inputs, options = CASES[case]
-    sim = simulate(layer, inputs, runs=200_000, seed=5, variances=True, **options)
+    sim = simulate(layer, inputs, runs=200_000, key=5, variances=True, **options)
     assert sim.variances is not None
     assert sim.variances.shape == sim.outputs.shape
     whitened = (sim.outputs / np.sqrt(sim.variances)).reshape(sim.outputs.shape[0], -1)
@@ -282,11 +291,11 @@ def test_variances_are_those_of_the_outputs_given_the_scores(case):
 
 
 def test_scale_mixture_of_variances_is_the_density_of_the_outputs():
-    layer = FiniteAttention(heads=1, width=16)
-    sim = simulate(layer, PUBLISHED, runs=20_000, seed=6, positions=[0], variances=True)
+    layer = Attention(16, 1)
+    sim = simulate(layer, PUBLISHED, runs=20_000, key=6, positions=[0], variances=True)
     assert sim.variances is not None
     mixture = ScaleMixture(sim.variances[:, 0, 0])
-    other = simulate(layer, PUBLISHED, runs=20_000, seed=7, positions=[0]).outputs[:, 0, 0]
+    other = simulate(layer, PUBLISHED, runs=20_000, key=7, positions=[0]).outputs[:, 0, 0]
     grid = np.linspace(-6.0, 6.0, 241)
     empirical = np.searchsorted(np.sort(other), grid, side="right") / other.size
     assert np.abs(mixture.cdf(grid) - empirical).max() < 1.63 / np.sqrt(other.size)
@@ -312,8 +321,8 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
     """The limit is a width at which 1/n is below rounding; the cost does not know the width."""
 
     def density(width, runs, seed):
-        layer = FiniteAttention(heads=2, width=width)
-        sim = simulate(layer, PUBLISHED, runs=runs, seed=seed, positions=[0], variances=True)
+        layer = Attention(width, 2)
+        sim = simulate(layer, PUBLISHED, runs=runs, key=seed, positions=[0], variances=True)
         assert sim.variances is not None
         values = ScaleMixture(sim.variances).density(np.linspace(-10.0, 10.0, 401))
         return lambda _: values
@@ -329,65 +338,71 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
 
 
 def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
-    layer = FiniteAttention(heads=5, width=32)
-    one = simulate(layer, PUBLISHED, runs=4000, seed=8, workers=1, scores=True)
-    two = simulate(layer, PUBLISHED, runs=4000, seed=8, workers=2, scores=True)
+    layer = Attention(32, 5)
+    one = simulate(layer, PUBLISHED, runs=4000, key=8, workers=1, scores=True)
+    two = simulate(layer, PUBLISHED, runs=4000, key=8, workers=2, scores=True)
     np.testing.assert_array_equal(one.outputs, two.outputs)
     np.testing.assert_array_equal(one.scores, two.scores)
-    assert not np.array_equal(one.outputs, simulate(layer, PUBLISHED, runs=4000, seed=9).outputs)
+    assert not np.array_equal(one.outputs, simulate(layer, PUBLISHED, runs=4000, key=9).outputs)
     # Few runs to a chunk and few heads to a block: same law, bounded memory.
-    monkeypatch.setattr("widelimit.laws.simulate._BLOCK", 320)
-    small = simulate(layer, PUBLISHED, runs=4000, seed=8, scores=True)
+    monkeypatch.setattr("widelimit.laws.simulation._BLOCK", 320)
+    small = simulate(layer, PUBLISHED, runs=4000, key=8, scores=True)
     assert stats.ks_2samp(small.outputs[:, 0, 0], one.outputs[:, 0, 0]).pvalue > 1e-3
 
 
-def test_score_maps_of_layers_and_functions_agree():
+class OwnSoftmax(ScoreMap):
+    """Softmax that the simulator does not know."""
+
+    def __call__(self, scores, allowed):
+        return Softmax()(scores, allowed)
+
+
+def test_the_fast_softmax_and_that_of_layers_agree():
     scores = np.random.default_rng(0).standard_normal((7, 2, 3, 5)) * 300.0
-    layer = FiniteAttention(heads=2, width=8, score_map=Softmax())
-    np.testing.assert_allclose(layer.weights(scores), softmax(scores), rtol=1e-12, atol=1e-300)
-    function, of_layer = (
-        simulate(FiniteAttention(heads=2, width=8, score_map=fn), PUBLISHED, runs=3000, seed=0)
-        for fn in (softmax, Softmax())
+    np.testing.assert_allclose(
+        _softmax(scores), special.softmax(scores, axis=-1), rtol=1e-12, atol=1e-300
     )
-    np.testing.assert_allclose(function.outputs, of_layer.outputs, rtol=1e-10)
+    fast, of_layer = (
+        simulate(Attention(8, 2, score_map=fn), PUBLISHED, runs=3000).outputs
+        for fn in (Softmax(), OwnSoftmax())
+    )
+    np.testing.assert_allclose(fast, of_layer, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("tied", "symmetric"), [(None, True), (True, True), (False, False)])
 def test_linear_scaling_ties_queries_and_keys_unless_told_otherwise(tied, symmetric):
-    layer = FiniteAttention(heads=1, width=8, scaling=Scaling.LINEAR, tied=tied)
+    layer = Attention(8, 1, Scaling.LINEAR)
     for run in (simulate, simulate_explicit):
-        scores = run(layer, PUBLISHED, runs=3, seed=0, scores=True).scores
+        scores = run(layer, PUBLISHED, runs=3, tied=tied, scores=True).scores
         assert np.allclose(scores, np.swapaxes(scores, -1, -2)) == symmetric
-    assert not FiniteAttention(heads=1, width=8).shares_queries_and_keys
+        scores = run(Attention(8, 1), PUBLISHED, runs=3, scores=True).scores
+        assert not np.allclose(scores, np.swapaxes(scores, -1, -2))
 
 
 def test_progress_reaches_the_end_and_errors_come_through():
     seen = []
     simulate(
-        FiniteAttention(heads=2, width=8),
+        Attention(8, 2),
         PUBLISHED,
         runs=5000,
-        seed=0,
+        key=0,
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
-    bad_map = FiniteAttention(heads=2, width=8, score_map=lambda s: s.sum(axis=-1))
-    with pytest.raises(ShapeError, match="score map"):
-        simulate(bad_map, PUBLISHED, runs=10, seed=0)
     bad_input = GaussianInputs(positions=4, input_map=lambda x: x[..., 0])
     with pytest.raises(ShapeError, match="each entry"):
-        simulate(FiniteAttention(heads=2, width=8), bad_input, runs=10, seed=0)
+        simulate(Attention(8, 2), bad_input, runs=10, key=0)
 
 
 def test_a_singular_gram_matrix_and_long_sequences_work():
     gram = GivenGram(np.ones((3, 3)))
-    sim = simulate(FiniteAttention(heads=2, width=1), gram, runs=100, seed=0)
+    sim = simulate(Attention(1, 2), gram, runs=100, key=0)
     np.testing.assert_allclose(sim.outputs[:, 0], sim.outputs[:, 2])
-    zero = simulate(FiniteAttention(heads=2, width=4), GivenGram(np.zeros((2, 2))), runs=5, seed=0)
+    zero = simulate(Attention(4, 2), GivenGram(np.zeros((2, 2))), runs=5, key=0)
     np.testing.assert_array_equal(zero.outputs, 0.0)
     long = GaussianInputs(positions=300)
-    sim = simulate(FiniteAttention(heads=3, width=1024), long, runs=2, seed=0, weights=True)
+    sim = simulate(Attention(1024, 3), long, runs=2, key=0, weights=True)
     assert sim.weights is not None
     np.testing.assert_allclose(sim.weights.sum(axis=-1), 1.0)
 
@@ -395,13 +410,8 @@ def test_a_singular_gram_matrix_and_long_sequences_work():
 @pytest.mark.parametrize(
     ("make", "rule", "error"),
     [
-        (lambda: FiniteAttention(heads=0, width=8), "number of heads", NetworkError),
-        (lambda: FiniteAttention(heads=1.5, width=8), "number of heads", NetworkError),
-        (lambda: FiniteAttention(heads=True, width=8), "number of heads", NetworkError),
-        (lambda: FiniteAttention(heads=1, width=-1), "width", NetworkError),
-        (lambda: FiniteAttention(heads=1, width=8, key_width=0), "key width", NetworkError),
-        (lambda: FiniteAttention(heads=1, width=8, qk_std=np.nan), "qk_std", NetworkError),
-        (lambda: GaussianInputs(positions=0), "number of positions", NetworkError),
+        (lambda: GaussianInputs(positions=0), "positions= is a positive integer", OptionError),
+        (lambda: GaussianInputs(positions=4, channels=0), "channels= is", OptionError),
         (lambda: GivenInputs(np.zeros(3)), "must be a matrix", ShapeError),
         (lambda: GivenInputs(np.full((2, 2), np.nan)), "finite", NumericalError),
         (lambda: GivenGram(np.ones((2, 3))), "square and symmetric", ShapeError),
@@ -425,13 +435,33 @@ def test_impossible_settings_are_refused(make, rule, error):
         (PUBLISHED, {"positions": [0.5]}, "distinct integers", ShapeError),
         (PUBLISHED, {"positions": []}, "distinct integers", ShapeError),
         (PUBLISHED, {"channels": 3}, "output channels", ShapeError),
-        (PUBLISHED, {"channels": 0}, "number of channels", NetworkError),
-        (PUBLISHED, {"runs": 0}, "number of runs", NetworkError),
-        (PUBLISHED, {"workers": 0}, "at least one worker", NetworkError),
-        (GivenInputs(np.ones((2, 5))), {}, "as many channels", ShapeError),
+        (PUBLISHED, {"channels": 0}, "channels= is a positive integer", OptionError),
+        (PUBLISHED, {"runs": 0}, "runs= is a positive integer", OptionError),
+        (PUBLISHED, {"workers": 0}, "workers= is a positive integer", OptionError),
         (GivenGram(np.eye(3)), {}, "rank at most n", NetworkError),
     ],
 )
 def test_impossible_requests_are_refused(run, inputs, options, rule, error):
     with pytest.raises(error, match=rule):
-        run(FiniteAttention(heads=1, width=2), inputs, **{"runs": 10, "seed": 0, **options})
+        run(Attention(2, 1), inputs, **{"runs": 10, **options})
+
+
+@pytest.mark.parametrize(
+    ("layer", "got"),
+    [
+        (Attention(8, INFINITE), "heads=INFINITE"),
+        (Attention(8, 4, kv_heads=2), "kv_heads="),
+        (Attention(8, 4, b_std=0.5), "b_std="),
+        (Attention(8, 4, positions=Decay(0.5)), "positions="),
+    ],
+)
+def test_layers_that_cannot_be_simulated_are_refused(layer, got):
+    with pytest.raises(NetworkError, match=got):
+        simulate(layer, PUBLISHED, runs=10)
+
+
+def test_the_width_comes_from_the_layer_or_its_inputs():
+    with pytest.raises(ShapeError, match="from the layer or from its inputs"):
+        simulate(Attention(heads=2), PUBLISHED, runs=10)
+    one = simulate(Attention(heads=2), EIGHT, runs=10).outputs
+    np.testing.assert_array_equal(one, simulate(Attention(8, 2), PUBLISHED, runs=10).outputs)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.netsor import (
     CoordinateFunction,
-    Estimate,
     Growth,
     Integration,
+    LimitValue,
     Method,
     PreconditionWarning,
     Program,
@@ -35,7 +35,7 @@ Q, C, R = 1.3, -0.4, 0.7
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 
 
-def pair_moment(function: CoordinateFunction, **integration) -> Estimate:
+def pair_moment(function: CoordinateFunction, **integration) -> LimitValue:
     p = Program()
     u, v = p.inputs("u", covariance=[[Q, C], [C, R]])
     a, b = function(u), function(v)
@@ -332,11 +332,11 @@ def attention():
         (lambda p: p.limit().gram(), NetworkError, "random second moment"),
         (lambda p: p.limit().given(np.zeros((5, 3))), ShapeError, "one column per dot"),
         (lambda p: p.limit().given(np.full(4, np.nan)), ShapeError, "finite"),
-        (lambda p: p.limit().sample_scalars(0, 0), NetworkError, "draws must be"),
-        (lambda p: p.limit().sample(2.5, 0), NetworkError, "draws must be"),
-        (lambda p: p.limit().sample(10, 0, coordinates=0), NetworkError, "coordinates must be"),
-        (lambda p: p.limit().sample(10, -1), NetworkError, "Randomness is seeded"),
-        (lambda p: p.limit(key="seed"), NetworkError, "Randomness is seeded"),
+        (lambda p: p.limit().sample_scalars(0, 0), OptionError, "draws= is"),
+        (lambda p: p.limit().sample(2.5, 0), OptionError, "draws= is"),
+        (lambda p: p.limit().sample(10, 0, coordinates=0), OptionError, "coordinates= is"),
+        (lambda p: p.limit().sample(10, -1), OptionError, "key= is"),
+        (lambda p: p.limit(key="seed"), OptionError, "key= is"),
         (lambda p: p.limit().gram([]), NetworkError, "At least one vector"),
         (
             lambda p: p.limit().gram([Program().input("z")]),

@@ -7,7 +7,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from widelimit.errors import MissingExtraError, NetworkError, NumericalError, ShapeError
+from widelimit.errors import (
+    MissingExtraError,
+    NetworkError,
+    NumericalError,
+    OptionError,
+    ShapeError,
+)
 from widelimit.netsor import Program, ScalarFunction, clip, examples, relu, softmax, tanh
 from widelimit.netsor.layout import layered
 
@@ -122,11 +128,11 @@ BAD = [
     (lambda p, x, w: p.output("y"), NetworkError, "takes vectors"),
     (lambda p, x, w: p["nowhere"], NetworkError, "no line named"),
     (lambda p, x, w: clip(0.0), NetworkError, "clipping limit"),
-    (lambda p, x, w: examples.multi_head_attention(K, heads=0), NetworkError, "heads must be"),
-    (lambda p, x, w: examples.multi_head_attention(K, heads=1.5), NetworkError, "heads must be"),
-    (lambda p, x, w: examples.attention_after_mlp(K, heads=True), NetworkError, "heads must be"),
+    (lambda p, x, w: examples.multi_head_attention(K, heads=0), OptionError, "heads= is"),
+    (lambda p, x, w: examples.multi_head_attention(K, heads=1.5), OptionError, "heads= is"),
+    (lambda p, x, w: examples.attention_after_mlp(K, heads=True), OptionError, "heads= is"),
     (lambda p, x, w: examples.stacked_attention(K, heads=[]), NetworkError, "at least one"),
-    (lambda p, x, w: examples.mlp(K, depth=0), NetworkError, "depth must be"),
+    (lambda p, x, w: examples.mlp(K, depth=0), OptionError, "depth= is a positive"),
     (lambda p, x, w: examples.cnn(K, window=2), NetworkError, "odd positive integer"),
     (lambda p, x, w: Program().draw(), NetworkError, "with lines"),
 ]
@@ -182,11 +188,11 @@ def test_input_means_and_covariances_are_simulated() -> None:
 @pytest.mark.parametrize(
     ("act", "error", "rule"),
     [
-        (lambda p: p.simulate(0, 10, 0), NetworkError, "width must be"),
-        (lambda p: p.simulate(8, 2.0, 0), NetworkError, "runs must be"),
-        (lambda p: p.simulate(8, 10, 0, memory=0), NetworkError, "memory must be"),
+        (lambda p: p.simulate(0, 10, 0), OptionError, "width= is a positive"),
+        (lambda p: p.simulate(8, 2.0, 0), OptionError, "runs= is a positive"),
+        (lambda p: p.simulate(8, 10, 0, memory=0), OptionError, "memory= is a positive"),
         (lambda p: p.simulate(8, 10, 0, coordinates=9), NetworkError, "between 1 and the width"),
-        (lambda p: p.simulate(8, 10, None), NetworkError, "Randomness is seeded"),
+        (lambda p: p.simulate(8, 10, -1), OptionError, "key= is"),
         (lambda p: p.simulate(8, 10, 0, vectors=[Program().input("x")]), NetworkError, "program"),
         (lambda p: p.simulate(8, 2, 0).coordinates(p["x1"]), NetworkError, "asked to record"),
     ],

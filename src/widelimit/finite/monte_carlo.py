@@ -15,7 +15,7 @@ from ..engine.moments import Moments
 from ..engine.phases import precision
 from ..layers.base import Layer, Params
 from ..layers.norm import Dropout
-from ..options import whole
+from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
@@ -30,7 +30,7 @@ def monte_carlo_kernel(
     x1: Data,
     x2: Data | None = None,
     *,
-    key: Key[Array, ""],
+    key: RandomKey,
     draws: int,
     mask: Any = None,
     mask2: Any = None,
@@ -49,7 +49,9 @@ def monte_carlo_kernel(
 
     Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
     """
-    draws = whole("draws", draws)
+    whole("draws", draws)
+    whole("memory", memory)
+    key = as_key(key)
     rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
     columns = None
     if x2 is not None:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
 from ..errors import MissingExtraError, NumericalError, ShapeError
+from ..options import RandomKey, generator, whole
 from . import checks
 from .checks import Values
 from .conventions import Optimizer, Reduction, check_learning_rate
@@ -128,9 +129,9 @@ def cross_entropy_path(
 
 
 def sample_initial_functions(
-    nngp: Values, *, outputs: int, count: int, rng: np.random.Generator
-) -> Float[np.ndarray, "count n outputs"]:
-    """Outputs of `count` networks at initialisation, drawn from `N(0, K)` per output.
+    nngp: Values, *, outputs: int, draws: int, key: RandomKey = 0
+) -> Float[np.ndarray, "draws n outputs"]:
+    """Outputs of `draws` networks at initialisation, drawn from `N(0, K)` per output.
 
     To start an ensemble on training and test examples, pass the kernel of both sets together and
     split the result along its second axis.
@@ -139,8 +140,8 @@ def sample_initial_functions(
     root = semidefinite_root(
         kernel, scale=float(np.diagonal(kernel).max()), unit=checks.rounding_unit(kernel)
     )
-    white = rng.standard_normal((count, root.shape[1], outputs))
-    return np.einsum("ir,cro->cio", root, white)
+    shape = (whole("draws", draws), root.shape[1], whole("outputs", outputs))
+    return np.einsum("ir,dro->dio", root, generator(key).standard_normal(shape))
 
 
 def _initial(start: Values | None, shape: tuple[int, int]) -> np.ndarray:

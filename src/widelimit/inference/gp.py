@@ -21,6 +21,7 @@ from jaxtyping import Float
 from scipy.stats import norm
 
 from ..errors import NumericalError
+from ..options import RandomKey, generator, whole
 from . import checks
 from .blocked import StoredFactor
 from .checks import Values
@@ -184,17 +185,13 @@ class GPPosterior:
         return (posterior + posterior.T) / 2.0
 
     def sample(
-        self, cross: Values, corner: Values, *, count: int, rng: np.random.Generator
-    ) -> Float[np.ndarray, " count *points"]:
-        """Functions drawn from the posterior at the test examples: (count, test[, outputs])."""
+        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
+    ) -> Float[np.ndarray, " draws *points"]:
+        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
         mean, covariance = self.mean(cross), self.covariance(cross, corner)
-        # Rounding is measured by the prior: the posterior may be all rounding.
-        scale = float(np.diagonal(np.asarray(corner)).max())
-        root = semidefinite_root(covariance, scale=scale, unit=self.factor.unit)
-        outputs = self.targets.shape[1]
-        white = rng.standard_normal((count * outputs, root.shape[1]))
-        draws = (white @ root.T).reshape(count, outputs, len(mean)).transpose(0, 2, 1)
-        return mean + draws.reshape(count, *mean.shape)
+        return drawn_functions(
+            mean, covariance, corner, unit=self.factor.unit, draws=draws, key=key
+        )
 
     @cached_property
     def log_evidence(self) -> float:
@@ -263,3 +260,25 @@ class GPPosterior:
 
     def _outputs(self, columns: np.ndarray) -> np.ndarray:
         return columns[:, 0] if self.vector_targets else columns
+
+
+def drawn_functions(
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    corner: Values,
+    *,
+    unit: float,
+    draws: int,
+    key: RandomKey,
+) -> Float[np.ndarray, " draws *points"]:
+    """`mean` plus draws from `N(0, covariance)`, independent for each output.
+
+    Rounding is measured by the prior (`corner`): the posterior may be all rounding.
+    """
+    whole("draws", draws)
+    scale = float(np.diagonal(np.asarray(corner)).max())
+    root = semidefinite_root(covariance, scale=scale, unit=unit)
+    outputs = mean.size // len(mean)
+    white = generator(key).standard_normal((draws * outputs, root.shape[1]))
+    spread = (white @ root.T).reshape(draws, outputs, len(mean)).transpose(0, 2, 1)
+    return mean + spread.reshape(draws, *mean.shape)

@@ -19,6 +19,7 @@ from ..errors import NetworkError
 from ..layers.attention.positional import Combine, Decay
 from ..layers.base import Layer
 from ..layers.branches import Residual
+from ..options import RandomKey, generator, whole
 from .checks import Values
 
 _SILENT = {"layers", "branches", "weights"}
@@ -128,17 +129,17 @@ def random_choices(
     net: Layer,
     ranges: Mapping[str, tuple[float, float]],
     *,
-    count: int,
-    seed: int | np.random.Generator = 0,
+    draws: int,
+    key: RandomKey = 0,
 ) -> Iterator[tuple[dict[str, Any], Layer]]:
     """Random networks as pairs (what was set, network).
 
     Values are uniform between the two ends in the free coordinate of their range: on a logarithmic
     scale for standard deviations and rates.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(key)
     known = {found.name: found for found in hyperparameters(net)}
-    for _ in range(count):
+    for _ in range(whole("draws", draws)):
         choice = {}
         for name, ends in ranges.items():
             where = known[name].range if name in known else Range.REAL

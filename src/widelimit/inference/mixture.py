@@ -30,6 +30,7 @@ from ..errors import MissingExtraError, NumericalError, WidelimitError
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
+from ..options import RandomKey, as_key
 from . import checks
 from .checks import Values
 from .network_kernels import joined, require_layer, require_scalar_output
@@ -85,7 +86,7 @@ class MixtureGP:
     noise: Values = 1e-2
     method: Importance | EllipticalSlice = Importance()
     samples: int = 128
-    key: Key[Array, ""] | None = None
+    key: RandomKey = 0
 
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedMixture":
         """Condition on targets (N,) or (N, outputs) at examples x."""
@@ -95,8 +96,7 @@ class MixtureGP:
         require_gaussian_output(self.net, inputs.outline)
         targets, vector = checks.targets(y, inputs.size)
         noise = checks.variances(self.noise, "The noise", inputs.size)
-        key = jax.random.key(0) if self.key is None else self.key
-        return FittedMixture(self, inputs, targets, noise, vector, key)
+        return FittedMixture(self, inputs, targets, noise, vector, as_key(self.key))
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from ..engine.tiles import Plan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
+from ..options import RandomKey
 from ..state import Kernels
 from .gp import KernelKind
 
@@ -36,7 +37,7 @@ class Engine:
     `dtype` is the precision of the `O(N²)` kernel work; the solves are float64 whatever it is.
     `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
     `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
-    needs; `rank` bounds the features of the scores; `seed` fixes the heads.
+    needs; `rank` bounds the features of the scores; `key` fixes the heads.
 
     `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), where a later
     fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it.
@@ -48,7 +49,7 @@ class Engine:
     replicates: int | None = None
     tolerance: float | None = None
     rank: int | None = None
-    seed: int = 0
+    key: RandomKey = 0
     store: Any = None
     client: Any = None
 
@@ -63,7 +64,7 @@ class Engine:
         return fitted_sampler(
             net,
             inputs,
-            key=jax.random.key(self.seed),
+            key=self.key,
             samples=self.samples,
             replicates=self.replicates,
             tolerance=self.tolerance,

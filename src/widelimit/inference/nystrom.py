@@ -18,11 +18,11 @@ from jaxtyping import Float, Int
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from ..errors import NumericalError, WidelimitError
+from ..options import RandomKey
 from . import checks
 from .checks import Values
-from .gp import LOG_2PI, LeaveOneOut, Prediction
+from .gp import LOG_2PI, LeaveOneOut, Prediction, drawn_functions
 from .pivots import Pivoted
-from .solve import semidefinite_root
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,16 +126,11 @@ class NystromPosterior:
         return (posterior + posterior.T) / 2.0
 
     def sample(
-        self, cross: Values, corner: Values, *, count: int, rng: np.random.Generator
-    ) -> Float[np.ndarray, " count *points"]:
-        """Functions drawn from the posterior at the test examples: (count, test[, outputs])."""
+        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
+    ) -> Float[np.ndarray, " draws *points"]:
+        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
         mean, covariance = self.mean(cross), self.covariance(cross, corner)
-        scale = float(np.diagonal(np.asarray(corner)).max())
-        root = semidefinite_root(covariance, scale=scale, unit=self.unit)
-        outputs = self.weights.shape[1]
-        white = rng.standard_normal((count * outputs, root.shape[1]))
-        draws = (white @ root.T).reshape(count, outputs, len(mean)).transpose(0, 2, 1)
-        return mean + draws.reshape(count, *mean.shape)
+        return drawn_functions(mean, covariance, corner, unit=self.unit, draws=draws, key=key)
 
     @property
     def log_evidence(self) -> float:

@@ -3,13 +3,13 @@
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data, Inputs
 from ..errors import NumericalError
 from ..layers.base import Layer
+from ..options import RandomKey, whole
 from . import checks
 from .checks import Values
 from .gp import KernelKind, LeaveOneOut, Prediction
@@ -71,7 +71,7 @@ class GP:
         return self.condition(NetworkKernels.make(self.net, x, mask, engine=self.engine), y)
 
     def _mixture(self) -> "MixtureGP":
-        model = MixtureGP(self.net, noise=self.noise, key=jax.random.key(self.engine.seed))
+        model = MixtureGP(self.net, noise=self.noise, key=self.engine.key)
         samples = self.engine.samples
         return model if samples is None else replace(model, samples=samples)
 
@@ -127,11 +127,11 @@ class FittedGP:
         return self.posterior.covariance(*self._joint(x, mask))
 
     def sample(
-        self, x: Data, mask: Any = None, *, count: int = 1, seed: int | np.random.Generator = 0
-    ) -> Float[np.ndarray, " count *points"]:
+        self, x: Data, mask: Any = None, *, draws: int = 1, key: RandomKey = 0
+    ) -> Float[np.ndarray, " draws *points"]:
         """Functions drawn from the posterior, jointly at all examples."""
-        rng = np.random.default_rng(seed)
-        return self.posterior.sample(*self._joint(x, mask), count=count, rng=rng)
+        whole("draws", draws)  # before the expensive part
+        return self.posterior.sample(*self._joint(x, mask), draws=draws, key=key)
 
     @property
     def log_evidence(self) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.inputs import Inputs
-from ..options import RandomKey, as_key, positive, whole
+from ..options import RandomKey, generator, positive, whole
 from . import checks
 from .blocked import factorise_in_blocks
 from .checks import Values
@@ -113,7 +113,7 @@ class ConjugateGradients(Solver):
             _kernel(data, kind),
             checks.variances(noise, "The noise", len(data)),
             rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
-            rng=_generator(self.key),
+            rng=generator(self.key),
             tolerance=self.tolerance,
             most_iterations=self.most_iterations,
             keep=self.keep,
@@ -155,7 +155,7 @@ class Nystrom(Solver):
             lambda numbers: kernel(inputs, numbers),
             corner,
             self.landmarks,
-            rng=_generator(self.key),
+            rng=generator(self.key),
             unit=unit,
             told=self.told,
         )
@@ -165,9 +165,3 @@ class Nystrom(Solver):
 
 def _kernel(data: NetworkKernels, kind: KernelKind) -> Any:
     return chosen(data.train(ntk=kind is KernelKind.NTK), kind)
-
-
-def _generator(key: RandomKey) -> np.random.Generator:
-    import jax
-
-    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))

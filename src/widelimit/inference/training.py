@@ -9,6 +9,7 @@ from jaxtyping import Float
 from ..engine.inputs import Data
 from ..errors import NetworkError, NumericalError
 from ..layers.base import Layer
+from ..options import RandomKey
 from . import checks
 from .checks import Values
 from .classify import centred_one_hot
@@ -75,7 +76,7 @@ class Training:
         mask: Any = None,
         mask_test: Any = None,
         members: int | None = None,
-        seed: int | np.random.Generator = 0,
+        key: RandomKey = 0,
     ) -> "CrossEntropyTraining":
         """Train on class labels under the cross-entropy, by integrating the outputs.
 
@@ -99,8 +100,8 @@ class Training:
             drawn = sample_initial_functions(
                 data.corner(both, ntk=False).nngp,
                 outputs=len(classes),
-                count=members,
-                rng=np.random.default_rng(seed),
+                draws=members,
+                key=key,
             )
             start, start_test = drawn[:, : len(data)], drawn[:, len(data) :]
         path = cross_entropy_path(

@@ -22,6 +22,7 @@ from ..engine.phases import precision
 from ..engine.sampling import Sampler
 from ..errors import MissingExtraError, NetworkError, NumericalError
 from ..layers.base import Layer
+from ..options import RandomKey, generator
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -108,7 +109,7 @@ def tune(
     spread: float = 0.5,
     patience: int = 15,
     tolerance: float = 1e-4,
-    seed: int = 0,
+    key: RandomKey = 0,
     progress: bool | Callback | None = None,
 ) -> Tuned:
     """The network and noise that make the criterion (default: log evidence) large.
@@ -117,7 +118,8 @@ def tune(
     deviations, rates, residual weights); `lambda h: True` adds the constants of activations. Those
     that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
     one factor. `optimizer` is any of optax (default: Adam, rate 0.05). `restarts` further runs
-    start from coordinates perturbed with standard deviation `spread`. A run stops early when
+    start from coordinates perturbed with standard deviation `spread`, drawn from `key`. A run stops
+    early when
     `patience` steps have not improved the criterion by `tolerance` per training target.
     """
     require_gaussian(gp.net)
@@ -133,7 +135,7 @@ def tune(
         )
     targets = columns[:, 0] if vector else columns
     criterion = Criterion(gp, data, targets, objective or LogEvidence(), free, noisy)
-    rng = np.random.default_rng(seed)
+    rng = generator(key)
     least = tolerance * len(data) * columns.shape[1]
     bar = Progress.make(progress, "tune")
     plan = list(range(restarts + 1))

@@ -24,11 +24,12 @@ from ..finite.widths import with_heads
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..layers.readings import reading
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, generator, whole
+from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
-from .marginal import Estimated, Marginal, averaged, group_means
-from .points import Plan, Points, generator, normal_blocks, plan
+from .marginal import Marginal, averaged, group_means
+from .points import Plan, Points, normal_blocks, plan
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
@@ -164,15 +165,15 @@ class Law:
         """The given key, or the one that this law keeps for its reading of that number."""
         return jax.random.fold_in(self.key, number) if key is None else as_key(key)
 
-    def _drawn(self, count: int, key: Key[Array, ""]) -> np.ndarray:
+    def _drawn(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
         """Independent kernels; all the same where nothing stays random."""
-        return self._evaluated(Plan(Points.RANDOM, count, count), key)
+        return self._evaluated(Plan(Points.RANDOM, draws, draws), key)
 
-    def _fresh(self, count: int, key: Key[Array, ""]) -> np.ndarray:
+    def _fresh(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
         """Kernels of networks drawn anew."""
         if finite_layers(self.net):
-            return self._drawn(count, key)
-        return np.broadcast_to(self.kernels, (count, *self.kernels.shape[1:]))
+            return self._drawn(draws, key)
+        return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
 
     def _evaluated(self, points: Plan, key: Key[Array, ""]) -> np.ndarray:
         with jax.enable_x64(True):
@@ -248,40 +249,40 @@ class Law:
 
     # --- one number ---
 
-    def density(self, y: ArrayLike, at: Place | None = None) -> Estimated:
+    def density(self, y: ArrayLike, at: Place | None = None) -> Estimate:
         """Density of a coordinate or functional: an average of Gaussian densities."""
         return self._marginal(at).density(y)
 
-    def cdf(self, y: ArrayLike, at: Place | None = None) -> Estimated:
+    def cdf(self, y: ArrayLike, at: Place | None = None) -> Estimate:
         """Probability of values up to `y`."""
         return self._marginal(at).cdf(y)
 
-    def sf(self, y: ArrayLike, at: Place | None = None) -> Estimated:
+    def sf(self, y: ArrayLike, at: Place | None = None) -> Estimate:
         """Probability of values above `y`."""
         return self._marginal(at).sf(y)
 
-    def quantiles(self, probabilities: ArrayLike, at: Place | None = None) -> Estimated:
+    def quantiles(self, probabilities: ArrayLike, at: Place | None = None) -> Estimate:
         """Quantiles of a coordinate or functional."""
         return self._marginal(at).quantiles(probabilities)
 
-    def moments(self, orders: Sequence[int] = (2, 4), at: Place | None = None) -> Estimated:
+    def moments(self, orders: Sequence[int] = (2, 4), at: Place | None = None) -> Estimate:
         """`E[y^k]` for each order k."""
         marginal = self._marginal(at)
         found = [marginal.moment(order) for order in orders]
-        return Estimated(np.array([m.value for m in found]), np.array([m.error for m in found]))
+        return Estimate(np.array([m.value for m in found]), np.array([m.error for m in found]))
 
-    def kurtosis(self, at: Place | None = None) -> Estimated:
+    def kurtosis(self, at: Place | None = None) -> Estimate:
         """Excess kurtosis: 0 for a Gaussian."""
         return self._marginal(at).kurtosis()
 
     # --- several numbers ---
 
-    def covariance(self) -> Estimated:
+    def covariance(self) -> Estimate:
         """`E[K_p]`, (N, N, positions…, positions'…): the covariance of the outputs."""
         found = averaged(group_means(self.kernels, min(self.groups, self.draws)))
-        return Estimated(self._unflattened(found.value), self._unflattened(found.error))
+        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
 
-    def joint_density(self, y: Float[np.ndarray, "*points k"], at: Sequence[Place]) -> Estimated:
+    def joint_density(self, y: Float[np.ndarray, "*points k"], at: Sequence[Place]) -> Estimate:
         """Joint density of a few coordinates or functionals: an average of normal densities."""
         values = np.asarray(y, np.float64)
         if len(at) == 0 or values.ndim == 0 or values.shape[-1] != len(at):
@@ -307,38 +308,28 @@ class Law:
         logs = -0.5 * np.square(white).sum(axis=1) - diagonal[:, None] - 0.5 * len(at) * _LOG_2PI
         found = averaged(group_means(np.exp(logs), min(self.groups, self.draws)))
         shape = values.shape[:-1]
-        return Estimated(found.value.reshape(shape), found.error.reshape(shape))
+        return Estimate(found.value.reshape(shape), found.error.reshape(shape))
 
     def sample_kernels(
-        self, count: int | None = None, *, key: RandomKey | None = None
-    ) -> Float[np.ndarray, "count *shape"]:
-        """Independent draws of `K_p`, (count, N, N, positions…, positions'…)."""
-        count = self.points.draws if count is None else self._count(count)
-        key = self._key(key, 1)
-        return self._unflattened(self._fresh(count, key))
+        self, draws: int | None = None, *, key: RandomKey | None = None
+    ) -> Float[np.ndarray, "draws *shape"]:
+        """Independent draws of `K_p`, (draws, N, N, positions…, positions'…)."""
+        draws = self.points.draws if draws is None else whole("draws", draws)
+        return self._unflattened(self._fresh(draws, self._key(key, 1)))
 
     def sample(
-        self, count: int, *, key: RandomKey | None = None, channels: int = 1
-    ) -> Float[np.ndarray, "count N *positions channels"]:
-        """Outputs of `count` independent networks, with scores drawn anew.
+        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
+    ) -> Float[np.ndarray, "draws N *positions channels"]:
+        """Outputs of `draws` independent networks, with scores drawn anew.
 
         The channels of one network share its scores, as they do in the network.
         """
-        key = self._key(key, 2)
-        first, second = jax.random.split(key)
-        roots = _roots(self._fresh(self._count(count), first))
-        white = generator(second).standard_normal((count, self.real.size, self._count(channels)))
-        return (roots @ white).reshape(count, *self.shape, channels)
-
-    @staticmethod
-    def _count(count: int) -> int:
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise WidelimitError(
-                "A number of draws or channels is a positive integer.",
-                got=f"{count!r}",
-                remedy="give an integer of at least 1",
-            )
-        return int(count)
+        whole("draws", draws)
+        whole("channels", channels)
+        first, second = jax.random.split(self._key(key, 2))
+        roots = _roots(self._fresh(draws, first))
+        white = generator(second).standard_normal((draws, self.real.size, channels))
+        return (roots @ white).reshape(draws, *self.shape, channels)
 
     def _unflattened(self, kernels: np.ndarray) -> np.ndarray:
         """(…, n, n) to (…, N, N, positions…, positions'…)."""
@@ -359,29 +350,28 @@ class Law:
     # --- tangent kernels ---
 
     def sample_ntk(
-        self, count: int, *, key: RandomKey | None = None, channels: int = 1
-    ) -> Float[np.ndarray, "count c c *shape"]:
-        """Tangent kernels at initialisation of `count` networks.
+        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
+    ) -> Float[np.ndarray, "draws c c *shape"]:
+        """Tangent kernels at initialisation of `draws` networks.
 
-        Axes: (count, channel, channel', N, N, positions…, positions'…). With finitely many heads
+        Axes: (draws, channel, channel', N, N, positions…, positions'…). With finitely many heads
         the tangent kernel is random and correlated across output channels; see `laws.tangent`.
         """
-        key = self._key(key, 3)
-        drawn = tangent.sample_ntk(
-            self.net, self.inputs, self._count(count), self._count(channels), key
-        )
+        whole("draws", draws)
+        whole("channels", channels)
+        drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
         return self._unflattened(drawn)
 
-    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimated:
+    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
         """Mean tangent kernel over scores and output channels, (N, N, positions…, positions'…).
 
         For a layer with finitely many heads under a nonlinearity this is what `net.kernel` refuses:
         there the average does not factorise layer by layer.
         """
-        key = self._key(key, 4)
-        drawn = tangent.mean_ntk(self.net, self.inputs, self._count(draws), key)
+        whole("draws", draws)
+        drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
         found = averaged(drawn)
-        return Estimated(self._unflattened(found.value), self._unflattened(found.error))
+        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
 
 
 def _roots(kernels: Float[np.ndarray, "draws n n"]) -> Float[np.ndarray, "draws n n"]:

@@ -4,14 +4,13 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import ndtri
 from scipy.stats import qmc
 
 from ..errors import WidelimitError
-from ..options import choice
+from ..options import choice, generator
 
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
 _MOST_DIMENSIONS = 256
@@ -61,11 +60,6 @@ def plan(points: Points | str, draws: int, dimensions: int) -> Plan:
         )
     each = 1 << (-(-int(draws) // _SCRAMBLES) - 1).bit_length()
     return Plan(points, _SCRAMBLES * each, _SCRAMBLES)
-
-
-def generator(key: Key[Array, ""]) -> np.random.Generator:
-    """A NumPy generator that depends on a JAX key alone."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
 def normal_blocks(

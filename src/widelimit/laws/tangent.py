@@ -270,8 +270,8 @@ def _joined(blocks: Float[Array, "n n o o"]) -> Float[Array, "n*o n*o"]:
 
 
 def sample_ntk(
-    net: Layer, inputs: Inputs, count: int, channels: int, key: Key[Array, ""]
-) -> Float[np.ndarray, "count c c n n"]:
+    net: Layer, inputs: Inputs, draws: int, channels: int, key: Key[Array, ""]
+) -> Float[np.ndarray, "draws c c n n"]:
     """Draws of the tangent kernel between all coordinates, for `channels` output channels."""
     size = _checked(net, inputs)
     with jax.enable_x64(True):
@@ -279,29 +279,29 @@ def sample_ntk(
             fixed = np.asarray(_deterministic(net, inputs))
             return np.broadcast_to(
                 np.eye(channels)[:, :, None, None] * fixed,
-                (count, channels, channels, *fixed.shape),
+                (draws, channels, channels, *fixed.shape),
             )
-        blocks = _blocks(count, size, key)
+        blocks = _blocks(draws, size, key)
         return np.concatenate([np.asarray(_sampled(net, inputs, k, channels)) for k in blocks])
 
 
 def mean_ntk(
-    net: Layer, inputs: Inputs, count: int, key: Key[Array, ""]
-) -> Float[np.ndarray, "count n n"]:
-    """The tangent kernel averaged over output channels, given each of `count` draws of scores."""
+    net: Layer, inputs: Inputs, draws: int, key: Key[Array, ""]
+) -> Float[np.ndarray, "draws n n"]:
+    """The tangent kernel averaged over output channels, given each of `draws` draws of scores."""
     size = _checked(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
             fixed = np.asarray(_deterministic(net, inputs))
-            return np.broadcast_to(fixed, (count, *fixed.shape))
-        blocks = _blocks(count, size, key)
+            return np.broadcast_to(fixed, (draws, *fixed.shape))
+        blocks = _blocks(draws, size, key)
         return np.concatenate([np.asarray(_means(net, inputs, k)) for k in blocks])
 
 
-def _blocks(count: int, size: int, key: Key[Array, ""]) -> list[Array]:
-    keys = jax.random.split(key, count)
-    step = max(1, min(count, _BLOCK // (4 * size**2)))
-    return [keys[begin : begin + step] for begin in range(0, count, step)]
+def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
+    keys = jax.random.split(key, draws)
+    step = max(1, min(draws, _BLOCK // (4 * size**2)))
+    return [keys[begin : begin + step] for begin in range(0, draws, step)]
 
 
 @eqx.filter_jit

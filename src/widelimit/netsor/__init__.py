@@ -17,7 +17,7 @@ from .functions import (
     softmax,
     tanh,
 )
-from .integration import Estimate, Integration, Method
+from .integration import Integration, LimitValue, Method
 from .limit import ConditionalLaw, LimitLaw
 from .nodes import Dot, MatMul, Matrix, Scalar, Vector
 from .preconditions import (
@@ -35,11 +35,11 @@ __all__ = [
     "ConditionalLaw",
     "CoordinateFunction",
     "Dot",
-    "Estimate",
     "Finding",
     "Growth",
     "Integration",
     "LimitLaw",
+    "LimitValue",
     "MatMul",
     "Matrix",
     "Method",

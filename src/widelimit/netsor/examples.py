@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError
+from ..options import whole
 from .functions import (
     CoordinateFunction,
     clip,
@@ -22,7 +23,6 @@ from .functions import (
 )
 from .nodes import Matrix, Scalar, Vector
 from .program import Program
-from .validation import require_count
 
 
 def mlp(
@@ -34,7 +34,7 @@ def mlp(
     b_std: float = 0.0,
 ) -> Program:
     """`h^ℓ = φ(W^ℓ h^{ℓ-1} + b^ℓ)` for several inputs at once, then a linear readout `y`."""
-    require_count("depth", depth)
+    whole("depth", depth)
     p = Program(f"MLP of depth {depth}")
     hidden = _mlp_layers(p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std)
     readout = p.matrix("V")
@@ -69,7 +69,7 @@ def cnn(
     w_std: float = math.sqrt(2.0),
 ) -> Program:
     """Convolutions `g_a = k^{-1/2} Σ_o W_o h_{a+o}` (zero padding), pooling and readout `y`."""
-    require_count("depth", depth)
+    whole("depth", depth)
     if not isinstance(window, int) or window < 1 or window % 2 == 0:
         raise NetworkError(
             "A convolution's window is an odd positive integer, so that it has a centre.",
@@ -190,7 +190,7 @@ def attention_layer(
     `p_h,ai = n^{-1/2} (W_Q,h x_a)ᵀ(W_K,h x_i)`. `qk_std` multiplies the scores, `ov_std` the
     output.
     """
-    require_count("heads", heads)
+    whole("heads", heads)
     outputs: list[list[Vector]] = [[] for _ in tokens]
     for h in range(1, heads + 1):
         query, key = p.matrix(f"{name}Q{h}", std=qk_std), p.matrix(f"{name}K{h}")
@@ -226,7 +226,7 @@ def multi_head_attention(
     The limit: scores Gaussian with `Cov(p_h,ai, p_h,bj) = σ_QK² κ_ab κ_ij`, independent over heads;
     given them, `y ~ N(0, σ_OV² H^{-1} Σ_h A_h κ A_hᵀ)`.
     """
-    require_count("heads", heads)
+    whole("heads", heads)
     p = Program(f"multi-head attention, {heads} head{'s' if heads > 1 else ''}")
     psi = clip(100.0) if input_map is None else input_map
     tokens = [psi(x).named(f"t{a}") for a, x in enumerate(p.inputs("x", covariance=covariance), 1)]
@@ -245,8 +245,8 @@ def attention_after_mlp(
     ov_std: float = 1.0,
 ) -> Program:
     """An MLP applied to every token, then attention between the tokens."""
-    require_count("heads", heads)
-    require_count("depth", depth)
+    whole("heads", heads)
+    whole("depth", depth)
     p = Program(f"attention with {heads} head{'s' if heads > 1 else ''} after an MLP")
     tokens = _mlp_layers(
         p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std=0.0

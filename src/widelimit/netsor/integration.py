@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
 
-import jax
 import numpy as np
 from scipy import special, stats
 
 from ..errors import NetworkError, NumericalError
+from ..options import RandomKey, seed_words
+from ..statistics import Estimate
 
 _REACH = 9.0  # standard deviations; the Gaussian mass beyond is below 1e-18
 _CHUNK = 2**21  # numbers held at once per variable
@@ -29,16 +29,14 @@ class Method(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class LimitValue(Estimate):
     """A number or array with its error and the method behind it.
 
     The error is 0 for closed forms, the change on a grid twice as coarse for quadrature, and the
     standard error over independent replicates of the whole computation for sampling.
     """
 
-    value: np.ndarray
-    error: np.ndarray
     method: Method
 
 
@@ -57,7 +55,6 @@ class Integration:
     max_dimension: int = 3
     points: int = 2**13
     replicates: int = 8
-    seed: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         """Refuse settings that make no sense."""
@@ -77,13 +74,24 @@ class Integration:
                 remedy="for instance Integration(points=2**14)",
             )
 
-    def coarse(self) -> Integration:
+    def seeded(self, key: RandomKey) -> Rule:
+        """The rule whose random points follow from a key."""
+        return Rule(self.step, self.max_dimension, self.points, self.replicates, seed_words(key))
+
+
+@dataclass(frozen=True)
+class Rule(Integration):
+    """An integration rule with its random points."""
+
+    words: tuple[int, ...] = ()
+
+    def coarse(self) -> Rule:
         """The same on a grid twice as wide."""
         return replace(self, step=min(2 * self.step, 1.0))
 
-    def replicate(self, number: int) -> Integration:
+    def replicate(self, number: int) -> Rule:
         """The same with independent random points."""
-        return replace(self, seed=(*self.seed, number))
+        return replace(self, words=(*self.words, number))
 
     def method(self, dimension: int) -> Method:
         """Grid or sampling, by the number of independent Gaussian variables."""
@@ -95,7 +103,7 @@ class Integration:
             # Dimension three would need millions of points at the fine spacing.
             widening = (1, 1, 1, 3, 4)[dimension] * (2 if repeated and dimension < 3 else 1)
             return _grid(self.step * widening, dimension)
-        return _sobol(self.points, dimension, self.seed)
+        return _sobol(self.points, dimension, self.words)
 
 
 @lru_cache(maxsize=32)
@@ -110,15 +118,15 @@ def _grid(step: float, dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _sobol(count: int, dimension: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng([*seed, dimension])
-    uniform = stats.qmc.Sobol(dimension, scramble=True, rng=generator).random(count)
+def _sobol(count: int, dimension: int, words: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([*words, dimension])
+    uniform = stats.qmc.Sobol(dimension, scramble=True, rng=rng).random(count)
     half = 0.5 / count
     return special.ndtri(np.clip(uniform, half * 1e-6, 1 - half * 1e-6)), np.full(count, 1 / count)
 
 
 def expectation(
-    integration: Integration,
+    integration: Rule,
     covariance: np.ndarray,
     mean: np.ndarray,
     integrand: Callable[[np.ndarray, slice], np.ndarray],
@@ -169,21 +177,3 @@ def psd_factor(covariance: np.ndarray, method: Method) -> np.ndarray:
             "for NaN and overflow",
         )
     return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-
-
-def seed_of(key: Any) -> tuple[int, ...]:
-    """Seed words from a non-negative integer or a JAX key."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and key >= 0:
-        return (int(key),)
-    if isinstance(key, jax.Array):
-        return tuple(int(word) for word in np.ravel(jax.random.key_data(key)))
-    raise NetworkError(
-        "Randomness is seeded by a non-negative integer or a JAX key.",
-        got=repr(key),
-        remedy="pass key=0 or key=jax.random.key(0)",
-    )
-
-
-def generator(key: Any, stream: int) -> np.random.Generator:
-    """A random generator; different streams of one key are independent."""
-    return np.random.default_rng([*seed_of(key), stream])

@@ -3,64 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, ShapeError
+from ..options import RandomKey, generator, whole
 from .integration import (
-    Estimate,
     Integration,
+    LimitValue,
     Method,
-    generator,
+    Rule,
     psd_factor,
-    seed_of,
 )
 from .moments import Moment, Moments
 from .nodes import Dot, MatMul, Vector
-from .validation import chosen_vectors, require_count
+from .validation import chosen_vectors
 
 if TYPE_CHECKING:
     from .program import Program
 
 
-def limit(program: Program, *, integration: Integration | None, key: Any) -> LimitLaw:
+def limit(program: Program, *, integration: Integration | None, key: RandomKey) -> LimitLaw:
     """Check the program's preconditions and take its limit; see `Program.limit`."""
     program.check().enforce()
-    settings = integration or Integration()
-    return LimitLaw(program, replace(settings, seed=seed_of(key)))
+    return LimitLaw(program, (integration or Integration()).seeded(key))
 
 
 class _Readings:
     """Estimates with errors, from the same computation under several integrations."""
 
-    def __init__(self, integration: Integration, build: Callable[[Integration], Moments]):
+    def __init__(self, integration: Rule, build: Callable[[Rule], Moments]):
         self._integration = integration
         self._build = build
-        self._built: dict[Integration, Moments] = {}
+        self._built: dict[Rule, Moments] = {}
 
-    def moments(self, integration: Integration | None = None) -> Moments:
+    def moments(self, integration: Rule | None = None) -> Moments:
         integration = integration or self._integration
         if integration not in self._built:
             self._built[integration] = self._build(integration)
         return self._built[integration]
 
-    def read(self, reading: Callable[[Moments], Moment]) -> Estimate:
+    def read(self, reading: Callable[[Moments], Moment]) -> LimitValue:
         value, method = reading(self.moments())
         match method:
             case Method.CLOSED_FORM:
-                return Estimate(value, np.zeros_like(value), method)
+                return LimitValue(value, np.zeros_like(value), method)
             case Method.QUADRATURE:
                 coarse = reading(self.moments(self._integration.coarse()))[0]
-                return Estimate(value, np.abs(value - coarse), method)
+                return LimitValue(value, np.abs(value - coarse), method)
             case Method.SAMPLING:
                 count = self._integration.replicates
                 others = [self._integration.replicate(i) for i in range(1, count)]
                 values = np.stack([value, *(reading(self.moments(i))[0] for i in others)])
                 error = np.std(values, axis=0, ddof=1) / np.sqrt(count)
-                return Estimate(np.mean(values, axis=0), error, method)
+                return LimitValue(np.mean(values, axis=0), error, method)
 
 
 class ConditionalLaw:
@@ -76,19 +74,19 @@ class ConditionalLaw:
         """How many values of the scalars the law is conditioned on."""
         return len(self.scalars)
 
-    def gram(self, vectors: Sequence[Vector] | None = None) -> Estimate:
+    def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
         chosen = chosen_vectors(self.program, vectors)
         shape = (self.draws, len(chosen), len(chosen))
         found = self._readings.read(lambda moments: moments.gram(chosen))
         value, error = (np.array(np.broadcast_to(a, shape)) for a in (found.value, found.error))
-        return Estimate(value, error, found.method)
+        return LimitValue(value, error, found.method)
 
     def sample(
-        self, key: Any, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
+        self, key: RandomKey, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
     ) -> np.ndarray:
         """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
-        require_count("coordinates", coordinates)
+        whole("coordinates", coordinates)
         chosen = chosen_vectors(self.program, vectors)
         moments = self._readings.moments()
         variables = moments.variables(chosen)
@@ -115,29 +113,29 @@ class LimitLaw:
     the earlier ones.
     """
 
-    def __init__(self, program: Program, integration: Integration):
+    def __init__(self, program: Program, integration: Rule):
         self.program = program
         self.integration = integration
         self._readings = _Readings(integration, lambda settings: Moments(program, settings))
 
     # ---- deterministic part ---------------------------------------------------------------
 
-    def second_moment(self, left: Vector, right: Vector) -> Estimate:
+    def second_moment(self, left: Vector, right: Vector) -> LimitValue:
         """`E[Z^left Z^right]` for vectors without scalars; for MatMul vectors, the covariance."""
         chosen = self._without_scalars((left, right))
         return self._readings.read(lambda moments: moments.second_moment(*chosen))
 
-    def gram(self, vectors: Sequence[Vector] | None = None) -> Estimate:
+    def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v]` for all pairs, shape `(m, m)`; default: the program's outputs."""
         chosen = self._without_scalars(vectors)
         return self._readings.read(lambda moments: moments.gram(chosen))
 
-    def mean(self, vector: Vector) -> Estimate:
+    def mean(self, vector: Vector) -> LimitValue:
         """`E[Z^vector]` for a vector without scalars; 0 for MatMul vectors."""
         (chosen,) = self._without_scalars((vector,))
         return self._readings.read(lambda moments: moments.mean(chosen))
 
-    def scalar_covariance(self, scalars: Sequence[Dot] | None = None) -> Estimate:
+    def scalar_covariance(self, scalars: Sequence[Dot] | None = None) -> LimitValue:
         """Covariance of dot products; default: all that depend on no earlier scalar."""
         first = [dot for dot in self.program.dots if dot.stage == 1]
         chosen = first if scalars is None else list(scalars)
@@ -152,9 +150,9 @@ class LimitLaw:
 
     # ---- scalars --------------------------------------------------------------------------
 
-    def sample_scalars(self, draws: int, key: Any) -> np.ndarray:
+    def sample_scalars(self, draws: int, key: RandomKey) -> np.ndarray:
         """Joint draws of all dot products, `(draws, dots)` in the order of `program.dots`."""
-        require_count("draws", draws)
+        whole("draws", draws)
         rng = generator(key, 0)
         moments = self._readings.moments()
         values: dict[Dot, np.ndarray] = {}
@@ -181,7 +179,7 @@ class LimitLaw:
                 "Scalars must be finite.", got="NaN or infinity", remedy="pass finite values"
             )
 
-        def build(integration: Integration) -> Moments:
+        def build(integration: Rule) -> Moments:
             moments = self._readings.moments(integration)
             for stage in range(1, _last_stage(self.program) + 1):
                 columns = [k for k, dot in enumerate(dots) if dot.stage == stage]
@@ -190,7 +188,7 @@ class LimitLaw:
 
         return ConditionalLaw(self.program, array, _Readings(self.integration, build))
 
-    def condition(self, draws: int, key: Any) -> ConditionalLaw:
+    def condition(self, draws: int, key: RandomKey) -> ConditionalLaw:
         """The law given `draws` sampled values of the scalars."""
         return self.given(self.sample_scalars(draws, key))
 
@@ -199,7 +197,7 @@ class LimitLaw:
     def sample(
         self,
         draws: int,
-        key: Any,
+        key: RandomKey,
         *,
         vectors: Sequence[Vector] | None = None,
         coordinates: int = 1,
@@ -211,12 +209,12 @@ class LimitLaw:
         return self.condition(draws, key).sample(key, vectors=vectors, coordinates=coordinates)
 
     def expected_gram(
-        self, draws: int, key: Any, *, vectors: Sequence[Vector] | None = None
-    ) -> Estimate:
+        self, draws: int, key: RandomKey, *, vectors: Sequence[Vector] | None = None
+    ) -> LimitValue:
         """`E[Z^u Z^v]`, scalars averaged out over `draws` samples, with its standard error."""
         values = self.condition(draws, key).gram(vectors).value
         error = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
-        return Estimate(np.mean(values, axis=0), error, Method.SAMPLING)
+        return LimitValue(np.mean(values, axis=0), error, Method.SAMPLING)
 
     def __str__(self) -> str:
         rows = [f"limit law of {self.program.name}"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from .evaluation import Evaluator
-from .integration import Integration, Method, expectation
+from .integration import Method, Rule, expectation
 from .nodes import (
     Dot,
     Initial,
@@ -51,7 +51,7 @@ class Moments:
     def __init__(
         self,
         program: Program,
-        integration: Integration,
+        integration: Rule,
         *,
         scalars: Mapping[Dot, np.ndarray] | None = None,
         stage: int = 0,

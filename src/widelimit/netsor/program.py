@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
+from ..options import RandomKey
 from .draw import draw
 from .functions import (
     ArrayFunction,
@@ -248,11 +249,11 @@ class Program:
         """Test the limit theorem's preconditions; every violated one is named."""
         return check(self)
 
-    def limit(self, *, integration: Integration | None = None, key: Any = 0) -> LimitLaw:
+    def limit(self, *, integration: Integration | None = None, key: RandomKey = 0) -> LimitLaw:
         """The law of this program at infinite width.
 
         Raises `NetworkError` if a precondition is violated beyond repair and warns about the
-        others. `key` (an integer or a JAX key) seeds expectations that have to be sampled.
+        others. Expectations that have to be sampled follow from `key`.
         """
         return limit(self, integration=integration, key=key)
 
@@ -260,7 +261,7 @@ class Program:
         self,
         width: int,
         runs: int,
-        key: Any,
+        key: RandomKey,
         *,
         vectors: Sequence[Vector] | None = None,
         coordinates: int = 1,

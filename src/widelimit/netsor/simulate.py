@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import NetworkError, NumericalError
-from .integration import seed_of
+from ..options import RandomKey, seed_words, whole
 from .nodes import (
     Dot,
     Initial,
@@ -25,7 +25,7 @@ from .nodes import (
     VectorArithmetic,
 )
 from .polynomials import combine
-from .validation import chosen_vectors, require_count
+from .validation import chosen_vectors
 
 if TYPE_CHECKING:
     from .program import Program
@@ -76,7 +76,7 @@ def simulate(
     program: Program,
     width: int,
     runs: int,
-    key: Any,
+    key: RandomKey,
     *,
     vectors: Sequence[Vector] | None,
     coordinates: int,
@@ -84,7 +84,7 @@ def simulate(
 ) -> Simulation:
     """Run a program; see `Program.simulate`."""
     for name, value in (("width", width), ("runs", runs), ("memory", memory)):
-        require_count(name, value)
+        whole(name, value)
     if not isinstance(coordinates, (int, np.integer)) or not 1 <= coordinates <= width:
         raise NetworkError(
             "The number of recorded coordinates lies between 1 and the width.",
@@ -96,7 +96,7 @@ def simulate(
     plan = _Plan(program, chosen, width, coordinates)
     batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
     sizes = [min(batch, runs - start) for start in range(0, runs, batch)]
-    seeds = np.random.SeedSequence(seed_of(key)).spawn(len(sizes))
+    seeds = np.random.SeedSequence(seed_words(key)).spawn(len(sizes))
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _WORKERS)) as pool:
         parts = list(pool.map(plan.run, sizes, seeds))
     values, gram, scalars = (np.concatenate(column) for column in zip(*parts, strict=True))

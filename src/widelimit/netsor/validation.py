@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from .program import Program
 
 
-def require_count(name: str, value: object) -> None:
-    """Raise unless `value` is a positive integer."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise NetworkError(
-            f"{name} must be a positive integer.", got=repr(value), remedy=f"pass {name}=1 or more"
-        )
-
-
 def require_std(name: str, std: object) -> None:
     """Raise unless `std` is a finite number, at least 0."""
     if not (isinstance(std, (int, float, np.number)) and math.isfinite(std) and std >= 0):

@@ -92,11 +92,11 @@ class _NetworkEstimator(BaseEstimator):
     def _process(self, x: Any, kind: KernelKind) -> GP:
         wide = not hasattr(x, "dtype") or x.dtype != np.float32
         engine = Engine(
-            dtype=np.float64 if wide else np.float32, samples=self.samples, seed=self._seed()
+            dtype=np.float64 if wide else np.float32, samples=self.samples, key=self._key()
         )
         return GP(self._network(), kind=kind, noise=self.noise, engine=engine)
 
-    def _seed(self) -> int:
+    def _key(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -19,10 +19,9 @@ from ...laws.distances import (
     kl_quadrature,
     kolmogorov_smirnov,
 )
-from ...laws.marginal import Marginal
-from ...laws.simulate import simulate
-from ...laws.simulate_mixture import ScaleMixture
-from ...laws.simulate_setting import FiniteAttention, GaussianInputs
+from ...laws.marginal import Marginal, ScaleMixture
+from ...laws.simulation import simulate
+from ...laws.simulation_inputs import GaussianInputs
 from ...layers.attention.layer import Attention
 
 TOKENS = 4
@@ -63,12 +62,12 @@ def limit_law(heads: int, covariance: np.ndarray, draws: int) -> Marginal:
 
 
 def networks(
-    layer: FiniteAttention, *, runs: int, seed: int, input_map: InputMap | None = None
+    layer: Attention, *, runs: int, seed: int, input_map: InputMap | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Outputs `y_{1,1}` of drawn networks, and the variance of each given its scores."""
     inputs = GaussianInputs(positions=TOKENS, input_map=input_map)
     done = simulate(
-        layer, inputs, runs=runs, seed=seed, positions=[0], variances=True, progress=False
+        layer, inputs, runs=runs, key=seed, positions=[0], variances=True, progress=False
     )
     assert done.variances is not None
     return done.outputs[:, 0, 0], done.variances[:, 0, 0]

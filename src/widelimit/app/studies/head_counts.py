@@ -8,9 +8,8 @@ import numpy as np
 
 from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
-from ...laws.marginal import Marginal
-from ...laws.simulate_mixture import ScaleMixture
-from ...laws.simulate_setting import FiniteAttention
+from ...laws.marginal import Marginal, ScaleMixture
+from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
 from .study import Progress, Size, tracked, write_json, write_rows
@@ -34,23 +33,20 @@ _FEWEST = 8
 def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
     scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
-    layers = [FiniteAttention(heads=heads, width=256) for heads in (1, 256)]
+    layers = [Attention(256, heads) for heads in (1, 256)]
     return _run("heads", layers, scale, out, progress)
 
 
 def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Heads of width 64 in a network of width 64H, as in practice; H = 1, 4, 16."""
     scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
-    layers = [
-        FiniteAttention(heads=heads, width=64 * heads, key_width=64, value_width=64)
-        for heads in (1, 4, 16)
-    ]
+    layers = [Attention(64 * heads, heads, key_width=64, value_width=64) for heads in (1, 4, 16)]
     return _run("low_rank", layers, scale, out, progress)
 
 
 def _run(
     name: str,
-    layers: list[FiniteAttention],
+    layers: list[Attention],
     scale: setting.Scale,
     out: Path,
     progress: Progress | None,
@@ -59,13 +55,16 @@ def _run(
     # The mean over heads does not depend on their number: E[K_p] is the infinite-head kernel.
     variance = float(setting.limit_law(1, covariance, scale.draws).variance)
     gaussian = ScaleMixture(np.array([variance]))
-    limits = {each.heads: setting.limit_law(each.heads, covariance, scale.draws) for each in layers}
+    limits = {
+        int(each.heads): setting.limit_law(int(each.heads), covariance, scale.draws)
+        for each in layers
+    }
     rows, samples = [], {}
     steps = [(layer, seed) for layer in layers for seed in range(scale.seeds)]
     for layer, seed in tracked(steps, progress):
         y, variances = setting.networks(layer, runs=scale.runs, seed=seed)
-        samples.setdefault(layer.heads, y)
-        found = setting.compared(y, variances, limits[layer.heads], seed=seed)
+        samples.setdefault(int(layer.heads), y)
+        found = setting.compared(y, variances, limits[int(layer.heads)], seed=seed)
         found["ks_gaussian"] = kolmogorov_smirnov(y, gaussian).statistic
         rows.append({"heads": layer.heads, "width": layer.width, "seed": seed, **found})
     result: dict[str, Any] = {"runs": scale.runs, "seeds": scale.seeds, "gaussian": variance}
@@ -84,7 +83,7 @@ def _run(
     for axis, layer in zip(axes[0], layers, strict=True):
         label = f"networks, H={layer.heads}, n={layer.width}"
         setting.draw_density(
-            axis, samples[layer.heads], limits[layer.heads], label=label, color="C3"
+            axis, samples[layer.heads], limits[int(layer.heads)], label=label, color="C3"
         )
         low, high = axis.get_xlim()
         grid = np.linspace(low, high, 401)
@@ -109,7 +108,7 @@ def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> 
     heads = (1, 2, 8, 64)
     limits = {h: setting.limit_law(h, covariance, scale.draws) for h in tracked(heads, progress)}
     variance = float(limits[1].variance)
-    layer = FiniteAttention(heads=1, width=1024)
+    layer = Attention(1024, 1)
     runs = scale.runs * scale.seeds
     y, _ = setting.networks(layer, runs=runs, seed=0)
     kurtosis, error = setting.sample_kurtosis(y)

@@ -7,9 +7,10 @@ import numpy as np
 
 from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
-from ...laws.simulate import simulate
-from ...laws.simulate_mixture import ScaleMixture
-from ...laws.simulate_setting import FiniteAttention, GaussianInputs
+from ...laws.marginal import ScaleMixture
+from ...laws.simulation import simulate
+from ...laws.simulation_inputs import GaussianInputs
+from ...layers.attention.layer import Attention
 from ...layers.attention.scores import Scaling
 from ..drawing import canvas
 from . import finite_heads as setting
@@ -18,12 +19,16 @@ from .study import Progress, Size, tracked, write_json, write_rows
 WIDTH = 256
 
 
-def layers() -> dict[str, FiniteAttention]:
-    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1."""
+def layers() -> dict[str, tuple[Attention, bool]]:
+    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1.
+
+    Beside each layer stands whether queries and keys share their weights.
+    """
+    linear = Attention(WIDTH, 1, Scaling.LINEAR)
     return {
-        "1/√n": FiniteAttention(heads=1, width=WIDTH),
-        "1/n": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR, tied=False),
-        "1/n, Q = K": FiniteAttention(heads=1, width=WIDTH, scaling=Scaling.LINEAR),
+        "1/√n": (Attention(WIDTH, 1), False),
+        "1/n": (linear, False),
+        "1/n, Q = K": (linear, True),
     }
 
 
@@ -33,9 +38,15 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}
-    for name, layer in tracked(list(layers().items()), progress):
+    for name, (layer, tied) in tracked(list(layers().items()), progress):
         done = simulate(
-            layer, inputs, runs=scale.runs, seed=0, positions=[0], scores=True, progress=False
+            layer,
+            inputs,
+            runs=scale.runs,
+            positions=[0],
+            tied=tied,
+            scores=True,
+            progress=False,
         )
         assert done.scores is not None
         score = samples[name] = done.scores[:, 0, 0, 0]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...data import save_figure
-from ...laws.simulate_setting import FiniteAttention, relu
+from ...laws.simulation_inputs import relu
+from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
 from .study import Progress, Size, tracked, write_json, write_rows
@@ -54,7 +55,7 @@ def _run(
     rows, samples = [], {}
     steps = [(width, seed) for width in WIDTHS for seed in range(scale.seeds)]
     for width, seed in tracked(steps, progress):
-        layer = FiniteAttention(heads=HEADS, width=width)
+        layer = Attention(width, HEADS)
         y, variances = setting.networks(layer, runs=scale.runs, seed=seed, input_map=input_map)
         samples.setdefault(width, y)
         found = setting.compared(y, variances, limit, seed=seed)

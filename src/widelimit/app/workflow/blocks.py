@@ -17,6 +17,7 @@ from ...data.locks import alone
 from ...engine.inputs import Inputs
 from ...inference import KernelKind, NetworkKernels
 from ...inference.network_kernels import chosen
+from ...options import seed_words
 from ..fingerprint import fingerprint
 from .kinds import SILENT, Advance, Listener
 
@@ -227,7 +228,7 @@ def compute(
         return arrays
     with alone(files.place):
         mark = fingerprint(
-            data.net, data.engine.samples, data.engine.seed, inputs.x, inputs.mask,
+            data.net, data.engine.samples, seed_words(data.engine.key), inputs.x, inputs.mask,
             [kind.value for kind in kinds],
         )  # fmt: skip
         done = files.open(spans, inputs.dtype, mark)

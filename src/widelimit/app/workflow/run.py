@@ -253,7 +253,7 @@ def network_data(
     choice: Choice, preparation: Preparation, batch: Batch, train_size: int, settings: Settings
 ) -> tuple[Inputs, NetworkKernels]:
     """All examples as inputs of the network, and the training part with heads drawn for it."""
-    engine = Engine(dtype=preparation.dtype, samples=settings.samples, seed=settings.seed)
+    engine = Engine(dtype=preparation.dtype, samples=settings.samples, key=settings.seed)
     inputs = as_inputs(batch.x, batch.mask, dtype=engine.dtype)
     return inputs, NetworkKernels.make(choice.net, inputs[slice(0, train_size)], engine=engine)
 

@@ -1,127 +1,25 @@
-"""What is simulated: one attention layer of finite width, and where its inputs come from."""
+"""Where the inputs of a simulated layer come from, and Gaussian matrices without the wide side."""
 
 import functools
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from ..errors import NetworkError, NumericalError, ShapeError
-from ..layers.attention.scores import Scaling, ScoreMap
-from .simulate_random import bartlett, chi
+from ..options import whole
 
 CLIP = 100.0
 """Bound of the published input map `ψ(x) = min(max(x, −100), 100)`."""
-
 
 _RANK_TOLERANCE = 1e-10
 """Eigenvalues of a Gram matrix below this share of the largest are rounding."""
 
 
-def softmax(scores: Float[np.ndarray, "... keys"]) -> Float[np.ndarray, "... keys"]:
-    """`exp(g_i) / Σ_j exp(g_j)` over the last axis, the keys."""
-    # Reducing a short last axis is slow; over a leading axis the maximum is elementwise and fast.
-    keys_first = np.ascontiguousarray(np.moveaxis(scores, -1, 0))
-    weights = np.exp(scores - keys_first.max(axis=0)[..., None])
-    weights /= np.einsum("...k->...", weights)[..., None]
-    return weights
-
-
 def relu(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """`max(x, 0)`: the input map of the second published setting."""
     return np.maximum(x, 0.0)
-
-
-def positive_integer(value: int, *, name: str) -> int:
-    """Return `value` as an int, or raise the error that names what must be a positive integer."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise NetworkError(
-            f"The {name} must be a positive integer.",
-            got=repr(value),
-            remedy=f"give a whole number of at least 1 as the {name}",
-        )
-    return number
-
-
-@dataclass(frozen=True, kw_only=True)
-class FiniteAttention:
-    """`y = H^{-1/2} Σ_h A_h X W_V,h W_O,h`, `A_h = ζ(c Q_hK_hᵀ)`, for an input `X` with S rows.
-
-    `Q_h = X W_Q,h`, `K_h = X W_K,h` and all weights are independent `N(0, 1/fan_in)`, except that
-    `tied` layers have `W_Q,h = W_K,h`. The factor `c` is `qk_std/√n_k` (SQRT) or `qk_std/n_k`
-    (LINEAR), and `ov_std` multiplies `y`. LINEAR ties queries and keys unless `tied=False`.
-    Widths: `X` has `width` channels, queries and keys `key_width`, values `value_width`, `y` has
-    `output_width`; each is `width` unless given. Heads of low rank are
-    `key_width = value_width = width/heads`.
-
-    `score_map` (ζ) is a function on NumPy arrays from scores of shape `(..., queries, keys)` to
-    weights of that shape, or a layer's score map such as `IdentityMap()`.
-    """
-
-    heads: int
-    width: int
-    key_width: int | None = None
-    value_width: int | None = None
-    output_width: int | None = None
-    scaling: Scaling = Scaling.SQRT
-    tied: bool | None = None
-    score_map: Callable[[np.ndarray], np.ndarray] | ScoreMap = softmax
-    qk_std: float = 1.0
-    ov_std: float = 1.0
-
-    def __post_init__(self):
-        positive_integer(self.heads, name="number of heads")
-        positive_integer(self.width, name="width")
-        for value, name in zip(self.widths, ("key", "value", "output"), strict=True):
-            positive_integer(value, name=f"{name} width")
-        for name in ("qk_std", "ov_std"):
-            if not 0.0 <= getattr(self, name) < np.inf:
-                raise NetworkError(
-                    f"The standard deviation {name} must be finite and not negative.",
-                    got=repr(getattr(self, name)),
-                    remedy="give a number such as 1.0",
-                )
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Key, value and output width, with None resolved to `width`."""
-        given = (self.key_width, self.value_width, self.output_width)
-        key, value, output = (self.width if each is None else each for each in given)
-        return key, value, output
-
-    @property
-    def shares_queries_and_keys(self) -> bool:
-        """Whether `W_Q,h = W_K,h`."""
-        return self.scaling is Scaling.LINEAR if self.tied is None else self.tied
-
-    @property
-    def score_factor(self) -> float:
-        """The factor `c` in front of `QKᵀ`."""
-        n_k = self.widths[0]
-        return self.qk_std / (n_k if self.scaling is Scaling.LINEAR else np.sqrt(n_k))
-
-    def weights(self, scores: Float[np.ndarray, "... q keys"]) -> Float[np.ndarray, "... q keys"]:
-        """Apply the score map and check that it kept the shape."""
-        if isinstance(self.score_map, ScoreMap):
-            with jax.enable_x64(True):
-                weights = np.asarray(self.score_map(jax.numpy.asarray(scores), None))
-        else:
-            weights = np.asarray(self.score_map(scores))
-        if weights.shape != scores.shape:
-            raise ShapeError(
-                "A score map must return weights of the shape of its scores, (..., queries, keys).",
-                got=f"{weights.shape} for scores of shape {scores.shape}",
-                remedy="work on the last axis only, or ask for all positions if the map "
-                "treats queries differently",
-            )
-        return weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +35,14 @@ class GaussianInputs:
     """
 
     positions: int
+    channels: int | None = None
+    """n; by default the layer's width."""
     input_map: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self):
-        positive_integer(self.positions, name="number of positions")
-
-    def check_width(self, width: int) -> None:
-        """Any width will do."""
+        whole("positions", self.positions)
+        if self.channels is not None:
+            whole("channels", self.channels)
 
     def footprint(self, width: int) -> int:
         """Numbers held per run while drawing one Gram factor."""
@@ -188,14 +87,10 @@ class GivenInputs:
         """Number of rows."""
         return self.x.shape[0]
 
-    def check_width(self, width: int) -> None:
-        """Raise unless the input has as many channels as the layer expects."""
-        if self.x.shape[1] != width:
-            raise ShapeError(
-                "The input must have as many channels as the layer's width.",
-                got=f"{self.x.shape[1]} channels and width {width}",
-                remedy="set the layer's width to the number of columns of x",
-            )
+    @property
+    def channels(self) -> int:
+        """Number of columns."""
+        return self.x.shape[1]
 
     def footprint(self, width: int) -> int:
         """Numbers held per run while drawing one Gram factor."""
@@ -216,9 +111,13 @@ class GivenInputs:
 
 @dataclass(frozen=True, eq=False)
 class GivenGram:
-    """A fixed Gram matrix `XXᵀ/n` (S×S, positive semi-definite): all that the layer sees of X."""
+    """A fixed Gram matrix `XXᵀ/n` (S×S, positive semi-definite): all that the layer sees of X.
+
+    This is the covariance κ of the inputs. `channels` is n, by default the layer's width.
+    """
 
     gram: Float[np.ndarray, "S S"]
+    channels: int | None = None
 
     def __post_init__(self):
         gram = _finite_matrix(self.gram, name="Gram matrix")
@@ -228,6 +127,8 @@ class GivenGram:
                 got=f"shape {gram.shape}",
                 remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
             )
+        if self.channels is not None:
+            whole("channels", self.channels)
         object.__setattr__(self, "gram", gram)
         values = np.linalg.eigvalsh(gram)
         if values[0] < -_RANK_TOLERANCE * max(values[-1], 0.0):
@@ -249,16 +150,6 @@ class GivenGram:
         kept = values > _RANK_TOLERANCE * values[-1]
         return vectors[:, kept] * np.sqrt(values[kept])
 
-    def check_width(self, width: int) -> None:
-        """Raise unless an input of this width can have the Gram matrix."""
-        rank = self.root.shape[1]
-        if rank > width:
-            raise NetworkError(
-                "The Gram matrix of an S×n input has rank at most n.",
-                got=f"rank {rank} and width {width}",
-                remedy=f"use a width of at least {rank}",
-            )
-
     def footprint(self, width: int) -> int:
         """Numbers held per run while drawing one Gram factor."""
         return 1
@@ -267,18 +158,30 @@ class GivenGram:
         self, rng: np.random.Generator, runs: int, *, width: int, order: np.ndarray
     ) -> Float[np.ndarray, "1 S rank"]:
         """Lower-trapezoidal `L` with `LLᵀ` the Gram matrix, rows taken in `order`."""
+        self._require_rank(width)
         return triangular_factor(self.root[None, order])
 
     def explicit(
         self, rng: np.random.Generator, runs: int, *, width: int
     ) -> Float[np.ndarray, "1 S n"]:
-        """Return one input with this Gram matrix: `√n (R, 0)`."""
+        """One input with this Gram matrix: `√n (R, 0)`."""
+        self._require_rank(width)
         x = np.zeros((1, self.positions, width))
         x[0, :, : self.root.shape[1]] = np.sqrt(width) * self.root
         return x
 
+    def _require_rank(self, width: int) -> None:
+        rank = self.root.shape[1]
+        if rank > width:
+            raise NetworkError(
+                "The Gram matrix of an S×n input has rank at most n.",
+                got=f"rank {rank} and {width} channels",
+                remedy=f"use channels={rank}, or a layer of at least that width",
+            )
 
-Inputs = GaussianInputs | GivenInputs | GivenGram
+
+SimulatedInputs = GaussianInputs | GivenInputs | GivenGram
+"""What a layer is simulated on."""
 
 
 def triangular_factor(x: Float[np.ndarray, "runs S n"]) -> Float[np.ndarray, "runs S rank"]:
@@ -315,3 +218,52 @@ def _mapped(
             remedy="pass a function that keeps the shape, such as relu",
         )
     return mapped
+
+
+# --- Gram matrices and products of wide Gaussian matrices, drawn without the wide matrices ---
+
+
+def stream(words: tuple[int, ...], chunk: int) -> np.random.Generator:
+    """The random stream of one chunk of work: a function of the key's words and `chunk` alone."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words, spawn_key=(chunk,))))
+
+
+def chi(
+    rng: np.random.Generator, batch: tuple[int, ...], *, dof: int
+) -> Float[np.ndarray, "*batch"]:
+    """`χ_dof`: the norm of a vector of `dof` standard normals."""
+    return np.sqrt(2.0 * rng.standard_gamma(0.5 * dof, batch))
+
+
+def bartlett(
+    rng: np.random.Generator, batch: tuple[int, ...], *, rows: int, dof: int
+) -> Float[np.ndarray, "*batch rows rank"]:
+    """Bartlett factor `T`, `TTᵀ = ZZᵀ` in law, for `Z` a `rows×dof` matrix of standard normals.
+
+    `T` is the triangular factor in `Z = TU` with orthonormal rows of `U`: independent entries
+    `T_ii = χ_{dof−i}` (i from 0) and `T_ij ~ N(0,1)` below the diagonal. With `dof < rows` the
+    Wishart matrix is singular and `T` has only `rank = min(rows, dof)` columns; the same entries
+    are exact there, because rows beyond the first `dof` are rotated by an orthogonal `U`.
+    """
+    rank = min(rows, dof)
+    factor = np.zeros((*batch, rows, rank))
+    for j in range(rank):
+        factor[..., j, j] = chi(rng, batch, dof=dof - j)
+        factor[..., j + 1 :, j] = rng.standard_normal((*batch, rows - j - 1))
+    return factor
+
+
+def gaussian_product(
+    rng: np.random.Generator, batch: tuple[int, ...], *, rows: int, columns: int, inner: int
+) -> Float[np.ndarray, "*batch rows columns"]:
+    """`Z_1 Z_2ᵀ` in law, for independent standard normal `Z_1` (rows×inner), `Z_2` (columns×inner).
+
+    Given the narrower of the two, `Z_2 = TU`, the product is `(Z_1Uᵀ)Tᵀ`, and `Z_1Uᵀ` is again
+    standard normal, with as many columns as `T`: the cost does not depend on `inner`.
+    """
+    if rows < columns:
+        factor = bartlett(rng, batch, rows=rows, dof=inner)
+        return factor @ rng.standard_normal((*batch, factor.shape[-1], columns))
+    factor = bartlett(rng, batch, rows=columns, dof=inner)
+    normals = rng.standard_normal((*batch, rows, factor.shape[-1]))
+    return normals @ np.swapaxes(factor, -1, -2)

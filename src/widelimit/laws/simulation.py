@@ -1,0 +1,398 @@
+"""Finite-width attention, exact in law, without ever drawing a weight matrix.
+
+Given the inputs, a layer's scores and outputs are functions of Gaussian matrices with `S` rows and
+`n` columns that enter only through `S×S` products. With `LLᵀ = XXᵀ/n`, and all `Z`, `N` standard
+normal, `T` Bartlett factors:
+
+- scores: `Q_hK_hᵀ = L Z_Q Z_Kᵀ Lᵀ = L N T_Kᵀ Lᵀ` (tied: `L T Tᵀ Lᵀ`);
+- outputs: `X W_V,h W_O,h = L Z_V W_O,h = n_v^{-1/2} L N T_Oᵀ`, `T_O` the factor of as many rows as
+  channels are asked for.
+
+So the cost of a run is `O(S³H)` at every width, and the law is exact at every width, one included.
+When only `q` query positions are asked for they are put first: their rows of the triangular `L`
+have `q` columns, and only `q` rows of `N` are ever needed.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import NetworkError, ShapeError
+from ..layers.attention.heads import INFINITE
+from ..layers.attention.layer import Attention
+from ..layers.attention.scores import Scaling, ScoreMap, Softmax
+from ..options import RandomKey, seed_words, whole
+from ..progress import Callback, Progress
+from .simulation_inputs import SimulatedInputs, bartlett, gaussian_product, stream
+
+_BLOCK = 1 << 16
+"""Numbers in one temporary array: large enough to hide Python, small enough for the cache."""
+
+_EXPLICIT_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """An attention layer on inputs with S positions and n channels, all its numbers resolved."""
+
+    heads: int
+    channels: int
+    key_width: int
+    value_width: int
+    output_width: int
+    tied: bool
+    score_factor: float
+    """The factor c in front of `QKᵀ`."""
+    ov_std: float
+    score_map: ScoreMap
+    allowed: np.ndarray | None = field(repr=False)
+    """Which keys count for which query, (S, S)."""
+
+    @classmethod
+    def of(cls, layer: Attention, inputs: SimulatedInputs, tied: bool | None) -> "_Setting":
+        """Read a layer, or say what of it cannot be simulated."""
+        _require_plain(layer)
+        channels = inputs.channels or layer.width
+        if channels is None:
+            raise ShapeError(
+                "The width of a simulated layer comes from the layer or from its inputs.",
+                got="Attention without width, and inputs without channels",
+                remedy="give Attention(width, …), or channels= to the inputs",
+            )
+        output = layer.width or channels
+        key_width = layer.key_width or output
+        linear = layer.scaling is Scaling.LINEAR
+        return cls(
+            heads=int(layer.heads),
+            channels=channels,
+            key_width=key_width,
+            value_width=layer.value_width or output,
+            output_width=output,
+            tied=linear if tied is None else tied,
+            score_factor=float(layer.qk_std) / (key_width if linear else np.sqrt(key_width)),
+            ov_std=float(layer.ov_std),
+            score_map=layer.score_map,
+            allowed=None if layer.pattern is None else layer.pattern.allowed((inputs.positions,)),
+        )
+
+    def weights(
+        self, scores: Float[np.ndarray, "... q keys"], queries: np.ndarray
+    ) -> Float[np.ndarray, "... q keys"]:
+        """`ζ(scores)` of some queries."""
+        allowed = None if self.allowed is None else self.allowed[queries]
+        if allowed is None and isinstance(self.score_map, Softmax):
+            return _softmax(scores)
+        with jax.enable_x64(True):
+            return np.asarray(self.score_map(*jax.device_put((scores, allowed))))
+
+
+def _require_plain(layer: Any) -> None:
+    if not isinstance(layer, Attention):
+        raise NetworkError(
+            "One attention layer is simulated.",
+            got=f"{type(layer).__name__}",
+            remedy="pass Attention(width, heads)",
+        )
+    positions = layer.positions
+    extras = {
+        "heads=INFINITE": layer.heads == INFINITE,
+        "positions=": positions.encoding or positions.biases or positions.rotary,
+        "kv_heads=": layer.kv_heads not in (None, layer.heads),
+        "b_std=": layer.biased,
+    }
+    found = [name for name, used in extras.items() if used]
+    if found:
+        raise NetworkError(
+            "Simulated layers have finitely many heads with keys and values of their own, no "
+            "positional encoding and no bias.",
+            got=", ".join(found),
+            remedy="leave these out, or draw the whole network with init and apply",
+        )
+
+
+def _softmax(scores: Float[np.ndarray, "... keys"]) -> Float[np.ndarray, "... keys"]:
+    """`exp(g_i) / Σ_j exp(g_j)` over the last axis, the keys."""
+    # Reducing a short last axis is slow; over a leading axis the maximum is elementwise and fast.
+    keys_first = np.ascontiguousarray(np.moveaxis(scores, -1, 0))
+    weights = np.exp(scores - keys_first.max(axis=0)[..., None])
+    weights /= np.einsum("...k->...", weights)[..., None]
+    return weights
+
+
+@dataclass(frozen=True)
+class SimulatedAttention:
+    """Draws of one layer; the queries are the positions asked for, in that order.
+
+    `variances` is the variance of each output given the inputs, the scores and the norms of the
+    output weights: given these the output is a centred Gaussian, so that
+    `ScaleMixture(variances[:, a, c])` is the finite network's law without a histogram.
+    """
+
+    outputs: Float[np.ndarray, "runs queries channels"]
+    scores: Float[np.ndarray, "runs heads queries S"] | None = None
+    weights: Float[np.ndarray, "runs heads queries S"] | None = None
+    variances: Float[np.ndarray, "runs queries channels"] | None = None
+
+
+def simulate(
+    layer: Attention,
+    inputs: SimulatedInputs,
+    *,
+    runs: int,
+    key: RandomKey = 0,
+    positions: Sequence[int] | None = None,
+    channels: int = 1,
+    tied: bool | None = None,
+    scores: bool = False,
+    weights: bool = False,
+    variances: bool = False,
+    workers: int | None = None,
+    progress: bool | Callback | None = None,
+) -> SimulatedAttention:
+    """Draw `runs` independent networks and inputs, exactly in law, at a cost free of the width.
+
+    `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
+    channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
+    share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
+    depends on `key` and the arguments, not on `workers` (threads; all cores by default).
+    Temporary memory is bounded whatever the runs and heads; what is returned is not: scores and
+    weights take `runs·heads·queries·S` numbers each. `progress` is as everywhere: None draws a bar
+    on a terminal only, False never, a function is told `(chunks done, chunks)`.
+    """
+    plan = _Plan(_Setting.of(layer, inputs, tied), inputs, positions, channels)
+    words = seed_words(key)
+    result = plan.allocate(runs, scores=scores, weights=weights, variances=variances)
+
+    def work(chunk: int, part: slice) -> None:
+        plan.fill(stream(words, chunk), result, part)
+
+    _in_parallel(work, runs, size=plan.chunk, workers=workers, progress=progress)
+    return result
+
+
+class _Plan:
+    """The fixed part of a simulation: order of the positions, sizes of the blocks."""
+
+    def __init__(
+        self,
+        layer: _Setting,
+        inputs: SimulatedInputs,
+        positions: Sequence[int] | None,
+        channels: int,
+    ):
+        self.layer, self.inputs = layer, inputs
+        self.queries = _checked_request(layer, inputs, positions, channels)
+        self.channels = channels
+        rest = np.setdiff1d(np.arange(inputs.positions), self.queries)
+        self.order = np.concatenate([self.queries, rest])
+        self.natural = np.argsort(self.order)
+        per_head = inputs.positions * max(
+            len(self.queries), channels, inputs.positions if layer.tied else 1
+        )
+        self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
+        per_run = max(
+            self.head_block * per_head, inputs.positions**2, inputs.footprint(layer.channels)
+        )
+        self.chunk = max(1, _BLOCK // per_run)
+
+    def allocate(
+        self, runs: int, *, scores: bool, weights: bool, variances: bool
+    ) -> SimulatedAttention:
+        """Empty results of the full size, which the threads fill slice by slice."""
+        whole("runs", runs)
+        q = len(self.queries)
+        by_head = (runs, self.layer.heads, q, self.inputs.positions)
+        by_channel = (runs, q, self.channels)
+        return SimulatedAttention(
+            outputs=np.zeros(by_channel),
+            scores=np.empty(by_head) if scores else None,
+            weights=np.empty(by_head) if weights else None,
+            variances=np.zeros(by_channel) if variances else None,
+        )
+
+    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
+        """Draw the runs in `part` and write them into `result`."""
+        layer, runs = self.layer, part.stop - part.start
+        factor = self.inputs.factor(rng, runs, width=layer.channels, order=self.order)[:, None]
+        rank = factor.shape[-1]
+        leading = min(len(self.queries), rank)
+        query_side = factor[..., : len(self.queries), :leading]
+        factor = factor[..., self.natural, :]
+        key_side = np.swapaxes(factor, -1, -2) * layer.score_factor
+        for block in _blocks(layer.heads, self.head_block):
+            batch = (runs, block.stop - block.start)
+            product = self._score_product(rng, batch, leading, rank)
+            scores = query_side @ (product @ key_side)
+            weights = layer.weights(scores, self.queries)
+            if result.scores is not None:
+                result.scores[part, block] = scores
+            if result.weights is not None:
+                result.weights[part, block] = weights
+            self._add_outputs(rng, batch, weights @ factor, result, part)
+
+    def _score_product(
+        self, rng: np.random.Generator, batch: tuple[int, int], leading: int, rank: int
+    ) -> Float[np.ndarray, "runs heads leading rank"]:
+        """First rows of `Z_Q Z_Kᵀ`."""
+        n_k = self.layer.key_width
+        if not self.layer.tied:
+            return gaussian_product(rng, batch, rows=leading, columns=rank, inner=n_k)
+        factor = bartlett(rng, batch, rows=rank, dof=n_k)
+        return factor[..., :leading, :] @ np.swapaxes(factor, -1, -2)
+
+    def _add_outputs(
+        self,
+        rng: np.random.Generator,
+        batch: tuple[int, int],
+        mixed: Float[np.ndarray, "runs heads queries rank"],
+        result: SimulatedAttention,
+        part: slice,
+    ) -> None:
+        """Add `(n_v H)^{-1/2} Σ_h mixed_h Z_V,h Z_O,h` and its variance, over a block of heads.
+
+        The factor is taken on the narrower side of the product: the channels (`T_O`, variance
+        `|mixed_a|² |T_O,c|²`) or, when many channels are asked for, the values (`T_V`, variance
+        `|(mixed T_V)_a|²`).
+        """
+        rank, n_v = mixed.shape[-1], self.layer.value_width
+        scale = self.layer.ov_std / np.sqrt(n_v * self.layer.heads)
+        if self.channels <= rank:
+            factor = bartlett(rng, batch, rows=self.channels, dof=n_v)
+            normals = rng.standard_normal((*batch, rank, factor.shape[-1]))
+            values = normals @ np.swapaxes(factor, -1, -2)
+            column_norms = np.square(factor).sum(axis=-1)[..., None, :]
+        else:
+            factor = bartlett(rng, batch, rows=rank, dof=n_v)
+            mixed = mixed @ factor
+            values = rng.standard_normal((*batch, factor.shape[-1], self.channels))
+            column_norms = 1.0
+        # One matrix product over heads and values together.
+        runs, queries = mixed.shape[0], mixed.shape[2]
+        joined = np.swapaxes(mixed, 1, 2).reshape(runs, queries, -1)
+        result.outputs[part] += scale * (joined @ values.reshape(runs, -1, self.channels))
+        if result.variances is not None:
+            row_norms = np.square(mixed).sum(axis=-1)[..., None]
+            result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
+
+
+def simulate_explicit(
+    layer: Attention,
+    inputs: SimulatedInputs,
+    *,
+    runs: int,
+    key: RandomKey = 0,
+    positions: Sequence[int] | None = None,
+    channels: int = 1,
+    tied: bool | None = None,
+    scores: bool = False,
+    weights: bool = False,
+    workers: int | None = None,
+    progress: bool | Callback | None = None,
+) -> SimulatedAttention:
+    """The plain reference for `simulate`: draw every weight matrix, `O(n²)` numbers a run."""
+    setting = _Setting.of(layer, inputs, tied)
+    queries = _checked_request(setting, inputs, positions, channels)
+    whole("runs", runs)
+    words = seed_words(key)
+    by_head = (runs, setting.heads, len(queries), inputs.positions)
+    result = SimulatedAttention(
+        outputs=np.zeros((runs, len(queries), channels)),
+        scores=np.empty(by_head) if scores else None,
+        weights=np.empty(by_head) if weights else None,
+    )
+
+    def work(chunk: int, part: slice) -> None:
+        rng = stream(words, chunk)
+        count = part.stop - part.start
+        x = inputs.explicit(rng, count, width=setting.channels)
+        for head in range(setting.heads):
+            head_scores, head_weights, y = _head(setting, rng, count, x)
+            if result.scores is not None:
+                result.scores[part, head] = head_scores[:, queries]
+            if result.weights is not None:
+                result.weights[part, head] = head_weights[:, queries]
+            result.outputs[part] += y[:, queries, :channels]
+
+    size = max(1, _EXPLICIT_BLOCK // (inputs.positions * setting.channels**2))
+    _in_parallel(work, runs, size=size, workers=workers, progress=progress)
+    return result
+
+
+def _head(
+    layer: _Setting, rng: np.random.Generator, runs: int, x: Float[np.ndarray, "r S n"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, weights and contribution to the outputs of one head with fresh weights."""
+
+    def matrix(rows: int, columns: int) -> Float[np.ndarray, "runs rows columns"]:
+        return rng.standard_normal((runs, rows, columns)) / np.sqrt(rows)
+
+    keys = x @ matrix(layer.channels, layer.key_width)
+    queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
+    scores = layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
+    weights = layer.weights(scores, np.arange(x.shape[1]))
+    values = x @ matrix(layer.channels, layer.value_width)
+    outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
+    return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
+
+
+def _checked_request(
+    layer: _Setting, inputs: SimulatedInputs, positions: Sequence[int] | None, channels: int
+) -> np.ndarray:
+    """The query positions as an array."""
+    whole("channels", channels)
+    if channels > layer.output_width:
+        raise ShapeError(
+            "No more output channels can be asked for than the layer has.",
+            got=f"{channels} channels of {layer.output_width}",
+            remedy="ask for fewer channels, or give the layer more width",
+        )
+    if positions is None:
+        return np.arange(inputs.positions)
+    queries = np.asarray(positions)
+    valid = queries.ndim == 1 and queries.size > 0 and queries.dtype.kind in "iu"
+    if valid:
+        valid = queries.min() >= 0 and queries.max() < inputs.positions
+    if not valid or np.unique(queries).size != queries.size:
+        raise ShapeError(
+            f"Positions must be distinct integers from 0 to {inputs.positions - 1}.",
+            got=repr(positions),
+            remedy="list each query position once, counting from 0",
+        )
+    return queries
+
+
+def _in_parallel(
+    work: Callable[[int, slice], None],
+    runs: int,
+    *,
+    size: int,
+    workers: int | None,
+    progress: bool | Callback | None,
+) -> None:
+    """Call `work(chunk, part)` on threads for consecutive parts of at most `size` runs.
+
+    Threads suffice: NumPy's generators, ufuncs and matrix products release the interpreter lock.
+    """
+    workers = os.cpu_count() or 1 if workers is None else whole("workers", workers)
+    parts = list(_blocks(runs, size))
+    bar = Progress.make(progress, "simulating")
+    steps = range(len(parts))
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        finished = as_completed([pool.submit(work, i, part) for i, part in enumerate(parts)])
+        try:
+            for _ in steps if bar is None else bar.track(steps):
+                next(finished).result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _blocks(total: int, size: int) -> Iterator[slice]:
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
