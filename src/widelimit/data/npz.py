@@ -51,6 +51,8 @@ def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) ->
         raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
     if mask is not None and (mask.shape != x.shape[:-1] or mask.dtype != bool):
         raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
+    if y.dtype.kind not in "biufSU":
+        raise _wrong(path, f"labels of dtype {y.dtype}")
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise _wrong(path, "targets that are not all finite")
 
@@ -61,15 +63,22 @@ def _labels(
     """Class numbers and names; real targets have no names."""
     if y.dtype.kind == "f":
         return y.astype(np.float64), ()
-    if class_names is None:
-        names = LabelNames.fit(y.astype(str).tolist())
-        return names.encode(y.astype(str).tolist()), names.names
-    names = LabelNames(tuple(class_names.astype(str).tolist()))
-    if y.dtype.kind not in "iu":
-        return names.encode(y.astype(str).tolist()), names.names
+    if class_names is None or y.dtype.kind not in "iu":
+        values, numbers = np.unique(y, return_inverse=True)  # texts of the different ones alone
+        texts = values.astype(str).tolist()
+        names = LabelNames.fit(texts) if class_names is None else _names(path, class_names)
+        return names.encode(texts)[numbers], names.names
+    names = _names(path, class_names)
     if y.min() < 0 or y.max() >= len(names.names):
         raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names.names)} class names")
     return y.astype(np.int64), names.names
+
+
+def _names(path: Path, class_names: np.ndarray) -> LabelNames:
+    names = tuple(class_names.astype(str).ravel().tolist())
+    if class_names.ndim != 1 or len(set(names)) < len(names):
+        raise _wrong(path, f"class names {class_names.shape} that are not a list of different ones")
+    return LabelNames(names)
 
 
 def _wrong(path: Path, got: str) -> DataError:

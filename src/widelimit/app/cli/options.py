@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ... import data
+from ...data.limits import LIMITS
 from ...errors import WidelimitError
 from ...inference import KernelKind
 from ..workflow import NetworkName, Reading
@@ -81,6 +82,14 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         help="Where data sets and GloVe files lie (else WIDELIMIT_DATA, else the cache).",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"Raise a limit on what a file may ask for, such as bytes=8GB ({', '.join(LIMITS)}).",
         rich_help_panel=_DATA,
         show_default=False,
     ),
