@@ -44,13 +44,20 @@ def load_npz_split(path: Path | str) -> Dataset:
     return Dataset(x_train, y[:cut], x_test, y[cut:], names, *masks)
 
 
-def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
-    if x.ndim < 2 or not len(x) or y.shape != (len(x),):
-        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
+def check_inputs(path: Path, x: np.ndarray, mask: np.ndarray | None) -> None:
+    """Raise unless inputs are finite numbers, and a mask is one of their positions."""
+    if x.ndim < 2 or not x.size:
+        raise _wrong(path, f"inputs {x.shape}")
     if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
         raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
-    if mask is not None and (mask.shape != x.shape[:-1] or mask.dtype != bool):
+    if mask is not None and (mask.shape != x.shape[:-1] or mask.ndim < 2 or mask.dtype != bool):
         raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
+
+
+def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
+    check_inputs(path, x, mask)
+    if y.shape != (len(x),):
+        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
     if y.dtype.kind not in "biufSU":
         raise _wrong(path, f"labels of dtype {y.dtype}")
     if y.dtype.kind == "f" and not np.isfinite(y).all():
@@ -84,7 +91,7 @@ def _names(path: Path, class_names: np.ndarray) -> LabelNames:
 def _wrong(path: Path, got: str) -> DataError:
     return DataError(
         "Inputs are finite numbers (N, ..., channels), labels (N,) known classes or finite "
-        "numbers, masks boolean (N, ...).",
+        "numbers, masks boolean (N, positions...).",
         got=f"{got} in '{path}'",
         remedy="reshape or clean the arrays before saving them",
     )

@@ -120,7 +120,10 @@ Samples = Annotated[
         show_default="enough",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Fixes splits, subsets and sampled heads.")]
+Seed = Annotated[
+    int,
+    typer.Option(help="Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Numbers as JSON on standard output; text on standard error.")
 ]
