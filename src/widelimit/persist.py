@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .data.arrays import read_member, require_small
 from .data.files import reading, writing
 from .duals import Series
 from .errors import WidelimitError
@@ -53,6 +54,10 @@ _ROOMS = (
 )
 
 T = TypeVar("T")
+
+
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What goes wrong when objects are put together from parts that do not belong together."""
 
 
 class ModelFileError(WidelimitError):
@@ -89,7 +94,7 @@ def save(model: Any, path: Path | str) -> None:
             with archive.open(_member(index), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
         # Last: a file without it was not finished.
-        archive.writestr(_MANIFEST, json.dumps(manifest, ensure_ascii=False))
+        archive.writestr(_MANIFEST, json.dumps(manifest))
 
 
 def load(path: Path | str) -> Any:
@@ -103,10 +108,11 @@ def load(path: Path | str) -> Any:
         with zipfile.ZipFile(path) as archive:
             if _MANIFEST not in archive.namelist():
                 raise _not_a_model(path, "it is another zip archive")
+            require_small(archive, path)
             manifest = _manifest(path, archive.read(_MANIFEST))
             try:
-                return _decoded(manifest["model"], _Arrays(archive))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                return _decoded(manifest["model"], _Arrays(archive, path))
+            except _UNFIT as error:
                 if isinstance(error, WidelimitError):
                     raise
                 raise _not_a_model(path, f"its parts do not fit: {error!r}") from error
@@ -131,7 +137,7 @@ def _not_a_model(path: Path, why: str) -> ModelFileError:
 def _manifest(path: Path, text: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_a_model(path, f"its manifest is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _not_a_model(path, "its manifest is not that of a model")
@@ -300,14 +306,11 @@ def _known_function(function: Any, place: str) -> str:
 class _Arrays:
     """The arrays of an open archive."""
 
-    def __init__(self, archive: zipfile.ZipFile):
-        self.archive = archive
+    def __init__(self, archive: zipfile.ZipFile, path: Path):
+        self.archive, self.path = archive, path
 
     def __getitem__(self, index: int) -> np.ndarray:
-        with self.archive.open(_member(index)) as member:
-            array = np.lib.format.read_array(member, allow_pickle=False)
-            member.read()  # to the end, so that the checksum is compared
-        return array
+        return read_member(self.archive, self.archive.getinfo(_member(index)), self.path)
 
 
 def _decoded(node: Any, arrays: _Arrays) -> Any:

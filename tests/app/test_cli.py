@@ -277,7 +277,7 @@ def test_info_as_json(capsys):
 @pytest.mark.slow
 def test_as_a_program_of_its_own(tmp_path):
     """Imports, entry point, and exit codes as a shell sees them."""
-    program = [sys.executable, "-m", "widelimit.app.cli"]
+    program = [sys.executable, "-m", "widelimit_command"]
     done = subprocess.run([*program, "info", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["widelimit"]
     wrong = [*program, "classify", str(tmp_path / "none.csv")]

@@ -6,6 +6,7 @@ import io
 import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,9 @@ class Report:
             data = Path(figure).read_bytes()
         else:
             stream = io.BytesIO()
-            figure.savefig(stream, format="png", dpi=130, bbox_inches="tight")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box is drawn
+                figure.savefig(stream, format="png", dpi=130, bbox_inches="tight")
             data = stream.getvalue()
         source = base64.b64encode(data).decode("ascii")
         alt = html.escape(caption, quote=True)
@@ -155,9 +158,8 @@ class Report:
     def command(self) -> "Report":
         """The command that made this page, to make it again."""
         name = Path(sys.argv[0]).name
-        return self.code(
-            shlex.join(["widelimit" if name == "__main__.py" else name, *sys.argv[1:]])
-        )
+        name = "widelimit" if name in ("__main__.py", "widelimit_command.py") else name
+        return self.code(shlex.join([name, *sys.argv[1:]]))
 
     def html(self) -> str:
         """The page as text."""

@@ -1,5 +1,6 @@
 """Named arrays in `.npz` files: read without pickle, written whole or not at all."""
 
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -8,24 +9,22 @@ import numpy as np
 
 from .errors import DataError
 from .files import damaged, reading, writing
+from .limits import require
 
 
 def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
     """All arrays of an `.npz` file, which must contain those `needed`."""
     path = Path(path)
     with reading(path), path.open("rb") as file:
-        if path.stat().st_size and not zipfile.is_zipfile(file):
+        if not zipfile.is_zipfile(file):
             raise damaged(path, "not a complete .npz file")
-        file.seek(0)
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except ValueError as error:
-            raise DataError(
-                "An .npz file must hold plain arrays of numbers or text.",
-                got=f"'{path}' ({error})",
-                remedy="write it with numpy.savez and arrays whose dtype is not object",
-            ) from error
+        with zipfile.ZipFile(file) as archive:
+            require_small(archive, path)
+            entries = {info.filename: info for info in archive.infolist()}
+            arrays = {
+                name.removesuffix(".npy"): read_member(archive, info, path)
+                for name, info in entries.items()
+            }
     if missing := [name for name in needed if name not in arrays]:
         raise DataError(
             f"'{path.name}' must hold the arrays {', '.join(needed)}.",
@@ -33,6 +32,54 @@ def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
             remedy=f"write it with numpy.savez('{path.name}', {needed[0]}=..., ...)",
         )
     return arrays
+
+
+def require_small(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse an archive that unpacks to more than is allowed, or in a way nobody writes."""
+    total = sum(info.file_size for info in archive.infolist())
+    require("bytes", total, f"the members of '{path}'")
+    usual = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if odd := [info.filename for info in archive.infolist() if info.compress_type not in usual]:
+        raise damaged(path, f"the member {odd[0]!r} is packed in an unusual way")
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """One array of an archive: plain numbers or text, exactly as long as it says."""
+    try:
+        with archive.open(info) as member:
+            shape, _, dtype = _header(member)
+            if dtype.hasobject:
+                raise ValueError("Python objects")
+            if not dtype.itemsize and math.prod(shape):
+                raise ValueError("texts without characters")
+            require("rows", shape[0] if shape else 1, f"{info.filename!r} in '{path}'")
+            length = math.prod(shape) * dtype.itemsize
+            if length + member.tell() != info.file_size:
+                raise ValueError(f"{shape} of {dtype} in {info.file_size:,} bytes")
+            member.seek(0)
+            array = np.lib.format.read_array(member, allow_pickle=False)
+            member.read()  # to the end, so that the checksum is compared
+            return array
+    except DataError:
+        raise
+    except (ValueError, TypeError, SyntaxError, LookupError, ArithmeticError) as error:
+        raise DataError(
+            "An .npz file must hold plain arrays of numbers or text.",
+            got=f"{info.filename!r} in '{path}' ({str(error)[:200]})",
+            remedy="write it with numpy.savez and arrays whose dtype is not object",
+        ) from error
+
+
+def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and dtype, without the array."""
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    version = np.lib.format.read_magic(member)
+    if version not in read:
+        raise ValueError(f"version {version} of the array format")
+    return read[version](member)
 
 
 def save_npz(path: Path | str, **arrays: Any) -> None:

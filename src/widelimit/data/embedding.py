@@ -76,7 +76,7 @@ class Embedder:
         # Row numbers are padded, not vectors: the large array is made once.
         padded, mask = pad([row[:, None] for row in rows])
         padded = padded[:, :, 0]
-        x = self.vectors.vectors[padded]
+        x = self.vectors.vectors[np.maximum(padded, 0)]
         x[padded == NO_VECTOR] = self.vectors.mean if self.unknown is Unknown.MEAN else 0
         x[padded == NO_WORD] = self.vectors.mean
         x[~mask] = 0

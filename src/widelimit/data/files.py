@@ -18,7 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from .errors import DataError
+from .limits import require
 
+_CHUNK = 65536
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 DAMAGE = (
@@ -159,7 +161,29 @@ def read_bytes(path: Path | str) -> bytes:
     """The content of a file."""
     path = Path(path)
     with reading(path):
+        require("bytes", path.stat().st_size, f"'{path}'")
         return path.read_bytes()
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that refuses to unpack more than is allowed, and lines that never end."""
+
+    def __init__(self, stream: Any, path: Path):
+        self.stream, self.path = stream, path
+        self.bytes = self.line = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self.stream.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        self.bytes += len(chunk)
+        require("bytes", self.bytes, f"'{self.path}', unpacked so far")
+        end = chunk.rfind(b"\n")
+        self.line = self.line + len(chunk) if end < 0 else len(chunk) - end - 1
+        require("line", self.line, f"'{self.path}', a line so far")
+        return len(chunk)
 
 
 def lines(path: Path | str, *, encoding: str = "utf-8", member: str = "") -> Iterator[str]:
@@ -175,7 +199,8 @@ def lines(path: Path | str, *, encoding: str = "utf-8", member: str = "") -> Ite
         try:
             with (
                 _unpacked(path, raw, start, member) as stream,
-                io.TextIOWrapper(stream, encoding=_with_mark(encoding), newline="") as text,
+                io.BufferedReader(_Bounded(stream, path), _CHUNK) as bounded,
+                io.TextIOWrapper(bounded, encoding=_with_mark(encoding), newline="") as text,
             ):
                 for line in text:
                     yield line
@@ -185,7 +210,9 @@ def lines(path: Path | str, *, encoding: str = "utf-8", member: str = "") -> Ite
             inside = isinstance(error, UnicodeDecodeError)
             before = error.object[: error.start].count(b"\n") if inside else 0
             raise _undecodable(path, encoding, done + before + 1, start) from error
-        except LookupError as error:
+        except (LookupError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
             raise DataError(
                 "An encoding must have a name that Python knows.",
                 got=f"encoding={encoding!r}",
@@ -201,10 +228,14 @@ def read_members(path: Path | str, pattern: re.Pattern[str]) -> dict[str, bytes]
     path = Path(path)
     if path.is_dir():
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        return {name: read_bytes(path / name) for name in names if pattern.fullmatch(name)}
-    found = {}
+        names = [name for name in names if pattern.fullmatch(name)]
+        require("bytes", sum((path / name).stat().st_size for name in names), f"'{path}'")
+        return {name: read_bytes(path / name) for name in names}
+    found, total = {}, 0
     with reading(path), tarfile.open(path) as archive:
         for entry in archive:
+            total += entry.size  # also of what is passed over: it is unpacked on the way
+            require("bytes", total, f"the members of '{path}'")
             name = "/".join(PurePosixPath(entry.name).parts[1:])
             content = archive.extractfile(entry) if pattern.fullmatch(name) else None
             if content is not None:

@@ -44,13 +44,22 @@ def load_npz_split(path: Path | str) -> Dataset:
     return Dataset(x_train, y[:cut], x_test, y[cut:], names, *masks)
 
 
-def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
-    if x.ndim < 2 or not len(x) or y.shape != (len(x),):
-        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
+def check_inputs(path: Path, x: np.ndarray, mask: np.ndarray | None) -> None:
+    """Raise unless inputs are finite numbers, and a mask is one of their positions."""
+    if x.ndim < 2 or not x.size:
+        raise _wrong(path, f"inputs {x.shape}")
     if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
         raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
-    if mask is not None and (mask.shape != x.shape[:-1] or mask.dtype != bool):
+    if mask is not None and (mask.shape != x.shape[:-1] or mask.ndim < 2 or mask.dtype != bool):
         raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
+
+
+def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
+    check_inputs(path, x, mask)
+    if y.shape != (len(x),):
+        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
+    if y.dtype.kind not in "biufSU":
+        raise _wrong(path, f"labels of dtype {y.dtype}")
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise _wrong(path, "targets that are not all finite")
 
@@ -61,21 +70,28 @@ def _labels(
     """Class numbers and names; real targets have no names."""
     if y.dtype.kind == "f":
         return y.astype(np.float64), ()
-    if class_names is None:
-        names = LabelNames.fit(y.astype(str).tolist())
-        return names.encode(y.astype(str).tolist()), names.names
-    names = LabelNames(tuple(class_names.astype(str).tolist()))
-    if y.dtype.kind not in "iu":
-        return names.encode(y.astype(str).tolist()), names.names
+    if class_names is None or y.dtype.kind not in "iu":
+        values, numbers = np.unique(y, return_inverse=True)  # texts of the different ones alone
+        texts = values.astype(str).tolist()
+        names = LabelNames.fit(texts) if class_names is None else _names(path, class_names)
+        return names.encode(texts)[numbers], names.names
+    names = _names(path, class_names)
     if y.min() < 0 or y.max() >= len(names.names):
         raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names.names)} class names")
     return y.astype(np.int64), names.names
 
 
+def _names(path: Path, class_names: np.ndarray) -> LabelNames:
+    names = tuple(class_names.astype(str).ravel().tolist())
+    if class_names.ndim != 1 or len(set(names)) < len(names):
+        raise _wrong(path, f"class names {class_names.shape} that are not a list of different ones")
+    return LabelNames(names)
+
+
 def _wrong(path: Path, got: str) -> DataError:
     return DataError(
         "Inputs are finite numbers (N, ..., channels), labels (N,) known classes or finite "
-        "numbers, masks boolean (N, ...).",
+        "numbers, masks boolean (N, positions...).",
         got=f"{got} in '{path}'",
         remedy="reshape or clean the arrays before saving them",
     )

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,11 @@ def unpickle_plain(content: bytes, path: Path) -> Any:
     come back as bytes. `path` is for the error.
     """
     try:
-        return _arrays(_PlainUnpickler(io.BytesIO(content), encoding="bytes").load())
+        _check_instructions(content)
+        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+        if _count(value, {}) > len(content):
+            raise _Forbidden("lists inside lists, more items than it has bytes")
+        return _arrays(value)
     except _Forbidden as error:
         raise DataError(
             "A pickle may hold arrays of numbers, texts, numbers, lists and dictionaries only.",
@@ -88,6 +93,30 @@ def unpickle_plain(content: bytes, path: Path) -> Any:
         ) from error
     except Exception as error:  # a damaged pickle fails in any of its many instructions
         raise damaged(path, str(error) or type(error).__name__) from error
+
+
+def _check_instructions(content: bytes) -> None:
+    """Read all instructions without obeying: lengths beyond the end, and numbers of memory cells.
+
+    The unpickler takes memory for what an instruction says before it looks whether it is there.
+    """
+    for code, argument, _ in pickletools.genops(content):
+        if "PUT" in code.name and argument is not None and int(argument) > len(content):
+            raise _Forbidden(f"memory cell {argument}")
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """How many items there are, those of lists that stand in several places counted each time.
+
+    A pickle made in the usual way has at least a byte for each of them.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1  # while it is counted: a list may hold itself
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(item, known) for item in inner)
+    return known[id(value)]
 
 
 def _arrays(value: Any) -> Any:

@@ -1,6 +1,8 @@
 """Folders of images, one folder per class (needs Pillow)."""
 
+import math
 import mimetypes
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from ..errors import MissingExtraError
 from .datasets import Dataset, Labelled
 from .errors import DataError, some
 from .labels import LabelNames
+from .limits import require
 
 DEEP_MODES = ("I", "F")  # 16- and 32-bit images; 8 bits would clip them silently
 SYSTEM_FILES = ("thumbs.db", "desktop.ini")
@@ -29,11 +32,16 @@ def read_image(
         raise MissingExtraError("pillow", "cli") from error
     path = Path(path)
     try:
-        with Image.open(path) as file:
-            if file.mode.startswith(DEEP_MODES):
-                raise ValueError(f"mode {file.mode}, more than 8 bits per channel")
-            image = ImageOps.exif_transpose(file).convert("L" if grey else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd remarks inside the file, and of its size
+            with Image.open(path) as file:
+                require("pixels", math.prod(file.size), f"'{path}'")
+                if file.mode.startswith(DEEP_MODES):
+                    raise ValueError(f"mode {file.mode}, more than 8 bits per channel")
+                image = ImageOps.exif_transpose(file).convert("L" if grey else "RGB")
+    except (DataError, MissingExtraError):
+        raise
+    except Exception as error:  # a damaged image fails in any of its many decoders
         raise DataError(
             "Every file in a class folder must be a complete 8-bit image (PNG, JPEG, ...).",
             got=f"'{path}' ({error})",
@@ -41,6 +49,7 @@ def read_image(
         ) from error
     if size is not None:
         height, width = size
+        require("pixels", height * width, f"an image resized to {height}×{width}")
         image = image.resize((width, height), Image.Resampling.BOX)
     array = np.asarray(image, dtype=np.uint8)
     return array[:, :, None] if grey else array
@@ -53,7 +62,7 @@ def read_images(
     grey: bool = False,
 ) -> np.ndarray:
     """Images as one array `(N, height, width, channels)`; without `size` all must be alike."""
-    return _stacked([(Path(path), read_image(path, size=size, grey=grey)) for path in paths])
+    return _stacked(_read_all([Path(path) for path in paths], size=size, grey=grey))
 
 
 def load_image_folder(
@@ -117,15 +126,25 @@ def _class_folders(directory: Path) -> list[Path]:
 
 
 def _folder_images(folder: Path, *, skip_other: bool, **how: Any) -> list[tuple[Path, np.ndarray]]:
-    images = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.lower() in SYSTEM_FILES:
-            continue
+    hidden = (".", *SYSTEM_FILES)
+    paths = [p for p in sorted(folder.iterdir()) if not p.name.lower().startswith(hidden)]
+    return _read_all(paths, skip_other=skip_other, **how)
+
+
+def _read_all(
+    paths: Sequence[Path], *, skip_other: bool = False, **how: Any
+) -> list[tuple[Path, np.ndarray]]:
+    """Images with their paths, as many as fit into the memory that is allowed."""
+    images, total = [], 0
+    for path in paths:
         try:
             images.append((path, read_image(path, **how)))
         except DataError:
             if not skip_other:
                 raise
+            continue
+        total += images[-1][1].nbytes
+        require("bytes", total, f"images up to '{path}'")
     return images
 
 

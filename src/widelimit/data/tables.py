@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from .errors import DataError, some
 from .files import damaged, lines, write_text
+from .limits import limit, require
 
 Row = Mapping[str, Any]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -90,9 +92,9 @@ def read_table(path: Path | str, *, encoding: str = "utf-8", delimiter: str | No
     path = Path(path)
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
     if kind in JSON_LINES:
-        numbered = list(_json_rows(path, encoding))
+        numbered = _collected(path, _json_rows(path, encoding))
     elif kind in DELIMITERS:
-        numbered = list(_csv_rows(path, encoding, delimiter or DELIMITERS[kind]))
+        numbered = _collected(path, _csv_rows(path, encoding, delimiter or DELIMITERS[kind]))
     else:
         known = ", ".join((*DELIMITERS, *JSON_LINES))
         raise DataError(
@@ -110,6 +112,19 @@ def read_table(path: Path | str, *, encoding: str = "utf-8", delimiter: str | No
     return Table(path, rows, numbers)
 
 
+def _collected(path: Path, rows: Iterator[tuple[int, Row]]) -> list[tuple[int, Row]]:
+    """All rows, as many as are allowed."""
+    found, cells = [], 0
+    most_rows, most_cells = limit("rows"), limit("cells")
+    for number, row in rows:
+        cells += len(row)
+        if len(found) == most_rows or cells > most_cells:
+            require("rows", len(found) + 1, f"'{path}' up to line {number}")
+            require("cells", cells, f"'{path}' up to line {number}")
+        found.append((number, row))
+    return found
+
+
 def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A CSV file with a header line, whole or not at all."""
     text = io.StringIO(newline="")
@@ -125,13 +140,30 @@ def _json_rows(path: Path, encoding: str) -> Iterator[tuple[int, Row]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            if not line.endswith("\n"):
+        except (ValueError, RecursionError) as error:  # also: whole numbers of thousands of digits
+            cut = isinstance(error, json.JSONDecodeError) and not line.endswith("\n")
+            if cut:
                 raise damaged(path, f"its last line, {number}, is no complete JSON") from error
-            raise _no_object(path, number, str(error)) from error
+            deep = "lists inside lists, too deep to read"
+            why = deep if isinstance(error, RecursionError) else str(error)
+            raise _no_object(path, number, why) from error
         if not isinstance(row, dict):
             raise _no_object(path, number, f"a {type(row).__name__}")
+        require("columns", len(row), f"line {number} of '{path}'")
+        if _HALF.search(line) and _has_half_characters(row):
+            raise _no_object(path, number, "half of a character (a lone surrogate)")
         yield number, row
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
+def _has_half_characters(row: Row) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _no_object(path: Path, number: int, what: str) -> DataError:
@@ -147,6 +179,7 @@ def _csv_rows(path: Path, encoding: str, delimiter: str) -> Iterator[tuple[int, 
     begin = 1
     try:
         header = [name.strip() for name in next(reader, [])]
+        require("columns", len(header), f"'{path}'")
         if twice := [name for name, count in Counter(header).items() if count > 1]:
             raise DataError(
                 "Column names must differ.",

@@ -1,5 +1,6 @@
 """Word vectors: GloVe-format text files and `.npz` files."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,8 +12,10 @@ from .arrays import read_npz
 from .download import GLOVE
 from .errors import DataError
 from .files import lines
+from .limits import require
 from .places import locate
 
+_COUNT = re.compile(r"[0-9]{1,9}")
 NO_VECTOR = -1  # the row of a word that is not known
 
 
@@ -112,7 +115,8 @@ def _text_rows(
     for number, line in enumerate(lines(path, encoding=encoding, member=member), start=1):
         # A few words of large GloVe files contain spaces: the last d fields are the vector.
         fields = line.rstrip().split(" ")
-        if number == 1 and len(fields) == 2 and all(map(str.isdigit, fields)):
+        require("rows", number, f"'{path}'")
+        if number == 1 and len(fields) == 2 and all(map(_COUNT.fullmatch, fields)):
             dimension = int(fields[1])
             continue
         dimension = dimension or len(fields) - 1
@@ -122,26 +126,36 @@ def _text_rows(
         if vocabulary is not None and word not in vocabulary:
             continue
         try:
-            yield word, np.array([float(field) for field in fields[-dimension:]], np.float32)
+            with np.errstate(over="ignore"):  # numbers that do not fit are refused below
+                yield word, np.array([float(f) for f in fields[-dimension:]]).astype(np.float32)
         except ValueError as error:
             raise _bad_line(path, number, str(error)) from error
 
 
 def _from_npz(path: Path, vocabulary: Collection[str] | None) -> WordVectors:
     arrays = read_npz(path, "words", "vectors")
-    words, vectors = arrays["words"].astype(str).tolist(), arrays["vectors"]
-    if vectors.ndim != 2 or len(words) != len(vectors):
+    named, vectors = arrays["words"], arrays["vectors"]
+    if vectors.ndim != 2 or named.shape != vectors.shape[:1] or not vectors.shape[1]:
         raise DataError(
             "Word vectors are (words, components), one for each word.",
-            got=f"{len(words)} words and vectors {vectors.shape} in '{path}'",
+            got=f"words {named.shape} and vectors {vectors.shape} in '{path}'",
             remedy="save matching arrays `words` and `vectors`",
         )
+    words = named.astype(str).tolist()
     if vocabulary is not None:
         rows = [i for i, word in enumerate(words) if word in vocabulary]
         words, vectors = [words[i] for i in rows], vectors[rows]
-    vectors = vectors.astype(np.float32)
-    if "scale" in arrays:
-        vectors *= arrays["scale"].astype(np.float32)
+    scale = arrays.get("scale", np.ones(1))
+    numbers = vectors.dtype.kind in "iuf" and scale.dtype.kind in "iuf"
+    if not numbers or scale.shape not in ((1,), vectors.shape[1:]):
+        raise DataError(
+            "Word vectors are numbers; a scale is one number for each component.",
+            got=f"vectors {vectors.dtype} {vectors.shape}, scale {scale.dtype} {scale.shape} in "
+            f"'{path}'",
+            remedy="save numbers, and a scale of shape (components,) or none",
+        )
+    with np.errstate(over="ignore"):  # numbers that do not fit are refused below
+        vectors = vectors.astype(np.float32) * scale.astype(np.float32)
     return _checked(path, words, vectors)
 
 

@@ -1,11 +1,10 @@
 """The command line: `widelimit classify reviews.csv`, `predict`, `kernel`, `law`, `reproduce`.
 
-Exit codes: 0 done, 1 a bug (with a traceback), 2 a mistake in options or data, 130 interrupted.
+Exit codes: 0 done, 1 a bug (WIDELIMIT_TRACEBACK=1 shows where), 2 a mistake in options or data or
+too little memory, 130 interrupted.
 """
 
-import sys
-
-from ...errors import MissingExtraError, WidelimitError
+from ...errors import MissingExtraError
 
 try:
     import typer
@@ -14,11 +13,11 @@ except ImportError as error:
     raise MissingExtraError(error.name or "typer", "cli") from None
 
 from .about import info
+from .ending import ended_well, prepare_streams
 from .law import law
 from .learn import classify, regress
 from .matrix import kernel
 from .predict import predict
-from .screen import Screen
 from .studies import reproduce
 
 app = typer.Typer(
@@ -41,22 +40,6 @@ for command in (predict, kernel, law, reproduce, info):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is a few clear lines, not a traceback."""
-    try:
+    prepare_streams()
+    with ended_well():
         app(arguments, prog_name="widelimit", standalone_mode=True)
-    except (WidelimitError, MissingExtraError) as error:
-        Screen().wrong(error)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        _interrupted()
-    except SystemExit as leaving:
-        if leaving.code == 130:
-            _interrupted()
-        raise
-
-
-def _interrupted() -> None:
-    Screen().say(
-        "interrupted; files written so far are kept, and the same command goes on with the blocks "
-        "of a kernel that are done"
-    )
-    sys.exit(130)

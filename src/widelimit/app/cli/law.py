@@ -17,7 +17,7 @@ from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
 from ..workflow.preparation import TextPreparation
 from ..workflow.run import prepare
 from . import options as o
-from .outputs import ready, show, use_data_dir
+from .outputs import ready, show, use_data_dir, use_limits
 from .screen import Screen, print_json
 
 _GRID = np.linspace(-6, 6, 241)
@@ -51,6 +51,7 @@ def law(
     label: o.Label = None,
     vectors: o.Vectors = None,
     data_dir: o.DataDir = None,
+    allow: o.Allow = None,
     seed: o.Seed = 0,
     report: o.Page = None,
     open_page: o.Open = False,
@@ -58,6 +59,7 @@ def law(
 ) -> None:
     """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
     use_data_dir(data_dir)
+    use_limits(allow)
     path = report or Path("out") / "law" / "report.html"
     ready({"--report": path}, [file, vectors])
     screen, begin = Screen(), time.monotonic()

@@ -13,7 +13,7 @@ from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
 from ..workflow.run import IMAGE_SIZE, WORDS
 from . import options as o
-from .outputs import own_name, ready, show, use_data_dir, write_predictions
+from .outputs import own_name, ready, show, use_data_dir, use_limits, write_predictions
 from .screen import Screen, print_json
 
 _LEARN, _OUTPUT = "Learning and testing", "What to write"
@@ -78,6 +78,7 @@ def _command(task: Task) -> Callable[..., None]:
         keep: o.Keep = Keep.FIRST,
         image_size: o.ImageSize = IMAGE_SIZE,
         data_dir: o.DataDir = None,
+        allow: o.Allow = None,
         network: o.Network = None,
         depth: o.Depth = None,
         kernel: o.Kernel = KernelKind.NNGP,
@@ -95,6 +96,7 @@ def _command(task: Task) -> Callable[..., None]:
         as_json: o.Json = False,
     ) -> None:
         use_data_dir(data_dir)
+        use_limits(allow)
         how = o.reading(text, label, feature, split, encoding, delimiter, skip)
         settings = Settings(
             network=network,

@@ -19,7 +19,7 @@ from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
 from ..workflow.run import IMAGE_SIZE, WORDS, network_data, prepare, sized
 from . import options as o
-from .outputs import ready, show, use_data_dir
+from .outputs import ready, show, use_data_dir, use_limits
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
@@ -48,6 +48,7 @@ def kernel(
     keep: o.Keep = Keep.FIRST,
     image_size: o.ImageSize = IMAGE_SIZE,
     data_dir: o.DataDir = None,
+    allow: o.Allow = None,
     network: o.Network = None,
     depth: o.Depth = None,
     which: Annotated[
@@ -65,6 +66,7 @@ def kernel(
 ) -> None:
     """Compute the kernel matrix of all examples in a file, in the order of the file."""
     use_data_dir(data_dir)
+    use_limits(allow)
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
             "A kernel is written to a .npy or an .npz file.",

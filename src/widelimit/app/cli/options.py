@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ... import data
+from ...data.limits import LIMITS
 from ...errors import WidelimitError
 from ...inference import KernelKind
 from ..workflow import NetworkName, Reading
@@ -85,6 +86,14 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"Raise a limit on what a file may ask for, such as bytes=8GB ({', '.join(LIMITS)}).",
+        rich_help_panel=_DATA,
+        show_default=False,
+    ),
+]
 Network = Annotated[
     NetworkName | None,
     typer.Option(
@@ -111,7 +120,10 @@ Samples = Annotated[
         show_default="enough",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Fixes splits, subsets and sampled heads.")]
+Seed = Annotated[
+    int,
+    typer.Option(help="Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Numbers as JSON on standard output; text on standard error.")
 ]

@@ -7,7 +7,7 @@ import typer
 
 from ..workflow import Task, load_model, read_asked, scores
 from . import options as o
-from .outputs import own_name, ready, write_predictions
+from .outputs import own_name, ready, use_limits, write_predictions
 from .screen import Screen, print_json
 
 
@@ -26,9 +26,11 @@ def predict(
     delimiter: o.Delimiter = None,
     skip: o.Skip = False,
     score: Annotated[bool, typer.Option(help="Compare with labels if the file has them.")] = True,
+    allow: o.Allow = None,
     as_json: o.Json = False,
 ) -> None:
     """Predict new examples with a saved model: probabilities or numbers with deviations."""
+    use_limits(allow)
     screen = Screen()
     path = out or file.with_name(f"{own_name(file)}.predictions.csv")
     ready({"--out": path}, [model, file])

@@ -1,7 +1,9 @@
 """How commands speak: text and bars for people on standard error, JSON on standard output."""
 
 import json
+import math
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +49,7 @@ class Screen(Listener):
 
     def say(self, text: str) -> None:
         """One line; not wrapped where nobody looks."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(harmless(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, label: str) -> Iterator[Advance]:
@@ -82,6 +84,14 @@ class Screen(Listener):
         self.say(f"remedy: {_spoken(error.remedy)}")
 
 
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def harmless(text: str) -> str:
+    """The text with everything a terminal might obey, such as `\\x1b`, written out."""
+    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -93,9 +103,17 @@ def _spoken(remedy: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Machine-readable, on standard output."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False))
+    """Machine-readable, on standard output; what is not a number (or infinite) is null."""
+    unicode = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
+    text = json.dumps(_finite(value), default=str, ensure_ascii=not unicode, allow_nan=False)
+    print(_COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+def _finite(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ from ...errors import WidelimitError
 from ..report import Report
 from ..studies import STUDIES, Size, Study
 from . import options as o
-from .outputs import ready, show, use_data_dir
+from .outputs import ready, show, use_data_dir, use_limits
 from .screen import Screen, print_json
 
 
@@ -31,6 +31,7 @@ def reproduce(
     ] = Size.SMALL,
     out: Annotated[Path, typer.Option(help="Folder for data, figures and the page.")] = Path("out"),
     data_dir: o.DataDir = None,
+    allow: o.Allow = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Start '--size paper' without asking.")
     ] = False,
@@ -39,6 +40,7 @@ def reproduce(
 ) -> None:
     """Run a published figure or an open question as a study."""
     use_data_dir(data_dir)
+    use_limits(allow)
     if name is None:
         _list_studies(as_json)
         return

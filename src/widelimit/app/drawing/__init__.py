@@ -11,6 +11,7 @@ from .plots import (
     plot_noise,
     plot_predictions,
     plot_spectrum,
+    verbatim,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "plot_noise",
     "plot_predictions",
     "plot_spectrum",
+    "verbatim",
 ]

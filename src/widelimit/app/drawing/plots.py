@@ -54,8 +54,14 @@ def plot_kernel(
                     axis.axvline(inside[0] - 0.5, color="white", lw=0.6)
 
 
+def verbatim(text: str) -> str:
+    """Text as it is: a `$` starts no formula, and halves of characters are written out."""
+    whole = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(c if c.isprintable() else " " for c in whole).replace("$", r"\$")
+
+
 def _clipped(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
+    return verbatim(name if len(name) <= 14 else name[:13] + "…")
 
 
 def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> None:
@@ -86,10 +92,17 @@ def plot_noise(axis: Any, trials: Sequence[Any], chosen: float) -> None:
 
 def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | None = None) -> None:
     """Test score by the number of training examples, with 95 % intervals."""
+    axis.set(title="learning curve", xlabel="training examples", ylabel=ylabel)
+    parts = [part for part in parts if np.isfinite(part.score.value)]
+    if not parts:
+        note = "too few examples for a curve"
+        axis.text(0.5, 0.5, note, ha="center", va="center", transform=axis.transAxes, color=GREY)
+        axis.set_axis_off()
+        return
     sizes = [part.size for part in parts]
     values = [part.score.value for part in parts]
-    low = [max(0.0, part.score.value - part.score.low) for part in parts]
-    high = [max(0.0, part.score.high - part.score.value) for part in parts]
+    low = [max(0.0, np.nan_to_num(part.score.value - part.score.low)) for part in parts]
+    high = [max(0.0, np.nan_to_num(part.score.high - part.score.value)) for part in parts]
     axis.errorbar(sizes, values, yerr=[low, high], fmt="o-", color=BLUE, lw=2, capsize=3, ms=5)
     if baseline is not None:
         axis.axhline(baseline, color=GREY, ls="--", lw=1)
@@ -100,7 +113,6 @@ def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | N
     axis.set_xscale("log")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
     axis.minorticks_off()
-    axis.set(title="learning curve", xlabel="training examples", ylabel=ylabel)
 
 
 def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[str]) -> None:

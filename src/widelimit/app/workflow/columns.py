@@ -69,7 +69,8 @@ def assign(
             got=f"columns {', '.join(map(repr, rest)) or 'none'} beside {label!r}",
             remedy="name the text column with --text, or the columns to use with --feature",
         )
-    return Roles(label, None, chosen, split, tuple(n for n in rest if n not in chosen))
+    used = set(chosen)
+    return Roles(label, None, chosen, split, tuple(n for n in rest if n not in used))
 
 
 def _require_distinct(
@@ -135,7 +136,7 @@ def _numeric_share(table: Table, name: str) -> float:
     def numeric(value: Any) -> bool:
         try:
             return np.isfinite(float(value))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False
 
     return float(np.mean([numeric(value) for value in _values(table, name)]))

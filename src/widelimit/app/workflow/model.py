@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data import DataError, LabelNames, read_npz, read_table
+from ...data.npz import check_inputs
 from ...data.pictures import read_images
 from ...inference import FittedClassifier, FittedGP
 from ...persist import ModelFileError, load, save
@@ -135,12 +136,7 @@ def _arrays(model: Model, path: Path, *, score: bool) -> Asked:
     if isinstance(preparation, TextPreparation) or getattr(preparation, "features", ()):
         raise _wrong_kind(path, preparation.kind)
     x = held["x"]
-    if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
-        raise DataError(
-            "Inputs are finite numbers.",
-            got=f"x of dtype {x.dtype} in '{path}'",
-            remedy="clean the array before saving it",
-        )
+    check_inputs(path, x, held.get("mask"))
     examples = array_examples(path, x, held.get("mask"))
     if examples.kind is not preparation.kind:
         raise _wrong_kind(path, preparation.kind)

@@ -16,6 +16,7 @@ from ..drawing import (
     plot_noise,
     plot_predictions,
     plot_spectrum,
+    verbatim,
 )
 from ..report import Report
 from . import scores
@@ -222,7 +223,7 @@ def _images(report: Report, result: Result, chosen: np.ndarray, share: np.ndarra
         grid = share[column].reshape(extent) * share.shape[1]
         axes[0, column].imshow(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., 0])
         axes[1, column].imshow(grid, cmap="magma", interpolation="nearest")
-        axes[0, column].set_title(_name(result, result.y[chosen[column]]), fontsize=9)
+        axes[0, column].set_title(verbatim(_name(result, result.y[chosen[column]])), fontsize=9)
         for axis in axes[:, column]:
             axis.set_axis_off()
     report.figure(figure, "Test images and the attention that each of their positions receives.")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
 
 from ...data import stratified_order
 from ...inference import GPPosterior, LeaveOneOut, Temperature, centred_one_hot
@@ -58,7 +57,8 @@ class Spectrum:
     @classmethod
     def of(cls, kernel: np.ndarray) -> "Spectrum":
         """Rounding makes the smallest eigenvalues slightly negative: they are zero."""
-        values, vectors = eigh(np.asarray(kernel, np.float64), driver="evd")
+        # NumPy's, not SciPy's: it lets other threads run, so that Ctrl-C is heard.
+        values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
         return cls(np.maximum(values, 0.0), vectors)
 
     def leave_one_out(self, columns: np.ndarray, noise: float) -> LeaveOneOut:

@@ -16,6 +16,7 @@ from ...data import (
     WordVectors,
     downsample,
 )
+from ...data.limits import require
 from ...data.vectors import NO_VECTOR
 from .examples import Examples
 from .kinds import Kind
@@ -147,7 +148,10 @@ class TablePreparation:
 
 def _joined(features: tuple[Feature, ...], examples: Examples) -> np.ndarray:
     if not features:
+        require("bytes", examples.content.size * 8, "the examples as floating-point numbers")
         return np.asarray(examples.content, np.float64)
+    width = sum(len(f.categories or ("",)) for f in features)
+    require("bytes", len(examples) * width * 8, f"{width:,} columns with categories apart")
     return np.concatenate([f(examples.content[f.name]) for f in features], axis=1)
 
 
@@ -197,7 +201,10 @@ Preparation = TextPreparation | TablePreparation | ArrayPreparation
 
 
 def _smaller(x: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
-    return x if size is None else downsample(x, size)
+    if size is None:
+        require("bytes", x.size * 4, "the examples as floating-point numbers")
+        return x
+    return downsample(x, size)
 
 
 def _other_shape(got: tuple[int, ...], wanted: tuple[int, ...]) -> DataError:

@@ -1,5 +1,6 @@
 """One call from a file to a tested model: what `widelimit classify` and `regress` do."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...data import DataError, Keep, stratified_order
+from ...data.limits import require
 from ...engine.inputs import Inputs, as_inputs
 from ...errors import WidelimitError
 from ...inference import (
@@ -253,6 +255,10 @@ def network_data(
     choice: Choice, preparation: Preparation, batch: Batch, train_size: int, settings: Settings
 ) -> tuple[Inputs, NetworkKernels]:
     """All examples as inputs of the network, and the training part with heads drawn for it."""
+    looks = choice.name not in (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
+    if looks:  # kernels between all pairs of positions
+        shape = batch.x.shape[1:-1]
+        require("positions", math.prod(shape), f"examples of shape {shape}")
     engine = Engine(dtype=preparation.dtype, samples=settings.samples, key=settings.seed)
     inputs = as_inputs(batch.x, batch.mask, dtype=engine.dtype)
     return inputs, NetworkKernels.make(choice.net, inputs[slice(0, train_size)], engine=engine)

@@ -19,6 +19,7 @@ from ...data import (
     read_npz,
     read_table,
 )
+from ...data.npz import check_inputs
 from .columns import Roles, assign, copies_of_label, feature
 from .examples import Examples, Source
 from .kinds import Kind, Task
@@ -264,8 +265,9 @@ def _inputs_alone(path: Path, task: Task, how: Reading) -> Source:
         held = read_npz(path)
         if "x_train" in held or "y" in held:
             return _npz(path, task if _classes_in(held) else Task.REGRESS)
-        x = read_npz(path, "x")["x"]
-        examples = array_examples(path, x, held.get("mask"))
+        x, mask = read_npz(path, "x")["x"], held.get("mask")
+        check_inputs(path, x, mask)
+        examples = array_examples(path, x, mask)
         return Source(path, examples, np.empty(0), (), {})
     table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
     roles = assign(

@@ -1,0 +1,101 @@
+"""Ctrl-C at any moment: exit code 130, one line, soon."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from command_line import call, write_flowers
+
+from widelimit.app.cli import learn
+
+PROGRAM = (sys.executable, "-m", "widelimit_command")
+
+
+def interrupted(arguments, after, folder):
+    """Run a program, press Ctrl-C after some seconds: exit code, what it said, how long it took."""
+    with subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder
+    ) as program:
+        try:
+            program.wait(after)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            return program.returncode, program.stderr.read().decode(), 0.0
+        begin = time.monotonic()
+        program.send_signal(signal.SIGINT)
+        program.wait(120)
+        return program.returncode, program.stderr.read().decode(), time.monotonic() - begin
+
+
+def test_while_importing(tmp_path):
+    code, said, _ = interrupted(("info",), 0.3, tmp_path)
+    assert (code, said) == (130, "interrupted\n")
+
+
+def test_in_python_code(capsys, tmp_path, monkeypatch):
+    def waits(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(learn, "run", waits)
+    handler = signal.getsignal(signal.SIGINT)
+    file = write_flowers(tmp_path / "t.csv")
+    said = call(capsys, "classify", file, "--out", tmp_path / "out", code=130).err
+    assert said.startswith("interrupted")
+    assert said.count("\n") == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "out" / ".lock").exists()
+
+
+DEAF = """
+import ctypes, os, signal, sys, threading, time
+from widelimit.app.cli.ending import ended_well
+from widelimit.data.files import writing
+
+def press():
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
+
+lock, library = ctypes.create_string_buffer(256), ctypes.CDLL(None)
+with ended_well(), writing(sys.argv[1]) as file:
+    file.write(b"half")
+    threading.Thread(target=press).start()
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)  # waits for ever, and does not listen to signals
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="made of Linux's locks")
+def test_in_compiled_code_that_does_not_listen(tmp_path):
+    """Also then nothing half written is left behind."""
+    program = [sys.executable, "-c", DEAF, str(tmp_path / "file")]
+    found = subprocess.run(program, capture_output=True, timeout=100, check=False)
+    assert found.returncode == 130, found.stderr
+    assert found.stderr.startswith(b"interrupted")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_at_random_moments(tmp_path):
+    rng = np.random.default_rng(0)
+    file = write_flowers(tmp_path / "t.csv", count=1500)
+    arguments = ("classify", file, "--label", "species", "--out", tmp_path / "out")
+    whole = interrupted(arguments, 600, tmp_path)
+    assert whole[0] == 0
+    expected = (tmp_path / "out" / "predictions.csv").read_bytes()
+    (tmp_path / "out" / "kernel_nngp.npy").unlink()
+    for after in rng.uniform(0.1, 12, size=30):
+        code, said, seconds = interrupted(arguments, after, tmp_path)
+        assert code in (0, 130), said
+        assert "Traceback" not in said
+        assert code == 0 or said.rstrip().splitlines()[-1].startswith("interrupted")
+        assert seconds < 20  # two on a quiet machine
+        assert (tmp_path / "out" / "predictions.csv").read_bytes() == expected
+    assert interrupted(arguments, 600, tmp_path)[0] == 0
+    assert (tmp_path / "out" / "predictions.csv").read_bytes() == expected
+    assert not [path for path in (tmp_path / "out").iterdir() if ".part" in path.name]

@@ -1,0 +1,78 @@
+"""Thousands of odd and damaged files: each is read, or refused with a sentence that names it."""
+
+from contextlib import suppress
+
+import pytest
+from fuzzing import FEW, MANY, damaged, files, tries
+from hypothesis import given
+from hypothesis import strategies as st
+
+from widelimit.data import (
+    load_npz,
+    load_npz_split,
+    load_texts,
+    load_texts_split,
+    load_vectors,
+    read_image,
+    read_npz,
+    read_table,
+)
+from widelimit.data.pickles import unpickle_plain
+from widelimit.errors import WidelimitError
+
+READERS = {
+    "t.npz": [read_npz, load_npz, load_npz_split, load_vectors],
+    "t.png": [read_image],
+    "": [read_table, load_texts, load_texts_split, load_vectors],
+}
+
+
+def check(folder, name, content):
+    path = folder / name
+    path.write_bytes(content)
+    for read in READERS.get(name, READERS[""]):
+        with suppress(WidelimitError):
+            read(path)
+
+
+def check_vectors(folder, content):
+    (folder / "v.txt").write_bytes(content)
+    try:
+        found = load_vectors(folder / "v.txt")
+    except WidelimitError:
+        return
+    assert found.vectors.shape == (len(found), found.dimension)
+
+
+vector_lines = st.lists(
+    st.sampled_from(
+        ["good 1 2", "bad 3 4", "a b 5 6", "2 2", "x", "", "y nan 1", "z 1e99 1", "² ²"]
+    ),
+    max_size=5,
+).map(lambda lines: "\n".join(lines).encode())
+pickles = st.one_of(
+    st.binary(max_size=80),
+    damaged(
+        st.sampled_from([b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00b]u.", b"]."])
+    ),
+)
+
+
+def check_pickle(folder, content):
+    with suppress(WidelimitError):
+        unpickle_plain(content, folder / "batch")
+
+
+def fuzz(count, folder):
+    tries(count)(given(files)(lambda file: check(folder, *file)))()
+    tries(count)(given(damaged(vector_lines))(lambda content: check_vectors(folder, content)))()
+    tries(count)(given(pickles)(lambda content: check_pickle(folder, content)))()
+
+
+def test_odd_files(tmp_path):
+    fuzz(FEW, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_odd_files(tmp_path):
+    fuzz(MANY, tmp_path)
