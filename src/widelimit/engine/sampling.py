@@ -187,7 +187,11 @@ def _with_pivots(sampler: Sampler, real: Realisation) -> Sampler:
     bases = [basis for field in fields for basis in (field.query, field.key)]
     found = [float(basis.residual) for basis in bases if basis.residual is not None]
     pivots = tuple(
-        ScoreField(jnp.zeros((0, 0, 0, 0)), *(Basis(b.grid, b.pivots) for b in (f.query, f.key)))
+        ScoreField(
+            jnp.zeros((0, 0, 0, 0)),
+            query=Basis(f.query.grid, f.query.pivots),
+            key=Basis(f.key.grid, f.key.pivots),
+        )
         for f in fields
     )
     return dataclasses.replace(sampler, pivots=pivots, residual=max(found))
