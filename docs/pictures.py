@@ -214,8 +214,7 @@ def reliability() -> None:
 def program() -> None:
     """A tensor program: one head of attention on two tokens."""
     built = netsor.examples.multi_head_attention(np.array([[1.0, 0.5], [0.5, 1.0]]), heads=1)
-    figure = built.draw()
-    save(figure, "program")
+    save(built.plot().figure, "program")
 
 
 ALL = (kernels, signal, few_heads, bands, training, reliability, program)

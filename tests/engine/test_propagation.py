@@ -1,11 +1,15 @@
 """Signal propagation: profiles agree with the kernels of truncated networks, and with theory."""
 
 import jax
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 import widelimit as wl
 from widelimit import Quantity
+
+matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +89,32 @@ def test_phase_diagram_and_pictures(x, tmp_path):
     grid = wl.phase_diagram(make, weights, scales, x)
     assert grid.shape == (2, 2)
     assert (grid[0] > grid[1]).all()
-    wl.plot_phase_diagram(grid, weights, scales, tmp_path / "phase.png", names=("α", "qk"))
-    make(0.5, 1.0).signal(x).plot(tmp_path / "signal.png")
-    assert (tmp_path / "phase.png").stat().st_size > 5000
-    assert (tmp_path / "signal.png").stat().st_size > 5000
+    np.testing.assert_array_equal(
+        grid, wl.phase_diagram(make, weights, scales, x, quantity="correlation of positions")
+    )
+    ax = wl.plot_phase_diagram(grid, weights, scales, names=("α", "qk"))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("qk", "α")
+    assert wl.plot_phase_diagram(grid, weights, scales, names=("α", "qk"), ax=ax) is ax
+    profile = make(0.5, 1.0).signal(x)
+    axes = profile.plot()
+    assert [panel.get_title() for panel in axes] == [q.value for q in wl.Quantity]
+    assert profile.plot(list(axes))[0] is axes[0]
+    for figure, name in ((ax.figure, "phase.png"), (axes[0].figure, "signal.png")):
+        figure.savefig(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 5000
+        pyplot.close(figure)
+    with pytest.raises(wl.ShapeError, match="5 panels"):
+        profile.plot([ax])
+    with pytest.raises(wl.OptionError, match="perhaps you mean 'samples'"):
+        wl.phase_diagram(make, weights, scales, x, sample=3)
+    with pytest.raises(wl.OptionError, match="quantity= is one of"):
+        profile["variances"]
+
+
+def test_profiles_print_as_a_table(x):
+    shown = repr(wl.Serial(wl.Dense(4), wl.Relu()).signal(x)).splitlines()
+    assert [row.split()[0] for row in shown[1:]] == ["input", "Dense", "Activation"]
+    assert "effective rank" in shown[0]
 
 
 def test_too_many_examples_are_refused():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.finite.empirical import Method, empirical_ntk
+from widelimit.finite.empirical import NtkMethod, empirical_ntk
 
-METHODS = [Method.JACOBIANS, Method.PRODUCTS]
+METHODS = [NtkMethod.JACOBIANS, NtkMethod.PRODUCTS]
 
 
 def _function(params, x):
@@ -73,7 +73,7 @@ def test_blocks_of_any_size_give_the_same(problem):
     bytes_of_one = 4 * 8 * 4 * (15 + 40)
     for examples in (1, 2, 3):
         found = empirical_ntk(
-            _function, params, x1, x2, memory=examples * bytes_of_one, method=Method.JACOBIANS
+            _function, params, x1, x2, memory=examples * bytes_of_one, method=NtkMethod.JACOBIANS
         )
         np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
 
@@ -91,12 +91,12 @@ def test_many_outputs_of_a_dense_network_choose_products():
         params = (jnp.ones((32, 64)), jnp.ones((64, outputs)))
         axes = Axes.make(1, trace, ())
         function = _Function(f, (None, None))
-        return _chosen(Method.AUTO, function, params, x, axes, (outputs,), memory)
+        return _chosen(NtkMethod.AUTO, function, params, x, axes, (outputs,), memory)
 
-    assert choice(64, ()) is Method.PRODUCTS
-    assert choice(64, -1) is Method.JACOBIANS
-    assert choice(1, ()) is Method.JACOBIANS
-    assert choice(1, (), memory=10_000) is Method.PRODUCTS
+    assert choice(64, ()) is NtkMethod.PRODUCTS
+    assert choice(64, -1) is NtkMethod.JACOBIANS
+    assert choice(1, ()) is NtkMethod.JACOBIANS
+    assert choice(1, (), memory=10_000) is NtkMethod.PRODUCTS
 
 
 def test_tuples_as_inputs_and_double_precision(problem):

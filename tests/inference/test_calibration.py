@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from widelimit.errors import MissingExtraError, NumericalError, ShapeError
+from widelimit.errors import MissingExtraError, NumericalError, OptionError, ShapeError
 from widelimit.inference import Binning, expected_calibration_error, reliability
 
 
@@ -82,7 +82,7 @@ def test_missing_matplotlib_is_named(monkeypatch):
 def test_unusable_inputs_are_named():
     with pytest.raises(NumericalError, match="distribution over the classes"):
         reliability([[0.7, 0.7]], [0])
-    with pytest.raises(NumericalError, match="at least one group"):
+    with pytest.raises(OptionError, match="groups= is a positive integer"):
         reliability(table([0.7]), [0], groups=0)
     with pytest.raises(ShapeError, match="column numbers"):
         reliability(table([0.7]), [2])

@@ -4,7 +4,7 @@ from inference.linear_problem import linear_problem
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
-from widelimit.errors import NumericalError, ShapeError
+from widelimit.errors import NumericalError, ShapeError, WidelimitError
 from widelimit.inference import (
     Dynamics,
     GPPosterior,
@@ -285,13 +285,14 @@ def test_a_zero_kernel_learns_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate": 0.0}, "learning rate must be positive"),
-        ({"learning_rate": np.nan}, "learning rate must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate= is a positive number"),
+        ({"learning_rate": np.nan}, "learning_rate= is a positive number"),
+        ({"optimizer": "adam"}, "optimizer= is one of 'gradient flow'"),
         ({"ridge": -1.0}, "ridge cannot be negative"),
     ],
 )
 def test_unusable_options_are_named(options, message):
-    with pytest.raises(NumericalError, match=message):
+    with pytest.raises(WidelimitError, match=message):
         build(linear_problem(), **options)
 
 

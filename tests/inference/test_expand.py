@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from widelimit.errors import NumericalError
+from widelimit.errors import OptionError
 from widelimit.inference import Dynamics, Optimizer, TestKernels, linearize, taylor_expand
 
 
@@ -115,5 +115,5 @@ def test_a_trained_linearised_network_follows_the_dynamics():
 
 
 def test_degrees_are_not_negative():
-    with pytest.raises(NumericalError, match="zero or larger"):
+    with pytest.raises(OptionError, match="degree= is a non-negative integer"):
         taylor_expand(network, params(), degree=-1)

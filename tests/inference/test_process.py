@@ -5,7 +5,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.inference import GP, Engine, JitterWarning, KernelKind
 from widelimit.inference.mixture import FittedMixture
 
@@ -235,5 +235,6 @@ def test_unusable_networks_are_named():
         GP(finite(), kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
     with pytest.raises(NetworkError, match="around a network"):
         GP(lambda x: x)
-    with pytest.raises(NumericalError, match="KernelKind"):
-        GP(dense(), kind="nngp")
+    with pytest.raises(OptionError, match="kind= is one of 'nngp', 'ntk'"):
+        GP(dense(), kind="kernel")
+    assert GP(dense(), kind="ntk").kind is KernelKind.NTK

@@ -328,7 +328,7 @@ def test_other_mistakes_name_their_rule():
         law.moments((2.5,), (0, 0))  # pyright: ignore[reportArgumentType]
     with pytest.raises(WidelimitError, match="positive integer"):
         law.sample(0)
-    with pytest.raises(WidelimitError, match="at least 8 draws"):
+    with pytest.raises(WidelimitError, match="draws= is an integer of at least 8"):
         law_from_covariance(wl.Attention(heads=1), np.eye(2), draws=3)
     with pytest.raises(WidelimitError, match="fit into memory"):
         law_from_covariance(wl.Attention(heads=1), np.eye(9), memory=1000)

@@ -6,6 +6,7 @@ import jax
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from widelimit.errors import (
     MissingExtraError,
@@ -134,7 +135,7 @@ BAD = [
     (lambda p, x, w: examples.stacked_attention(K, heads=[]), NetworkError, "at least one"),
     (lambda p, x, w: examples.mlp(K, depth=0), OptionError, "depth= is a positive"),
     (lambda p, x, w: examples.cnn(K, window=2), NetworkError, "odd positive integer"),
-    (lambda p, x, w: Program().draw(), NetworkError, "with lines"),
+    (lambda p, x, w: Program().plot(), NetworkError, "with lines"),
 ]
 
 
@@ -214,9 +215,11 @@ def test_simulation_reports_overflow() -> None:
 
 def test_drawing_shows_every_line_inside_the_figure(tmp_path) -> None:
     program = examples.stacked_attention(K, heads=[1, 2])
-    figure = program.draw(str(tmp_path / "program.png"))
+    axes = program.plot()
+    figure = axes.figure
+    figure.savefig(tmp_path / "program.png")
     assert (tmp_path / "program.png").stat().st_size > 10_000
-    (axes,) = figure.axes
+    pyplot.close(figure)
     captions = {text.get_text() for text in axes.texts}
     assert {"x1", "L1.q1[2] = L1.Q1 @ t1[2]", "L2.p2[1,2]", "L2.y1 = Σ …"} <= captions
     width, height = figure.get_size_inches()
@@ -249,4 +252,4 @@ def test_drawing_without_matplotlib_names_the_extra(monkeypatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match="plots"):
-        small_program().draw()
+        small_program().plot()

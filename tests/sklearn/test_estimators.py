@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError
+from widelimit.errors import NetworkError, NumericalError, OptionError
 from widelimit.inference import GP, Engine, KernelKind
 from widelimit.sklearn.estimators import (
     InfiniteNetworkClassifier,
@@ -196,7 +196,7 @@ def test_the_kernel_folds_rows_and_shares_heads():
 def test_mistakes_are_named():
     with pytest.raises(NetworkError, match="around a network"):
         NNGPRegressor("dense").fit(X, Y)
-    with pytest.raises(NumericalError, match="'nngp' or 'ntk'"):
+    with pytest.raises(OptionError, match="'nngp', 'ntk'"):
         InfiniteNetworkClassifier(NET, kind="rbf").fit(X, Y > 5)
     with pytest.raises(NumericalError, match="one class"):
         InfiniteNetworkClassifier(NET).fit(X, np.zeros(30, int))

@@ -13,8 +13,7 @@ kernel – as a function of depth. Each number is an average over examples and r
 
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -23,17 +22,20 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from ..data import save_figure
-from ..errors import MissingExtraError, ShapeError
+from ..errors import ShapeError
+from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
 from ..layers.compose import Serial
 from ..layers.readings import reading
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, choice, known_options, whole
 from ..state import Need
 from .door import read_inputs
 from .phases import precision
 from .start import Encoding, kernel_dtype, start, start_pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_EXAMPLES = 32
 _REPLICATES, _SAMPLES = 8, 32
@@ -56,33 +58,33 @@ class SignalProfile(eqx.Module):
     values: Float[np.ndarray, "depth quantity"]
     errors: Float[np.ndarray, "depth quantity"]
 
-    def __getitem__(self, quantity: Quantity) -> np.ndarray:
+    def __getitem__(self, quantity: Quantity | str) -> np.ndarray:
         """One quantity by depth, the input first; NaN where it has no meaning."""
-        return self.values[:, list(Quantity).index(quantity)]
+        return self.values[:, list(Quantity).index(choice(Quantity, quantity, "quantity"))]
 
-    def plot(self, path: str | Path | None = None, *, title: str = "Signal by depth") -> Any:
-        """One small panel per quantity; saved to `path` if given."""
-        plt = _pyplot()
-        figure, axes = plt.subplots(1, len(Quantity), figsize=(3 * len(Quantity), 2.8))
+    def __repr__(self) -> str:
+        rows = [f"{'':<16}" + "".join(f"{quantity.value:>26}" for quantity in Quantity)]
+        for label, values in zip(self.labels, np.asarray(self.values), strict=True):
+            rows.append(f"{label:<16}" + "".join(f"{value:>26.4g}" for value in values))
+        return "\n".join(rows)
+
+    def plot(self, axes: Any = None) -> np.ndarray:
+        """One panel per quantity, on five given axes or new ones, which are returned."""
+        axes = several_axes(axes, len(Quantity), (3.0, 2.8))
         depth = np.arange(len(self.labels))
-        for axis, quantity, values, errors in zip(
-            axes, Quantity, self.values.T, self.errors.T, strict=True
+        for ax, quantity, values, errors in zip(
+            axes, Quantity, np.asarray(self.values).T, np.asarray(self.errors).T, strict=True
         ):
-            axis.errorbar(depth, values, yerr=errors, color="#24527a", lw=1.5, ms=3, marker="o")
-            axis.set_title(quantity.value, fontsize=10)
-            axis.set_xlabel("layer")
+            ax.errorbar(depth, values, yerr=errors, color="#24527a", lw=1.5, ms=3, marker="o")
+            ax.set_title(quantity.value, fontsize=10)
+            ax.set_xlabel("layer")
             finite = values[np.isfinite(values)]
             grows = quantity in (Quantity.VARIANCE, Quantity.TANGENT) and (finite > 0).sum() > 1
             if grows and finite.max() / finite[finite > 0].min() > 100:
-                axis.set_yscale("log")
+                ax.set_yscale("log")
             if quantity in (Quantity.POSITIONS, Quantity.INPUTS, Quantity.RANK):
-                axis.set_ylim(min(-0.05, np.nanmin(values, initial=0) - 0.05), 1.05)
-        figure.suptitle(title)
-        figure.tight_layout()
-        if path is not None:
-            save_figure(figure, path)
-            plt.close(figure)
-        return figure
+                ax.set_ylim(min(-0.05, np.nanmin(values, initial=0) - 0.05), 1.05)
+        return axes
 
 
 @reading
@@ -109,6 +111,8 @@ def signal(
     for layer in layers:
         labels.append(type(layer).__name__)
         outline = layer.outline(outline)
+    whole("samples", samples)
+    whole("replicates", replicates)
     scheme = Scheme(samples, inputs.size * inputs.area, 0.0)
     key = as_key(key)
     copies = replicates if net.sampled() else 1
@@ -124,49 +128,54 @@ def signal(
     return SignalProfile(tuple(labels), runs.mean(axis=0), errors)
 
 
+@known_options
 def phase_diagram(
     make: Callable[[float, float], Layer],
     first: ArrayLike,
     second: ArrayLike,
     x: Any,
-    *,
-    quantity: Quantity = Quantity.POSITIONS,
     mask: Any = None,
-    **options: Any,
+    *,
+    quantity: Quantity | str = Quantity.POSITIONS,
+    key: RandomKey | None = None,
+    samples: int = _SAMPLES,
+    replicates: int = _REPLICATES,
 ) -> Float[np.ndarray, "first second"]:
-    """The quantity at the end of `make(a, b)` for all pairs of two hyperparameters' values."""
+    """The quantity at the end of `make(a, b)` for all pairs of two hyperparameters' values.
+
+    `key`, `samples` and `replicates` are those of `signal`, for networks with sampled heads.
+    """
+    quantity = choice(Quantity, quantity, "quantity")
     rows, columns = np.asarray(first, float), np.asarray(second, float)
     grid = np.empty((len(rows), len(columns)))
     for i, a in enumerate(rows):
         for j, b in enumerate(columns):
-            grid[i, j] = signal(make(a, b), x, mask, **options)[quantity][-1]
+            profile = signal(make(a, b), x, mask, key=key, samples=samples, replicates=replicates)
+            grid[i, j] = profile[quantity][-1]
     return grid
 
 
+@known_options
 def plot_phase_diagram(
     grid: np.ndarray,
     first: ArrayLike,
     second: ArrayLike,
-    path: str | Path | None = None,
     *,
     names: tuple[str, str],
-    quantity: Quantity = Quantity.POSITIONS,
-) -> Any:
-    """A phase diagram as a picture, the first hyperparameter upwards."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(5, 4))
-    mesh = axis.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
-    figure.colorbar(mesh, label=quantity.value)
-    axis.set(xlabel=names[1], ylabel=names[0])
-    for given, scale in ((second, axis.set_xscale), (first, axis.set_yscale)):
+    quantity: Quantity | str = Quantity.POSITIONS,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """A phase diagram as a picture, the first hyperparameter upwards; returns the axes."""
+    ax = one_axes(ax, (5, 4))
+    mesh = ax.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
+    label = choice(Quantity, quantity, "quantity").value
+    ax.figure.colorbar(mesh, ax=ax, label=label)
+    ax.set(xlabel=names[1], ylabel=names[0])
+    for given, scale in ((second, ax.set_xscale), (first, ax.set_yscale)):
         values = np.asarray(given, float)
         if values.min() > 0 and values.max() / values.min() > 20:
             scale("log")
-    figure.tight_layout()
-    if path is not None:
-        save_figure(figure, path)
-        plt.close(figure)
-    return figure
+    return ax
 
 
 def _opened(net: Layer) -> tuple[Layer, ...]:
@@ -183,15 +192,15 @@ def _profile(
     """All quantities after the input and after every layer, with scores drawn from `key`."""
     block = Encoding(x, mask, None)
     dtype = kernel_dtype(x)
-    crowd = jax.vmap(lambda a, m: start(a, m, outline, Need.FULL, block))(x, mask)
+    examples = jax.vmap(lambda a, m: start(a, m, outline, Need.FULL, block))(x, mask)
     pairs = jax.vmap(
         lambda one: jax.vmap(
             lambda two: start_pair(one, two, outline, Need.FULL, dtype, with_ntk=True)
         )(block)
     )(block)
-    rows = [_quantities(pairs, crowd.mask)]
+    rows = [_quantities(pairs, examples.mask)]
     for layer, subkey in zip(layers, jax.random.split(key, len(layers)), strict=True):
-        drawn, memos, crowd = layer.draw(crowd, Need.FULL, subkey, scheme)
+        drawn, memos, examples = layer.draw(examples, Need.FULL, subkey, scheme)
 
         def step(pair: Any, one: Any, two: Any, layer: Layer = drawn) -> Any:
             return layer.step(pair, one, two, Need.FULL).forced()
@@ -201,7 +210,7 @@ def _profile(
                 lambda pair, two: step(pair, one, two)
             )(row, memos)
         )(pairs, memos)
-        rows.append(_quantities(pairs, crowd.mask))
+        rows.append(_quantities(pairs, examples.mask))
     return jnp.stack(rows)
 
 
@@ -239,11 +248,3 @@ def _quantities(pairs: Any, mask: Array | None) -> Float[Array, "quantity"]:
 def _average(values: Array, weights: Array) -> Array:
     """Weighted mean; NaN where there is nothing to average."""
     return jnp.sum(values * weights) / jnp.sum(weights)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots") from None
-    return plt

@@ -21,6 +21,7 @@ from jaxtyping import Array, PyTree
 
 from ..engine.phases import precision
 from ..errors import NumericalError, ShapeError, WidelimitError
+from ..options import choice, known_options, whole
 from ..progress import Callback, Progress
 
 _DEFAULT_MEMORY = 2**30
@@ -28,11 +29,11 @@ _DEFAULT_MEMORY = 2**30
 _PASS_PENALTY = 2.0
 # Examples a tile takes from either side at most.
 _MOST_ROWS = 256
-# What looking at a function once has told: counting its operations takes longer than small kernels.
+# Operations of the functions met before: counting them takes longer than a small kernel.
 _pass_costs: dict[Any, float] = {}
 
 
-class Method(Enum):
+class NtkMethod(Enum):
     """How an empirical tangent kernel is computed."""
 
     AUTO = "auto"
@@ -121,6 +122,7 @@ class Axes(NamedTuple):
         return np.transpose(tile, (1, 0, *first, *second))
 
 
+@known_options
 def empirical_ntk(
     f: Callable[[Any, Any], Array],
     params: PyTree,
@@ -129,7 +131,7 @@ def empirical_ntk(
     *,
     trace_axes: int | tuple[int, ...] = -1,
     diagonal_axes: int | tuple[int, ...] = (),
-    method: Method = Method.AUTO,
+    method: NtkMethod | str = NtkMethod.AUTO,
     memory: int = _DEFAULT_MEMORY,
     progress: bool | Callback | None = None,
 ) -> np.ndarray:
@@ -143,6 +145,8 @@ def empirical_ntk(
     inputs: the result has axes (N1, N2, output axes not averaged…, those neither averaged nor
     shared, of the second input…). With `x2=None` the kernel of `x1` with itself, at half the work.
     """
+    method = choice(NtkMethod, method, "method")
+    whole("memory", memory)
     leaves = [leaf.dtype for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf)]
     if not leaves:
         raise WidelimitError(
@@ -158,7 +162,7 @@ def empirical_ntk(
         method = _chosen(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
         tile = _product_tile
-        if method is Method.JACOBIANS:
+        if method is NtkMethod.JACOBIANS:
             tile = _jacobian_tile
             if _on_processor(trained):
                 others = outputs if x2 is None else _output_shape(function, trained, x2)
@@ -171,7 +175,7 @@ def empirical_ntk(
             if rows != first:
                 part1, first = _part(x1, rows, block), rows
             part2 = None
-            if x2 is not None or rows != columns or method is Method.PRODUCTS:
+            if x2 is not None or rows != columns or method is NtkMethod.PRODUCTS:
                 part2 = _part(x1 if x2 is None else x2, columns, block)
             values = np.asarray(tile(function, trained, part1, part2, axes))
             values = values[: rows.stop - rows.start, : columns.stop - columns.start]
@@ -218,7 +222,7 @@ def _size(x: PyTree) -> int:
 
 def _output_shape(function: _Function, trained: PyTree, x: PyTree) -> Shape:
     size = _size(x)
-    # Asked of f itself, whose traces are kept from call to call.
+    # f itself is traced, since its traces are kept from call to call.
     params = eqx.combine(trained, function.fixed)
     out = jax.eval_shape(function.f, params, jax.tree.map(jnp.asarray, x))
     if not isinstance(out, jax.ShapeDtypeStruct) or out.shape[:1] != (size,):
@@ -239,23 +243,23 @@ def _bytes(trained: PyTree) -> int:
 
 
 def _chosen(
-    method: Method,
+    method: NtkMethod,
     function: _Function,
     trained: PyTree,
     x: PyTree,
     axes: Axes,
     outputs: Shape,
     memory: int,
-) -> Method:
+) -> NtkMethod:
     """The cheaper way, or the only one that fits."""
-    if method is not Method.AUTO:
+    if method is not NtkMethod.AUTO:
         return method
     if 4 * math.prod(outputs) * _bytes(trained) > memory:
-        return Method.PRODUCTS
+        return NtkMethod.PRODUCTS
     _, _, kept = axes.sizes(outputs)
     contraction = 2.0 * _count(trained) * kept
     passes = _PASS_PENALTY * 2 * _pass_cost(function, trained, x)
-    return Method.PRODUCTS if passes < contraction else Method.JACOBIANS
+    return NtkMethod.PRODUCTS if passes < contraction else NtkMethod.JACOBIANS
 
 
 def _pass_cost(function: _Function, trained: PyTree, x: PyTree) -> float:
@@ -277,9 +281,9 @@ def _flops(function: _Function, trained: PyTree, one: PyTree) -> float:
     return float((cost or {}).get("flops", 2.0 * _count(trained)))
 
 
-def _block(method: Method, trained: PyTree, outputs: Shape, memory: int) -> int:
+def _block(method: NtkMethod, trained: PyTree, outputs: Shape, memory: int) -> int:
     """How many examples a tile takes from either side: a power of two, so shapes are few."""
-    rows = math.prod(outputs) if method is Method.JACOBIANS else 1
+    rows = math.prod(outputs) if method is NtkMethod.JACOBIANS else 1
     fits = max(1, memory // (4 * rows * _bytes(trained)))
     return min(_MOST_ROWS, 1 << (fits.bit_length() - 1))
 

@@ -15,7 +15,7 @@ from ..engine.moments import Moments
 from ..engine.phases import precision
 from ..layers.base import Layer, Params
 from ..layers.norm import Dropout
-from ..options import RandomKey, as_key, whole
+from ..options import RandomKey, as_key, known_options, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
@@ -25,6 +25,7 @@ _DEFAULT_MEMORY = 2**30
 _CHUNK_BYTES = 32 * 2**20
 
 
+@known_options
 def monte_carlo_kernel(
     net: Layer,
     x1: Data,

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import norm
 
-from ..errors import MissingExtraError, NumericalError
+from ..errors import NumericalError
+from ..figures import one_axes
+from ..options import choice, whole
+from ..statistics import wilson_interval
 from . import checks
 from .checks import Values
 from .classify import class_columns
@@ -52,20 +54,11 @@ class Reliability:
         self, level: float = 0.9
     ) -> tuple[Float[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
         """Wilson's interval for each group's accuracy: what its count allows to say."""
-        z2 = float(norm.ppf(0.5 + level / 2.0)) ** 2
-        centre = (self.accuracy + z2 / (2 * self.count)) / (1 + z2 / self.count)
-        inner = self.accuracy * (1 - self.accuracy) / self.count + z2 / (4 * self.count**2)
-        half = np.sqrt(z2 * inner) / (1 + z2 / self.count)
-        return centre - half, centre + half
+        return wilson_interval(self.accuracy * self.count, self.count, level=level)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Accuracy against confidence, with 90 % intervals and the share of each group."""
-        if ax is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as missing:
-                raise MissingExtraError("matplotlib", "plots") from missing
-            ax = pyplot.figure(figsize=(4.5, 4.5), layout="constrained").add_subplot()
+        ax = one_axes(ax, (4.5, 4.5))
         share = self.count / self.count.sum()
         ax.bar(
             self.lower,
@@ -105,7 +98,7 @@ def reliability(
     labels: Values,
     *,
     groups: int = 15,
-    binning: Binning = Binning.EQUAL_WIDTH,
+    binning: Binning | str = Binning.EQUAL_WIDTH,
 ) -> Reliability:
     """Group predictions (n, classes) by confidence and compare with the true column numbers."""
     table = checks.matrix(probabilities, "The probabilities").astype(np.float64)
@@ -115,12 +108,8 @@ def reliability(
             got=f"row sums from {table.sum(axis=1).min():.3g} to {table.sum(axis=1).max():.3g}",
             remedy="pass the output of predict_proba or Temperature.probabilities",
         )
-    if groups < 1:
-        raise NumericalError(
-            "Predictions must be put into at least one group.",
-            got=f"groups={groups}",
-            remedy="pass a positive number, such as 15",
-        )
+    whole("groups", groups)
+    binning = choice(Binning, binning, "binning")
     truth = class_columns(labels, *table.shape)
     confidence = table.max(axis=1)
     correct = (table.argmax(axis=1) == truth).astype(np.float64)
@@ -144,7 +133,7 @@ def expected_calibration_error(
     labels: Values,
     *,
     groups: int = 15,
-    binning: Binning = Binning.EQUAL_WIDTH,
+    binning: Binning | str = Binning.EQUAL_WIDTH,
 ) -> float:
     """`Σ_g (n_g/n) |accuracy_g − confidence_g|` over groups of similar confidence."""
     return reliability(probabilities, labels, groups=groups, binning=binning).expected_error

@@ -61,14 +61,3 @@ class Optimizer(enum.Enum):
                 remedy="pass whole numbers, or use Optimizer.GRADIENT_FLOW",
             )
         return array
-
-
-def check_learning_rate(value: float) -> float:
-    """A positive, finite learning rate."""
-    if not (np.isfinite(value) and value > 0):
-        raise NumericalError(
-            "The learning rate must be positive and finite.",
-            got=f"{value}",
-            remedy="pass a positive number, for instance half of largest_stable_learning_rate",
-        )
-    return float(value)

@@ -19,10 +19,10 @@ from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
 from ..errors import MissingExtraError, NumericalError, ShapeError
-from ..options import RandomKey, generator, whole
+from ..options import RandomKey, choice, generator, positive, whole
 from . import checks
 from .checks import Values
-from .conventions import Optimizer, Reduction, check_learning_rate
+from .conventions import Optimizer, Reduction
 from .solve import semidefinite_root
 
 
@@ -84,8 +84,8 @@ def cross_entropy_path(
     *,
     start: Values | None = None,
     learning_rate: float = 1.0,
-    optimizer: Optimizer = Optimizer.GRADIENT_FLOW,
-    reduction: Reduction = Reduction.SUM,
+    optimizer: Optimizer | str = Optimizer.GRADIENT_FLOW,
+    reduction: Reduction | str = Reduction.SUM,
     tolerance: float = 1e-6,
     max_steps: int = 100_000,
 ) -> CrossEntropyPath:
@@ -96,6 +96,10 @@ def cross_entropy_path(
     no `t = ∞` (the logits grow for ever), so times are finite. Gradient flow is integrated with
     steps whose local error in the logits is about `tolerance`, at most `max_steps` of them.
     """
+    optimizer = choice(Optimizer, optimizer, "optimizer")
+    reduction = choice(Reduction, reduction, "reduction")
+    positive("tolerance", tolerance)
+    whole("max_steps", max_steps)
     kernel = checks.square(ntk, "The NTK of the training examples")
     rows = len(kernel)
     labels = checks.matrix(targets, "The class targets", rows=rows).astype(np.float64)
@@ -114,7 +118,7 @@ def cross_entropy_path(
             remedy="ask for finite times",
         )
     factor = reduction.factor(*labels.shape)
-    rate = check_learning_rate(learning_rate) * factor
+    rate = positive("learning_rate", learning_rate) * factor
     with jax.enable_x64(True):
         problem = _Problem(
             *(jnp.asarray(a, dtype=jnp.float64) for a in (kernel, labels, initial, rate))

@@ -25,17 +25,19 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from ..errors import NumericalError
+from ..options import choice, positive
 from . import checks
 from .checks import Values
-from .conventions import Optimizer, Reduction, check_learning_rate
+from .conventions import Optimizer, Reduction
 from .gp import Prediction
 from .solve import Jitter
 
 
 def largest_stable_learning_rate(
-    ntk: Values, *, outputs: int = 1, reduction: Reduction = Reduction.SUM, ridge: float = 0.0
+    ntk: Values, *, outputs: int = 1, reduction: Reduction | str = Reduction.SUM, ridge: float = 0.0
 ) -> float:
     """`2 / (c (λ_max(Θ) + ρ))`: gradient descent diverges above it. Needs no decomposition."""
+    reduction = choice(Reduction, reduction, "reduction")
     kernel = checks.square(ntk, "The NTK of the training examples")
     if len(kernel) == 1:
         largest = float(kernel[0, 0])
@@ -111,8 +113,8 @@ class Dynamics:
         *,
         nngp: Values | None = None,
         learning_rate: float = 1.0,
-        optimizer: Optimizer = Optimizer.GRADIENT_FLOW,
-        reduction: Reduction = Reduction.SUM,
+        optimizer: Optimizer | str = Optimizer.GRADIENT_FLOW,
+        reduction: Reduction | str = Reduction.SUM,
         ridge: float = 0.0,
     ) -> "Dynamics":
         """Decompose the training NTK (n, n) once, for all times.
@@ -123,7 +125,9 @@ class Dynamics:
         kernel = checks.square(ntk, "The NTK of the training examples")
         rows = len(kernel)
         columns, vector = checks.targets(targets, rows)
-        check_learning_rate(learning_rate)
+        positive("learning_rate", learning_rate)
+        optimizer = choice(Optimizer, optimizer, "optimizer")
+        reduction = choice(Reduction, reduction, "reduction")
         ridge = float(checks.variances(ridge, "The ridge", 1)[0])
         unit = checks.rounding_unit(kernel)
         eigenvalues, basis = eigh(

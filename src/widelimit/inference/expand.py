@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from ..errors import NumericalError
+from ..options import whole
 
 Network = Callable[..., Array]
 """A function `f(params, *args, **kwargs)` to an array."""
@@ -30,12 +30,7 @@ def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
     Leaves of `params` that are not floating-point arrays stay as they are. Each derivative is a
     forward-mode derivative of the one before, so the cost doubles with every degree.
     """
-    if degree < 0:
-        raise NumericalError(
-            "The degree of a Taylor expansion is zero or larger.",
-            got=f"{degree}",
-            remedy="pass degree=1 for the linearised network",
-        )
+    whole("degree", degree, least=0)
     centre, fixed = eqx.partition(params, eqx.is_inexact_array)
 
     def expanded(moved: PyTree, *args: Any, **kwargs: Any) -> Array:

@@ -19,7 +19,7 @@ from ..errors import NetworkError
 from ..layers.attention.positional import Combine, Decay
 from ..layers.base import Layer
 from ..layers.branches import Residual
-from ..options import RandomKey, generator, whole
+from ..options import RandomKey, generator, known_options, whole
 from .checks import Values
 
 _SILENT = {"layers", "branches", "weights"}
@@ -125,6 +125,7 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
         yield choice, with_hyperparameters(net, choice)
 
 
+@known_options
 def random_choices(
     net: Layer,
     ranges: Mapping[str, tuple[float, float]],

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from ..engine.inputs import Data, Inputs
 from ..errors import NumericalError
 from ..layers.base import Layer
-from ..options import RandomKey, whole
+from ..options import RandomKey, choice, whole
 from . import checks
 from .checks import Values
 from .gp import KernelKind, LeaveOneOut, Prediction
@@ -52,12 +52,7 @@ class GP:
                 got=f"{self.solver!r}",
                 remedy="pass solver=ConjugateGradients(), or leave it out",
             )
-        if not isinstance(self.kind, KernelKind):
-            raise NumericalError(
-                "The kind of kernel is a KernelKind.",
-                got=f"{self.kind!r}",
-                remedy="pass KernelKind.NNGP or KernelKind.NTK",
-            )
+        object.__setattr__(self, "kind", choice(KernelKind, self.kind, "kind"))
 
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedGP | FittedMixture":
         """Condition on targets (N,) or (N, outputs) at examples x, by an exact float64 solve.

@@ -15,6 +15,7 @@ from scipy.linalg import eigh
 from ..engine.inputs import Data
 from ..errors import NumericalError
 from ..layers.base import Layer
+from ..options import choice, known_options
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -71,6 +72,7 @@ class Search:
         return self.trials[0]
 
 
+@known_options
 def search(
     candidates: Iterable[tuple[Any, Layer]],
     x: Data,
@@ -80,7 +82,7 @@ def search(
     *,
     mask: Any = None,
     mask_validation: Any = None,
-    kinds: Sequence[KernelKind] = (KernelKind.NNGP,),
+    kinds: Sequence[KernelKind | str] = (KernelKind.NNGP,),
     noises: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0),
     score: Score = negative_error,
     engine: Engine | None = None,
@@ -97,6 +99,7 @@ def search(
             got=f"{len(pairs)} networks, {len(kinds)} kernels, noises {tuple(noises)}",
             remedy="pass pairs (label, network), for instance from grid(net, {...})",
         )
+    chosen_kinds = [choice(KernelKind, kind, "kinds") for kind in kinds]
     engine = engine or Engine()
     bar = Progress.make(progress, "search")
     trials = []
@@ -108,8 +111,8 @@ def search(
         targets, _ = checks.targets(y, len(data))
         wanted, _ = checks.targets(y_validation, other.size)
         checks.matrix(wanted, "The validation targets", columns=targets.shape[1])
-        kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in kinds)
-        for kind in kinds:
+        kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in chosen_kinds)
+        for kind in chosen_kinds:
             ladder = _Ladder.make(chosen(kernels, kind), targets)
             for noise in noises:
                 found = ladder.predict(float(noise))

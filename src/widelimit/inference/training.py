@@ -9,7 +9,7 @@ from jaxtyping import Float
 from ..engine.inputs import Data
 from ..errors import NetworkError, NumericalError
 from ..layers.base import Layer
-from ..options import RandomKey
+from ..options import RandomKey, choice, positive
 from . import checks
 from .checks import Values
 from .classify import centred_one_hot
@@ -49,6 +49,9 @@ class Training:
 
     def __post_init__(self):
         require_layer(self.net)
+        object.__setattr__(self, "optimizer", choice(Optimizer, self.optimizer, "optimizer"))
+        object.__setattr__(self, "reduction", choice(Reduction, self.reduction, "reduction"))
+        positive("learning_rate", self.learning_rate)
 
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedTraining":
         """Compute both kernels of the training set and decompose the NTK, once for all times."""

@@ -21,8 +21,9 @@ from ..engine.inputs import Data, Inputs
 from ..engine.phases import precision
 from ..engine.sampling import Sampler
 from ..errors import MissingExtraError, NetworkError, NumericalError
+from ..figures import several_axes
 from ..layers.base import Layer
-from ..options import RandomKey, generator
+from ..options import RandomKey, generator, known_options, positive, whole
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -34,7 +35,6 @@ from .process import GP, FittedGP
 from .solve import JitterWarning
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from optax import GradientTransformation
 
 NOISE = "noise"
@@ -70,15 +70,12 @@ class Tuned:
         """The largest value of the criterion."""
         return max(float(run.values.max()) for run in self.runs)
 
-    def plot(self, axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
-        """The criterion of every run over its steps, and the tuned numbers of the best run."""
-        if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as missing:
-                raise MissingExtraError("matplotlib", "plots") from missing
-            figure = pyplot.figure(figsize=(9, 3.6), layout="constrained")
-            axes = (figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2))
+    def plot(self, axes: Any = None) -> np.ndarray:
+        """The criterion of every run over its steps, and the tuned numbers of the best run.
+
+        Two panels, on given axes or new ones, which are returned.
+        """
+        axes = several_axes(axes, 2, (4.5, 3.6))
         left, right = axes
         best = max(self.runs, key=lambda run: run.values.max())
         for index, run in enumerate(self.runs):
@@ -94,6 +91,7 @@ class Tuned:
         return axes
 
 
+@known_options
 def tune(
     gp: GP,
     x: Data,
@@ -122,6 +120,10 @@ def tune(
     early when
     `patience` steps have not improved the criterion by `tolerance` per training target.
     """
+    whole("steps", steps)
+    whole("restarts", restarts, least=0)
+    whole("patience", patience)
+    positive("spread", spread)
     require_gaussian(gp.net)
     data = NetworkKernels.make(gp.net, x, mask, engine=gp.engine)
     columns, vector = checks.targets(y, len(data))

@@ -24,7 +24,7 @@ from ..finite.widths import with_heads
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..layers.readings import reading
-from ..options import RandomKey, as_key, generator, whole
+from ..options import RandomKey, as_key, generator, known_options, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
@@ -61,6 +61,8 @@ def law(
     that are kept.
     """
     inputs = law_inputs(net, x, mask)
+    whole("samples", samples)
+    whole("memory", memory)
     after = require_gaussian_output(net, inputs.outline)
     size = inputs.size * math.prod(after.positions)
     if draws * size**2 * 8 > memory:
@@ -77,12 +79,23 @@ def law(
     return Law(latent, real, key, chosen)
 
 
-def law_from_covariance(net: Layer, covariance: ArrayLike, **options: Any) -> "Law":
+@known_options
+def law_from_covariance(
+    net: Layer,
+    covariance: ArrayLike,
+    *,
+    key: RandomKey | None = None,
+    draws: int = 4096,
+    samples: int = 128,
+    points: Points | str = Points.AUTO,
+    memory: int = 2**30,
+) -> "Law":
     """The law for an input that is known by its covariance alone; options as for `law`.
 
     `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
     """
-    return law(net, tokens_with_covariance(covariance), **options)
+    x = tokens_with_covariance(covariance)
+    return law(net, x, key=key, draws=draws, samples=samples, points=points, memory=memory)
 
 
 def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from ..errors import WidelimitError
-from ..options import choice, generator
+from ..options import choice, generator, whole
 
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
 _MOST_DIMENSIONS = 256
@@ -41,12 +41,7 @@ class Plan(NamedTuple):
 
 def plan(points: Points | str, draws: int, dimensions: int) -> Plan:
     """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two."""
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < _SCRAMBLES:
-        raise WidelimitError(
-            f"A law is an average over at least {_SCRAMBLES} draws of the scores.",
-            got=f"draws={draws!r}",
-            remedy="give an integer; 4096 is the default",
-        )
+    whole("draws", draws, least=_SCRAMBLES)
     points = choice(Points, points, "points")
     if points is Points.AUTO:
         points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..data import save_figure
-from ..errors import MissingExtraError, NetworkError
+from ..errors import NetworkError
+from ..figures import pyplot
 from .layout import layered
 from .listing import Line, folded_nodes, lines
 from .nodes import Dot, Initial, MatMul, Node, Scalar
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .program import Program
 
 
@@ -45,14 +47,9 @@ class _Box:
     nodes: tuple[Node, ...]
 
 
-def draw(program: Program, path: str | None = None) -> Any:
-    """The program as a matplotlib figure; see `Program.draw`."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plots") from error
-
+def plot(program: Program, ax: Axes | None = None) -> Axes:
+    """The program as a graph; see `Program.plot`."""
+    pyplot()  # before the captions are measured
     boxes = _boxes(program)
     if not boxes:
         raise NetworkError(
@@ -64,13 +61,13 @@ def draw(program: Program, path: str | None = None) -> Any:
     wide = np.array([half[layout.column == c].max() + _PAD for c in range(layout.column.max() + 1)])
     total = float(np.sum(2 * wide + _GAP))
     rows_of_legend = 1 if total > 12 else 2
-    figure = Figure(
-        figsize=(max(total, 6.5), max(2 * layout.extent * _ROW, 0.5) + 1.2 + 0.25 * rows_of_legend)
-    )
-    FigureCanvasAgg(figure)
-    width, height = figure.get_size_inches()
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, width), ylim=(0, height))
-    axes.set_axis_off()
+    # In inches: on axes of this size captions fill their boxes.
+    width = max(total, 6.5)
+    height = max(2 * layout.extent * _ROW, 0.5) + 1.2 + 0.25 * rows_of_legend
+    if ax is None:
+        ax = cast("Axes", pyplot().figure(figsize=(width, height)).add_axes((0.0, 0.0, 1.0, 1.0)))
+    ax.set(xlim=(0, width), ylim=(0, height))
+    ax.set_axis_off()
     lanes = np.cumsum(2 * wide + _GAP) - wide - _GAP / 2 + (width - total) / 2
     level = height - 0.85 - layout.extent * _ROW
     x, y = lanes[layout.column], level + layout.row * _ROW
@@ -87,14 +84,12 @@ def draw(program: Program, path: str | None = None) -> Any:
                     (lanes[column] + wide[column], here),
                 ]
             route = [route[0], *route[2:-1], (x[target] - half[target], y[target])]
-            _draw_arrow(axes, route, boxes[source].style == "scalar")
+            _draw_arrow(ax, route, boxes[source].style == "scalar")
     for i, box in enumerate(boxes):
         output = any(node in program.outputs for node in box.nodes)
-        _draw_box(axes, box, x[i], y[i], half[i], output)
-    _draw_frame(axes, program, boxes, width, height)
-    if path is not None:
-        save_figure(figure, path)
-    return figure
+        _draw_box(ax, box, x[i], y[i], half[i], output)
+    _draw_frame(ax, program, boxes, width, height)
+    return ax
 
 
 def _boxes(program: Program) -> list[_Box]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
-from .draw import draw
+from .draw import plot
 from .functions import (
     ArrayFunction,
     CoordinateFunction,
@@ -39,6 +39,9 @@ from .nodes import (
 from .preconditions import Report, check
 from .simulate import Simulation, simulate
 from .validation import require_std
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _NodeT = TypeVar("_NodeT", bound=Node)
 
@@ -283,9 +286,9 @@ class Program:
     def __str__(self) -> str:
         return listing(self)
 
-    def draw(self, path: str | None = None) -> Any:
-        """Draw the program as a graph; returns the matplotlib figure, saved to `path` if given."""
-        return draw(self, path)
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The program as a graph, on given axes or on those of a new figure of a fitting size."""
+        return plot(self, ax)
 
     def described(self, node: Node) -> str:
         """One line of the program, `name := expression`."""

@@ -26,6 +26,7 @@ from ..layers.activations import Relu
 from ..layers.base import Layer
 from ..layers.compose import Serial
 from ..layers.dense import Dense
+from ..options import choice
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -56,18 +57,6 @@ def is_sequences(x: Any, net: Layer) -> bool:
     if isinstance(x, list | tuple):
         return len(x) > 0 and np.ndim(x[0]) >= 2
     return len(getattr(x, "shape", ())) >= 3
-
-
-def kernel_kind(kind: KernelKind | str) -> KernelKind:
-    """A `KernelKind`, also from its value: grid searches and configuration files hold strings."""
-    try:
-        return KernelKind(kind)
-    except ValueError:
-        raise NumericalError(
-            "The kind of kernel is 'nngp' or 'ntk'.",
-            got=f"{kind!r}",
-            remedy="pass KernelKind.NNGP, KernelKind.NTK, or one of these names",
-        ) from None
 
 
 class _NetworkEstimator(BaseEstimator):
@@ -257,7 +246,7 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         """Fit to labels (N,)."""
         X, y = self._read_pairs(X, y)
         check_classification_targets(y)
-        process = self._process(X, kernel_kind(self.kind))
+        process = self._process(X, choice(KernelKind, self.kind, "kind"))
         if self.tune:
             process = tune(process, X, centred_one_hot(y)[0]).gp
         self.model_ = Classifier(process).fit(X, y)

@@ -22,6 +22,7 @@ from ..inference import (
 from ..inference.leaves import Range, replaced
 from ..inference.network_kernels import chosen, require_gaussian
 from ..layers.base import Layer
+from ..options import choice
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter as SklearnHyperparameter
@@ -45,7 +46,7 @@ class NetworkKernel(Kernel):
         self,
         network: Layer,
         *,
-        kind: KernelKind = KernelKind.NNGP,
+        kind: KernelKind | str = KernelKind.NNGP,
         shape: tuple[int, ...] | None = None,
         bounds_ratio: float | None = 100.0,
         sampler: Sampler | None = None,
@@ -80,19 +81,20 @@ class NetworkKernel(Kernel):
                 remedy="leave out Y, or the gradient",
             )
         data = self._data(X)
-        ntk = self.kind is KernelKind.NTK
+        kind = self._kind
+        ntk = kind is KernelKind.NTK
         if Y is not None:
             other = NetworkKernels(
                 self.network, inputs=self._inputs(Y), sampler=self.sampler, engine=_ENGINE
             )
-            return chosen(other.cross(data.inputs, ntk=ntk), self.kind)
-        matrix = chosen(data.train(ntk=ntk), self.kind)
+            return chosen(other.cross(data.inputs, ntk=ntk), kind)
+        matrix = chosen(data.train(ntk=ntk), kind)
         return (matrix, self._gradient(data)) if eval_gradient else matrix
 
     def diag(self, X: Any) -> Any:
         """`k(x, x)` of every row."""
         data = self._data(X)
-        return data.diagonal(data.inputs, self.kind)
+        return data.diagonal(data.inputs, self._kind)
 
     def is_stationary(self) -> Any:
         """Network kernels depend on more than differences of inputs."""
@@ -130,7 +132,11 @@ class NetworkKernel(Kernel):
 
     def __repr__(self) -> str:
         scales = ", ".join(f"{h.name}={float(h.value):.3g}" for h in self._free())
-        return f"NetworkKernel({self.kind.value}, {scales})"
+        return f"NetworkKernel({self._kind.value}, {scales})"
+
+    @property
+    def _kind(self) -> KernelKind:
+        return choice(KernelKind, self.kind, "kind")
 
     def _bounds(self, parameter: Hyperparameter) -> tuple[float, float]:
         if parameter.range is Range.UNIT or self.bounds_ratio is None:
@@ -174,7 +180,7 @@ class NetworkKernel(Kernel):
             names = tuple(h.name for h in free)
             gradient = np.asarray(
                 _jacobian(
-                    values, self.network, data.inputs, self.sampler, names=names, kind=self.kind
+                    values, self.network, data.inputs, self.sampler, names=names, kind=self._kind
                 )
             )
         return gradient * np.array([h.range.slope(h.value) for h in free])

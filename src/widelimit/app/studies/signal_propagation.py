@@ -73,13 +73,10 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     grid = propagation.phase_diagram(
         lambda a, s: residual_network(a, s, 8), weights, scales, x, quantity=Quantity.POSITIONS
     )
-    propagation.plot_phase_diagram(
-        grid,
-        weights,
-        scales,
-        out / "phase_diagram.png",
-        names=("residual weight α", "score scale qk_std"),
+    axes = propagation.plot_phase_diagram(
+        grid, weights, scales, names=("residual weight α", "score scale qk_std")
     )
+    _save(axes.figure, out / "phase_diagram.png")
     result["phase_diagram"] = {
         "residual_weight": weights.tolist(),
         "qk_std": scales.tolist(),
@@ -105,5 +102,11 @@ def _plot_profiles(profiles: dict[str, propagation.SignalProfile], path: Path) -
             axis.set_yscale("symlog", linthresh=1e-2)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=9)
     figure.tight_layout(rect=(0, 0.14, 1, 1))
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
     save_figure(figure, path)
     plt.close(figure)
