@@ -342,7 +342,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     fence.
     """
     found = [leaf for leaf in jax.tree.leaves(witness) if isinstance(leaf, Tracer)]
-    if pair.settled or jax.default_backend() != "cpu" or not found:
+    if pair.settled or not found:
         return pair
     first = found[0].reshape(-1)[0]
     kernels = pair.nngp, None if pair.blank else pair.ntk
@@ -360,7 +360,12 @@ def _behind_loop(kernels: Any, broken: Array) -> Any:
     def once(state: tuple[Any, Array]) -> tuple[Any, Array]:
         return jax.tree.map(jnp.negative, state[0]), jnp.zeros_like(state[1])
 
-    return jax.lax.while_loop(lambda state: state[1], once, (kernels, broken))[0]
+    def looped(kernels: Any, broken: Array) -> Any:
+        return jax.lax.while_loop(lambda state: state[1], once, (kernels, broken))[0]
+
+    return jax.lax.platform_dependent(
+        kernels, broken, cpu=looped, default=lambda kernels, broken: kernels
+    )
 
 
 @_behind_loop.defjvp
