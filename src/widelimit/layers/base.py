@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engine.sampling import Sampler
     from ..laws import Law, Points
     from ..progress import Callback
+    from ..scale.cost import Cost
 
 DEFAULT_MEMORY = 2**30
 
@@ -143,6 +144,39 @@ class Layer(eqx.Module):
             store=store,
             tile=tile,
             client=client,
+        )
+
+    @known_options
+    def cost(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        examples: int | None = None,
+        tests: int = 0,
+        sampler: "Sampler | None" = None,
+        ntk: bool = True,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> "Cost":
+        """Time, memory and disk of a kernel on this machine, before it is computed.
+
+        `x` are some examples (all of them, or a few dozen); the kernel is that of so many
+        `examples` like them (by default of x itself), and of `tests` against these. A few tiles
+        are computed to find out, which takes some seconds. `with_workers(k)` of the result says
+        what a cluster would take.
+        """
+        return read(
+            "cost",
+            self,
+            x,
+            mask,
+            examples=examples,
+            tests=tests,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
         )
 
     @known_options

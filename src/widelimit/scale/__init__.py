@@ -7,6 +7,7 @@ an earlier call stopped; with a `client` of `dask.distributed` the workers of a 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .cost import Cost
 from .errors import DamagedTilesWarning, OtherKernelError, StoreError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Cost",
     "DamagedTilesWarning",
     "KernelStore",
     "OtherKernelError",

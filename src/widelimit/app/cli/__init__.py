@@ -14,6 +14,7 @@ except ImportError as error:
     raise MissingExtraError(error.name or "typer", "cli") from None
 
 from .about import info
+from .estimate import estimate
 from .law import law
 from .learn import classify, regress
 from .matrix import kernel
@@ -35,7 +36,7 @@ app.command(
 app.command(
     "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
 )(regress)
-for command in (predict, kernel, law, reproduce, info):
+for command in (predict, kernel, estimate, law, reproduce, info):
     app.command()(command)
 
 

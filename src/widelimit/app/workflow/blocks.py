@@ -13,6 +13,9 @@ from ...scale import OtherKernelError
 from ...scale.store import KernelStore
 from .kinds import SILENT, Listener
 
+LARGE = 5000
+"""Examples from which on a run says beforehand what it will take."""
+
 
 def compute(
     data: NetworkKernels,
@@ -35,6 +38,8 @@ def compute(
     with alone(store.with_name(f".{store.name}.lock")):
         if KernelStore.exists(store):
             listener.say(f"a kernel of an earlier run is in '{store}'")
+        elif inputs.size >= LARGE:
+            listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
         try:
             with listener.bar(label) as advance:
                 kernels = data.net.kernel(inputs, progress=advance, store=store, **options)
