@@ -30,6 +30,7 @@ from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
 from widelimit.data import DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
+from widelimit.scale import KernelStore, manifest
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(11, 3))
@@ -146,26 +147,25 @@ class Stops(Listener):
 
 
 def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 4)
+    monkeypatch.setattr(manifest, "_SMALLEST", 4)
     data = NetworkKernels.make(NET, ROWS, engine=Engine(dtype=np.float64))
     inputs = as_inputs(ROWS, dtype=np.float64)
     exact = NET.kernel(ROWS)
-    kinds = (KernelKind.NNGP, KernelKind.NTK)
-    paths = {kind: tmp_path / f"{kind.value}.npy" for kind in kinds}
-    files = blocks.KernelFiles(paths, tmp_path / "done.json")
+    kinds, store = (KernelKind.NNGP, KernelKind.NTK), tmp_path / "kernel"
     with pytest.raises(KeyboardInterrupt):
-        blocks.compute(data, inputs, kinds, files=files, listener=Stops())
+        blocks.compute(data, inputs, kinds, store=store, listener=Stops())
     listener = Stops()
     listener.calls = 3
-    arrays = blocks.compute(data, inputs, kinds, files=files, listener=listener)
-    assert "2/6" in listener.said[0]
-    assert listener.calls == 3 + 4  # only what was missing is computed
-    np.testing.assert_allclose(arrays[KernelKind.NNGP], exact.nngp, rtol=1e-12)
-    np.testing.assert_allclose(arrays[KernelKind.NTK], exact.ntk, rtol=1e-12)
+    arrays = blocks.compute(data, inputs, kinds, store=store, listener=listener)
+    assert "earlier run" in listener.said[0]
+    tiles = len(KernelStore(store).manifest.tiles)
+    assert listener.calls == 3 + tiles - 3  # only what was missing is computed
+    np.testing.assert_allclose(np.asarray(arrays[KernelKind.NNGP]), exact.nngp, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(arrays[KernelKind.NTK]), exact.ntk, rtol=1e-12)
     # Another network, or other examples, are another kernel: nothing is taken over.
     other = data.with_net(amplified(NET, 2.0))
-    again = blocks.compute(other, inputs, kinds, files=files)
-    np.testing.assert_allclose(again[KernelKind.NTK], 2 * exact.ntk, rtol=1e-12)
+    again = blocks.compute(other, inputs, kinds, store=store)
+    np.testing.assert_allclose(np.asarray(again[KernelKind.NTK]), 2 * exact.ntk, rtol=1e-12)
 
 
 SHAPES = {Kind.TABLE: (3,), Kind.TEXT: (5, 4), Kind.IMAGE: (4, 4, 3)}

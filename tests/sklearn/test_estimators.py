@@ -209,3 +209,13 @@ def test_mistakes_are_named():
     finite = wl.Serial(wl.Attention(8, heads=2), wl.MeanPool(), wl.Dense(1))
     with pytest.raises(NetworkError, match="with 2 heads"):
         NNGPRegressor(finite).fit(RNG.normal(size=(4, 3, 2)), np.arange(4.0))
+
+
+def test_solvers_and_stores_are_parameters(tmp_path):
+    pytest.importorskip("zarr")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 3)), rng.normal(size=30)
+    dense = wl.NNGPRegressor().fit(x, y)
+    model = wl.NNGPRegressor(solver=wl.ConjugateGradients(), store=tmp_path / "kernel").fit(x, y)
+    np.testing.assert_allclose(model.predict(x), dense.predict(x), rtol=1e-6)
+    assert (tmp_path / "kernel").is_dir()

@@ -22,10 +22,22 @@ _MOST_THREADS = 16
 
 
 def most_at_once() -> int:
-    """How many tiles keep the device busy: some for every core, two where it has its own queue."""
+    """How many tiles keep all devices busy: some for every core, two where they have a queue."""
+    count = len(devices())
     if jax.default_backend() != "cpu":
-        return 2
-    return min(_PER_CORE * (os.cpu_count() or 1), _MOST_THREADS)
+        return 2 * count
+    return max(count, min(_PER_CORE * (os.cpu_count() or 1), _MOST_THREADS))
+
+
+def devices() -> list[Any]:
+    """The devices that share the work: all of this process, or the one that JAX was told to use.
+
+    A single device is None, for then JAX chooses it.
+    """
+    if jax.config.jax_default_device is not None:
+        return [None]
+    found = jax.local_devices()
+    return found if len(found) > 1 else [None]
 
 
 def in_threads(

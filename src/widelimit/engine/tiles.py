@@ -1,5 +1,6 @@
 """The engine: encode every example once, cross pairs tile by tile, in bounded memory."""
 
+import itertools
 import math
 import threading
 from collections import defaultdict
@@ -21,7 +22,7 @@ from .lengths import Group, groups, whole
 from .moments import Moments
 from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
 from .start import Encoding
-from .threads import in_threads, most_at_once
+from .threads import devices, in_threads, most_at_once
 
 # Bytes of kernel values a tile may touch. On a processor a tile is worked off in cells: κ of a cell
 # fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
@@ -121,7 +122,7 @@ class Blocks:
     ):
         """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
         self.reals, self.inputs, self.room = reals, inputs, memory // 4
-        self.kept: dict[tuple[int, int], Encoding] = {}
+        self.kept: dict[tuple[int, int, Any], Encoding] = {}
         # Threads wait for each other where they would encode, or compile, the same.
         self.encoding = defaultdict(threading.Lock)
         self.counting, self.exactly = threading.Lock(), threading.Lock()
@@ -162,18 +163,18 @@ class Blocks:
             return lengths.index(longest)
         return lengths.index(max(length for length in lengths if 2 * length <= longest))
 
-    def encoded(self, block: int, which: int) -> Encoding:
-        """A block under one realisation of the network."""
+    def encoded(self, block: int, which: int, device: Any = None) -> Encoding:
+        """A block under one realisation of the network, on the device that is JAX's default now."""
         with self.encoding[self[block].kind]:
-            if (block, which) in self.kept:
-                return self.kept[block, which]
+            if (block, which, device) in self.kept:
+                return self.kept[block, which, device]
             inputs = self.chosen(block, self[block].members, self[block].plan.tile)
             encoding = encode_block(self.reals[which], *inputs.on_device(), inputs.outline)
             size = sum(leaf.nbytes for leaf in jax.tree.leaves(encoding))
             with self.counting:
                 if size <= self.room:
                     self.room -= size
-                    self.kept[block, which] = encoding
+                    self.kept[block, which, device] = encoding
             return encoding
 
 
@@ -215,6 +216,7 @@ class Pairs:
         """Encodes examples where duals have to be fitted to their variances, else nothing yet."""
         self.outline, self.symmetric = rows.outline, columns is None
         self.dtype, self.with_ntk, self.memory = dtype, with_ntk, memory
+        self.devices, self.turn, self.mine = devices(), itertools.count(), threading.local()
         inputs = (rows,) if columns is None else (rows, columns)
 
         def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
@@ -253,14 +255,27 @@ class Pairs:
         return self.left[place[0]].kind, self.right[place[1]].kind
 
     def computed(self, place: tuple[int, int]) -> "Tile":
-        """One tile."""
+        """One tile, on the device of this thread."""
+        device = self._device()
+        if device is None:
+            return self._computed(place, None)
+        with jax.default_device(device):
+            return self._computed(place, device)
+
+    def _device(self) -> Any:
+        """Threads take devices in turn, and keep them."""
+        if not hasattr(self.mine, "device"):
+            self.mine.device = self.devices[next(self.turn) % len(self.devices)]
+        return self.mine.device
+
+    def _computed(self, place: tuple[int, int], device: Any) -> "Tile":
         i, j = place
         left, right = self.left, self.right
         members = left[i].members, right[j].members
         close = close_pairs(self.streams, *members)
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(self.reals):
-            sides = left.encoded(i, which), right.encoded(j, which)
+            sides = left.encoded(i, which, device), right.encoded(j, which, device)
             net = left.reals[which].net
             at_once = left[i].plan.cell_with(right[j].plan)
             result = compiled_cross_tile(

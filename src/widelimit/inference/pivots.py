@@ -59,21 +59,19 @@ def pivoted(
         count = len(found)
         weights = np.where(missed > floor, missed, 0.0)
         room = min(_PROPOSALS, int(np.count_nonzero(weights)))
-        proposed = np.unique(rng.choice(size, room, p=weights / weights.sum()))
-        rng.shuffle(proposed)
-        # Column i of the block now, and how much of it was left when it was proposed.
+        drawn = rng.choice(size, room, p=weights / weights.sum())
+        proposed, where = np.unique(drawn, return_inverse=True)
         block = np.asarray(corner(proposed), np.float64)
         block = block - factor[proposed, :count] @ factor[proposed, :count].T
         then = np.diagonal(block).copy()
         accepted = []
-        for i, number in enumerate(proposed):
-            pivot = block[i, i]
-            if len(accepted) + count == rank or pivot <= floor:
+        for i in where:  # in the order of the draws; who was accepted has nothing left
+            now = block[i, i]
+            if count + len(accepted) == rank or now <= floor or rng.random() * then[i] > now:
                 continue
-            if rng.random() * then[i] > pivot:
-                continue
-            accepted.append(int(number))
-            block -= np.outer(block[:, i], block[i]) / pivot
+            accepted.append(int(proposed[i]))
+            block -= np.outer(block[:, i], block[i]) / now
+            block[i] = block[:, i] = 0.0
         if not accepted:
             continue
         chosen = np.array(accepted)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..engine.sampling import Sampler
     from ..laws import Law, Points
     from ..progress import Callback
+    from ..scale.cost import Cost
 
 DEFAULT_MEMORY = 2**30
 
@@ -154,6 +155,39 @@ class Layer(eqx.Module):
             store=store,
             tile=tile,
             client=client,
+        )
+
+    @known_options
+    def cost(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        examples: int | None = None,
+        tests: int = 0,
+        sampler: "Sampler | None" = None,
+        ntk: bool = True,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> "Cost":
+        """Time, memory and disk of a kernel on this machine, before it is computed.
+
+        `x` are some examples (all of them, or a few dozen); the kernel is that of so many
+        `examples` like them (by default of x itself), and of `tests` against these. A few tiles
+        are computed to find out, which takes some seconds. `with_workers(k)` of the result says
+        what a cluster would take.
+        """
+        return read(
+            "cost",
+            self,
+            x,
+            mask,
+            examples=examples,
+            tests=tests,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
         )
 
     @known_options
@@ -415,7 +449,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     fence.
     """
     found = [leaf for leaf in jax.tree.leaves(witness) if isinstance(leaf, Tracer)]
-    if pair.settled or jax.default_backend() != "cpu" or not found:
+    if pair.settled or not found:
         return pair
     first = found[0].reshape(-1)[0]
     kernels = pair.nngp, None if pair.blank else pair.ntk
@@ -433,7 +467,12 @@ def _behind_loop(kernels: Any, broken: Array) -> Any:
     def once(state: tuple[Any, Array]) -> tuple[Any, Array]:
         return jax.tree.map(jnp.negative, state[0]), jnp.zeros_like(state[1])
 
-    return jax.lax.while_loop(lambda state: state[1], once, (kernels, broken))[0]
+    def looped(kernels: Any, broken: Array) -> Any:
+        return jax.lax.while_loop(lambda state: state[1], once, (kernels, broken))[0]
+
+    return jax.lax.platform_dependent(
+        kernels, broken, cpu=looped, default=lambda kernels, broken: kernels
+    )
 
 
 @_behind_loop.defjvp

@@ -7,7 +7,8 @@ an earlier call stopped; with a `client` of `dask.distributed` the workers of a 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import DamagedTilesWarning, StoreError
+from .cost import Cost
+from .errors import DamagedTilesWarning, OtherKernelError, StoreError
 
 if TYPE_CHECKING:
     from .cluster import local_client
@@ -24,4 +25,12 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
-__all__ = ["DamagedTilesWarning", "KernelStore", "StoreError", "StoredMatrix", "local_client"]
+__all__ = [
+    "Cost",
+    "DamagedTilesWarning",
+    "KernelStore",
+    "OtherKernelError",
+    "StoreError",
+    "StoredMatrix",
+    "local_client",
+]

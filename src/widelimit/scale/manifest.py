@@ -12,7 +12,7 @@ from ..engine.sampling import Sampler
 from ..layers.base import Layer
 from ..state import Need
 from . import layout
-from .errors import StoreError
+from .errors import OtherKernelError
 from .fingerprints import Description, described, differences, listed
 from .layout import Side
 
@@ -144,21 +144,21 @@ class Manifest:
         )
         found = listed(differences(one, two))
         if found:
-            raise StoreError(
+            raise OtherKernelError(
                 "A store holds one kernel, and goes on with that kernel only.",
                 got=f"another one for '{place}': {found}",
                 remedy="give another path, or remove the store to begin anew",
             )
         for name, side, mine in zip(("x1", "x2"), self.sides, inputs, strict=False):
             if mine.size < side.size:
-                raise StoreError(
+                raise OtherKernelError(
                     "A store is extended with examples after those it has.",
                     got=f"{mine.size} examples in '{name}', and {side.size} in '{place}'",
                     remedy="pass all its examples and then new ones, or read a part of the store",
                 )
             changed = side.changed(mine)
             if changed is not None:
-                raise StoreError(
+                raise OtherKernelError(
                     "A store holds the kernel of the examples it was begun with, in their order.",
                     got=f"other examples for '{place}': among {changed[0]} to {changed[1] - 1} of "
                     f"'{name}' at least one differs",

@@ -1,5 +1,6 @@
 """A stored kernel as an array: indexed in the examples' own order, read tile by tile."""
 
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..data.files import writing
 from ..engine.phases import mirrored
 from ..errors import ShapeError
 from .errors import StoreError
@@ -122,6 +124,15 @@ class StoredMatrix:
             if part.mirrored:
                 result[np.ix_(part.columns, part.rows)] = mirrored(part.values)
         return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole matrix to a .npy file, some rows in memory at a time."""
+        height = self.store.manifest.tile
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
+        with writing(os.fspath(path)) as file:
+            np.lib.format.write_array_header_2_0(file, header)
+            for begin in range(0, len(self), height):
+                file.write(np.ascontiguousarray(self[begin : begin + height]).data)
 
     def diagonal(self) -> np.ndarray:
         """The kernel of every example with itself, of a symmetric kernel."""

@@ -2,11 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
+from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
-from ..layers.base import Layer
+from ..engine.sampling import sampler as fitted_sampler
+from ..layers.base import DEFAULT_MEMORY, Layer
 from ..layers.readings import reading
+from ..options import whole
 from ..state import Kernels
+from .cost import Cost, measured
 
 
 @reading
@@ -27,3 +33,36 @@ def stored_kernel(
 
     problem = Problem(net, rows, columns, sampler, ntk, dtype, memory)
     return into_store(problem, store, **options).kernels
+
+
+@reading
+def cost(
+    net: Layer,
+    x: Any,
+    mask: Any = None,
+    *,
+    examples: int | None = None,
+    tests: int = 0,
+    sampler: Sampler | None = None,
+    ntk: bool = True,
+    dtype: Any = None,
+    memory: int = DEFAULT_MEMORY,
+) -> Cost:
+    """What a kernel of so many examples like x would take; see `Layer.cost`."""
+    inputs = read_inputs(net, x, mask, dtype=dtype)
+    count = inputs.size if examples is None else whole("examples", examples)
+    if tests:
+        whole("tests", tests)
+    if net.sampled() and sampler is None:
+        sampler = fitted_sampler(net, inputs)
+    found = (dtype or np.float32) if inputs.tokens else inputs.dtype
+    return measured(
+        net,
+        inputs,
+        examples=count,
+        tests=tests,
+        sampler=sampler,
+        ntk=ntk,
+        dtype=found,
+        memory=whole("memory", memory),
+    )

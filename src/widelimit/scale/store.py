@@ -34,7 +34,7 @@ from .matrix import StoredMatrix
 try:
     import zarr
     from zarr.abc.store import Store
-    from zarr.codecs import Crc32cCodec
+    from zarr.codecs import Crc32cCodec, ZstdCodec
     from zarr.storage import LocalStore, ZipStore
 except ImportError as missing:
     raise MissingExtraError("zarr", "scale") from missing
@@ -249,7 +249,8 @@ class KernelStore:
                 chunks=(manifest.tile, manifest.tile, *manifest.positions),
                 dtype=manifest.dtype,
                 fill_value=np.nan,
-                compressors=Crc32cCodec(),
+                # Kernels of several readouts are mostly zeros; others are not worth packing.
+                compressors=[ZstdCodec(level=1)] * bool(manifest.positions) + [Crc32cCodec()],
                 config={"write_empty_chunks": True},
                 overwrite=True,
             )

@@ -12,10 +12,12 @@ import numpy as np
 from ..errors import MissingExtraError, NetworkError, NumericalError
 from ..inference import (
     GP,
+    Cholesky,
     Classifier,
     Engine,
     KernelKind,
     NetworkKernels,
+    Solver,
     centred_one_hot,
     hyperparameters,
     tune,
@@ -65,6 +67,8 @@ class _NetworkEstimator(BaseEstimator):
     network: Layer | None
     noise: float
     samples: int | None
+    solver: Solver | None
+    store: Any
     random_state: Any
 
     def _network(self) -> Layer:
@@ -81,9 +85,13 @@ class _NetworkEstimator(BaseEstimator):
     def _process(self, x: Any, kind: KernelKind) -> GP:
         wide = not hasattr(x, "dtype") or x.dtype != np.float32
         engine = Engine(
-            dtype=np.float64 if wide else np.float32, samples=self.samples, key=self._key()
+            dtype=np.float64 if wide else np.float32,
+            samples=self.samples,
+            key=self._key(),
+            store=self.store,
         )
-        return GP(self._network(), kind=kind, noise=self.noise, engine=engine)
+        solver = Cholesky() if self.solver is None else self.solver
+        return GP(self._network(), kind=kind, noise=self.noise, engine=engine, solver=solver)
 
     def _key(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -142,17 +150,22 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         normalize_y: bool = True,
         tune: bool = False,
         samples: int | None = None,
+        solver: Solver | None = None,
+        store: Any = None,
         random_state: Any = 0,
     ):
         """`noise`: variance, in units of the targets' variance if `normalize_y` centres and scales
         them. `tune`: fit noise and the network's scales by evidence. `samples`: heads to draw for
-        networks with sampled attention, with `random_state`.
+        networks with sampled attention, with `random_state`. `solver`: how the process is
+        conditioned, None is `Cholesky()`. `store`: where the training kernel is kept on disk.
         """
         self.network = network
         self.noise = noise
         self.normalize_y = normalize_y
         self.tune = tune
         self.samples = samples
+        self.solver = solver
+        self.store = store
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> "_NetworkRegressor":
@@ -230,6 +243,8 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         noise: float = 0.01,
         tune: bool = False,
         samples: int | None = None,
+        solver: Solver | None = None,
+        store: Any = None,
         random_state: Any = 0,
     ):
         """`kind`: a `KernelKind` or its value, "nngp" or "ntk". `noise`: variance of the one-hot
@@ -240,6 +255,8 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         self.noise = noise
         self.tune = tune
         self.samples = samples
+        self.solver = solver
+        self.store = store
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> "InfiniteNetworkClassifier":

@@ -37,9 +37,10 @@ def _pairwise(contracted: int) -> Product:
 
     @jax.custom_jvp
     def product(a: Array, b: Array) -> Array:
-        # Accelerators like wide matrices, and vectors have nothing to transpose.
-        narrow = a.shape[-2] == 1 or jax.default_backend() != "cpu"
-        return plain(a, b) if narrow else repeated(a, b)
+        if a.shape[-2] == 1:  # vectors have nothing to transpose
+            return plain(a, b)
+        # Accelerators like wide matrices. Which one it is, is known when the program is lowered.
+        return jax.lax.platform_dependent(a, b, cpu=repeated, default=plain)
 
     @product.defjvp
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -21,8 +21,8 @@ from widelimit.app.studies.comparison import (
 )
 from widelimit.app.studies.kept_kernels import KeptKernels
 from widelimit.data import Dataset
+from widelimit.engine.tiles import Pairs
 from widelimit.errors import WidelimitError
-from widelimit.layers.base import Layer
 
 CLAIM = Claim("useful beats useless", "useful", "useless")
 
@@ -72,7 +72,7 @@ def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a kernel was computed again")
 
-    monkeypatch.setattr(Layer, "kernel", refuse)
+    monkeypatch.setattr(Pairs, "computed", refuse)
     assert held(tmp_path) == result
 
 

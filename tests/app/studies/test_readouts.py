@@ -26,7 +26,7 @@ def x():
 def test_kernels_are_those_of_each_network(x, tmp_path):
     together = wl.Serial(TRUNK, Readouts(*BRANCHES))
     found = together.kernel(x)
-    kept = KeptKernels(tmp_path, height=2).get(together, Labelled(x, np.zeros(5, int), ("a", "b")))
+    kept = KeptKernels(tmp_path, tile=2).get(together, Labelled(x, np.zeros(5, int), ("a", "b")))
     assert found.nngp.shape == (5, 5, 3, 3)
     assert kept.nngp.shape == (3, 5, 5)
     for index, branch in enumerate(BRANCHES):

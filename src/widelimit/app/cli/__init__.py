@@ -14,6 +14,7 @@ except ImportError as error:
 
 from .about import info
 from .ending import ended_well, prepare_streams
+from .estimate import estimate
 from .law import law
 from .learn import classify, regress
 from .matrix import kernel
@@ -34,7 +35,7 @@ app.command(
 app.command(
     "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
 )(regress)
-for command in (predict, kernel, law, reproduce, info):
+for command in (predict, kernel, estimate, law, reproduce, info):
     app.command()(command)
 
 

@@ -1,5 +1,6 @@
 """`widelimit kernel`: the kernel matrix of a file's examples, to a file."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from ...inference import KernelKind
 from ..drawing import canvas, network_svg, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import Choice, Settings, Source, Task, choose, read_source
-from ..workflow.blocks import KernelFiles, compute
+from ..workflow.blocks import compute
 from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
 from ..workflow.run import IMAGE_SIZE, WORDS, network_data, prepare, sized
@@ -101,14 +102,17 @@ def kernel(
     inputs, data = network_data(choice, preparation, batch, len(examples), settings)
     both = out.suffix == ".npz"
     kinds = tuple(KernelKind) if both else (which,)
-    files = _files(out, which)
-    with alone(files.place):
-        arrays = compute(data, inputs, kinds, files=files, listener=screen)
+    store = out.with_name(f"{out.name}.store")
+    with alone(out.with_name(f".{out.name}.lock")):
+        kernels = compute(data, inputs, kinds, store=store, listener=screen)
+        arrays = _written(out, kernels, store)
         if both:
             labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
             named = {kind.value: array for kind, array in arrays.items()}
             save_npz(out, **named, **labels, names=np.array(examples.names))
-            files.remove()
+            if wanted is not None:  # the page is drawn when the files are gone
+                arrays = {kind: np.array(array) for kind, array in arrays.items()}
+        shutil.rmtree(store)
     seconds = time.monotonic() - begin
     screen.say(f"{len(examples):,} × {len(examples):,} in {seconds:.0f} s: {out}")
     numbers: dict[str, Any] = {
@@ -129,12 +133,14 @@ def kernel(
         print_json(numbers)
 
 
-def _files(out: Path, which: KernelKind) -> KernelFiles:
-    """An .npz file is packed from two neighbours."""
-    if out.suffix == ".npy":
-        return KernelFiles({which: out})
-    paths = {kind: out.with_name(f"{out.name}.{kind.value}.npy") for kind in KernelKind}
-    return KernelFiles(paths, out.with_name(f"{out.name}.json"))
+def _written(
+    out: Path, kernels: dict[KernelKind, Any], store: Path
+) -> dict[KernelKind, np.ndarray]:
+    """Each kernel in a .npy file, mapped: `out` itself, or neighbours to pack into an .npz file."""
+    paths = {kind: out if out.suffix == ".npy" else store / f"{kind.value}.npy" for kind in kernels}
+    for kind, kernel in kernels.items():
+        kernel.save(paths[kind])
+    return {kind: np.load(path, mmap_mode="r") for kind, path in paths.items()}
 
 
 def _page(

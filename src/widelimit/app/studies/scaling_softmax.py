@@ -80,7 +80,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     return contest(
         "scaling_softmax",
         [Group([Trunk("no layer", sources.UNIT, Serial())], families())],
-        [Arena(title, views, KeptKernels.beside(out, height=128), heads=scale.heads)],
+        [Arena(title, views, KeptKernels.beside(out), heads=scale.heads)],
         tuned_on=scale.tuned_on,
         baselines=[sources.mean_of(sources.UNIT)],
         claims=CLAIMS,

@@ -19,7 +19,7 @@ from ...inference import (
     KernelKind,
     NetworkKernels,
 )
-from .blocks import KernelFiles, compute
+from .blocks import compute
 from .examples import Examples, Source
 from .kinds import SILENT, Kind, Listener, Task
 from .model import Model
@@ -125,7 +125,7 @@ def run(
 ) -> Result:
     """Read, prepare, compute the kernel, choose the noise, test.
 
-    With a `kernel_folder` the kernel is kept there block by block: an interrupted run goes on, and
+    With a `kernel_folder` the kernel is kept there tile by tile: an interrupted run goes on, and
     another run on the same examples and network reuses it.
     """
     settings = settings or Settings()
@@ -143,12 +143,9 @@ def run(
     batch = preparation(examples)
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin
-    files = None
-    if kernel_folder is not None:
-        kept = kernel_folder / f"kernel_{settings.kernel.value}.npy"
-        files = KernelFiles({settings.kernel: kept}, kept.with_suffix(".json"))
-    kernels = compute(data, inputs, (settings.kernel,), files=files, listener=listener)
-    kernel = kernels[settings.kernel]
+    store = None if kernel_folder is None else kernel_folder / f"kernel_{settings.kernel.value}"
+    kernels = compute(data, inputs, (settings.kernel,), store=store, listener=listener)
+    kernel = np.asarray(kernels[settings.kernel])
     computed = time.monotonic() - begin - read
     targets = Targets.of(y, task, train)
     outcome = evaluate(

@@ -1,0 +1,214 @@
+"""What a kernel will cost on this machine, from a second or two of it.
+
+A few tiles are computed as the whole kernel would be: same blocks, same threads, lengths in
+proportion. Time goes as the number of pairs, beside what grows slower: compiling once, encoding
+every example.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.linalg import cholesky
+
+from ..engine.inputs import Inputs
+from ..engine.lengths import groups
+from ..engine.phases import precision
+from ..engine.sampling import Sampler, realisations
+from ..engine.threads import in_threads
+from ..engine.tiles import Pairs, Plan
+from ..layers.base import Layer
+from .watch import duration
+
+# Seconds of each part of the calibration, beside compiling; and the size of a matrix to factorise.
+_SECONDS, _FACTORISED = 0.7, 1000
+# Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
+_BLOCKS = 4
+_NOISE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Time, memory and disk of a kernel on this machine; `with_workers(k)` on a cluster of it."""
+
+    examples: int
+    tests: int
+    pairs: int
+    """Pairs to compute: half of a symmetric kernel, all of the rest."""
+    rate: float
+    """Pairs a second, by all cores of this machine or by all workers."""
+    compiling: float
+    """Seconds, once."""
+    encoding: float
+    """Seconds, for examples one by one."""
+    factorising: float
+    """Seconds of a Cholesky factorisation in memory."""
+    disk: int
+    """Bytes of a store."""
+    memory: int
+    """Bytes that a process which computes into a store takes: inputs, `memory=`, some tiles."""
+    dense: int
+    """Bytes of the kernels in memory, and of one float64 array beside them to solve with."""
+    workers: int
+
+    @property
+    def seconds(self) -> float:
+        """Until the kernel is there."""
+        return self.compiling + self.encoding + self.pairs / self.rate
+
+    def with_workers(self, workers: int) -> "Cost":
+        """With so many single-threaded workers like the cores of this machine."""
+        share = workers / self.workers
+        encoding = self.encoding / share
+        return replace(self, rate=self.rate * share, encoding=encoding, workers=workers)
+
+    def __str__(self) -> str:
+        size = f"{self.examples:,} examples" + (f" and {self.tests:,} tests" if self.tests else "")
+        return (
+            f"kernel of {size}: {duration(self.seconds)} on {self.workers} cores "
+            f"({self.rate:,.0f} pairs/s, of which compiling {duration(self.compiling)}); "
+            f"{_bytes(self.disk)} on disk and {_bytes(self.memory)} of memory in a store, or "
+            f"{_bytes(self.dense)} of memory without; an exact solve takes "
+            f"{duration(self.factorising)}"
+        )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def measured(
+    net: Layer,
+    inputs: Inputs,
+    *,
+    examples: int,
+    tests: int,
+    sampler: Sampler | None,
+    ntk: bool,
+    dtype: Any,
+    memory: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Cost:
+    """The cost for so many examples like these."""
+    side = _largest_tile(net, inputs, dtype, memory, examples)
+    sample = _like(inputs, min(examples, _BLOCKS * side))
+    with precision(dtype):
+        begin = clock()
+        pairs = Pairs(
+            realisations(net, sampler, dtype),
+            sample,
+            None,
+            cuts=[groups(net, sample)],
+            dtype=dtype,
+            with_ntk=ntk,
+            memory=memory,
+        )
+        places = pairs.places
+        # The diagonal has work of its own: an example and itself are computed in double precision.
+        first = list(
+            {(pairs.kind(place), place[0] == place[1]): place for place in places}.values()
+        )
+        for place in first:
+            pairs.computed(place)
+        compiling = clock() - begin
+        begin = clock()
+        for place in first:
+            pairs.computed(place)
+        compiling = max(0.0, compiling - (clock() - begin))
+        encoding, per_example = _encoding(pairs, clock)
+        rate = _rate(pairs, [(i, j) for i, j in places if i != j] or places, clock)
+        diagonal = _rate(pairs, [(i, j) for i, j in places if i == j], clock)
+        size = len(pairs.left[0].members)
+        encoding += max(0.0, size / diagonal - size / rate)
+    count = examples * (examples + 1) // 2 + tests * examples
+    fits = min(1.0, memory / 4 / max(1.0, per_example * examples))
+    # Blocks that do not stay in memory are encoded for every tile that needs them.
+    again = 2 * (1 - fits) * count / max(1, pairs.left[0].plan.tile)
+    item = np.dtype(dtype).itemsize
+    parts = (2 if ntk else 1) * (1 if sampler is None else 2)
+    entries = math.prod(net.outline(inputs.outline).positions) ** 2
+    per_pair = item * parts * entries
+    per_input = inputs.nbytes / inputs.size
+    return Cost(
+        examples=examples,
+        tests=tests,
+        pairs=count,
+        rate=rate,
+        compiling=compiling,
+        encoding=encoding * (examples + tests + again),
+        factorising=_factorising(clock) * (examples / _FACTORISED) ** 3,
+        disk=int(count * per_pair),
+        memory=int(memory + per_input * (examples + tests) + 4 * 2**20 * parts * item),
+        dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
+        workers=os.cpu_count() or 1,
+    )
+
+
+def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:
+    """The side of a block where there are so many examples."""
+    repeated = inputs[np.arange(min(examples, 1024)) % inputs.size]
+    return Plan.make(net, [repeated], dtype, memory).tile
+
+
+def _like(inputs: Inputs, count: int) -> Inputs:
+    """So many examples like these; those beyond them are changed, for equal ones cost more."""
+    rng = np.random.default_rng(0)
+    index = np.arange(count) % inputs.size
+    chosen = inputs[index]
+
+    def changed(x: np.ndarray) -> np.ndarray:
+        if count <= inputs.size:
+            return x
+        if inputs.tokens:
+            return rng.permuted(x, axis=0)
+        return (x * (1 + _NOISE * rng.standard_normal(x.shape))).astype(x.dtype)
+
+    parts = tuple(map(changed, chosen.x)) if isinstance(chosen.x, tuple) else changed(chosen.x)
+    return chosen._replace(x=parts)
+
+
+def _encoding(pairs: Pairs, clock: Callable[[], float]) -> tuple[float, float]:
+    """Seconds and bytes to encode an example."""
+    side, blocks = pairs.left, range(len(pairs.left))
+    side.kept.clear()
+    begin = clock()
+    found = [side.encoded(block, 0) for block in blocks]
+    jax.block_until_ready(found)
+    seconds, many = clock() - begin, len(pairs.reals)
+    nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
+    size = sum(len(side[block].members) for block in blocks)
+    return seconds * many / size, nbytes * many / size
+
+
+def _rate(pairs: Pairs, places: list[tuple[int, int]], clock: Callable[[], float]) -> float:
+    """Pairs a second, over tiles drawn as they occur, for about the time of the calibration."""
+    rng = np.random.default_rng(0)
+    done, seconds, batch = 0, 0.0, max(8, 4 * pairs.at_once)
+    while seconds < _SECONDS:
+        chosen = [places[k] for k in rng.integers(len(places), size=batch)]
+        begin = clock()
+        for _ in in_threads(pairs.computed, chosen, at_once=pairs.at_once, alike=pairs.kind):
+            pass
+        seconds += clock() - begin
+        done += sum(len(pairs.left[i].members) * len(pairs.right[j].members) for i, j in chosen)
+        batch *= 2
+    return done / seconds
+
+
+def _factorising(clock: Callable[[], float]) -> float:
+    """Seconds to factorise a matrix of the size that is tried."""
+    matrix = np.eye(_FACTORISED) + 0.1 / _FACTORISED
+    times = []
+    for _ in range(3):  # other work on the machine only makes it longer
+        begin = clock()
+        cholesky(matrix, lower=True, check_finite=False)
+        times.append(clock() - begin)
+    return min(times)

@@ -1,0 +1,53 @@
+"""Estimates: what is counted is exact, and what is measured is of the right size."""
+
+import numpy as np
+import pytest
+from stores import examples, network
+
+import widelimit as wl
+from widelimit.scale import cost as costs
+from widelimit.scale.watch import Watch, duration
+
+
+def test_counts_and_sizes_are_exact(monkeypatch):
+    monkeypatch.setattr(costs, "_SECONDS", 1e-9)  # of the rate only the sign matters here
+    cost = network().cost(examples(20), examples=1000, tests=100)
+    assert cost.pairs == 1000 * 1001 // 2 + 100 * 1000
+    assert cost.disk == cost.pairs * 2 * 8
+    assert cost.dense == (1000**2 + 100 * 1000) * 2 * 8 + 8 * 1000**2
+    assert cost.seconds == pytest.approx(cost.compiling + cost.encoding + cost.pairs / cost.rate)
+    twice = cost.with_workers(2 * cost.workers)
+    assert twice.rate == pytest.approx(2 * cost.rate)
+    assert twice.compiling == cost.compiling
+    assert "1,000 examples and 100 tests" in str(cost)
+
+
+def test_unknown_sizes_are_refused():
+    with pytest.raises(wl.OptionError, match="examples="):
+        network().cost(examples(), examples=0)
+
+
+def test_copies_of_examples_are_not_equal():
+    inputs = wl.engine.inputs.as_inputs(examples(5))
+    more = costs._like(inputs, 12).x
+    assert len(np.unique(more, axis=0)) == 12
+
+
+def test_progress_says_tiles_rate_time_and_memory(caplog):
+    times = iter([0.0, 30.0, 70.0, 80.0, 150.0, 160.0])
+    watch = Watch("kernel", 2, [100] * 5, clock=lambda: next(times))
+    with caplog.at_level("INFO", logger="widelimit.scale"):
+        assert list(watch.track(iter("abcde"))) == list("abcde")
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "kernel: 5 of 7 tiles to compute"
+    assert len(told) == 3  # one a minute
+    assert told[1].startswith("kernel: 4/7 tiles, 3 pairs/s, 2 min left")
+    assert "GiB resident" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(5, "5 s"), (600, "10 min"), (7200, "2.0 h"), (86400 * 10, "10.0 days")],
+)
+def test_durations(seconds, words):
+    assert duration(seconds) == words
