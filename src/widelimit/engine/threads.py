@@ -34,7 +34,7 @@ def devices() -> list[Any]:
 
     A single device is None, for then JAX chooses it.
     """
-    if jax.config.jax_default_device is not None:
+    if getattr(jax.config, "jax_default_device", None) is not None:
         return [None]
     found = jax.local_devices()
     return found if len(found) > 1 else [None]

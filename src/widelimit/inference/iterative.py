@@ -118,6 +118,7 @@ class Iterative:
         residual = wanted - self._product(found)
         step = ahead = self._preconditioned(residual)
         energy = np.einsum("nk,nk->k", residual, ahead)
+        worst = np.inf
         for iteration in range(1, self.most_iterations + 1):
             worst = float((np.linalg.norm(residual, axis=0) / size).max())
             log.info("conjugate gradients: iteration %d, residual %.1e", iteration, worst)

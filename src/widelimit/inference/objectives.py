@@ -12,7 +12,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from ..errors import OptionError
 from .gp import GPPosterior
+from .solve import Factor
 
 
 class Objective(eqx.Module):
@@ -36,7 +38,7 @@ class LogEvidence(Objective):
 
     def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
         """`½ (ααᵀ − D A⁻¹)`."""
-        gradient = posterior.factor.inverse()
+        gradient = _inverse(posterior)
         gradient *= -0.5 * posterior.targets.shape[1]
         gradient += 0.5 * (posterior.weights @ posterior.weights.T)
         return gradient
@@ -83,6 +85,17 @@ def _through_inverse(
 
     `dA⁻¹ = −A⁻¹ dA A⁻¹` gives `−(A⁻¹ g_α) αᵀ − A⁻¹ diag(g_c) A⁻¹`, symmetrised.
     """
-    inverse = posterior.factor.inverse()
+    inverse = _inverse(posterior)
     outer = posterior.factor.solve(in_weights) @ posterior.weights.T
     return -(outer + outer.T) / 2.0 - (inverse * in_diagonal) @ inverse
+
+
+def _inverse(posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
+    """`A⁻¹` in full, which a factor in memory has."""
+    if not isinstance(posterior.factor, Factor):
+        raise OptionError(
+            "Gradients of an objective need the whole inverse, from a factor in memory.",
+            got=type(posterior.factor).__name__,
+            remedy="tune with solver=Cholesky() on fewer examples, and fit with another solver",
+        )
+    return posterior.factor.inverse()

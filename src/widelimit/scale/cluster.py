@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import MissingExtraError
-from .compute import Problem, Walk
 from .errors import StoreError
+from .problem import Problem, Walk
 from .store import KernelStore, shared
 
 try:
-    import dask
+    from dask import config as dask_config
     from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError as missing:
     raise MissingExtraError("distributed", "scale") from missing
@@ -38,17 +38,17 @@ _making = threading.Lock()
 def local_client(workers: int | None = None) -> Iterator[Client]:
     """A cluster on this machine: so many processes of one thread each, by default one per core."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-    before = dask.config.get("distributed.nanny.pre-spawn-environ", {})
+    before = dask_config.get("distributed.nanny.pre-spawn-environ", {})
     settings = {
         "distributed.nanny.pre-spawn-environ": before | {"XLA_FLAGS": flags},
         "distributed.worker.memory.terminate": False,  # the kernel's own bound is `memory=`
     }
     with (
-        dask.config.set(settings),
+        dask_config.set(settings),
         LocalCluster(
             n_workers=workers or os.cpu_count() or 1,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address=None,  # pyright: ignore[reportArgumentType] none is allowed
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -148,7 +148,7 @@ def _require_workers(client: Any, store: KernelStore) -> None:
     if not client.nthreads():
         raise StoreError(
             "A cluster has workers when work is given to it.",
-            got=f"a client of {client.scheduler.address} without workers",
+            got=f"a client without workers, {client!r}",
             remedy="start some, and call client.wait_for_workers(1) first",
         )
     if not shared(store.place):

@@ -3,61 +3,23 @@
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..engine.inputs import Inputs
-from ..engine.phases import mirrored, precision, symmetrise
-from ..engine.sampling import Sampler, realisations
+from ..engine.phases import precision
 from ..engine.threads import in_threads
-from ..engine.tiles import Pairs
-from ..layers.base import Layer
 from ..progress import Callback
 from ..state import Kernels
 from .errors import DamagedTilesWarning, StoreError
-from .layout import Side
-from .manifest import Manifest
-from .store import NAMES, KernelStore, Place
+from .problem import Place2, Problem, Walk
+from .store import KernelStore, Place
 from .watch import Watch
 
-Place2 = tuple[int, int]
 # Tiles of the engine that are in one queue; a queue that runs dry costs the last tile's time.
 _QUEUE = 20_000
 
 log = logging.getLogger("widelimit.scale")
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A kernel to be computed: all that a process needs beside the store."""
-
-    net: Layer
-    rows: Inputs
-    columns: Inputs | None
-    sampler: Sampler | None
-    ntk: bool
-    dtype: Any
-    memory: int
-
-    @property
-    def inputs(self) -> tuple[Inputs, ...]:
-        """The examples of the rows and, where they are others, of the columns."""
-        return (self.rows,) if self.columns is None else (self.rows, self.columns)
-
-    def manifest(self, tile: int | None) -> Manifest:
-        """The manifest of a store that is begun with it."""
-        return Manifest.make(
-            self.net,
-            self.rows,
-            self.columns,
-            sampler=self.sampler,
-            ntk=self.ntk,
-            dtype=self.dtype,
-            tile=tile,
-        )
 
 
 def into_store(
@@ -88,7 +50,7 @@ def into_store(
     if client is None:
         walk = computed_here(problem, store, pending)
     else:
-        from .cluster import computed_by_workers
+        from .cluster import computed_by_workers  # only who has a client needs Dask
 
         walk = computed_by_workers(problem, store, pending, client)
     kept = len(survey.whole)
@@ -125,85 +87,6 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
     if manifest.shape == store.manifest.shape:
         return store
     return KernelStore(place, read_only=False).extend(manifest)
-
-
-class Walk:
-    """The pairs of a problem, cut as its store is; a process has one for all its tiles."""
-
-    def __init__(self, problem: Problem, store: KernelStore):
-        """Draws heads where the network needs them; examples are encoded when they are needed."""
-        self.problem, self.store = problem, store
-        cuts = [[part for strip in side.groups for part in strip] for side in store.manifest.sides]
-        with precision(problem.dtype):
-            self.pairs = Pairs(
-                realisations(problem.net, problem.sampler, problem.dtype),
-                problem.rows,
-                problem.columns,
-                cuts=cuts,
-                dtype=problem.dtype,
-                with_ntk=problem.ntk,
-                memory=problem.memory,
-            )
-
-    @cached_property
-    def _blocks(self) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
-        """For every strip its blocks, each with the place where it begins in the strip."""
-        sides = zip(self.store.manifest.sides, (self.pairs.left, self.pairs.right), strict=False)
-        found = [_in_strips(side, blocks.blocks) for side, blocks in sides]
-        return found[0], found[-1]
-
-    def jobs(self, tile: Place2) -> list[tuple[Place2, Place2, Place2]]:
-        """What a stored tile is made of: tile, place of the engine, and where it begins."""
-        ones, twos = self._blocks[0][tile[0]], self._blocks[1][tile[1]]
-        half = self.store.manifest.symmetric and tile[0] == tile[1]
-        return [
-            (tile, (i, j), (begin1, begin2))
-            for i, begin1 in ones
-            for j, begin2 in twos
-            if not half or i <= j
-        ]
-
-    def computed(self, job: tuple[Place2, Place2, Place2]) -> tuple[Any, Kernels]:
-        """One of these parts."""
-        return job, self.pairs.computed(job[1]).kernels
-
-    def put(self, job: tuple[Place2, Place2, Place2], found: Kernels, into: Kernels) -> None:
-        """A part to its place in the tile, and its mirror image where the tile is symmetric."""
-        tile, (i, j), (begin1, begin2) = job
-        for name in NAMES:
-            part, whole = getattr(found, name), getattr(into, name)
-            if whole is None:
-                continue
-            rows = slice(begin1, begin1 + len(part))
-            columns = slice(begin2, begin2 + part.shape[1])
-            diagonal = self.store.manifest.symmetric and tile[0] == tile[1]
-            if diagonal and i == j:
-                symmetrise(part)
-            whole[rows, columns] = part
-            if diagonal and i != j:
-                whole[columns, rows] = mirrored(part)
-
-    def tile(self, tile: Place2) -> Kernels:
-        """A whole tile, computed in this thread alone."""
-        whole = self.store.blank()
-        with precision(self.problem.dtype):
-            for job in self.jobs(tile):
-                self.put(*self.computed(job), whole)
-        return whole
-
-
-def _in_strips(side: Side, blocks: Sequence[Any]) -> list[list[tuple[int, int]]]:
-    """Blocks come in the order of the groups they were cut from, and so do strips."""
-    result: list[list[tuple[int, int]]] = []
-    index = 0
-    for members in side.members:
-        strip, begin = [], 0
-        while begin < len(members):
-            strip.append((index, begin))
-            begin += len(blocks[index].members)
-            index += 1
-        result.append(strip)
-    return result
 
 
 def computed_here(

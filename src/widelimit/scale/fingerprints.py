@@ -152,4 +152,4 @@ def _add(digest: Any, x: np.ndarray, mask: np.ndarray | None) -> None:
 
 
 def _any_but(mask: np.ndarray, axis: int) -> np.ndarray:
-    return mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis))
+    return np.asarray(mask.any(axis=tuple(i for i in range(mask.ndim) if i != axis)))

@@ -29,7 +29,8 @@ def stored_kernel(
     **options: Any,
 ) -> Kernels:
     """The kernel in a store, whose arrays are read when they are indexed."""
-    from .compute import Problem, into_store  # only who stores kernels needs Zarr
+    from .compute import into_store  # only who stores kernels needs Zarr
+    from .problem import Problem
 
     problem = Problem(net, rows, columns, sampler, ntk, dtype, memory)
     return into_store(problem, store, **options).kernels

@@ -33,6 +33,7 @@ from .matrix import StoredMatrix
 
 try:
     import zarr
+    import zarr.errors
     from zarr.abc.store import Store
     from zarr.codecs import Crc32cCodec, ZstdCodec
     from zarr.storage import LocalStore, ZipStore
