@@ -189,7 +189,7 @@ class Attention(Layer):
                 remedy="give an even key_width=",
             )
         encoding = self.positions.encoding
-        score_in = before.channels if encoding is None else encoding.joined(before.channels)
+        score_in = before.channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else before.channels
         shapes: dict[str, tuple[int, ...]] = {
             "query": (heads, score_in, key_width),
@@ -199,7 +199,7 @@ class Attention(Layer):
         if self.scaling is Scaling.SQRT:
             shapes["key"] = (groups, score_in, key_width)
         if encoding is not None:
-            shapes["place"] = (*before.positions, encoding.width(before.channels))
+            shapes["place"] = (*before.positions, key_width)
         if self.biased:
             shapes["bias"] = (width,)
         return standard_normals(key, shapes)
