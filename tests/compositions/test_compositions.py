@@ -16,7 +16,7 @@ from comparisons import check, functions, has_padding, sampled
 from draw import Composition, accepted, draw
 from expectations import expectation, mean_by_quadrature, quadrature
 from mpmath import mpf
-from parts import Part, build
+from parts import build
 from scipy.integrate import quad
 from scipy.stats import norm
 

@@ -215,7 +215,7 @@ def test_biases_are_added_to_the_scores():
     [
         lambda: wl.Decay(-0.5),
         lambda: wl.Decay(strength=1.5, combine=wl.Combine.MIX),
-        lambda: wl.Decay(profile="gaussian"),  # pyright: ignore[reportArgumentType]
+        lambda: wl.Decay(profile="nothing"),
         lambda: wl.Rotary(pairs=0),
         lambda: wl.Rotary(pairs=True),
     ],
