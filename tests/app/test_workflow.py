@@ -301,6 +301,63 @@ def test_attention_at_one_over_d():
     assert (share[~MASK] == 0).all()
 
 
+def _looked(net: wl.Layer, x: np.ndarray, mask: np.ndarray | None = None, **engine) -> np.ndarray:
+    weights = mean_attention(NetworkKernels.make(net, x, mask, engine=Engine(**engine)), x, mask)
+    assert weights is not None
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("score_map", "mean"),
+    [
+        (wl.ElementwiseMap(wl.Relu()), 1 / np.sqrt(2 * np.pi)),
+        (wl.IdentityMap(), np.sqrt(2 / np.pi)),
+    ],
+    ids=["relu", "identity"],
+)
+def test_attention_of_closed_forms_is_the_mean_size_of_its_weights(score_map, mean):
+    """`E max(G, 0) = σ/√2π` and `E|G| = σ√(2/π)` with `σ² = qk² κ_aa κ_ii`, over real keys."""
+    net = wl.Serial(wl.Attention(4, score_map=score_map, qk_std=2.0), wl.MeanPool(), wl.Dense(1))
+    weights = _looked(net, SENTENCES, MASK)
+    deviation = np.linalg.norm(SENTENCES, axis=-1) / np.sqrt(4)
+    expected = 2.0 * mean * deviation[:, :, None] * deviation[:, None, :]
+    expected *= MASK[:, :, None] & MASK[:, None, :]
+    np.testing.assert_allclose(weights, expected, rtol=1e-3)
+    np.testing.assert_allclose(received(weights, MASK).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_attention_of_sampled_heads_has_its_biases():
+    """A steep bias leaves every query nothing but itself."""
+    net = wl.Serial(wl.Attention(4, positions=wl.Alibi(80.0)), wl.MeanPool(), wl.Dense(1))
+    weights = _looked(net, SENTENCES, MASK, samples=2, replicates=2)
+    np.testing.assert_allclose(weights, np.eye(5) * MASK[:, :, None], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_attention_of_sampled_heads_has_its_rotation():
+    """Three equal tokens would get a third each; turned, the nearer ones do not."""
+    x = np.full((1, 3, 4), 2.0)
+    net = wl.Serial(wl.Attention(4, positions=wl.Rotary(10.0, pairs=1)), wl.MeanPool())
+    weights = _looked(net, x, samples=1024, replicates=8)[0]
+    rng, size = np.random.default_rng(0), 200_000
+    normals = 4.0 * rng.normal(size=(2, size))  # rank one: κ = 4 everywhere
+    angles = np.arange(3)[None, :] - np.arange(3)[:, None]
+    scores = np.cos(angles) * normals[0][:, None, None] + np.sin(angles) * normals[1][:, None, None]
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    heads = powers / powers.sum(axis=-1, keepdims=True)
+    error = heads.std(axis=0) * np.sqrt(1 / size + 1 / 8192)
+    assert (np.abs(weights - heads.mean(axis=0)) / error).max() < 5
+    assert (np.abs(1 / 3 - heads.mean(axis=0)) / error).max() > 10
+
+
+def test_attention_over_other_positions_than_the_inputs_is_left_out():
+    net = wl.Serial(
+        wl.Conv(4, 2, padding="valid"), wl.Attention(4, scaling=wl.Scaling.LINEAR), wl.MeanPool()
+    )
+    data = NetworkKernels.make(net, SENTENCES, engine=Engine())
+    assert mean_attention(data, SENTENCES, None) is None
+
+
 @pytest.mark.slow
 def test_attention_of_sampled_heads_is_their_average():
     """For one real position all attention is there; over several it is spread, rows sum to one."""

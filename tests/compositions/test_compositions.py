@@ -16,7 +16,7 @@ from comparisons import check, functions, has_padding, sampled
 from draw import Composition, accepted, draw
 from expectations import expectation, mean_by_quadrature, quadrature
 from mpmath import mpf
-from parts import Part, build
+from parts import build
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -155,18 +155,6 @@ _HEAVY = {"Exp", "Monomial", "Polynomial", "Hermite", "Softplus"}
 FINITE = range(1_000, 1_016)
 
 
-def _raw_positions(part: Part) -> bool:
-    """Whether encodings or a read-out token have only as many channels as the raw input."""
-    queue = list(part.parts)
-    while queue and queue[0].kind in ("serial", "parallel", "dropout", "layer_norm", "select"):
-        first = queue.pop(0)
-        queue = [*first.parts, *queue]
-    return bool(queue) and any(
-        p.kind == "attention_pool" or (p.options.get("encoding") is not None)
-        for p in queue[0].all()
-    )
-
-
 def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
     """A small composition with light tails whose channels can be made many."""
     for shift in itertools.count():
@@ -178,7 +166,7 @@ def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
             kinds = {p.kind for p in parts}
             if functions(c.part) & _HEAVY or "product" in kinds or not 2 <= weights <= 4:
                 raise wl.WidelimitError("Simple ones.", got="another", remedy="draw again")
-            if _raw_positions(c.part) or "parallel" in kinds or c.apart:
+            if "parallel" in kinds or c.apart:
                 raise wl.WidelimitError("Wide ones.", got="another", remedy="draw again")
             net.kernel(c.x, mask=c.mask, **({"samples": 16} if net.sampled() else {}))
             return net

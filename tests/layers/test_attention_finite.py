@@ -50,7 +50,7 @@ def _pooled(layer: wl.Layer) -> wl.Serial:
 
 
 def _after_dense(layer: wl.Layer) -> wl.Serial:
-    """Encodings and read-out tokens have as many channels as the input: make it a wide one."""
+    """Θ is not zero where attention begins."""
     return wl.Serial(wl.Dense(WIDTH, w_std=1.2), layer)
 
 
@@ -70,6 +70,7 @@ def _case(net: wl.Layer, *, x: Any = None, mask: Any = None, **options: Any) -> 
 _STREAMS = (_tokens((2, 2, 4), seed=1), _tokens())
 
 ERF = wl.ElementwiseMap(wl.Erf())
+_NARROW_TOKENS = _tokens((2, 3, 2), seed=4)
 _GRID = _tokens((2, 2, 2, 3), seed=2)
 _NARROW: dict[str, Any] = {"key_width": WIDTH, "value_width": WIDTH, **SCALES}
 
@@ -148,6 +149,35 @@ SLOW = {
         ),
         x=_GRID,
         width=40,
+        draws=14_000,
+    ),
+    "linear_softmax_sum_encoding_on_two_channels": _case(
+        _pooled(_attention(scaling=LINEAR, positions=wl.Decay(0.5, strength=0.7, on_values=True))),
+        x=_NARROW_TOKENS,
+        width=32,
+        draws=10_000,
+    ),
+    "sqrt_softmax_mix_encoding_on_two_channels": _case(
+        _pooled(_attention(positions=wl.Decay(0.5, strength=0.7, combine=wl.Combine.MIX))),
+        x=_NARROW_TOKENS,
+        width=32,
+        draws=14_000,
+    ),
+    "sqrt_erf_concat_encoding_on_two_channels": _case(
+        _pooled(
+            _attention(
+                score_map=ERF,
+                positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, channels=1, on_values=True),
+            )
+        ),
+        x=_NARROW_TOKENS,
+        width=32,
+        draws=14_000,
+    ),
+    "pool_softmax_encoding_on_two_channels": _case(
+        wl.AttentionPool(WIDTH, HEADS, positions=wl.Decay(0.5), **_NARROW),
+        x=_NARROW_TOKENS,
+        width=32,
         draws=14_000,
     ),
     "sqrt_softmax_grouped": _case(_attention(heads=4, kv_heads=2), draws=8000),

@@ -3,73 +3,48 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...engine.inputs import as_inputs
 from ...engine.phases import encode_block, precision
 from ...engine.sampling import realisations
 from ...inference import NetworkKernels
-from ...layers.attention.layer import Attention
-from ...layers.base import cast
+from ...layers.attention.layer import Attention, AttentionMemo
+from ...layers.attention.weights import mean_weights
 
 
-def attention_layers(net: Any) -> list[Attention]:
-    """The self-attention layers of a network, from the input on."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Attention))
-    return [node for node in found if isinstance(node, Attention)]
+def _nodes(tree: Any, kind: type) -> list[Any]:
+    """The nodes of this kind, from the input on."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in found if isinstance(node, kind)]
 
 
 def mean_attention(
     data: NetworkKernels, x: np.ndarray, mask: np.ndarray | None
 ) -> np.ndarray | None:
-    """Attention weights `E[A(x)]` of the first attention layer, (N, queries, keys).
+    """Sizes of attention weights, `E|A(x)|`, of the first attention layer, (N, queries, keys).
 
-    At 1/d the weights are deterministic; at 1/√d they are the average over the sampled heads.
-    None for networks without self-attention.
+    None for networks without self-attention, or whose layers below it have changed the positions.
     """
-    if not attention_layers(data.net):
+    if not _nodes(data.net, Attention):
         return None
     inputs = as_inputs(x, mask, dtype=data.engine.dtype)
     with precision(data.engine.dtype):
-        drawn = realisations(data.net, data.sampler, data.engine.dtype)
         results = []
-        for real in drawn:
-            layer = attention_layers(real.net)[0]
+        for real in realisations(data.net, data.sampler, data.engine.dtype):
+            layer = _nodes(real.net, Attention)[0]
             encoding = encode_block(real, *inputs.on_device(), inputs.outline)
-            memo = _memos(encoding.memos)[0]
-            if not layer.sampled():
-                results.append(np.asarray(memo.table))
-                continue
-            results.append(np.asarray(jax.vmap(lambda m, f=layer: _averaged(f, m))(memo)))
+            memo = _nodes(encoding.memos, AttentionMemo)[0]
+            if memo.grid != inputs.outline.positions:
+                return None
+            weights = jax.vmap(lambda one, layer=layer: mean_weights(layer, one))(memo)
+            results.append(np.asarray(weights))
     return np.mean(results, axis=0)
 
 
-def _averaged(layer: Attention, memo: Any) -> jax.Array:
-    """The average over sampled heads, whose scores are `qk Φ W Φᵀ`."""
-    rows = memo.on_side(0).table
-    assert layer.field is not None
-
-    def weights(drawn: jax.Array) -> jax.Array:
-        scores = cast(layer.qk_std, rows) * (rows @ drawn[0] @ rows.T)
-        return layer.score_map(scores, memo.allowed)
-
-    return jnp.mean(jax.lax.map(weights, layer.field.weights.astype(rows.dtype)), axis=0)
-
-
-def _memos(memos: Any) -> list[Any]:
-    """What attention layers remember of examples: the nodes with a table of weights."""
-
-    def is_memo(node: Any) -> bool:
-        return hasattr(node, "table") and hasattr(node, "allowed")
-
-    return [node for node in jax.tree.leaves(memos, is_leaf=is_memo) if is_memo(node)]
-
-
 def received(weights: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """The attention every position receives, averaged over real queries and summing to one."""
-    if mask is None:
-        return weights.mean(axis=1)
-    real = mask.reshape(len(mask), -1).astype(weights.dtype)
-    total = np.einsum("nqk,nq->nk", weights, real)
-    return total / real.sum(axis=1, keepdims=True)
+    """The share of all attention of real queries that each position receives; sums to one."""
+    if mask is not None:
+        weights = weights * mask.reshape(len(mask), -1, 1)
+    total = weights.sum(axis=1)
+    return total / np.maximum(total.sum(axis=1, keepdims=True), np.finfo(total.dtype).tiny)

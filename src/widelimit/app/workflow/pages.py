@@ -184,12 +184,9 @@ def _attention(report: Report, result: Result) -> None:
     share = received(weights, mask)
     report.section(
         "Where the network looks",
-        "The attention that each position receives from all others, averaged over the heads of "
-        "the infinitely wide network before it has seen any label. Hover over a word for its "
-        "share."
-        if result.examples.kind is Kind.TEXT
-        else "The attention that each position receives from all others, averaged over the heads "
-        "of the infinitely wide network before it has seen any label.",
+        "The share of all attention that each position receives, by the size of the weights, "
+        "averaged over the heads of the infinitely wide network before it has seen any label."
+        + (" Hover over a word for its share." if result.examples.kind is Kind.TEXT else ""),
     )
     if isinstance(result.model.preparation, TextPreparation):
         _texts(report, result, chosen, share)

@@ -131,7 +131,7 @@ class QueriedAttention(Layer):
         heads, width = finite_heads(self.heads), self.width or context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
         encoding, channels = self.positions.encoding, context.channels
-        score_in = channels if encoding is None else encoding.joined(channels)
+        score_in = channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else channels
         shapes: dict[str, tuple[int, ...]] = {
             "query": (heads, queries, key_width),
@@ -140,7 +140,7 @@ class QueriedAttention(Layer):
             "out": (heads, value_width, width),
         }
         if encoding is not None:
-            shapes["place"] = (*context.positions, encoding.width(channels))
+            shapes["place"] = (*context.positions, key_width)
         if self.biased:
             shapes["bias"] = (width,)
         return standard_normals(key, shapes)
@@ -264,7 +264,8 @@ def _checked_positions(positions: Any) -> Positions:
 class AttentionPool(QueriedAttention):
     """One learned query (a read-out token) attends to all positions: a learned pooling.
 
-    The query is a trained vector of N(0, 1) entries: κ^q = Θ^q = 1.
+    The query is a trained vector of N(0, 1) entries, as many as a head's keys have channels:
+    κ^q = Θ^q = 1.
     """
 
     # Spelled out for type checkers, which take inherited fields for arguments.
@@ -291,8 +292,9 @@ class AttentionPool(QueriedAttention):
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         token_key, key = jax.random.split(key)
-        token = jax.random.normal(token_key, (before.channels,))
-        return {"token": token, **self.init_weights(key, before.channels, before)}
+        width = self.key_width or self.width or before.channels
+        token = jax.random.normal(token_key, (width,))
+        return {"token": token, **self.init_weights(key, width, before)}
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         flat = x.reshape(-1, x.shape[-1])

@@ -57,6 +57,23 @@ def checked_score_map(score_map: Any) -> ScoreMap:
     return Softmax() if score_map is None else score_map
 
 
+class AttentionMemo(eqx.Module):
+    """What pairs need of one input: LINEAR, its weights; SQRT, variances or feature rows."""
+
+    grid: tuple[int, ...] = eqx.field(static=True)
+    mask: Array | None
+    channels: Array | None
+    table: Array
+    allowed: Array | None
+    # Feature rows of this pass alone, where entries were dropped.
+    noise: Array | None = None
+
+    def on_side(self, side: int) -> "AttentionMemo":
+        """The memo of the first or the second of two passes."""
+        rows = noisy_rows(self.table, self.noise, side)
+        return AttentionMemo(self.grid, self.mask, self.channels, rows, self.allowed)
+
+
 class Attention(Layer):
     """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
 
@@ -189,7 +206,7 @@ class Attention(Layer):
                 remedy="give an even key_width=",
             )
         encoding = self.positions.encoding
-        score_in = before.channels if encoding is None else encoding.joined(before.channels)
+        score_in = before.channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else before.channels
         shapes: dict[str, tuple[int, ...]] = {
             "query": (heads, score_in, key_width),
@@ -199,7 +216,7 @@ class Attention(Layer):
         if self.scaling is Scaling.SQRT:
             shapes["key"] = (groups, score_in, key_width)
         if encoding is not None:
-            shapes["place"] = (*before.positions, encoding.width(before.channels))
+            shapes["place"] = (*before.positions, key_width)
         if self.biased:
             shapes["bias"] = (width,)
         return standard_normals(key, shapes)
@@ -255,13 +272,15 @@ class Attention(Layer):
         channels = self.positions.channels(example.outline)
         if self.scaling is Scaling.LINEAR:
             covariance = self.positions.pair(example.pair(), channels).nngp
-            return _Memo(mask, channels, self._weights(covariance, grid, allowed), None)
+            return AttentionMemo(
+                grid, mask, channels, self._weights(covariance, grid, allowed), None
+            )
         if self._closed():
-            return _Memo(mask, channels, self.positions.variance(example), allowed)
+            return AttentionMemo(grid, mask, channels, self.positions.variance(example), allowed)
         field = required_field(self.field)
         rows = self.positions.features(example, field.key)
         noise = self.positions.noise(example, rows, field.slots[1])
-        return _Memo(mask, channels, rows, allowed, noise)
+        return AttentionMemo(grid, mask, channels, rows, allowed, noise)
 
     def _weights(self, covariance: Array, grid: tuple[int, ...], allowed: Array | None) -> Array:
         """A(x) = ζ(qk_std κ̃(x,x)) at 1/d."""
@@ -335,17 +354,13 @@ class Attention(Layer):
     def _sampled_kernels(
         self, pair: Pair, sides: Sides, memo1: Memo, memo2: Memo, qk_variance: Array
     ) -> tuple[Array, Array | None]:
-        grids = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
-        parts = [
-            self._scorer(memo, grid, ntk=pair.ntk is not None)
-            for memo, grid in zip((memo1, memo2), grids, strict=True)
-        ]
+        parts = [self.scorer(memo, ntk=pair.ntk is not None) for memo in (memo1, memo2)]
         draws = required_field(self.field).weights.astype(pair.nngp.dtype)
         return mean_over_heads(lambda w: (parts[0](w), parts[1](w)), draws, sides, qk_variance)
 
-    def _scorer(self, memo: Memo, grid: tuple[int, ...], *, ntk: bool) -> Callable[[Array], Head]:
+    def scorer(self, memo: AttentionMemo, *, ntk: bool) -> Callable[[Array], Head]:
         """The function from one drawn W to a head on this input."""
-        rows, rotary = memo.table, self.positions.rotary
+        grid, rows, rotary = memo.grid, memo.table, self.positions.rotary
         waves = None if rotary is None else rotary.waves(grid, rows)
         bias = self.positions.bias(grid, rows)
         qk_std = cast(self.qk_std, rows)
@@ -385,23 +400,6 @@ def required_field(field: ScoreField | None) -> ScoreField:
 def with_field(layer: Any, field: ScoreField) -> Any:
     """The layer with its heads drawn."""
     return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)
-
-
-class _Memo(eqx.Module):
-    """What pairs need of one input: LINEAR, its weights; SQRT, variances or feature rows."""
-
-    mask: Array | None
-    channels: Array | None
-    table: Array
-    allowed: Array | None
-    # Feature rows of this pass alone, where entries were dropped.
-    noise: Array | None = None
-
-    def on_side(self, side: int) -> "_Memo":
-        """The memo of the first or the second of two passes."""
-        return _Memo(
-            self.mask, self.channels, noisy_rows(self.table, self.noise, side), self.allowed
-        )
 
 
 def finite_heads(heads: float) -> int:

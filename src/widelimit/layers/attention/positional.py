@@ -22,10 +22,10 @@ from .scores import coordinates
 
 
 class Combine(Enum):
-    """How an encoding p joins the input x, and so κ̃ = w_x κ + w_p R.
+    """How an encoding p joins the input x: the weights of κ̃ = w_x κ + w_p R.
 
-    SUM: x + σ p (w_x = 1, w_p = σ²). CONCAT: x and σ p side by side (by channel shares).
-    MIX: √(1−σ²) x + σ p (w_x = 1 − σ², w_p = σ²), the structured encoding with a fixed total.
+    SUM: w_x = 1, w_p = σ². MIX: w_x = 1 − σ², w_p = σ², the structured encoding with a fixed total.
+    CONCAT: by channel shares, w_x = c/(c + e), w_p = σ² e/(c + e).
     """
 
     SUM = "sum"
@@ -66,6 +66,10 @@ class Decay(eqx.Module):
 
     `R_ab = profile(‖pos_a − pos_b‖)` over 1-D, 2-D, n-D positions, and κ̃ = w_x κ + w_p R,
     Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values=True`.
+
+    In the finite network the encoding p is as wide (m) as a head's keys, and has weights of its
+    own: queries, keys (and values) are `√w_x x W/√n + √w_p p W'/√m`. So the limit of large m is
+    the same whatever the input's channels n; x + σp under shared weights has it only if n grows.
     """
 
     rate: Any
@@ -90,8 +94,8 @@ class Decay(eqx.Module):
         """`rate` and `strength` (σ) are hyperparameters.
 
         `profile` may be any function of the distance (it is then called with `rate·d`; an Equinox
-        module keeps its own leaves). `norm` is the p of the distance; `channels`, for CONCAT, how
-        many channels the encoding has (by default as many as the input).
+        module keeps its own leaves). `norm` is the p of the distance; `channels`, for CONCAT, as
+        how many channels the encoding counts (e; by default as many as the input has).
         """
         if isinstance(rate, int | float) and rate < 0:
             raise WidelimitError(
@@ -157,14 +161,6 @@ class Decay(eqx.Module):
         total = content + place
         return Shares(content / total, place / total * variance)
 
-    def width(self, channels: int) -> int:
-        """How many channels the encoding has in the finite network."""
-        return self.channels or channels if self.combine is Combine.CONCAT else channels
-
-    def joined(self, channels: int) -> int:
-        """How many channels an input of the finite network has with its encoding."""
-        return channels + (self.width(channels) if self.combine is Combine.CONCAT else 0)
-
     def root(
         self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
     ) -> Float[Array, "position place"]:
@@ -179,18 +175,21 @@ class Decay(eqx.Module):
         return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
 
     def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
-        """The finite network's input with its encoding, from i.i.d. normal `noise` (trained)."""
+        """The finite network's input with its encoding, from i.i.d. normal `noise` (trained).
+
+        The two stand side by side, scaled such that weights `W/√(n + m)` on both together give
+        `√w_x x W/√n + √w_p p W'/√m`.
+        """
         flat = x.reshape(-1, x.shape[-1])
         root = self.root(x.shape[:-1], noise.shape[:-1], x)
         encoding = root @ noise.reshape(-1, noise.shape[-1]).astype(x.dtype)
-        variance = cast(self.strength, x) ** 2
-        if self.combine is Combine.CONCAT:
-            joined = jnp.concatenate([flat, jnp.sqrt(variance) * encoding], axis=-1)
-        elif self.combine is Combine.MIX:
-            joined = jnp.sqrt(1 - variance) * flat + jnp.sqrt(variance) * encoding
-        else:
-            joined = flat + jnp.sqrt(variance) * encoding
-        return joined.reshape(*x.shape[:-1], -1)
+        shares = self.shares(jnp.asarray(float(x.shape[-1])), x)
+        total = x.shape[-1] + noise.shape[-1]
+        parts = [
+            jnp.sqrt(share * total / part.shape[-1]) * part
+            for share, part in ((shares.content, flat), (shares.place, encoding))
+        ]
+        return jnp.concatenate(parts, axis=-1).reshape(*x.shape[:-1], -1)
 
 
 def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
