@@ -121,7 +121,7 @@ from .layers.branches import Concat, Product, Residual, Sum
 from .layers.compose import Parallel, Repeat, Serial
 from .layers.conv import Conv
 from .layers.dense import Dense, Embedding, Parameterization
-from .layers.norm import Dropout, LayerNorm
+from .layers.norm import Dropout, LayerNorm, RMSNorm
 from .layers.pool import Flatten, MeanPool, Select, SumPool
 from .layers.windows import Padding
 from .persist import ModelFileError, load, register, save
@@ -221,6 +221,7 @@ __all__ = [
     "Product",
     "Profile",
     "Quantity",
+    "RMSNorm",
     "Reduction",
     "Relu",
     "Repeat",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
+from scipy.special import expit, logit
 
 from .errors import OptionError
 
@@ -110,3 +111,49 @@ def known_options(function: Function) -> Function:
         return function(*args, **options)
 
     return checked  # type: ignore[return-value]
+
+
+class Range(Enum):
+    """Where a hyperparameter lives, and the free coordinate u in which it is moved."""
+
+    POSITIVE = "positive"
+    """`value = exp(u)`."""
+
+    UNIT = "between 0 and 1"
+    """`value = 1/(1 + exp(−u))`."""
+
+    REAL = "any number"
+    """`value = u`."""
+
+    def free(self, value: Any) -> np.ndarray:
+        """The coordinate u of a value."""
+        if self is Range.POSITIVE:
+            return np.log(np.asarray(value))
+        return logit(np.asarray(value)) if self is Range.UNIT else np.asarray(value)
+
+    def bounded(self, free: Any) -> np.ndarray:
+        """The value at a coordinate u."""
+        u = np.asarray(free, np.float64)
+        value = np.exp(u) if self is Range.POSITIVE else expit(u) if self is Range.UNIT else u
+        return np.asarray(value)  # numbers without axes too: leaves are arrays
+
+    def slope(self, value: np.ndarray) -> np.ndarray:
+        """`∂value/∂u`, at a value."""
+        if self is Range.POSITIVE:
+            return value
+        return value * (1.0 - value) if self is Range.UNIT else np.ones_like(value)
+
+    def holds(self, value: np.ndarray) -> bool:
+        """Whether a value lies inside, away from the border."""
+        if self is Range.POSITIVE:
+            return bool((value > 0).all())
+        return bool(((value > 0) & (value < 1)).all()) if self is Range.UNIT else True
+
+
+def within(where: Range | Callable[[Any], Range], *, tuned: bool = True) -> dict[str, Any]:
+    """The metadata of a field whose hyperparameter lives in this range.
+
+    The range may depend on the object: then it is a function of it. `tuned=False` marks constants
+    of a formula, which are tuned only when asked for.
+    """
+    return {"range": where, "tuned": tuned}

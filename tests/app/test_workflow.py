@@ -24,7 +24,6 @@ from widelimit.app.workflow.attention import mean_attention, received
 from widelimit.app.workflow.columns import assign, feature
 from widelimit.app.workflow.examples import Examples
 from widelimit.app.workflow.kinds import Listener
-from widelimit.app.workflow.networks import amplified
 from widelimit.app.workflow.posterior import Spectrum, Targets, choose_noise, evaluate
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
 from widelimit.data import DataError, Keep, Table, WordVectors
@@ -163,7 +162,7 @@ def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NNGP]), exact.nngp, rtol=1e-12)
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NTK]), exact.ntk, rtol=1e-12)
     # Another network, or other examples, are another kernel: nothing is taken over.
-    other = data.with_net(amplified(NET, 2.0))
+    other = data.with_net(NET.amplified(2.0))
     again = blocks.compute(other, inputs, kinds, store=store)
     np.testing.assert_allclose(np.asarray(again[KernelKind.NTK]), 2 * exact.ntk, rtol=1e-12)
 
@@ -203,7 +202,7 @@ def test_every_network_is_amplified_by_its_last_layer(kind):
             net = choose(kind, name).net
         except wl.WidelimitError:
             continue
-        before, after = (hyperparameters(n) for n in (net, amplified(net, 4.0)))
+        before, after = (hyperparameters(n) for n in (net, net.amplified(4.0)))
         changed = [
             b.name for a, b in zip(before, after, strict=True) if not np.all(a.value == b.value)
         ]

@@ -37,6 +37,11 @@ class Dual(eqx.Module):
     ranged: ClassVar[bool] = False
     """Rounding leaves its digits for some variances only; see `trusted`."""
 
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return type(self).__name__
+
     @abc.abstractmethod
     def fn(self, x: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """φ itself, elementwise: what a finite network applies."""

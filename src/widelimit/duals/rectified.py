@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from . import geometry
@@ -40,6 +41,12 @@ class Rectifier(Dual):
     def __init__(self, *, negative: Any = 0.0, positive: Any = 1.0):
         """`negative` is the slope a left of zero, `positive` the slope b right of it."""
         self.negative, self.positive = leaf(negative), leaf(positive)
+
+    @property
+    def name(self) -> str:
+        negative, positive = (float(np.asarray(s)) for s in (self.negative, self.positive))
+        known = {(0.0, 1.0): "ReLU", (-1.0, 1.0): "Abs"}
+        return known.get((negative, positive), f"ReLU, slopes {negative:.3g} and {positive:.3g}")
 
     def fn(self, x):
         """`a·min(x, 0) + b·max(x, 0)`."""

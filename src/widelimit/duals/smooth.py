@@ -2,11 +2,13 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..options import Range, within
 from . import geometry
 from .base import Dual, apart, cast, leaf
 from .geometry import Variance, prepare_variance
@@ -40,7 +42,7 @@ class Erf(Dual):
     homogeneous: ClassVar[bool] = False
 
     scale: Float[Array, ""]
-    rate: Float[Array, ""]
+    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
     shift: Float[Array, ""]
 
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, shift: Any = 0.0):
@@ -138,7 +140,7 @@ class Sine(Dual):
     ranged: ClassVar[bool] = True
 
     scale: Float[Array, ""]
-    rate: Float[Array, ""]
+    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
     phase: Float[Array, ""]
 
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0):
@@ -197,7 +199,7 @@ class Exp(Dual):
     homogeneous: ClassVar[bool] = False
 
     scale: Float[Array, ""]
-    rate: Float[Array, ""]
+    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
 
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
         """`scale` is a, `rate` is b."""
@@ -232,7 +234,7 @@ class Gaussian(Dual):
     homogeneous: ClassVar[bool] = False
 
     scale: Float[Array, ""]
-    rate: Float[Array, ""]
+    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
 
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
         """`scale` is a, `rate` is b > 0."""

@@ -7,7 +7,6 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..layers.base import Layer
-from ..layers.dense import Embedding
 from ..state import Outline
 from .inputs import Inputs, as_inputs, as_streams
 
@@ -48,13 +47,11 @@ def read_inputs(
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
     """Beyond its table an embedding has no row, in the finite network or in the limit."""
-    nodes = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Embedding))
-    sizes = [node.vocabulary for node in nodes if isinstance(node, Embedding)]
-    largest = int(inputs.x.max())
-    if sizes and largest >= min(sizes):
+    size, largest = net.vocabulary_size, int(inputs.x.max())
+    if size is not None and largest >= size:
         raise ShapeError(
             "Token ids are smaller than the vocabulary.",
-            got=f"{largest} in '{name}', and Embedding(vocabulary={min(sizes)})",
+            got=f"{largest} in '{name}', and Embedding(vocabulary={size})",
             remedy="give Embedding a larger vocabulary, or map rare tokens to one id",
         )
 

@@ -9,8 +9,8 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from ..errors import PrecisionError, ShapeError, WidelimitError
-from ..layers.base import DEFAULT_MEMORY, Layer
-from ..layers.readings import read, reading
+from ..layers.base import Layer
+from ..layers.readings import DEFAULT_MEMORY, read, reading
 from ..options import RandomKey, whole
 from ..progress import Callback, Progress
 from ..state import Kernels

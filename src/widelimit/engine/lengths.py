@@ -4,23 +4,11 @@ Examples are sorted into a few groups by length, and each group is cut to its lo
 pair of groups is compiled once, so there are as many groups as the work saved is worth.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from ..layers.activations import Activation
-from ..layers.attention.layer import Attention
-from ..layers.attention.scores import Causal, Local
 from ..layers.base import Layer
-from ..layers.branches import Branches
-from ..layers.compose import Serial
-from ..layers.conv import Conv
-from ..layers.dense import Dense, Embedding
-from ..layers.norm import Dropout, LayerNorm
-from ..layers.pool import MeanPool, SumPool
-from ..layers.windows import Padding
 from .inputs import Inputs
 
 # Group lengths are about sixteenths of the longest, so that many batches share them, and multiples
@@ -103,29 +91,7 @@ def _may_be_cut(net: Layer, inputs: Inputs) -> bool:
     mask = inputs.mask
     if mask is None or isinstance(mask, tuple) or mask.ndim != 2 or mask.shape[1] < _SHORTEST:
         return False
-    if net.sampled() or not all(_indifferent(layer) for layer in _layers(net)):
+    if net.sampled() or not net.cuttable:
         return False
     shorter = inputs.outline.to(positions=(1,))
     return net.outline(inputs.outline).positions == net.outline(shorter).positions
-
-
-def _layers(net: Layer) -> Iterator[Layer]:
-    """The layer and all layers inside it."""
-    yield net
-    inner = jax.tree.leaves(net, is_leaf=lambda n: n is not net and isinstance(n, Layer))
-    for node in inner:
-        if isinstance(node, Layer):
-            yield from _layers(node)
-
-
-def _indifferent(layer: Layer) -> bool:
-    """Whether a layer never asks how long the array is."""
-    if isinstance(layer, Conv):
-        return layer.padding is Padding.SAME
-    if isinstance(layer, MeanPool | SumPool):
-        return layer.window is None
-    if isinstance(layer, Attention):
-        free = layer.pattern is None or isinstance(layer.pattern, Causal | Local)
-        return free and not layer.positions.biases
-    known = (Serial, Branches, Dense, Embedding, Activation, LayerNorm, Dropout)
-    return isinstance(layer, known)

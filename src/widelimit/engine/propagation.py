@@ -26,7 +26,7 @@ from ..errors import ShapeError
 from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
-from ..layers.compose import Serial
+from ..layers.labels import Arrangement
 from ..layers.readings import reading
 from ..options import RandomKey, as_key, choice, known_options, whole
 from ..state import Need
@@ -179,10 +179,10 @@ def plot_phase_diagram(
 
 
 def _opened(net: Layer) -> tuple[Layer, ...]:
-    """Layers one after another, with nested Serials opened."""
-    if not isinstance(net, Serial):
+    """Layers one after another, with nested chains opened."""
+    if net.arrangement is not Arrangement.CHAIN:
         return (net,)
-    return tuple(inner for layer in net.layers for inner in _opened(layer))
+    return tuple(inner for part in net.parts for inner in _opened(part))
 
 
 @eqx.filter_jit

@@ -2,12 +2,7 @@
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..layers.branches import Additive, Branches, Concat
-from ..layers.compose import Serial
-from ..layers.conv import Conv
-from ..layers.dense import Dense
-from ..layers.norm import Dropout
-from ..layers.pool import PositionMap
+from ..layers.labels import Arrangement
 from .variants import finite_layers
 
 
@@ -43,18 +38,15 @@ def refuse_factorised_ntk(net: Layer) -> None:
 
 def _walk(layer: Layer, *, seen: bool) -> bool:
     """Whether score gradients leave this layer; raises where they meet a nonlinearity."""
-    if isinstance(layer, Serial):
-        for part in layer.layers:
+    if layer.arrangement is Arrangement.CHAIN:
+        for part in layer.parts:
             seen = _walk(part, seen=seen)
         return seen
-    linear = isinstance(layer, Dense | Conv | PositionMap | Dropout | Additive | Concat)
-    if isinstance(layer, Branches):
-        leaving = [_walk(branch, seen=seen) for branch in layer.branches]
-        # Gradients that arise inside the branches meet the way they are merged.
-        after = seen = seen or any(leaving)
-    else:
-        after = seen or bool(finite_layers(layer))
-    if seen and not linear:
+    leaving = [_walk(part, seen=seen) for part in layer.parts]
+    # Gradients that arise inside the parts meet the way they are merged.
+    after = seen or any(leaving) or bool(finite_layers(layer))
+    seen = after if layer.parts else seen
+    if seen and not layer.linear:
         raise NetworkError(
             "With finitely many heads, the tangent kernel under a nonlinearity is an average over "
             "outputs and score gradients jointly; it does not factorise layer by layer.",

@@ -19,7 +19,6 @@ from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, NumericalError
-from ..layers.attention.cross import QueriedAttention
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -27,7 +26,7 @@ from ..layers.attention.heads import (
     Scheme,
     ScoreField,
 )
-from ..layers.attention.layer import Attention, required_field, with_field
+from ..layers.attention.layer import required_field, with_field
 from ..layers.base import Layer
 from ..layers.readings import reading
 from ..options import RandomKey, as_key, positive, whole
@@ -36,6 +35,7 @@ from .door import read_inputs
 from .inputs import Inputs
 from .phases import Realisation, draw_block
 from .tiles import tiles
+from .variants import random_layers, with_random_layers
 
 _SAMPLES, _REPLICATES = 32, 8
 _RANK, _MOST_RANK = 64, 512
@@ -123,19 +123,10 @@ def sampler(
     samples = samples or _SAMPLES
     if replicates is None:
         # A layer with H heads of its own draws H per copy: more copies for the same number.
-        finite = [layer.heads for layer in _attention(net) if layer.heads != INFINITE]
+        finite = [layer.heads for layer in random_layers(net) if layer.heads != INFINITE]
         replicates = max(_REPLICATES, *(math.ceil(_REPLICATES * samples / h) for h in finite), 0)
     fitted = _with_landmarks(net, inputs, key, samples, replicates, rank, residual)
     return fitted if tolerance is None else _grown(net, inputs, fitted, tolerance)
-
-
-def _is_sampled(node: Any) -> bool:
-    return isinstance(node, Attention | QueriedAttention) and node.sampled()
-
-
-def _attention(net: Layer) -> list[Attention | QueriedAttention]:
-    """The layers with random scores, in the order of the network's leaves."""
-    return [node for node in jax.tree.leaves(net, is_leaf=_is_sampled) if _is_sampled(node)]
 
 
 def _with_landmarks(
@@ -183,7 +174,7 @@ def _with_landmarks(
 
 def _with_pivots(sampler: Sampler, real: Realisation) -> Sampler:
     """Keep the landmark positions that a draw has chosen, and what their features miss."""
-    fields = [required_field(layer.field) for layer in _attention(real.net)]
+    fields = [required_field(layer.field) for layer in random_layers(real.net)]
     bases = [basis for field in fields for basis in (field.query, field.key)]
     found = [float(basis.residual) for basis in bases if basis.residual is not None]
     pivots = tuple(
@@ -237,7 +228,7 @@ def refined(net: Layer, sampler: Sampler, excess: float) -> Sampler:
     heads of every copy, not the number of copies, keeps the bias well below the error.
     """
     growth = min(max(1.2 * excess**2, 1.5), 64)
-    if any(layer.heads == INFINITE for layer in _attention(net)):
+    if any(layer.heads == INFINITE for layer in random_layers(net)):
         return sampler.with_more(heads=growth)
     return sampler.with_more(replicates=growth)
 
@@ -280,11 +271,7 @@ def _draw(
     x, mask = inputs.astype(dtype).on_device()
     if sampler.pivots is not None:
         chosen = iter(sampler.pivots)
-        net = jax.tree.map(
-            lambda node: with_field(node, next(chosen)) if _is_sampled(node) else node,
-            net,
-            is_leaf=_is_sampled,
-        )
+        net = with_random_layers(net, lambda layer: with_field(layer, next(chosen)))
     return draw_block(
         net, x, mask, inputs.outline, key, sampler.scheme, with_landmarks=with_landmarks
     )

@@ -1,21 +1,22 @@
 """Which layers of a network have random scores."""
 
+from collections.abc import Callable
 from typing import Any
-
-import jax
 
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 
 
-def is_random(node: Any) -> bool:
-    """Whether a node of a network is a layer that draws its scores (and keeps them in `field`)."""
-    return isinstance(node, Layer) and hasattr(node, "field") and node.sampled()
-
-
 def random_layers(net: Layer) -> list[Any]:
-    """The layers whose scores are drawn, in the order of the network's leaves."""
-    return [node for node in jax.tree.leaves(net, is_leaf=is_random) if is_random(node)]
+    """The layers whose scores are drawn (and kept in `field`), from the input on."""
+    if net.parts:
+        return [layer for part in net.parts for layer in random_layers(part)]
+    return [net] if net.sampled() else []
+
+
+def with_random_layers(net: Layer, function: Callable[[Any], Layer]) -> Layer:
+    """The same network with a function applied to the layers whose scores are drawn."""
+    return net.mapped(lambda layer: function(layer) if layer.sampled() else layer)
 
 
 def finite_layers(net: Layer) -> list[Any]:

@@ -14,7 +14,6 @@ from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
 from ..engine.phases import precision
 from ..layers.base import Layer, Params
-from ..layers.norm import Dropout
 from ..options import RandomKey, as_key, known_options, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
@@ -59,7 +58,7 @@ def monte_carlo_kernel(
         columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
         rows, columns = agreed(rows, columns)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
-    noisy = _has_dropout(net)
+    noisy = net.noisy
     bar = Progress.make(progress, "draws")
     moments = Moments()
     with precision(dtype):
@@ -77,11 +76,6 @@ def monte_carlo_kernel(
             left = draws - start
             moments.add(*(None if v is None else np.asarray(v)[:left] for v in values))
     return Kernels(*moments.means(), *moments.errors())
-
-
-def _has_dropout(net: Layer) -> bool:
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dropout))
-    return any(isinstance(node, Dropout) and node.rate > 0 for node in found)
 
 
 def _chunk_size(

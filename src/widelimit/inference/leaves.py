@@ -4,7 +4,7 @@ Every hyperparameter is an array leaf of the network. Its name is the way to it,
 that say nothing: `Serial(Dense(64, w_std=1.5), Relu(), Dense(1))` has `0.w_std` and `2.w_std`.
 """
 
-import enum
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,57 +12,12 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax.tree_util import GetAttrKey, SequenceKey
-from scipy.special import expit, logit
 
-from ..duals import Dual
 from ..errors import NetworkError
-from ..layers.attention.positional import Combine, Decay
 from ..layers.base import Layer
-from ..layers.branches import Residual
-from ..options import RandomKey, generator, known_options, whole
-from .checks import Values
+from ..options import RandomKey, Range, generator, known_options, whole
 
 _SILENT = {"layers", "branches", "weights"}
-_SCALES = {"w_std", "b_std", "std", "qk_std", "ov_std", "rate", "strength", "slope"}
-# Constants of a formula rather than scales of a model: tuned only when asked for.
-_CONSTANTS = {"eps", "base"}
-
-
-class Range(enum.Enum):
-    """Where a hyperparameter lives, and the free coordinate u in which it is moved."""
-
-    POSITIVE = "positive"
-    """`value = exp(u)`."""
-
-    UNIT = "between 0 and 1"
-    """`value = 1/(1 + exp(−u))`."""
-
-    REAL = "any number"
-    """`value = u`."""
-
-    def free(self, value: Values) -> np.ndarray:
-        """The coordinate u of a value."""
-        if self is Range.POSITIVE:
-            return np.log(np.asarray(value))
-        return logit(np.asarray(value)) if self is Range.UNIT else np.asarray(value)
-
-    def bounded(self, free: Values) -> np.ndarray:
-        """The value at a coordinate u."""
-        u = np.asarray(free, np.float64)
-        value = np.exp(u) if self is Range.POSITIVE else expit(u) if self is Range.UNIT else u
-        return np.asarray(value)  # numbers without axes too: leaves are arrays
-
-    def slope(self, value: np.ndarray) -> np.ndarray:
-        """`∂value/∂u`, at a value."""
-        if self is Range.POSITIVE:
-            return value
-        return value * (1.0 - value) if self is Range.UNIT else np.ones_like(value)
-
-    def holds(self, value: np.ndarray) -> bool:
-        """Whether a value lies inside, away from the border."""
-        if self is Range.POSITIVE:
-            return bool((value > 0).all())
-        return bool(((value > 0) & (value < 1)).all()) if self is Range.UNIT else True
 
 
 class Hyperparameter(NamedTuple):
@@ -87,10 +42,10 @@ def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
         if leaf.name is None:
             continue
         owner, last = leaf.owners[-1], leaf.name.rsplit(".", 1)[-1]
-        value, where = np.asarray(leaf.value, np.float64), _range(owner, last)
-        inside = any(isinstance(node, Dual) for node in leaf.owners)
-        scale = not inside and last not in _CONSTANTS and where is not Range.REAL
-        absent = not where.holds(value) or (last == "b_std" and not owner.biased)
+        value = np.asarray(leaf.value, np.float64)
+        where, tuned = _declared(owner, last)
+        scale = tuned and where is not Range.REAL
+        absent = not where.holds(value)
         found.append(Hyperparameter(leaf.name, value, where, scale, absent))
     return tuple(found)
 
@@ -183,9 +138,9 @@ def _leaves(net: Layer) -> list[_Leaf]:
     return found
 
 
-def _range(parent: Any, name: str) -> Range:
-    if isinstance(parent, Residual) and name == "weight":
-        return Range.UNIT
-    if isinstance(parent, Decay) and name == "strength" and parent.combine is Combine.MIX:
-        return Range.UNIT
-    return Range.POSITIVE if name in _SCALES | _CONSTANTS else Range.REAL
+def _declared(owner: Any, name: str) -> tuple[Range, bool]:
+    """The range that a field was declared with, and whether it is a constant of a formula."""
+    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+    facts = next((dict(field.metadata) for field in fields if field.name == name), {})
+    where = facts.get("range", Range.REAL)
+    return where if isinstance(where, Range) else where(owner), facts.get("tuned", True)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import Encoding, start
-from ..engine.variants import is_random, random_layers
+from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError
 from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
@@ -143,10 +143,7 @@ class Latent(eqx.Module):
         parts = jnp.split(normals, ends[:-1]) if self.shapes else []
         pending = iter([p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)])
 
-        def place(node: Any) -> Any:
-            return Given(node, next(pending)) if is_random(node) else node
-
-        net = jax.tree.map(place, self.net, is_leaf=is_random)
+        net = with_random_layers(self.net, lambda layer: Given(layer, next(pending)))
         _, end = walk(net, crowd_of(net, self.inputs), jax.random.key(0), self.scheme)
         assert end.landmarks is not None
         return flattened(end.landmarks.forced().nngp)

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Key
 
 from ..engine.inputs import Inputs
 from ..engine.phases import Encoding, cross_one, encode_one
-from ..engine.variants import is_random, random_layers
+from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError, WidelimitError
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
@@ -148,9 +148,7 @@ def _scores(
 
 def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Array, Frozen]:
     """`Θ_p`, the covariance of D over (example, position, score), and the layer as drawn."""
-    watched = jax.tree.map(
-        lambda node: Watched(node) if is_random(node) else node, net, is_leaf=is_random
-    )
+    watched = with_random_layers(net, Watched)
     crowd = crowd_of(watched, inputs, with_ntk=True)
     drawn, end = walk(watched, crowd, key, scheme_of(inputs, 1))
     assert end.landmarks is not None
@@ -188,11 +186,7 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
 
 
 def _with_scores(net: Layer, scores: Array) -> Layer:
-    return jax.tree.map(
-        lambda node: Frozen(node, scores, apart=_APART) if is_random(node) else node,
-        net,
-        is_leaf=is_random,
-    )
+    return with_random_layers(net, lambda layer: Frozen(layer, scores, apart=_APART))
 
 
 def _is_frozen(node: Any) -> bool:
@@ -356,8 +350,6 @@ class _Probe(Layer):
 def _positions_at(net: Layer, outline: Outline) -> int:
     """How many positions meet the layer of random scores."""
     met: list[int] = []
-    probed = jax.tree.map(
-        lambda node: _Probe(node, met) if is_random(node) else node, net, is_leaf=is_random
-    )
+    probed = with_random_layers(net, lambda layer: _Probe(layer, met))
     probed.outline(outline)
     return met[0]

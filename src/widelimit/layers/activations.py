@@ -14,6 +14,7 @@ from .. import duals
 from ..errors import AccuracyWarning, NetworkError
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, fenced
+from .labels import Family, Label
 
 
 class Reach(eqx.Module):
@@ -56,6 +57,14 @@ class Activation(Layer):
     def keeps_zeros(self) -> bool:
         """Padding is zeroed before the fence, so that no other follows."""
         return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label(self.dual.name, "", Family.ACTIVATION)
 
     @property
     def need_own(self) -> Need:

@@ -1,7 +1,10 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
+import copy
 import functools
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -10,22 +13,12 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import OptionError, ShapeError
-from ..options import RandomKey, known_options
-from ..state import UNKNOWN, Example, Kernels, Mean, Need, Outline, Pair
-from .readings import read
+from ..errors import NetworkError, OptionError, ShapeError
+from ..options import Range, within
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
+from .labels import Arrangement, Family, Label
+from .readings import Params, Readings
 
-if TYPE_CHECKING:
-    from ..engine.kernel import Sink
-    from ..engine.propagation import SignalProfile
-    from ..engine.sampling import Sampler
-    from ..laws import Law, Points
-    from ..progress import Callback
-    from ..scale.cost import Cost
-
-DEFAULT_MEMORY = 2**30
-
-Params = PyTree[Array]
 Memo = PyTree[Array]
 
 
@@ -52,10 +45,23 @@ def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
     return number
 
 
-def leaf(name: str, default: float) -> Any:
-    """A dataclass field that holds a hyperparameter."""
-    converter = functools.partial(hyperparameter, name=name)
-    return eqx.field(default=default, converter=converter, kw_only=True)
+def leaf(
+    name: str,
+    *,
+    where: "Range | Callable[[Any], Range]" = Range.REAL,
+    tuned: bool = True,
+    scalar: bool = True,
+    **field: Any,
+) -> Any:
+    """A field that holds a hyperparameter: `eps: Any = leaf("eps", where=Range.POSITIVE)`.
+
+    It is checked, converted and found by tuning under its name. `where` is the range it lives in,
+    or a function of the object that has it; tuned without being asked for are those with a range,
+    unless `tuned=False` says that one is a constant of a formula.
+    """
+    converter = functools.partial(hyperparameter, name=name, scalar=scalar)
+    metadata = within(where, tuned=tuned)
+    return eqx.field(converter=converter, metadata=metadata, kw_only=True, **field)
 
 
 def option(default: Any = None, **kwargs: Any) -> Any:
@@ -68,212 +74,114 @@ def cast(value: Any, like: Array) -> Array:
     return jnp.asarray(value, like.dtype)
 
 
-class Layer(eqx.Module):
-    """One layer of a network, with three readings.
+class Layer(Readings):
+    """One layer of a network, with two readings.
 
-    Finite: `init` draws parameters, `forward` maps one example. Infinite: `memo` gathers what pairs
-    will need from one example (done once per example), `cross` maps the kernels of one pair.
-    `outline` says what happens to shapes, `need` what part of the input's covariance the output's
-    needs, `need_own` what `memo` looks at.
+    Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
+    what pairs will need from one example (done once per example), `cross` maps the kernels of one
+    pair. `outline` says what happens to shapes, `need` what part of the input's covariance the
+    output's needs, `need_own` what `memo` looks at. A layer may have one of the readings only.
+
+    Everything else that the library knows about a layer are the facts below. Their defaults are
+    safe: a layer that leaves them out is right, and at worst slower or refused somewhere.
     """
 
-    # The public readings; see `readings` for where they are computed.
-    def init(self, key: RandomKey, shape: tuple[int, ...]) -> Params:
-        """Draw the finite network's parameters; `shape` is that of one example."""
-        return read("init", self, key, shape)
+    # --- facts ------------------------------------------------------------------------------------
 
-    def apply(
-        self, params: Params, x: Any, mask: Any = None, *, key: RandomKey | None = None
-    ) -> Array:
-        """Run the finite network on a batch (N, positions…, channels).
-
-        `mask` (N, positions…) is True at real positions; `key` draws dropout masks.
-        """
-        return read("apply", self, params, x, mask, key=key)
-
-    @known_options
-    def kernel(
-        self,
-        x1: Any,
-        x2: Any = None,
-        *,
-        mask: Any = None,
-        mask2: Any = None,
-        key: RandomKey | None = None,
-        samples: int | None = None,
-        tolerance: float | None = None,
-        sampler: "Sampler | None" = None,
-        ntk: bool = True,
-        dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
-        progress: "bool | Callback | None" = None,
-        out: "tuple[np.ndarray, np.ndarray | None] | None" = None,
-        sink: "Sink | None" = None,
-        store: Any = None,
-        tile: int | None = None,
-        client: Any = None,
-    ) -> Kernels:
-        """NNGP and tangent kernels of all pairs of two batches, or of one batch with itself.
-
-        Inputs are arrays (N, positions…, channels), lists of arrays of different lengths, or
-        integer token ids (N, positions…) for networks that start with `Embedding`. The result has
-        axes (N1, N2, positions…, positions'…); pooled or flattened networks give (N1, N2).
-        `mask` belongs to x1 and `mask2` to x2: boolean, True at real positions.
-
-        Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
-        `samples` heads per layer, a `tolerance` on the relative standard error, or a `sampler` that
-        several calls share; the result then carries standard errors.
-
-        `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs. `memory`
-        bounds the bytes used beyond inputs and result. `progress`: None is a bar on a terminal; or
-        a bool, or a function of done and total tiles. `out=(nngp, ntk)` are arrays or memory maps
-        to fill; `sink` is called with (rows, columns, nngp, ntk) of every tile instead of keeping
-        them.
-
-        `store` keeps the kernel on disk: a folder, a .zip file, or any Zarr store. The call goes on
-        with what an earlier one left, also with more examples at the end, and returns arrays that
-        are read when they are indexed. Its tiles are squares of `tile` examples, computed by this
-        process or by the workers of a `client` of `dask.distributed`.
-        """
-        return read(
-            "kernel",
-            self,
-            x1,
-            x2,
-            mask=mask,
-            mask2=mask2,
-            key=key,
-            samples=samples,
-            tolerance=tolerance,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-            progress=progress,
-            out=out,
-            sink=sink,
-            store=store,
-            tile=tile,
-            client=client,
-        )
-
-    @known_options
-    def cost(
-        self,
-        x: Any,
-        mask: Any = None,
-        *,
-        examples: int | None = None,
-        tests: int = 0,
-        sampler: "Sampler | None" = None,
-        ntk: bool = True,
-        dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
-    ) -> "Cost":
-        """Time, memory and disk of a kernel on this machine, before it is computed.
-
-        `x` are some examples (all of them, or a few dozen); the kernel is that of so many
-        `examples` like them (by default of x itself), and of `tests` against these. A few tiles
-        are computed to find out, which takes some seconds. `with_workers(k)` of the result says
-        what a cluster would take.
-        """
-        return read(
-            "cost",
-            self,
-            x,
-            mask,
-            examples=examples,
-            tests=tests,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-        )
-
-    @known_options
-    def law(
-        self,
-        x: Any,
-        mask: Any = None,
-        *,
-        key: RandomKey | None = None,
-        draws: int = 4096,
-        samples: int = 128,
-        points: "Points | str" = "auto",
-        memory: int = DEFAULT_MEMORY,
-    ) -> "Law":
-        """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
-
-        `draws` of the scores of all layers with finitely many heads are averaged over, at
-        quasi-random `points` where few numbers describe the scores. Layers with infinitely many
-        heads that have no closed form are averages over `samples` heads. The result draws kernels
-        and outputs, and gives densities, moments and quantiles of any coordinate with standard
-        errors; see `laws.Law`. `memory` bounds the bytes of the kernels that are kept.
-        """
-        options = {"key": key, "draws": draws, "samples": samples, "memory": memory}
-        return read("law", self, x, mask, points=points, **options)
-
-    @known_options
-    def sampler(
-        self,
-        x: Any,
-        mask: Any = None,
-        *,
-        key: RandomKey | None = None,
-        samples: int | None = None,
-        replicates: int | None = None,
-        tolerance: float | None = None,
-        rank: int | None = None,
-        residual: float = 1e-3,
-    ) -> "Sampler":
-        """Heads and landmarks drawn once for all kernels that belong together.
-
-        Pass it to every call, `kernel(…, sampler=sampler)`. `samples` heads are drawn for every
-        layer with infinitely many, in each of `replicates` independent copies of the network, from
-        which standard errors come; with a `tolerance`, heads are added until errors are below it.
-        `rank` and `residual` bound the features of the scores of deep layers.
-        """
-        return read(
-            "sampler",
-            self,
-            x,
-            mask,
-            key=key,
-            samples=samples,
-            replicates=replicates,
-            tolerance=tolerance,
-            rank=rank,
-            residual=residual,
-        )
-
-    @known_options
-    def signal(
-        self,
-        x: Any,
-        mask: Any = None,
-        *,
-        key: RandomKey | None = None,
-        samples: int = 32,
-        replicates: int = 8,
-    ) -> "SignalProfile":
-        """Variance, correlations, tangent kernel and rank by depth; see `engine.propagation`."""
-        return read("signal", self, x, mask, key=key, samples=samples, replicates=replicates)
-
-    # What is known before any number is.
-    def takes_tokens(self) -> bool:
-        """Whether inputs are integer token ids, without a channel axis."""
-        return False
-
+    @abstractmethod
     def outline(self, before: Outline) -> Outline:
         """Shape and facts after this layer; raises where the layer does not fit."""
-        raise NotImplementedError
+
+    def require(self, before: Outline) -> None:
+        """Raise where the infinite-width rule does not hold for such an input."""
+
+    @property
+    def parts(self) -> tuple["Layer", ...]:
+        """The layers inside this one (see `Composite`)."""
+        return ()
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """How the parts stand to each other."""
+        return Arrangement.SINGLE
 
     def streams(self) -> int:
         """How many streams an input has: 1 is an array, more are a tuple of arrays."""
         return 1
 
-    def require(self, before: Outline) -> None:
-        """Raise where the infinite-width rule does not hold for such an input."""
+    def takes_tokens(self) -> bool:
+        """Whether inputs are integer token ids, without a channel axis."""
+        return False
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Token ids are smaller than this; None where there is no table of tokens."""
+        return None
+
+    def sampled(self) -> bool:
+        """Whether this layer's limit is random, or an average over random scores."""
+        return False
+
+    @property
+    def noisy(self) -> bool:
+        """Whether passes of the finite network are random, as with dropout."""
+        return False
+
+    @property
+    def linear(self) -> bool:
+        """Whether the output is linear in the input, given the weights; with parts, in theirs."""
+        return False
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether the rule itself leaves zeros at padding; if not, they are put there."""
+        return False
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether padding at the end may be left out: the layer never asks for the array's length.
+
+        Examples of different lengths are then computed in groups, each cut to its longest member.
+        """
+        return False
+
+    @property
+    def label(self) -> Label:
+        """What diagrams say about the layer."""
+        return Label(type(self).__name__, "", Family.OTHER)
+
+    def mapped(self, function: "Callable[[Layer], Layer]") -> "Layer":
+        """The same network with a function applied to every layer that has no parts."""
+        return function(self)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple["Layer", bool]:
+        """The layer with other widths, and whether the layer below comes last too.
+
+        `new(width, last)` is the new width. A layer comes last if no layer above it sets the number
+        of channels: its width is that of the output.
+        """
+        return self, last
+
+    def with_heads(self, heads: float) -> "Layer":
+        """The layer with another number of attention heads."""
+        return self
+
+    def amplified(self, amplitude: float) -> "Layer":
+        """The network with `amplitude` times the kernels: its last, linear layer is scaled."""
+        raise NetworkError(
+            "Kernels are scaled by the network's last weights.",
+            got=f"a network that ends in {type(self).__name__}",
+            remedy="end the network in Dense",
+        )
+
+    def changed(self, **fields: Any) -> Self:
+        """A copy with other values of some fields, unchecked."""
+        other = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    # --- which part of a covariance is looked at -------------------------------------------------
 
     @property
     def need_own(self) -> Need:
@@ -284,11 +192,6 @@ class Layer(eqx.Module):
         """Which part of the input's covariance the part `out` of the output's depends on."""
         return out
 
-    @property
-    def noisy(self) -> bool:
-        """Whether passes of the finite network are random, as with dropout."""
-        return False
-
     def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
         """The same for the encode phase, where `memo` looks at the covariance too.
 
@@ -297,14 +200,15 @@ class Layer(eqx.Module):
         """
         return max(self.need(out) if out else Need.NONE, self.need_own)
 
-    # Finite width.
+    # --- finite width -----------------------------------------------------------------------------
+
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         """Draw the parameters for inputs of this outline."""
         return ()
 
     def forward(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> Any:
         """Map one example (positions…, channels); what it leaves at padding does not matter."""
-        raise NotImplementedError
+        raise _one_reading(self, "finite", "forward")
 
     def mask(self, mask: Any) -> Array | None:
         """Which output positions are real; None where no positions are left."""
@@ -335,11 +239,7 @@ class Layer(eqx.Module):
         after = None if mask is None else self.mask(mask)
         return remask(self.forward(params, x, mask, key), after), after
 
-    # Infinite width.
-    @property
-    def keeps_zeros(self) -> bool:
-        """Whether the rule itself leaves zeros at padding; if not, they are put there."""
-        return False
+    # --- infinite width ---------------------------------------------------------------------------
 
     def memo(self, example: Example) -> Memo:
         """What pairs will need from this example."""
@@ -347,7 +247,7 @@ class Layer(eqx.Module):
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The kernels of one pair after this layer."""
-        raise NotImplementedError
+        raise _one_reading(self, "infinite", "cross")
 
     def own(self, pair: Pair, memo: Memo) -> Pair:
         """The covariance of one example with itself after this layer."""
@@ -403,10 +303,7 @@ class Layer(eqx.Module):
     def _crossed(self, pair: Pair, memo1: "MaskedMemo", memo2: "MaskedMemo") -> Pair:
         return self.cross(pair, memo1.own, memo2.own).masked(memo1.mask, memo2.mask)
 
-    # Random scores (see `heads`): most layers have none.
-    def sampled(self) -> bool:
-        """Whether this layer's limit is random, or an average over random scores."""
-        return False
+    # --- random scores (see `attention.heads`): most layers have none ----------------------------
 
     def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
         """This layer with its random scores drawn for a crowd of examples (stacked)."""
@@ -422,6 +319,14 @@ class Layer(eqx.Module):
         layer = self.drawn(crowd, key, scheme)
         memos = jax.vmap(layer.masked_memo)(crowd)
         return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
+
+
+def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:
+    return NetworkError(
+        f"A layer of {width} networks defines {method}().",
+        got=f"{type(layer).__name__}, which does not",
+        remedy=f"define {method}() of {type(layer).__name__}, or leave the layer out",
+    )
 
 
 class MaskedMemo(eqx.Module):

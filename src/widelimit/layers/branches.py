@@ -14,18 +14,32 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..errors import NetworkError, OptionError, ShapeError
+from ..options import Range, within
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
-from .compose import Serial, require_layers, split_key
+from .compose import Composite, Serial, require_layers, split_key
+from .labels import Arrangement, Family, Label
 
 
-class Branches(Layer):
+class Branches(Composite):
     """Several layers on the same input, whose outputs are merged."""
 
     branches: eqx.AbstractVar[tuple[Layer, ...]]
 
+    @property
+    def parts(self) -> tuple[Layer, ...]:
+        return self.branches
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return Arrangement.BRANCHES
+
+    @property
+    def label(self) -> Label:
+        return Label("+", "", Family.OTHER)
+
     @abstractmethod
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Branches":
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Branches":
         """The same layer around other branches."""
 
     @abstractmethod
@@ -58,16 +72,6 @@ class Branches(Layer):
             )
         merged = self.merge_outlines(before, outlines)
         return merged.to(noisy=any(o.noisy for o in outlines))
-
-    def need(self, out: Need) -> Need:
-        return max(branch.need(out) for branch in self.branches)
-
-    @property
-    def noisy(self) -> bool:
-        return any(branch.noisy for branch in self.branches)
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        return max(branch.encode_need(out, noisy=noisy) for branch in self.branches)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         keys = split_key(key, len(self.branches))
@@ -153,12 +157,6 @@ class Branches(Layer):
         merged = self.merge_pairs(pairs, memo1.shares.astype(pairs[0].nngp.dtype))
         return merged.masked(memo1.mask, memo2.mask)
 
-    def takes_tokens(self) -> bool:
-        return any(branch.takes_tokens() for branch in self.branches)
-
-    def sampled(self) -> bool:
-        return any(branch.sampled() for branch in self.branches)
-
     def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
         branches, memos, ends = [], [], []
         for branch, subkey in zip(self.branches, split_key(key, len(self.branches)), strict=True):
@@ -213,6 +211,10 @@ class Additive(Branches):
     True when the branches are uncorrelated: all but one of them end in fresh weights.
     """
 
+    @property
+    def linear(self) -> bool:
+        return True
+
     @abstractmethod
     def coefficients(self) -> list[Any]:
         """The weight c_i of every branch's kernel."""
@@ -262,8 +264,8 @@ class Sum(Additive):
         require_layers(branches, "Sum")
         self.branches = branches
 
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Sum":
-        return Sum(*branches)
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Sum":
+        return Sum(*parts)
 
     def coefficients(self) -> list[Any]:
         return [1.0] * len(self.branches)
@@ -276,7 +278,7 @@ class Residual(Additive):
     """
 
     branches: tuple[Layer, ...]
-    weight: Any
+    weight: Any = eqx.field(metadata=within(Range.UNIT))
 
     def __init__(self, layer: Layer, weight: Any = None):
         """`weight`: None, or α between 0 and 1 (a hyperparameter)."""
@@ -291,8 +293,19 @@ class Residual(Additive):
         self.branches = (Serial(), layer)
         self.weight = value
 
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Residual":
-        return Residual(branches[1], self.weight)
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Residual":
+        return Residual(parts[1], self.weight)
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return Arrangement.SKIP
+
+    @property
+    def label(self) -> Label:
+        if self.weight is None:
+            return Label("x + g(x)", "", Family.OTHER)
+        alpha = float(np.asarray(self.weight))
+        return Label(f"√{alpha:.3g} x + √{1 - alpha:.3g} g(x)", "", Family.OTHER)
 
     def coefficients(self) -> list[Any]:
         return [1.0, 1.0] if self.weight is None else [self.weight, 1 - self.weight]
@@ -313,8 +326,12 @@ class Product(Branches):
         require_layers(branches, "Product")
         self.branches = branches
 
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Product":
-        return Product(*branches)
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Product":
+        return Product(*parts)
+
+    @property
+    def label(self) -> Label:
+        return Label("×", "", Family.OTHER)
 
     def require(self, before: Outline) -> None:
         plain = before.to(weighted=False)
@@ -373,8 +390,16 @@ class Concat(Branches):
         require_layers(branches, "Concat")
         self.branches = branches
 
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Concat":
-        return Concat(*branches)
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Concat":
+        return Concat(*parts)
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("concat", "", Family.OTHER)
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         # Channels of different branches have different variances: no longer i.i.d.

@@ -1,6 +1,7 @@
 """Networks from layers: one after another, and one for each stream of an input."""
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -11,9 +12,67 @@ from ..options import whole
 from ..state import Example, Need, Outline, Pair
 from .base import Layer, Memo, Params
 from .folding import Link, folded
+from .labels import Arrangement, Family, Label
 
 
-class Serial(Layer):
+class Composite(Layer):
+    """A layer made of others, its `parts`: what is known about it follows from what they say.
+
+    A subclass says how an example (`run`, `encode`, `draw`) and a pair (`step`) go through them.
+    """
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Layer, ...]:
+        """The layers inside this one."""
+
+    @abstractmethod
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Composite":
+        """The same around other layers."""
+
+    def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Any:
+        return self.run(params, x, mask, key)[0]
+
+    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Any:
+        return self.step(pair, memo1, memo2, Need.FULL)
+
+    def takes_tokens(self) -> bool:
+        return any(part.takes_tokens() for part in self.parts)
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        sizes = [part.vocabulary_size for part in self.parts]
+        return min((size for size in sizes if size is not None), default=None)
+
+    def sampled(self) -> bool:
+        return any(part.sampled() for part in self.parts)
+
+    @property
+    def noisy(self) -> bool:
+        return any(part.noisy for part in self.parts)
+
+    @property
+    def cuttable(self) -> bool:
+        return all(part.cuttable for part in self.parts)
+
+    def need(self, out: Need) -> Need:
+        return max(part.need(out) for part in self.parts)
+
+    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
+        return max(part.encode_need(out, noisy=noisy) for part in self.parts)
+
+    def mapped(self, function: Callable[[Layer], Layer]) -> "Composite":
+        return self.rebuilt(tuple(part.mapped(function) for part in self.parts))
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        ends = [part.resized(new, last=last) for part in self.parts]
+        return self.rebuilt(tuple(part for part, _ in ends)), any(below for _, below in ends)
+
+    def with_heads(self, heads: float) -> "Composite":
+        return self.rebuilt(tuple(part.with_heads(heads) for part in self.parts))
+
+
+class Serial(Composite):
     """Layers one after another. Without layers: the identity."""
 
     layers: tuple[Layer, ...]
@@ -29,6 +88,25 @@ class Serial(Layer):
                 )
         self.layers = layers
 
+    @property
+    def parts(self) -> tuple[Layer, ...]:
+        return self.layers
+
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Serial":
+        return Serial(*parts)
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return Arrangement.CHAIN
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("identity" if not self.layers else "Serial", "", Family.OTHER)
+
     def outline(self, before: Outline) -> Outline:
         for layer in self.layers:
             before = layer.outline(before)
@@ -38,10 +116,6 @@ class Serial(Layer):
         for layer in reversed(self.layers):
             out = layer.need(out)
         return out
-
-    @property
-    def noisy(self) -> bool:
-        return any(layer.noisy for layer in self.layers)
 
     def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
         return self._encode_needs(out, noisy=noisy)[0]
@@ -109,8 +183,17 @@ class Serial(Layer):
     def streams(self) -> int:
         return self.layers[0].streams() if self.layers else 1
 
-    def sampled(self) -> bool:
-        return any(layer.sampled() for layer in self.layers)
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        layers = []
+        for layer in reversed(self.layers):
+            layer, last = layer.resized(new, last=last)
+            layers.append(layer)
+        return Serial(*reversed(layers)), last
+
+    def amplified(self, amplitude: float) -> Layer:
+        if not self.layers:
+            return super().amplified(amplitude)
+        return Serial(*self.layers[:-1], self.layers[-1].amplified(amplitude))
 
     def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
         layers, memos = [], []
@@ -145,7 +228,7 @@ def Repeat(layer: Layer, times: int) -> Serial:
     return Serial(*(layer,) * whole("times", times, least=0))
 
 
-class Parallel(Layer):
+class Parallel(Composite):
     """One network for each stream of an input that is a tuple of arrays."""
 
     networks: tuple[Layer, ...]
@@ -155,11 +238,24 @@ class Parallel(Layer):
         require_layers(networks, "Parallel")
         self.networks = networks
 
+    @property
+    def parts(self) -> tuple[Layer, ...]:
+        return self.networks
+
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Parallel":
+        return Parallel(*parts)
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        count = len(self.networks)
+        return Label("streams", f"{count} networks, one for each", Family.WEIGHTS)
+
     def streams(self) -> int:
         return len(self.networks)
-
-    def takes_tokens(self) -> bool:
-        return any(net.takes_tokens() for net in self.networks)
 
     def outline(self, before: Any) -> Any:
         if not isinstance(before, tuple) or len(before) != len(self.networks):
@@ -169,16 +265,6 @@ class Parallel(Layer):
                 remedy=f"pass x as a tuple of {len(self.networks)} arrays",
             )
         return tuple(net.outline(o) for net, o in zip(self.networks, before, strict=True))
-
-    def need(self, out: Need) -> Need:
-        return max(net.need(out) for net in self.networks)
-
-    @property
-    def noisy(self) -> bool:
-        return any(net.noisy for net in self.networks)
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        return max(net.encode_need(out, noisy=noisy) for net in self.networks)
 
     def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         keys = split_key(key, len(self.networks))
@@ -207,9 +293,6 @@ class Parallel(Layer):
     def step(self, pair: Any, memo1: Memo, memo2: Memo, need: Need) -> Any:
         parts = zip(self.networks, pair, memo1, memo2, strict=True)
         return tuple(net.step(p, own1, own2, need) for net, p, own1, own2 in parts)
-
-    def sampled(self) -> bool:
-        return any(net.sampled() for net in self.networks)
 
     def draw(self, crowd: Any, need: Need, key: Key[Array, ""], scheme: Any):
         keys = split_key(key, len(self.networks))

@@ -1,5 +1,6 @@
 """Convolution over positions of any dimension."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from .dense import (
     make_weights,
     require_channels,
 )
+from .labels import Family, Label
 from .windows import (
     Axis,
     Padding,
@@ -58,6 +60,25 @@ class Conv(Layer):
         self.stride = extents("stride", stride)
         self.padding = choice(Padding, padding, "padding")
         self.weights = make_weights(w_std, b_std, parameterization)
+
+    @property
+    def cuttable(self) -> bool:
+        return self.padding is Padding.SAME
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        window = self.window if isinstance(self.window, int) else "×".join(map(str, self.window))
+        return Label("Conv", f"window {window}, {self.weights.words}", Family.WEIGHTS)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        return self.changed(width=new(self.width, last)), False
+
+    def amplified(self, amplitude: float) -> Layer:
+        return self.changed(weights=self.weights.amplified(amplitude))
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""

@@ -1,5 +1,6 @@
 """Dense layers and token embeddings: the channels are mixed by fresh Gaussian weights."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ..errors import ShapeError
-from ..options import choice, whole
+from ..options import Range, choice, whole
 from ..state import Example, Outline, Pair
 from .base import (
     Layer,
@@ -22,6 +23,7 @@ from .base import (
     leaf,
     option,
 )
+from .labels import Family, Label
 
 
 class Parameterization(Enum):
@@ -42,11 +44,27 @@ class Weights(eqx.Module):
                         Θ ← fan_in κ + 1 + σ_w² Θ   (standard; the 1 only with a bias)
     """
 
-    w_std: Any = leaf("w_std", 1.0)
-    b_std: Any = leaf("b_std", 0.0)
+    w_std: Any = leaf("w_std", where=Range.POSITIVE, default=1.0)
+    b_std: Any = leaf("b_std", where=Range.POSITIVE, default=0.0)
     parameterization: Parameterization = option(Parameterization.NTK)
     # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
     biased: bool = option(False)
+
+    @property
+    def words(self) -> str:
+        """The standard deviations, for diagrams."""
+        w_std, b_std = (float(np.asarray(value)) for value in (self.w_std, self.b_std))
+        return f"σ_w {w_std:.3g}" + (f", σ_b {b_std:.3g}" if b_std else "")
+
+    def amplified(self, amplitude: float) -> "Weights":
+        """Weights and bias with `amplitude` times the variance."""
+        factor = amplitude**0.5
+        return Weights(
+            w_std=self.w_std * factor,
+            b_std=self.b_std * factor,
+            parameterization=self.parameterization,
+            biased=self.biased,
+        )
 
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
@@ -152,6 +170,24 @@ class Dense(Layer):
         """The bias, which may be pending, is put at real positions alone."""
         return True
 
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("Dense", self.weights.words, Family.WEIGHTS)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        return self.changed(width=new(self.width, last)), False
+
+    def amplified(self, amplitude: float) -> Layer:
+        return self.changed(weights=self.weights.amplified(amplitude))
+
     def memo(self, example: Example) -> Memo:
         return self.weights.memo(example.mask, example.outline.channels)
 
@@ -185,16 +221,31 @@ class Embedding(Layer):
 
     width: int = eqx.field(static=True)
     vocabulary: int = eqx.field(static=True)
-    std: Any
+    std: Any = leaf("std", where=Range.POSITIVE)
 
     def __init__(self, width: int, *, vocabulary: int, std: Any = 1.0):
         """A table of `vocabulary` rows and `width` columns."""
         self.width = whole("width", width)
         self.vocabulary = whole("vocabulary", vocabulary)
-        self.std = hyperparameter(std, "std")
+        self.std = std
 
     def takes_tokens(self) -> bool:
         return True
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.vocabulary
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("Embedding", f"{self.vocabulary:,} words", Family.WEIGHTS)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        return self.changed(width=new(self.width, last)), False
 
     def outline(self, before: Outline) -> Outline:
         if before.channels != 0:

@@ -1,4 +1,4 @@
-"""Layer normalisation over channels, and dropout."""
+"""Normalisation over channels, and dropout."""
 
 from typing import Any
 
@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import OptionError
+from ..options import Range
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Layer, Memo, cast, hyperparameter
+from .base import Layer, Memo, cast, leaf
+from .labels import Family, Label
 
 
 class _Normaliser(eqx.Module):
@@ -38,11 +40,23 @@ class LayerNorm(Layer):
     Raw inputs are centred before products are taken: κ_ab − m_a m'_b would cancel.
     """
 
-    eps: Any
+    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False)
 
     def __init__(self, *, eps: float = 1e-6):
         """`eps` keeps constant channels finite."""
-        self.eps = hyperparameter(eps, "eps")
+        self.eps = eps
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("LayerNorm", "", Family.NORM)
 
     def outline(self, before: Outline) -> Outline:
         return before
@@ -51,10 +65,6 @@ class LayerNorm(Layer):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
         return centred * jax.lax.rsqrt(variance + cast(self.eps, x))
-
-    @property
-    def keeps_zeros(self) -> bool:
-        return True
 
     @property
     def need_own(self) -> Need:
@@ -87,6 +97,48 @@ class LayerNorm(Layer):
 
     def mean(self, example: Example, memo: Memo) -> None:
         return None
+
+
+class RMSNorm(Layer):
+    """`y_a = x_a / √(mean(x_a²) + ε)` over the channels of every position.
+
+    κ_ab ← κ_ab / √((κ_aa + ε)(κ'_bb + ε)), and Θ_ab is divided by the same root.
+    """
+
+    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    def outline(self, before: Outline) -> Outline:
+        return before
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        square = jnp.mean(x**2, axis=-1, keepdims=True)
+        return x * jax.lax.rsqrt(square + cast(self.eps, x))
+
+    @property
+    def need_own(self) -> Need:
+        return Need.DIAGONAL
+
+    def memo(self, example: Example) -> Memo:
+        variance = example.variance()
+        return jax.lax.rsqrt(variance + cast(self.eps, variance))
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return pair.rows_scaled(memo1, memo2)
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(lambda m: m * memo)
+
+    def features(self, example: Example) -> Array | None:
+        rows = example.features
+        return None if rows is None else rows * self.memo(example)[..., None]
 
 
 class Dropout(Layer):
@@ -132,6 +184,18 @@ class Dropout(Layer):
     @property
     def keeps_zeros(self) -> bool:
         return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("Dropout", f"rate {self.rate:g}", Family.NORM)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair

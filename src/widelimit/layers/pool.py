@@ -14,6 +14,7 @@ from ..errors import OptionError, ShapeError
 from ..options import choice
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo
+from .labels import Family, Label
 from .windows import (
     Axis,
     Padding,
@@ -35,6 +36,14 @@ class PositionMap(Layer):
     @abstractmethod
     def mix(self, f: Array, mask: Array | None) -> Array:
         """The map on an array with leading position axes."""
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label(type(self).__name__, "", Family.POOL)
 
     def need(self, out: Need) -> Need:
         return Need.FULL
@@ -84,6 +93,15 @@ class _Pool(PositionMap):
     @property
     def keeps_zeros(self) -> bool:
         return True
+
+    @property
+    def cuttable(self) -> bool:
+        return self.window is None
+
+    @property
+    def label(self) -> Label:
+        where = "over all positions" if self.window is None else f"window {self.window}"
+        return Label(type(self).__name__, where, Family.POOL)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
@@ -275,6 +293,14 @@ class Flatten(Layer):
             gaussian=before.gaussian and size == 1,
             alike=before.alike and size == 1,
         )
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("Flatten", "", Family.POOL)
 
     def need(self, out: Need) -> Need:
         return Need.DIAGONAL

@@ -8,8 +8,8 @@ from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
 from ..engine.sampling import sampler as fitted_sampler
-from ..layers.base import DEFAULT_MEMORY, Layer
-from ..layers.readings import reading
+from ..layers.base import Layer
+from ..layers.readings import DEFAULT_MEMORY, reading
 from ..options import whole
 from ..state import Kernels
 from .cost import Cost, measured

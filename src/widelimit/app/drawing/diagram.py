@@ -9,33 +9,20 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ...duals.rectified import Rectifier
 from ...engine.door import outline_of
-from ...layers.activations import Activation
-from ...layers.attention.heads import INFINITE
-from ...layers.attention.layer import Attention
-from ...layers.attention.scores import Scaling
 from ...layers.base import Layer
-from ...layers.branches import Branches, Concat, Product, Residual
-from ...layers.compose import Parallel, Serial
-from ...layers.conv import Conv
-from ...layers.dense import Dense, Embedding
-from ...layers.norm import Dropout, LayerNorm
-from ...layers.pool import Flatten, MeanPool, Select, SumPool
-from ...state import Outline
+from ...layers.labels import Arrangement, Family
 
 _BOX_HEIGHT, _GAP, _CHARACTER, _MARGIN = 40, 24, 7.0, 16
 _NARROWEST = 132
 _ARC = 26  # how far a skip connection stands out
 _COLOURS = {
-    "weights": ("#e3edf6", "#24527a"),
-    "activation": ("#fdebd0", "#a05a00"),
-    "attention": ("#f9dfdc", "#a93226"),
-    "norm": ("#e8e6f3", "#5b4a99"),
-    "pool": ("#dff2ea", "#1e7a55"),
-    "end": ("#f3f5f7", "#6b7a88"),
+    Family.WEIGHTS: ("#e3edf6", "#24527a"),
+    Family.ACTIVATION: ("#fdebd0", "#a05a00"),
+    Family.ATTENTION: ("#f9dfdc", "#a93226"),
+    Family.NORM: ("#e8e6f3", "#5b4a99"),
+    Family.POOL: ("#dff2ea", "#1e7a55"),
+    Family.OTHER: ("#f3f5f7", "#6b7a88"),
 }
 _STYLE = "font-family:system-ui,sans-serif;max-width:100%;height:auto;display:block;margin:auto"
 
@@ -57,9 +44,9 @@ def network_svg(net: Layer, shape: Sequence[int], *, title: str = "the network")
     `shape` is that of one example, (positions…, channels), or positions of tokens.
     """
     before = outline_of(net, tuple(shape))
-    start = _box("input", _shape(before), "end")
+    start = _box("input", _shape(before), Family.OTHER)
     body = _layer(net, before)
-    end = _box("output", _shape(net.outline(before)), "end")
+    end = _box("output", _shape(net.outline(before)), Family.OTHER)
     whole = _stacked([start, body, end])
     width, height = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
     label = html.escape(title, quote=True)
@@ -73,41 +60,26 @@ def network_svg(net: Layer, shape: Sequence[int], *, title: str = "the network")
 # --- layers -----------------------------------------------------------------------------------
 
 
-def _layer(layer: Layer, before: Outline) -> Sketch:
-    if isinstance(layer, Serial):
+def _layer(layer: Layer, before: Any) -> Sketch:
+    if layer.arrangement is Arrangement.CHAIN and layer.parts:
         return _chain(layer, before)
-    if isinstance(layer, Residual):
-        return _skip(layer, before)
-    if isinstance(layer, Branches):
+    if layer.arrangement is Arrangement.SKIP:
+        return _around(_layer(layer.parts[-1], before), layer.label.title)
+    if layer.arrangement is Arrangement.BRANCHES:
         return _side_by_side(layer, before)
-    if isinstance(layer, Parallel):
-        return _box("streams", f"{len(layer.networks)} networks, one for each", "weights")
-    return _box(*_words(layer))
+    return _box(*layer.label)
 
 
-def _chain(layer: Serial, before: Any) -> Sketch:
-    parts = []
-    for inner in layer.layers:
-        parts.append(_layer(inner, before))
-        before = inner.outline(before)
-    return _stacked(parts) if parts else _box("identity", "", "end")
-
-
-def _skip(layer: Residual, before: Outline) -> Sketch:
-    """The branch, with a line around it that joins at a circle."""
-    inner = _layer(layer.branches[-1], before)
-    return _around(inner, _weight_text(layer))
-
-
-def _weight_text(layer: Residual) -> str:
-    weight = layer.weight
-    if weight is None:
-        return "x + g(x)"
-    alpha = float(np.asarray(weight))
-    return f"√{alpha:.3g} x + √{1 - alpha:.3g} g(x)"
+def _chain(layer: Layer, before: Any) -> Sketch:
+    drawn = []
+    for part in layer.parts:
+        drawn.append(_layer(part, before))
+        before = part.outline(before)
+    return _stacked(drawn)
 
 
 def _around(inner: Sketch, text: str) -> Sketch:
+    """A branch, with a line around it that joins at a circle."""
     top, join = _GAP, 22.0
     height = top + inner.height + _GAP + join
     left = _ARC + 8.0
@@ -131,9 +103,9 @@ def _around(inner: Sketch, text: str) -> Sketch:
     return Sketch(body + lines + skip + circle + note, width, height, axis, bare=True)
 
 
-def _side_by_side(layer: Branches, before: Outline) -> Sketch:
+def _side_by_side(layer: Layer, before: Any) -> Sketch:
     """Branches in columns, joined by what merges them."""
-    columns = [_layer(branch, before) for branch in layer.branches]
+    columns = [_layer(branch, before) for branch in layer.parts]
     tallest = max(column.height for column in columns)
     width = sum(column.width for column in columns) + _MARGIN * (len(columns) - 1)
     axis, elements, left = width / 2, "", 0.0
@@ -149,58 +121,9 @@ def _side_by_side(layer: Branches, before: Outline) -> Sketch:
     first, last = columns[0].axis, width - columns[-1].width + columns[-1].axis
     elements += _line(axis, 0, axis, top / 2) + _line(first, top / 2, last, top / 2)
     elements += _line(first, bottom + _GAP / 2, last, bottom + _GAP / 2)
-    sign = {Product: "×", Concat: "concat"}.get(type(layer), "+")
     elements += _arrow(axis, bottom + _GAP / 2, bottom + _GAP + 4)
-    elements += _text(axis, bottom + _GAP + 16, sign, size=13)
+    elements += _text(axis, bottom + _GAP + 16, layer.label.title, size=13)
     return Sketch(elements, width, bottom + _GAP + 20, axis, bare=True)
-
-
-def _words(layer: Layer) -> tuple[str, str, str]:
-    """What stands in the box of a layer: name, details, colour."""
-    name = type(layer).__name__
-    if isinstance(layer, Attention):
-        count = "∞" if layer.heads == INFINITE else str(int(layer.heads))
-        heads = f"{count} head{'' if layer.heads == 1 else 's'}"
-        scale = "1/d" if layer.scaling is Scaling.LINEAR else "1/√d"
-        parts = [heads, scale, type(layer.score_map).__name__.lower()]
-        if layer.positions.encoding is not None:
-            parts.append(type(layer.positions.encoding).__name__.lower())
-        if layer.positions.rotary is not None:
-            parts.append("rotary")
-        return name, ", ".join(parts), "attention"
-    if isinstance(layer, Conv):
-        window = layer.window if isinstance(layer.window, int) else "×".join(map(str, layer.window))
-        return "Conv", f"window {window}, {_deviations(layer)}", "weights"
-    if isinstance(layer, Dense):
-        return "Dense", _deviations(layer), "weights"
-    if isinstance(layer, Embedding):
-        return "Embedding", f"{layer.vocabulary:,} words", "weights"
-    if isinstance(layer, Activation):
-        return _activation(layer), "", "activation"
-    if isinstance(layer, LayerNorm | Dropout):
-        return name, "", "norm"
-    if isinstance(layer, MeanPool | SumPool):
-        window = "" if layer.window is None else f"window {layer.window}"
-        return name, window or "over all positions", "pool"
-    if isinstance(layer, Select | Flatten):
-        return name, "", "pool"
-    return name, "", "attention" if "Attention" in name else "weights"
-
-
-def _activation(layer: Activation) -> str:
-    """The name of the function; rectifiers are told apart by their slopes."""
-    dual = layer.dual
-    if not isinstance(dual, Rectifier):
-        return type(dual).__name__
-    negative, positive = (float(np.asarray(slope)) for slope in (dual.negative, dual.positive))
-    known = {(0.0, 1.0): "ReLU", (-1.0, 1.0): "Abs"}
-    return known.get((negative, positive), f"ReLU, slopes {negative:.3g} and {positive:.3g}")
-
-
-def _deviations(layer: Dense | Conv) -> str:
-    w_std = float(np.mean(np.asarray(layer.weights.w_std)))
-    b_std = float(np.mean(np.asarray(layer.weights.b_std)))
-    return f"σ_w {w_std:.3g}" + (f", σ_b {b_std:.3g}" if b_std else "")
 
 
 def _shape(outline: Any) -> str:
@@ -217,7 +140,7 @@ def _shape(outline: Any) -> str:
 # --- strokes ----------------------------------------------------------------------------------
 
 
-def _box(name: str, details: str, kind: str) -> Sketch:
+def _box(name: str, details: str, kind: Family) -> Sketch:
     fill, colour = _COLOURS[kind]
     width = max(_NARROWEST, _CHARACTER * max(len(name), 0.9 * len(details)) + 20)
     middle = width / 2

@@ -31,8 +31,8 @@ class Readouts(Branches):
         require_layers(branches, "Readouts")
         self.branches = branches
 
-    def rebuilt(self, branches: tuple[Layer, ...]) -> "Readouts":
-        return Readouts(*branches)
+    def rebuilt(self, parts: tuple[Layer, ...]) -> "Readouts":
+        return Readouts(*parts)
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         # Weights below the branching are shared: only those above it make readouts independent.

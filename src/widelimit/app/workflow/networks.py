@@ -190,15 +190,6 @@ class Choice:
     summary: str
 
 
-def amplified(net: Layer, amplitude: float) -> Layer:
-    """The network with `amplitude` times the kernels: its last, linear layer is scaled."""
-    if isinstance(net, Serial):
-        return Serial(*net.layers[:-1], amplified(net.layers[-1], amplitude))
-    assert isinstance(net, Dense)  # every network here ends in one
-    factor = amplitude**0.5
-    return Dense(net.width, w_std=net.weights.w_std * factor, b_std=net.weights.b_std * factor)
-
-
 def choose(kind: Kind, name: NetworkName | None = None, *, depth: int | None = None) -> Choice:
     """The network called `name`, or the usual one for this kind of data."""
     name = _DEFAULTS[kind] if name is None else NetworkName(name)

@@ -23,7 +23,7 @@ from .blocks import compute
 from .examples import Examples, Source
 from .kinds import SILENT, Kind, Listener, Task
 from .model import Model
-from .networks import Choice, NetworkName, amplified, choose
+from .networks import Choice, NetworkName, choose
 from .posterior import Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
@@ -157,7 +157,7 @@ def run(
         folds=min(settings.folds, train_size // 2),
         listener=listener,
     )
-    data = data.with_net(amplified(choice.net, outcome.amplitude))
+    data = data.with_net(choice.net.amplified(outcome.amplitude))
     process = GP(data.net, kind=settings.kernel, noise=outcome.noise, engine=data.engine)
     fitted: FittedClassifier | FittedGP = FittedGP(process, data, outcome.posterior)
     if outcome.temperature is not None:

@@ -1,6 +1,7 @@
 """Attention whose queries come from elsewhere: another stream, or a learned read-out token."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ...errors import ShapeError, WidelimitError
-from ...options import whole
+from ...options import Range, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter
+from ..base import Layer, MaskedMemo, Memo, Params, cast, leaf
 from ..dense import checked_bias
+from ..labels import Family, Label
 from .closed import closed_kernels
 from .heads import (
     INFINITE,
@@ -30,6 +32,7 @@ from .layer import (
     joined_heads,
     project,
     required_field,
+    resized_attention,
     standard_normals,
     with_field,
 )
@@ -76,10 +79,10 @@ class QueriedAttention(Layer):
     biased: bool = eqx.field(static=True)
     score_map: ScoreMap
     positions: Positions
-    qk_std: Any
-    ov_std: Any
-    b_std: Any
     field: ScoreField | None
+    qk_std: Any = leaf("qk_std", where=Range.POSITIVE)
+    ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
+    b_std: Any = leaf("b_std", where=Range.POSITIVE)
 
     def __init__(
         self,
@@ -102,8 +105,7 @@ class QueriedAttention(Layer):
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
         self.biased, self.b_std = checked_bias(b_std)
-        self.qk_std = hyperparameter(qk_std, "qk_std")
-        self.ov_std = hyperparameter(ov_std, "ov_std")
+        self.qk_std, self.ov_std = qk_std, ov_std
         self.field = None
 
     def _closed(self) -> bool:
@@ -241,6 +243,27 @@ class QueriedAttention(Layer):
     @property
     def keeps_zeros(self) -> bool:
         return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        count = "∞" if self.heads == INFINITE else str(int(self.heads))
+        parts = [f"{count} head{'' if self.heads == 1 else 's'}", "1/√d"]
+        parts.append(type(self.score_map).__name__.lower())
+        if self.positions.encoding is not None:
+            parts.append(type(self.positions.encoding).__name__.lower())
+        if self.positions.rotary is not None:
+            parts.append("rotary")
+        return Label(type(self).__name__, ", ".join(parts), Family.ATTENTION)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        return resized_attention(self, new, last)
+
+    def with_heads(self, heads: float) -> Layer:
+        return self.changed(heads=checked_heads(heads))
 
     def mean(self, example: Example, memo: Memo) -> None:
         return None

@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
-from ...options import choice, whole
+from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, Memo, Params, cast, hyperparameter
+from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
+from ..labels import Family, Label
 from .closed import closed_kernels
 from .heads import INFINITE, Scheme, ScoreField, draw_field, noisy_rows
 from .positional import Positions
@@ -97,10 +98,10 @@ class Attention(Layer):
     score_map: ScoreMap
     positions: Positions
     pattern: Pattern | None
-    qk_std: Any
-    ov_std: Any
-    b_std: Any
     field: ScoreField | None
+    qk_std: Any = leaf("qk_std", where=Range.POSITIVE)
+    ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
+    b_std: Any = leaf("b_std", where=Range.POSITIVE)
 
     def __init__(
         self,
@@ -148,8 +149,7 @@ class Attention(Layer):
                 remedy="let kv_heads divide heads",
             )
         self.biased, self.b_std = checked_bias(b_std)
-        self.qk_std = hyperparameter(qk_std, "qk_std")
-        self.ov_std = hyperparameter(ov_std, "ov_std")
+        self.qk_std, self.ov_std = qk_std, ov_std
         self.field = None
 
     # --- shapes ---------------------------------------------------------------------------------
@@ -382,6 +382,29 @@ class Attention(Layer):
     def keeps_zeros(self) -> bool:
         return True
 
+    @property
+    def cuttable(self) -> bool:
+        free = self.pattern is None or self.pattern.any_length
+        return free and not self.positions.biases
+
+    @property
+    def label(self) -> Label:
+        count = "∞" if self.heads == INFINITE else str(int(self.heads))
+        scale = "1/d" if self.scaling is Scaling.LINEAR else "1/√d"
+        parts = [f"{count} head{'' if self.heads == 1 else 's'}", scale]
+        parts.append(type(self.score_map).__name__.lower())
+        if self.positions.encoding is not None:
+            parts.append(type(self.positions.encoding).__name__.lower())
+        if self.positions.rotary is not None:
+            parts.append("rotary")
+        return Label(type(self).__name__, ", ".join(parts), Family.ATTENTION)
+
+    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
+        return resized_attention(self, new, last)
+
+    def with_heads(self, heads: float) -> Layer:
+        return self.changed(heads=checked_heads(heads), kv_heads=None)
+
     def mean(self, example: Example, memo: Memo) -> None:
         return None
 
@@ -400,6 +423,16 @@ def required_field(field: ScoreField | None) -> ScoreField:
 def with_field(layer: Any, field: ScoreField) -> Any:
     """The layer with its heads drawn."""
     return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)
+
+
+def resized_attention(
+    layer: Any, new: Callable[[int, bool], int], last: bool
+) -> tuple[Layer, bool]:
+    """Attention with other widths; those that are None follow the input's."""
+    names = ("width", "key_width", "value_width")
+    given = {name: getattr(layer, name) for name in names}
+    widths = {n: new(w, last and n == "width") for n, w in given.items() if w is not None}
+    return layer.changed(**widths), last and layer.width is None
 
 
 def finite_heads(heads: float) -> int:

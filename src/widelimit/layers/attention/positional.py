@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
-from ...options import choice, whole
+from ...options import Range, choice, whole
 from ...state import Example, Outline, Pair
-from ..base import cast, hyperparameter, remask
+from ..base import cast, hyperparameter, leaf, remask
 from .heads import Basis, Side, pass_noise
 from .scores import coordinates
 
@@ -61,6 +61,11 @@ class Shares(NamedTuple):
     place: Array
 
 
+def _strength_range(decay: "Decay") -> Range:
+    """MIX shares a total variance of 1."""
+    return Range.UNIT if decay.combine is Combine.MIX else Range.POSITIVE
+
+
 class Decay(eqx.Module):
     """A trained random encoding whose covariance decays with distance.
 
@@ -72,13 +77,13 @@ class Decay(eqx.Module):
     the same whatever the input's channels n; x + σp under shared weights has it only if n grows.
     """
 
-    rate: Any
-    strength: Any
     profile: Any
     norm: float = eqx.field(static=True)
     combine: Combine = eqx.field(static=True)
     channels: int | None = eqx.field(static=True)
     on_values: bool = eqx.field(static=True)
+    rate: Any = leaf("rate", where=Range.POSITIVE)
+    strength: Any = leaf("strength", where=_strength_range)
 
     def __init__(
         self,
@@ -103,8 +108,7 @@ class Decay(eqx.Module):
                 got=f"rate={rate!r}",
                 remedy="give a rate of at least 0",
             )
-        self.rate = hyperparameter(rate, "rate")
-        self.strength = hyperparameter(strength, "strength")
+        self.rate, self.strength = rate, strength
         if callable(profile):
             self.profile = as_module(profile)
         else:
@@ -210,11 +214,11 @@ class ScoreBias(eqx.Module):
 class Alibi(ScoreBias):
     """Attention with linear biases: `−slope·‖pos_query − pos_key‖₁` is added to the scores."""
 
-    slope: Any
+    slope: Any = leaf("slope", where=Range.POSITIVE)
 
     def __init__(self, slope: Any = 0.5):
         """`slope` is a hyperparameter."""
-        self.slope = hyperparameter(slope, "slope")
+        self.slope = slope
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)
@@ -255,12 +259,12 @@ class Rotary(eqx.Module):
     `ρ(Δ) = mean_k cos(θ_k Δ)`; at 1/d the score is `σ κ_ai ρ(i−a)`. θ_k = base^(−k/pairs).
     """
 
-    base: Any
     pairs: int = eqx.field(static=True)
+    base: Any = leaf("base", where=Range.POSITIVE, tuned=False)
 
     def __init__(self, base: Any = 10_000.0, *, pairs: int = 8):
         """`pairs`: how many different frequencies there are (half a head's key width)."""
-        self.base, self.pairs = hyperparameter(base, "base"), whole("pairs", pairs)
+        self.base, self.pairs = base, whole("pairs", pairs)
 
     def frequencies(self, like: Array) -> Float[Array, "pairs"]:
         """θ_k."""

@@ -109,6 +109,11 @@ def IdentityMap() -> ElementwiseMap:
 class Pattern(eqx.Module):
     """Which keys a query may look at, whatever the input."""
 
+    @property
+    def any_length(self) -> bool:
+        """Whether the pattern of a longer input contains that of a shorter one."""
+        return False
+
     @abstractmethod
     def allowed(self, positions: tuple[int, ...]) -> Bool[np.ndarray, "query key"]:
         """True where the query may look at the key (positions flattened)."""
@@ -116,6 +121,10 @@ class Pattern(eqx.Module):
 
 class Causal(Pattern):
     """Queries look at themselves and at what came before."""
+
+    @property
+    def any_length(self) -> bool:
+        return True
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         size = int(np.prod(positions))
@@ -130,6 +139,10 @@ class Local(Pattern):
     def __init__(self, radius: int):
         """A radius of 0 leaves only the query itself."""
         self.radius = whole("radius", radius, least=0)
+
+    @property
+    def any_length(self) -> bool:
+        return True
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         places = coordinates(positions)
