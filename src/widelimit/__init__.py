@@ -7,6 +7,7 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 from typing import Any
 
 from . import netsor, scale
+from .app.drawing import diagram as _diagram  # noqa: F401
 
 # Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.
 from .engine import kernel as _kernel  # noqa: F401
@@ -28,6 +29,7 @@ from .errors import (
     WidelimitError,
 )
 from .finite import network as _network  # noqa: F401
+from .finite import summary as _summary  # noqa: F401
 from .finite.empirical import empirical_ntk
 from .finite.monte_carlo import monte_carlo_kernel
 from .finite.widths import with_heads, with_width

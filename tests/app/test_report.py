@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.app.drawing import canvas, network_svg, plot_kernel, plot_law
+from widelimit.app.drawing import canvas, diagram, plot_kernel, plot_law
 from widelimit.app.report import Report
 
 BROWSER = next(
@@ -109,7 +109,7 @@ def whole_page():
         Report("A <page> & more", "Everything a page may hold.")
         .numbers({"right": "93.1%", "seconds": "4"})
         .section("Network", "Drawn.")
-        .diagram(network_svg(NET, (7, 5)), "A drawing.", [("depth", 3), ("noise", 0.123456)])
+        .diagram(diagram(NET, (7, 5)), "A drawing.", [("depth", 3), ("noise", 0.123456)])
         .figure(figure, "Two plots")
         .heading("Words")
         .weighted_words(["not", "<good>"], [0.5, 1.5], "line 3")
@@ -150,7 +150,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_diagrams_name_every_layer():
-    svg = network_svg(NET, (7, 5))
+    svg = diagram(NET, (7, 5))
     for word in ("LayerNorm", "Attention", "2 heads", "1/√d", "Dense", "ReLU", "Gelu", "MeanPool"):
         assert word in svg
     assert "√0.8 x + √0.2 g(x)" in svg

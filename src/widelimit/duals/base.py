@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..printing import written
+
 
 class Dual(eqx.Module):
     """The Gaussian expectations of an activation φ that wide-network kernels are made of.
@@ -36,6 +38,9 @@ class Dual(eqx.Module):
 
     ranged: ClassVar[bool] = False
     """Rounding leaves its digits for some variances only; see `trusted`."""
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @property
     def name(self) -> str:

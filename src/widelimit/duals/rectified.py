@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..printing import brief
 from . import geometry
 from .base import Dual, apart, cast, leaf
 from .geometry import Variance, prepare_variance
@@ -47,6 +48,11 @@ class Rectifier(Dual):
         negative, positive = (float(np.asarray(s)) for s in (self.negative, self.positive))
         known = {(0.0, 1.0): "ReLU", (-1.0, 1.0): "Abs"}
         return known.get((negative, positive), f"ReLU, slopes {negative:.3g} and {positive:.3g}")
+
+    def __repr__(self) -> str:
+        a, b = brief(self.negative), brief(self.positive)
+        known = {("0", "1"): "Relu()", ("-1", "1"): "Abs()"}
+        return known.get((a, b), f"LeakyRelu({a})" if b == "1" else f"ABRelu({a}, {b})")
 
     def fn(self, x):
         """`a·min(x, 0) + b·max(x, 0)`."""

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import NetworkError
+from ..printing import brief
 from .base import Dual, as_module
 from .plan import Plan, make_plan
 
@@ -76,6 +77,13 @@ class Series(Dual):
     def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether φ' was found to jump."""
         return not self.plan.by_slope
+
+    def __repr__(self) -> str:
+        function = getattr(self.function, "function", self.function)
+        name = brief(function)
+        known = {jnp.tanh: "Tanh()", jax.nn.sigmoid: "Sigmoid()"}
+        known |= {jax.nn.silu: "Silu()", jax.nn.softplus: "Softplus()"}
+        return known.get(function, f"Elementwise({name})")
 
     def fn(self, x):
         """φ."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..options import Range, within
+from ..printing import written
 from . import geometry
 from .base import Dual, apart, cast, leaf
 from .geometry import Variance, prepare_variance
@@ -146,6 +147,9 @@ class Sine(Dual):
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0):
         """`scale` is a, `rate` is b, `phase` is c."""
         self.scale, self.rate, self.phase = leaf(scale), leaf(rate), leaf(phase)
+
+    def __repr__(self) -> str:
+        return written(self, "Sin")
 
     def fn(self, x):
         """`a·sin(b·x + c)`."""

@@ -62,6 +62,9 @@ class Activation(Layer):
     def cuttable(self) -> bool:
         return True
 
+    def __repr__(self) -> str:
+        return repr(self.dual)
+
     @property
     def label(self) -> Label:
         return Label(self.dual.name, "", Family.ACTIVATION)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range, within
+from ..printing import written
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
 from .labels import Arrangement, Family, Label
 from .readings import Params, Readings
@@ -149,6 +150,9 @@ class Layer(Readings):
     def label(self) -> Label:
         """What diagrams say about the layer."""
         return Label(type(self).__name__, "", Family.OTHER)
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def mapped(self, function: "Callable[[Layer], Layer]") -> "Layer":
         """The same network with a function applied to every layer that has no parts."""

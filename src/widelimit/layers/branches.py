@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range, within
+from ..printing import brief
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .compose import Composite, Serial, require_layers, split_key
@@ -292,6 +293,10 @@ class Residual(Additive):
             )
         self.branches = (Serial(), layer)
         self.weight = value
+
+    def __repr__(self) -> str:
+        weight = "" if self.weight is None else f", weight={brief(self.weight)}"
+        return f"Residual({self.branches[1]!r}{weight})"
 
     def rebuilt(self, parts: tuple[Layer, ...]) -> "Residual":
         return Residual(parts[1], self.weight)

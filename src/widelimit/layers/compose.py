@@ -1,5 +1,6 @@
 """Networks from layers: one after another, and one for each stream of an input."""
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,6 +26,9 @@ class Composite(Layer):
     @abstractmethod
     def parts(self) -> tuple[Layer, ...]:
         """The layers inside this one."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.parts))})"
 
     @abstractmethod
     def rebuilt(self, parts: tuple[Layer, ...]) -> "Composite":
@@ -91,6 +95,13 @@ class Serial(Composite):
     @property
     def parts(self) -> tuple[Layer, ...]:
         return self.layers
+
+    def __repr__(self) -> str:
+        # Equal layers in a row were repeated.
+        runs = [(text, len(list(same))) for text, same in itertools.groupby(map(repr, self.parts))]
+        words = [text if count == 1 else f"Repeat({text}, {count})" for text, count in runs]
+        alone = len(words) == 1 and len(self.parts) > 1
+        return words[0] if alone else f"Serial({', '.join(words)})"
 
     def rebuilt(self, parts: tuple[Layer, ...]) -> "Serial":
         return Serial(*parts)

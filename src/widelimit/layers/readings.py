@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engine.kernel import Sink
     from ..engine.propagation import SignalProfile
     from ..engine.sampling import Sampler
+    from ..finite.summary import Summary
     from ..laws import Law, Points
     from ..progress import Callback
     from ..scale.cost import Cost
@@ -59,6 +60,14 @@ class Readings(eqx.Module):
         `mask` (N, positions…) is True at real positions; `key` draws dropout masks.
         """
         return read("apply", self, params, x, mask, key=key)
+
+    def summary(self, shape: Any) -> "Summary":
+        """A table of layers, shapes and parameters, for examples of this shape."""
+        return read("summary", self, shape)
+
+    def _repr_html_(self) -> str:
+        """The diagram, in notebooks."""
+        return read("diagram", self, None)
 
     @known_options
     def kernel(

@@ -10,7 +10,7 @@ import typer
 
 from ...data import DataError
 from ...errors import WidelimitError
-from ..drawing import canvas, network_svg, plot_law
+from ..drawing import canvas, diagram, plot_law
 from ..report import Report
 from ..workflow import Settings, Task, read_source
 from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
@@ -223,7 +223,7 @@ def _page(
         )
         .section("The network")
         .diagram(
-            network_svg(first.net, x.shape[1:], title=f"network '{network.value}'"),
+            diagram(first.net, x.shape[1:], title=f"network '{network.value}'"),
             LAW_NETWORKS[network],
         )
         .section("The command")

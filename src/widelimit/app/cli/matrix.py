@@ -12,7 +12,7 @@ from ...data import Keep, save_npz
 from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import KernelKind
-from ..drawing import canvas, network_svg, plot_kernel, plot_spectrum
+from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import Choice, Settings, Source, Task, choose, read_source
 from ..workflow.blocks import compute
@@ -170,7 +170,7 @@ def _page(
         ("effective rank exp(entropy)", rank),
         ("seconds", round(seconds, 1)),
     ]
-    svg = network_svg(choice.net, batch.x.shape[1:], title=f"network '{choice.name}'")
+    svg = diagram(choice.net, batch.x.shape[1:], title=f"network '{choice.name}'")
     return (
         Report(f"Kernel of {source.path.name}", f"Network '{choice.name}': {choice.summary}.")
         .section("The network")

@@ -1,6 +1,6 @@
 """Pictures that several pages share: networks as diagrams, kernels, scores, laws."""
 
-from .diagram import network_svg
+from .diagram import diagram
 from .plots import (
     canvas,
     plot_confusion,
@@ -16,7 +16,7 @@ from .plots import (
 
 __all__ = [
     "canvas",
-    "network_svg",
+    "diagram",
     "plot_confusion",
     "plot_coverage",
     "plot_curve",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ...engine.door import outline_of
 from ...layers.base import Layer
 from ...layers.labels import Arrangement, Family
+from ...layers.readings import reading
 
 _BOX_HEIGHT, _GAP, _CHARACTER, _MARGIN = 40, 24, 7.0, 16
 _NARROWEST = 132
@@ -38,15 +39,16 @@ class Sketch(NamedTuple):
     """Whether it begins with a line, so that no arrow need point at it."""
 
 
-def network_svg(net: Layer, shape: Sequence[int], *, title: str = "the network") -> str:
-    """The network as one `<svg>` element, with the shape of one example after every layer.
+@reading
+def diagram(net: Layer, shape: Sequence[int] | None, *, title: str = "the network") -> str:
+    """The network as one `<svg>` element; with a `shape`, its input's and output's are said.
 
     `shape` is that of one example, (positions…, channels), or positions of tokens.
     """
-    before = outline_of(net, tuple(shape))
-    start = _box("input", _shape(before), Family.OTHER)
-    body = _layer(net, before)
-    end = _box("output", _shape(net.outline(before)), Family.OTHER)
+    before = None if shape is None else outline_of(net, tuple(shape))
+    start = _box("input", "" if before is None else _shape(before), Family.OTHER)
+    body = _layer(net)
+    end = _box("output", "" if before is None else _shape(net.outline(before)), Family.OTHER)
     whole = _stacked([start, body, end])
     width, height = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
     label = html.escape(title, quote=True)
@@ -60,22 +62,14 @@ def network_svg(net: Layer, shape: Sequence[int], *, title: str = "the network")
 # --- layers -----------------------------------------------------------------------------------
 
 
-def _layer(layer: Layer, before: Any) -> Sketch:
+def _layer(layer: Layer) -> Sketch:
     if layer.arrangement is Arrangement.CHAIN and layer.parts:
-        return _chain(layer, before)
+        return _stacked([_layer(part) for part in layer.parts])
     if layer.arrangement is Arrangement.SKIP:
-        return _around(_layer(layer.parts[-1], before), layer.label.title)
+        return _around(_layer(layer.parts[-1]), layer.label.title)
     if layer.arrangement is Arrangement.BRANCHES:
-        return _side_by_side(layer, before)
+        return _side_by_side(layer)
     return _box(*layer.label)
-
-
-def _chain(layer: Layer, before: Any) -> Sketch:
-    drawn = []
-    for part in layer.parts:
-        drawn.append(_layer(part, before))
-        before = part.outline(before)
-    return _stacked(drawn)
 
 
 def _around(inner: Sketch, text: str) -> Sketch:
@@ -103,9 +97,9 @@ def _around(inner: Sketch, text: str) -> Sketch:
     return Sketch(body + lines + skip + circle + note, width, height, axis, bare=True)
 
 
-def _side_by_side(layer: Layer, before: Any) -> Sketch:
+def _side_by_side(layer: Layer) -> Sketch:
     """Branches in columns, joined by what merges them."""
-    columns = [_layer(branch, before) for branch in layer.parts]
+    columns = [_layer(branch) for branch in layer.parts]
     tallest = max(column.height for column in columns)
     width = sum(column.width for column in columns) + _MARGIN * (len(columns) - 1)
     axis, elements, left = width / 2, "", 0.0

@@ -8,7 +8,7 @@ import numpy as np
 from ...inference import KernelKind, reliability
 from ..drawing import (
     canvas,
-    network_svg,
+    diagram,
     plot_confusion,
     plot_coverage,
     plot_curve,
@@ -109,7 +109,7 @@ def _network(report: Report, result: Result) -> None:
         facts.append(("jitter", outcome.posterior.jitter))
     report.section("The network")
     report.diagram(
-        network_svg(result.choice.net, shape, title=f"network '{result.choice.name}'"),
+        diagram(result.choice.net, shape, title=f"network '{result.choice.name}'"),
         "Every layer is infinitely wide; positions and channels are those of one example.",
         facts,
     )

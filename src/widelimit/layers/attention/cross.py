@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from ...errors import ShapeError, WidelimitError
 from ...options import Range, whole
+from ...printing import written
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, MaskedMemo, Memo, Params, cast, leaf
 from ..dense import checked_bias
@@ -43,7 +44,7 @@ from .rules import (
     make_head,
     mean_over_heads,
 )
-from .scores import ElementwiseMap, ScoreMap
+from .scores import ElementwiseMap, ScoreMap, Softmax
 
 
 class _Memo(eqx.Module):
@@ -83,6 +84,9 @@ class QueriedAttention(Layer):
     qk_std: Any = leaf("qk_std", where=Range.POSITIVE)
     ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
     b_std: Any = leaf("b_std", where=Range.POSITIVE)
+
+    def __repr__(self) -> str:
+        return written(self, hidden=("score_map",) if isinstance(self.score_map, Softmax) else ())
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...options import Range, choice, whole
+from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
@@ -387,6 +388,15 @@ class Attention(Layer):
         free = self.pattern is None or self.pattern.any_length
         return free and not self.positions.biases
 
+    def __repr__(self) -> str:
+        scale = "1/d" if self.scaling is Scaling.LINEAR else "1/√d"
+        words = [] if self.width is None else [brief(self.width)]
+        words += [f"heads={brief(self.heads)}", scale, _map_word(self.score_map)]
+        words += [brief(part) for part in self.positions.parts]
+        shown = ("width", "heads", "scaling", "score_map", "positions")
+        rest = written(self, hidden=shown).removeprefix("Attention(")[:-1]
+        return f"Attention({', '.join([*words, rest] if rest else words)})"
+
     @property
     def label(self) -> Label:
         count = "∞" if self.heads == INFINITE else str(int(self.heads))
@@ -407,6 +417,12 @@ class Attention(Layer):
 
     def mean(self, example: Example, memo: Memo) -> None:
         return None
+
+
+def _map_word(score_map: ScoreMap) -> str:
+    """`softmax`, `relu`: a score map in the print of its layer."""
+    text = repr(score_map).removeprefix("ElementwiseMap(").removesuffix("Map()")
+    return text.removesuffix(")").removesuffix("(").removesuffix("()").lower()
 
 
 def required_field(field: ScoreField | None) -> ScoreField:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...options import Range, choice, whole
+from ...printing import brief, written
 from ...state import Example, Outline, Pair
 from ..base import cast, hyperparameter, leaf, remask
 from .heads import Basis, Side, pass_noise
@@ -123,6 +124,15 @@ class Decay(eqx.Module):
                 remedy="give a strength σ between 0 and 1, or use Combine.SUM",
             )
 
+    def __repr__(self) -> str:
+        named = isinstance(self.profile, Named)
+        profile = self.profile.kind if named else getattr(self.profile, "function", self.profile)
+        text = written(self, hidden=("profile",))
+        if profile is Profile.GAUSSIAN:
+            return text
+        between = "" if text.endswith("()") else ", "
+        return f"{text[:-1]}{between}profile={brief(profile)})"
+
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked.
 
@@ -206,6 +216,9 @@ def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
 class ScoreBias(eqx.Module):
     """Something added to the scores: a constant matrix over positions."""
 
+    def __repr__(self) -> str:
+        return written(self)
+
     @abstractmethod
     def bias(self, positions: tuple[int, ...], like: Array) -> Float[Array, "query key"]:
         """The matrix (query, key) over flattened positions."""
@@ -271,6 +284,9 @@ class Rotary(eqx.Module):
         exponents = jnp.asarray(-np.arange(self.pairs) / self.pairs, like.dtype)
         return cast(self.base, like) ** exponents
 
+    def __repr__(self) -> str:
+        return written(self)
+
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless positions are a sequence."""
         if len(positions) != 1:
@@ -308,6 +324,11 @@ class Positions(eqx.Module):
     encoding: Decay | None
     biases: tuple[ScoreBias, ...]
     rotary: Rotary | None
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of them, in the order in which they are written."""
+        return tuple(p for p in (self.encoding, self.rotary, *self.biases) if p is not None)
 
     @classmethod
     def make(cls, given: Any) -> "Positions":

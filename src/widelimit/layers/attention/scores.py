@@ -15,6 +15,7 @@ from ...duals import Dual, Identity
 from ...duals.base import as_module
 from ...errors import NetworkError, ShapeError
 from ...options import whole
+from ...printing import written
 from ..activations import Activation, dual_of
 
 
@@ -36,6 +37,9 @@ class ScoreMap(eqx.Module):
     1/√d take its whole Jacobian, O(S⁴) numbers and O(S⁵) operations for each head and pair. A map
     of each query's scores by themselves is a `RowwiseMap`, and cheaper.
     """
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @abstractmethod
     def __call__(
@@ -68,6 +72,10 @@ class ElementwiseMap(ScoreMap):
     def __init__(self, fn: Activation | Dual | Callable[[Array], Array]):
         """An activation layer such as `Relu()`, a dual, or any elementwise function."""
         self.dual = dual_of(fn)
+
+    def __repr__(self) -> str:
+        identity = isinstance(self.dual, Identity)
+        return "IdentityMap()" if identity else f"ElementwiseMap({self.dual!r})"
 
     def __call__(self, scores: Array, allowed: Array | None) -> Array:
         weights = self.dual.fn(scores)
@@ -113,6 +121,9 @@ class Pattern(eqx.Module):
     def any_length(self) -> bool:
         """Whether the pattern of a longer input contains that of a shorter one."""
         return False
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @abstractmethod
     def allowed(self, positions: tuple[int, ...]) -> Bool[np.ndarray, "query key"]:
