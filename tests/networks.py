@@ -10,6 +10,7 @@ from enum import Enum
 import jax
 import jax.numpy as jnp
 import numpy as np
+from strangers import Affine
 
 import widelimit as wl
 
@@ -126,6 +127,10 @@ LAYERS = {
     "layer_norm": _pooled(conv(), wl.LayerNorm(), wl.Relu(), dense(), wl.LayerNorm()),
     "layer_norm_after_activation": _pooled(conv(), wl.Relu(), wl.LayerNorm(), dense(), wl.Relu()),
     "layer_norm_of_inputs": _pooled(wl.LayerNorm(), dense(), wl.Relu()),
+    "rms_norm": _pooled(conv(), wl.RMSNorm(eps=0.1), wl.Relu(), wl.RMSNorm(), dense()),
+    "stranger": _pooled(
+        conv(), wl.Relu(), Affine(gain=1.2, shift=0.5), wl.LayerNorm(eps=0.1), conv(2), wl.Relu()
+    ),
     "dropout": _pooled(conv(), wl.Relu(), wl.Dropout(0.4), dense(), wl.Relu()),
 }
 

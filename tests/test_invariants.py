@@ -10,7 +10,7 @@ SIZE = 4
 # Where two compilations of everything would take too long for the fast tests.
 FAST = (
     *("relu", "gelu", "embedding", "conv_same", "conv_stride", "mean_pool_windows", "select_last"),
-    "layer_norm",
+    *("layer_norm", "stranger"),
 )
 
 

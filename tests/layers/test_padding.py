@@ -33,6 +33,7 @@ def _networks() -> dict[str, wl.Layer]:
         "stranger": wl.Serial(wl.Dense(8), Shifted(), wl.Conv(8, 3)),
         "stranger_of_pending_maps": wl.Serial(linear, Shifted(), wl.MeanPool()),
         "stranger_of_a_residual": wl.Serial(wl.Dense(8), wl.Residual(linear), Shifted(), linear),
+        "norms_without_eps": wl.Serial(wl.LayerNorm(eps=0.0), wl.Dense(8), wl.RMSNorm(eps=0.0)),
         "branches": wl.Serial(
             wl.Concat(wl.Conv(8, 2, stride=2), wl.Conv(4, 3, stride=2)), wl.Conv(8, 3)
         ),

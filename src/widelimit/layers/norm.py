@@ -31,7 +31,29 @@ def _products(pair: Pair, rows1: Array, rows2: Array) -> Array:
     return (flat1 @ flat2.T).reshape(pair.nngp.shape)
 
 
-class LayerNorm(Layer):
+def _inverse_root(square: Array, eps: Any, mask: Array | None) -> Array:
+    """`1/√(square + ε)`; 1 at padding, where there may be nothing to divide by."""
+    square = square + cast(eps, square)
+    return jax.lax.rsqrt(square if mask is None else jnp.where(mask, square, 1))
+
+
+class Positionwise(Layer):
+    """A layer that maps every position by itself, and zeros to zeros."""
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label(type(self).__name__, "", Family.NORM)
+
+
+class LayerNorm(Positionwise):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
     With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
@@ -46,25 +68,13 @@ class LayerNorm(Layer):
         """`eps` keeps constant channels finite."""
         self.eps = eps
 
-    @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("LayerNorm", "", Family.NORM)
-
     def outline(self, before: Outline) -> Outline:
         return before
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + cast(self.eps, x))
+        return centred * _inverse_root(variance[..., 0], self.eps, mask)[..., None]
 
     @property
     def need_own(self) -> Need:
@@ -79,7 +89,7 @@ class LayerNorm(Layer):
             variance = jnp.sum(rows**2, axis=-1)
         elif mean is not None:
             variance = jnp.maximum(variance - mean**2, 0)
-        return _Normaliser(mean, rows, jax.lax.rsqrt(variance + cast(self.eps, variance)))
+        return _Normaliser(mean, rows, _inverse_root(variance, self.eps, example.mask))
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.rows is not None:
@@ -99,7 +109,7 @@ class LayerNorm(Layer):
         return None
 
 
-class RMSNorm(Layer):
+class RMSNorm(Positionwise):
     """`y_a = x_a / √(mean(x_a²) + ε)` over the channels of every position.
 
     κ_ab ← κ_ab / √((κ_aa + ε)(κ'_bb + ε)), and Θ_ab is divided by the same root.
@@ -107,28 +117,18 @@ class RMSNorm(Layer):
 
     eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
 
-    @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
-
     def outline(self, before: Outline) -> Outline:
         return before
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        square = jnp.mean(x**2, axis=-1, keepdims=True)
-        return x * jax.lax.rsqrt(square + cast(self.eps, x))
+        return x * _inverse_root(jnp.mean(x**2, axis=-1), self.eps, mask)[..., None]
 
     @property
     def need_own(self) -> Need:
         return Need.DIAGONAL
 
     def memo(self, example: Example) -> Memo:
-        variance = example.variance()
-        return jax.lax.rsqrt(variance + cast(self.eps, variance))
+        return _inverse_root(example.variance(), self.eps, example.mask)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair.rows_scaled(memo1, memo2)
@@ -141,7 +141,7 @@ class RMSNorm(Layer):
         return None if rows is None else rows * self.memo(example)[..., None]
 
 
-class Dropout(Layer):
+class Dropout(Positionwise):
     """Keep each entry with probability `1 − rate`, scaled by 1/(1 − rate).
 
     Masks are drawn anew for every input, position and channel, so only an example's covariance with
@@ -180,14 +180,6 @@ class Dropout(Layer):
             return x
         keep = jax.random.bernoulli(key, 1 - self.rate, x.shape)
         return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
-
-    @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
 
     @property
     def linear(self) -> bool:

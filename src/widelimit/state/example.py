@@ -47,7 +47,13 @@ class Example(eqx.Module):
 
     def pair(self) -> Pair:
         """This example with itself."""
-        assert self.nngp is not None
+        if self.nngp is None:
+            raise NetworkError(
+                "A layer looks at the part of an example's covariance that it says it needs.",
+                got="a layer that looks, and whose need_own is Need.NONE",
+                remedy="define need_own of that layer: Need.DIAGONAL for variances, Need.FULL for "
+                "all pairs of positions",
+            )
         return Pair(self.nngp, None, self.rank, self.full)
 
     def variance(self) -> Float[Array, "*positions"]:
@@ -71,7 +77,7 @@ class Example(eqx.Module):
             return self.mean
         return function(self.mean)
 
-    def ones(self, dtype: Any) -> Float[Array, "*positions"]:
+    def ones(self, dtype: Any = float) -> Float[Array, "*positions"]:
         """1 at real positions, 0 at padding."""
         if self.mask is None:
             return jnp.ones(self.outline.positions, dtype)

@@ -1,0 +1,108 @@
+"""A layer that the library does not know takes part in everything, by what it says of itself.
+
+The list in `networks` has it too: kernels, tiles, padding, gradients and finite networks.
+"""
+
+import numpy as np
+import pytest
+from networks import NETWORKS, dense
+from strangers import Affine
+
+import widelimit as wl
+from widelimit import persist
+from widelimit.app.drawing import network_svg
+from widelimit.engine import lengths
+from widelimit.engine.inputs import Inputs
+from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3, 4))
+LAYERS = {"Affine": Affine(gain=1.3, shift=0.4), "RMSNorm": wl.RMSNorm(eps=0.1)}
+
+
+def _net(name: str) -> wl.Serial:
+    return wl.Serial(dense(), wl.Residual(wl.Serial(LAYERS[name], dense())), dense(1))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_saved(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(persist, "_registered", dict(persist._registered))
+    persist.register("Affine", Affine)
+    persist.save(_net(name), tmp_path / "net.wl")
+    loaded = persist.load(tmp_path / "net.wl")
+    np.testing.assert_array_equal(loaded.kernel(X).ntk, _net(name).kernel(X).ntk)
+
+
+def test_its_hyperparameters_are_found_and_tuned():
+    found = {h.name: h for h in hyperparameters(_net("Affine"))}
+    gain, shift = found["1.1.0.gain"], found["1.1.0.shift"]
+    assert (gain.scale, gain.range.value, float(gain.value)) == (True, "positive", 1.3)
+    assert (shift.scale, shift.range.value) == (False, "any number")
+    eps = {h.name: h for h in hyperparameters(_net("RMSNorm"))}["1.1.0.eps"]
+    assert (eps.scale, eps.range.value) == (False, "positive")
+    own = ["1.1.0.gain", "1.1.0.shift"]
+    gp = GP(_net("Affine"), noise=0.1)
+    tuned = tune(gp, X, X[:, 0], select=lambda h: h.name in own, steps=3, progress=False)
+    moved = {h.name: float(h.value) for h in hyperparameters(tuned.gp.net)}
+    assert moved["1.1.0.gain"] != 1.3
+    assert moved["1.1.0.shift"] != 0.4
+    assert moved["0.w_std"] == 1.3
+    other = with_hyperparameters(_net("Affine"), {"1.1.0.gain": 2.0})
+    assert float(other.layers[1].branches[1].layers[0].gain) == 2.0
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_drawn_and_made_wider(name):
+    assert name in network_svg(_net(name), (4,))
+    wide = wl.with_width(_net(name), 32)
+    assert type(wide.layers[1].branches[1].layers[0]).__name__ == name
+    assert wide.init(0, (4,))[0][0].shape == (4, 32)
+    assert wl.with_heads(_net(name), 4).kernel(X).nngp.shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_padding_is_cut_above_it(name, monkeypatch):
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    net = wl.Serial(wl.Conv(8, 3), LAYERS[name], wl.MeanPool())
+    mask = np.arange(24)[None] < np.array([4, 24, 5, 3])[:, None]
+    x = RNG.standard_normal((4, 24, 3)) * mask[..., None]
+    assert [g.length for g in lengths.groups(net, Inputs(x, mask, False))] == [8, 24]
+    alone = net.kernel(x[:1, :4], x[2:3, :5])
+    np.testing.assert_allclose(net.kernel(x, mask=mask).ntk[0, 2], alone.ntk[0, 0], rtol=1e-11)
+
+
+def test_the_list_has_strangers():
+    assert {"stranger", "rms_norm"} <= set(NETWORKS)
+
+
+def test_a_layer_with_one_reading_refuses_the_other():
+    class Halved(wl.Layer):
+        def outline(self, before):
+            return before
+
+    net = wl.Serial(wl.Dense(4), Halved())
+    with pytest.raises(wl.NetworkError, match=r"defines cross\(\).*Halved"):
+        net.kernel(X)
+    with pytest.raises(wl.NetworkError, match=r"defines forward\(\).*Halved"):
+        net.apply(net.init(0, (4,)), X)
+    with pytest.raises(wl.NetworkError, match="end the network in Dense"):
+        net.amplified(2.0)
+
+
+def test_a_layer_that_looks_without_saying_so_is_told():
+    class Curious(Affine):
+        def memo(self, example):
+            return example.variance()
+
+    with pytest.raises(wl.NetworkError, match="need_own"):
+        wl.Serial(wl.Dense(4), Curious()).kernel(X)
+
+
+def test_rms_norm_is_its_formula():
+    kappa = 1.3**2 * X @ X.T / 4 + 0.3**2
+    root = np.sqrt(np.diag(kappa) + 0.1)
+    k = wl.Serial(dense(), wl.RMSNorm(eps=0.1)).kernel(X)
+    np.testing.assert_allclose(k.nngp, kappa / np.outer(root, root), rtol=1e-12)
+    np.testing.assert_allclose(k.ntk, kappa / np.outer(root, root), rtol=1e-12)
+    y = wl.RMSNorm(eps=0.1).apply((), X)
+    np.testing.assert_allclose(y, X / np.sqrt((X**2).mean(1, keepdims=True) + 0.1), rtol=1e-6)
