@@ -14,7 +14,7 @@ import widelimit as wl
 from widelimit.engine import sampling
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
-from widelimit.engine.sampling import realisations, relative_error
+from widelimit.engine.sampling import error_bound, realisations
 from widelimit.layers.attention.heads import Coupling, Scheme, _normals, pivoted_cholesky
 
 
@@ -191,15 +191,59 @@ def test_both_precisions_see_the_same_heads(make):
         np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
 
 
+def _true_error(k: Any, truth: Any) -> float:
+    """The largest error of all entries, relative to the largest entry."""
+    pairs = ((k.nngp, truth.nngp), (k.ntk, truth.ntk))
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+
+
+def _standard(k: Any) -> float:
+    pairs = ((k.nngp, k.nngp_error), (k.ntk, k.ntk_error))
+    return max(float(error.max() / np.abs(value).max()) for value, error in pairs)
+
+
+def test_bounds_hold_for_all_entries_and_standard_errors_do_not():
+    x = _tokens(6, 3, 4).astype(np.float32)
+    net = _shallow(qk_std=1.5)
+    truth = net.kernel(x, key=jax.random.key(99), samples=8192)
+    kernels = [net.kernel(x, key=jax.random.key(seed), samples=16) for seed in range(40)]
+    errors = np.array([_true_error(k, truth) for k in kernels])
+    held = np.mean(errors <= [error_bound(k, 8) for k in kernels])
+    assert held >= 0.85  # 95 % expected: the chance of less than 85 % of 40 is 1 %
+    # What a largest standard error announces is exceeded as often as not.
+    assert np.mean(errors <= [_standard(k) for k in kernels]) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [_shallow(qk_std=1.5), _two_blocks()], ids=["one", "two"])
+def test_a_tolerance_bounds_the_errors_themselves(net):
+    """From far more heads: at most 1 of 12 beyond it, where 0.6 are expected."""
+    x = _tokens(5, 3, 4).astype(np.float32)
+    truth = net.kernel(x, key=jax.random.key(99), samples=4096)
+    assert _standard(truth) < 0.002
+    errors = [_true_error(net.kernel(x, key=s, tolerance=0.03), truth) for s in range(12)]
+    assert np.sum(np.array(errors) > 0.03) <= 1
+    assert np.median(errors) > 0.003  # and is not met by brute force
+
+
 @pytest.mark.slow
 def test_tolerance_is_met_on_all_examples():
     x = _tokens(24, 3, 4).astype(np.float32)
     net = _shallow(qk_std=1.5)
-    k = net.kernel(x, tolerance=0.01)
-    assert relative_error(k) <= 0.01
+    k = net.kernel(x, tolerance=0.02)
+    assert error_bound(k, 8) <= 0.02
+    assert _standard(k) < 0.02 / 2.3  # Student's quantile for 8 replicates is 2.36
     plain = net.sampler(x)
-    reached = relative_error(net.kernel(x, sampler=plain))
+    reached = error_bound(net.kernel(x, sampler=plain), 8)
     assert net.sampler(x, tolerance=reached / 8).heads > plain.heads
+
+
+def test_bounds_of_nothing():
+    """Kernels of zeros have no scale; one replicate has no errors."""
+    zero = wl.Kernels(np.zeros((2, 2)), None, np.zeros((2, 2)), None)
+    assert error_bound(zero, 8) == 0
+    with pytest.raises(wl.WidelimitError, match="at least two replicates"):
+        _shallow().sampler(_tokens(2, 3, 4), tolerance=0.1, replicates=1)
 
 
 @pytest.mark.parametrize(

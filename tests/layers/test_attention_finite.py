@@ -8,6 +8,7 @@ its standard error does not count.
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import MOST, PRECISION, Estimate, assert_agrees
@@ -187,6 +188,26 @@ SLOW = {
         width=32,
         draws=10_000,
     ),
+    "linear_softmax_grouped_alibi_local": _case(
+        _attention(
+            heads=4,
+            kv_heads=2,
+            scaling=LINEAR,
+            positions=(wl.Alibi(0.4), wl.AdditiveBias(lambda offsets: 0.3 * offsets[..., 0])),
+            pattern=wl.Local(1),
+        ),
+        width=32,
+        draws=8000,
+    ),
+    "sqrt_softmax_unequal_widths": _case(
+        _attention(key_width=8, value_width=24), width=16, draws=12_000
+    ),
+    "cross_softmax_unequal_widths": _case(
+        _pooled(wl.CrossAttention(WIDTH, HEADS, key_width=8, value_width=24, **SCALES)),
+        x=_STREAMS,
+        width=16,
+        draws=12_000,
+    ),
     "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.IdentityMap()), **MANY),
     "sqrt_relu": _case(_attention(**HEAVY, score_map=RELU), **MANY),
     "sqrt_relu_causal_padded": _case(
@@ -227,6 +248,56 @@ SLOW = {
         draws=14_000,
     ),
 }
+
+
+def _shapes(net: wl.Layer) -> dict[str, tuple[int, ...]]:
+    params = jax.eval_shape(lambda: net.init(jax.random.key(0), (3, 5)))
+    return {name: leaf.shape for name, leaf in params.items()}
+
+
+def test_options_of_the_finite_network_make_its_parameters():
+    """Heads × channels × widths, as the options say."""
+
+    options: dict[str, Any] = {"key_width": 6, "value_width": 7, "b_std": 0.1}
+    grouped = _shapes(wl.Attention(8, 4, kv_heads=2, **options))
+    assert grouped == {
+        "query": (4, 5, 6),
+        "key": (2, 5, 6),
+        "value": (2, 5, 7),
+        "out": (4, 7, 8),
+        "bias": (8,),
+    }
+    pool = _shapes(wl.AttentionPool(8, 4, positions=wl.Decay(), **options))
+    assert pool == {
+        "token": (6,),
+        "place": (3, 6),
+        "query": (4, 6, 6),
+        "key": (4, 5 + 6, 6),
+        "value": (4, 5, 7),
+        "out": (4, 7, 8),
+        "bias": (8,),
+    }
+
+
+_CHANGES = {
+    "pattern": {"pattern": wl.Causal()},
+    "rotary": {"positions": wl.Rotary(10.0, pairs=2)},
+    "alibi": {"positions": wl.Alibi(0.5)},
+    "additive": {"positions": wl.AdditiveBias(np.arange(9.0).reshape(3, 3))},
+    "qk_std": {"qk_std": 2.0},
+}
+
+
+@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("name", _CHANGES)
+def test_no_option_is_ignored_by_the_finite_network(name, scaling):
+    """With the same parameters, every option changes what comes out."""
+    x = jnp.asarray(_tokens((1, 3, 4)))
+    plain, changed = (
+        wl.Attention(8, 2, scaling, key_width=4, **options) for options in ({}, _CHANGES[name])
+    )
+    params = plain.init(jax.random.key(0), x.shape[1:])
+    assert jnp.abs(plain.apply(params, x) - changed.apply(params, x)).max() > 1e-3
 
 
 def _limit(net: wl.Layer, x: Any, mask: Any = None) -> Any:

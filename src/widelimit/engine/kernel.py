@@ -28,10 +28,10 @@ from .refusals import refuse_factorised_ntk
 from .sampling import (
     Sampler,
     covering,
+    error_bound,
     not_reached,
     realisations,
     refined,
-    relative_error,
 )
 from .sampling import sampler as fitted_sampler
 from .start import Encoding, kernel_dtype
@@ -120,7 +120,7 @@ def kernel(
         if sampler is None or not fitted or tolerance is None:
             return result
         # The sampler was sized on a few examples: all of them have the last word.
-        worst = relative_error(result)
+        worst = error_bound(result, sampler.replicates)
         if worst <= tolerance:
             return result
         sampler = refined(net, sampler, worst / tolerance)

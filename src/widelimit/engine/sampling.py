@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
+from scipy.special import stdtrit
 
-from ..errors import NetworkError, NumericalError
+from ..errors import NetworkError, NumericalError, WidelimitError
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -43,6 +44,10 @@ _RANK, _MOST_RANK = 64, 512
 _RESIDUAL = 1e-3
 # Landmark positions to choose pivots from, for each pivot.
 _CHOICE = 4
+# How sure it is that errors are below a tolerance.
+_CONFIDENCE = 0.95
+# Share of a tolerance that the features may miss of a position's variance.
+_RESIDUAL_SHARE = 0.25
 # Examples of the pilot that sizes a sampler for a tolerance, and how often it may grow.
 _PILOT, _MOST_ROUNDS = 8, 6
 
@@ -106,7 +111,8 @@ def sampler(
 
     `samples` heads are drawn for every layer with infinitely many, in each of `replicates`
     independent copies of the network, from which standard errors come. With a `tolerance`, the
-    number of heads grows until the errors, relative to the largest kernel entry, are below it.
+    number of heads grows until all errors, relative to the largest kernel entry, are below it with
+    a confidence of 95 % (see `error_bound`).
 
     Features of the scores are exact on raw inputs and through linear layers. Elsewhere they come
     from `rank` landmark positions of the inputs, or as many as it takes to miss at most a share
@@ -117,6 +123,13 @@ def sampler(
             whole(name, count)
     if tolerance is not None:
         positive("tolerance", tolerance)
+        residual = min(residual, _RESIDUAL_SHARE * tolerance)
+        if replicates == 1:
+            raise WidelimitError(
+                "A tolerance is met by errors, which take at least two replicates.",
+                got="replicates=1",
+                remedy="leave replicates= out, or give at least 2",
+            )
     inputs = read_inputs(net, x, mask)
     net.outline(inputs.outline)  # raises where layers and inputs do not fit
     key = as_key(key)
@@ -206,23 +219,32 @@ def _grown(net: Layer, inputs: Inputs, sampler: Sampler, tolerance: float) -> Sa
     for _ in range(_MOST_ROUNDS):
         options = {"dtype": dtype, "with_ntk": True, "memory": 2**28}
         walk = tiles(realisations(net, sampler, dtype), pilot, None, **options)
-        worst = max(relative_error(tile.kernels) for tile in walk)
+        worst = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
         if worst <= tolerance:
             return sampler
         sampler = refined(net, sampler, worst / tolerance)
     raise not_reached(sampler, tolerance)
 
 
-def relative_error(kernels: Kernels) -> float:
-    """The largest standard error, relative to the largest entry of its kernel."""
-    parts = ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error))
-    return max(
-        float(error.max() / np.abs(value).max()) for value, error in parts if error is not None
-    )
+def error_bound(kernels: Kernels, replicates: int) -> float:
+    """A bound on all errors, relative to the largest entry of their kernel: 95 % confidence.
+
+    With e the largest relative standard error of r replicates: `t_{r−1} e + r e²`, Student's
+    two-sided quantile for what varies, and the square of what one replicate varies for the bias
+    that nonlinear layers make of it. For all entries together, as their errors go together: true
+    errors were below it in 92 to 97 of 100 draws.
+    """
+    quantile = float(stdtrit(replicates - 1, (1 + _CONFIDENCE) / 2))
+    worst = 0.0
+    for value, error in ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error)):
+        largest = 0.0 if error is None else float(np.abs(value).max())
+        if largest > 0:
+            worst = max(worst, float(error.max()) / largest)
+    return quantile * worst + replicates * worst**2
 
 
 def refined(net: Layer, sampler: Sampler, excess: float) -> Sampler:
-    """A sampler with so many more heads that errors become smaller by the factor `excess`.
+    """A sampler with so many more heads that error bounds become smaller by the factor `excess`.
 
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
     heads of every copy, not the number of copies, keeps the bias well below the error.

@@ -99,7 +99,7 @@ class Readings(eqx.Module):
         `mask` belongs to x1 and `mask2` to x2: boolean, True at real positions.
 
         Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
-        `samples` heads per layer, a `tolerance` on the relative standard error, or a `sampler` that
+        `samples` heads per layer, a `tolerance` on all relative errors (95 %), or a `sampler` that
         several calls share; the result then carries standard errors.
 
         `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs. `memory`
