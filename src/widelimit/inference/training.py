@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data
-from ..errors import NetworkError, NumericalError
+from ..engine.refusals import refuse_finite_heads
+from ..errors import NumericalError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, positive
 from . import checks
@@ -24,7 +25,6 @@ from .gp import KernelKind, Prediction
 from .network_kernels import (
     Engine,
     NetworkKernels,
-    finite_heads,
     joined,
     require_layer,
 )
@@ -123,14 +123,7 @@ class Training:
         return CrossEntropyTraining(path, test, classes)
 
     def _read(self, x: Data, mask: Any) -> NetworkKernels:
-        heads = finite_heads(self.net)
-        if heads:
-            raise NetworkError(
-                "Closed-form training needs an NTK that stands still: with finitely many heads at "
-                "1/√d the NTK is random at the start and moves during training.",
-                got=f"attention layers with {', '.join(map(str, heads))} heads",
-                remedy="use heads=INFINITE or scaling=Scaling.LINEAR, or train finite networks",
-            )
+        refuse_finite_heads(self.net, "Training in closed form")
         return NetworkKernels.make(self.net, x, mask, engine=self.engine)
 
 
