@@ -1,4 +1,4 @@
-"""Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t)`."""
+"""Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t=t)`."""
 
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -158,7 +158,7 @@ class FittedTraining:
             prior = self.data.diagonal(other, KernelKind.NNGP)
         return self.dynamics.on(TestKernels(cross.ntk, cross.nngp, prior))
 
-    def predict(self, x: Data, t: Values = np.inf, mask: Any = None) -> Prediction:
+    def predict(self, x: Data, mask: Any = None, *, t: Values = np.inf) -> Prediction:
         """Mean and standard deviation over the ensemble at times t: `mean, std = ...`.
 
         Memory is bounded for any number of examples.
@@ -172,7 +172,7 @@ class FittedTraining:
         )
 
     def covariance(
-        self, x: Data, t: Values = np.inf, mask: Any = None
+        self, x: Data, mask: Any = None, *, t: Values = np.inf
     ) -> Float[np.ndarray, " *shape"]:
         """Covariance (…, m, m) of one output over the ensemble at times t."""
         return self.on(x, mask, covariance=True).covariance(t)
@@ -181,7 +181,7 @@ class FittedTraining:
         """Expected training loss of a member of the ensemble."""
         return self.dynamics.curve(t)
 
-    def test_curve(self, x: Data, y: Values, t: Values, mask: Any = None) -> TrainingCurve:
+    def test_curve(self, x: Data, y: Values, mask: Any = None, *, t: Values) -> TrainingCurve:
         """Expected loss at other examples with targets y."""
         return self.on(x, mask).curve(t, y)
 
