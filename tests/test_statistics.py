@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from widelimit import Estimate
+import widelimit as wl
+from widelimit import Estimate, netsor
 from widelimit.statistics import wilson_interval
 
 
@@ -36,3 +37,24 @@ def test_wilsons_interval_is_that_of_scipy(correct, total, level):
     theirs = binomtest(correct, total).proportion_ci(level, method="wilson")
     ours = wilson_interval(correct, total, level=level)
     np.testing.assert_allclose(ours, (theirs.low, theirs.high), atol=1e-12)
+
+
+def test_results_print_what_they_hold():
+    x = np.random.default_rng(0).normal(size=(3, 4, 2))
+    y = np.arange(3.0)
+    attention = wl.Serial(wl.Attention(8, heads=2), wl.MeanPool(), wl.Dense(1))
+    dense = wl.Serial(wl.Dense(8), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    assert repr(dense.kernel(x)) == "Kernels(nngp (3, 3) float64, ntk (3, 3) float64)"
+    sampled = wl.with_heads(attention, wl.INFINITE).kernel(x, samples=4, ntk=False)
+    assert "nngp (3, 3) float64, nngp errors up to" in repr(sampled)
+    law = attention.law(x, draws=64)
+    assert repr(law) == "Law(outputs of shape (3,), 64 sobol draws of the scores of 2 heads)"
+    assert repr(dense.law(x)) == "Law(outputs of shape (3,), Gaussian)"
+    assert repr(law.at(0)).startswith("Marginal(variance ")
+    fitted = wl.GP(dense, noise=0.05).fit(x, y)
+    assert repr(fitted.posterior) == "GPPosterior(3 examples, outputs=1, noise=0.05, jitter=0)"
+    assert repr(fitted).startswith("FittedGP(3 examples, nngp, noise 0.05, ")
+    assert repr(fitted.predict(x)).startswith("Prediction(mean of shape (3,), std 0.")
+    program = netsor.examples.mlp(np.eye(2), depth=1)
+    assert repr(program.limit()).startswith("LimitLaw('")
+    assert "at width 4, 3 runs of" in repr(program.simulate(4, 3, 0))

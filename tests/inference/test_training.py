@@ -27,16 +27,16 @@ def test_is_the_dynamics_of_the_two_kernels():
     train, cross, test = net.kernel(X), net.kernel(TEST, X), net.kernel(TEST)
     by_hand = Dynamics.decompose(train.ntk, Y, nngp=train.nngp, learning_rate=0.3)
     there = by_hand.on(TestKernels(cross.ntk, cross.nngp, test.nngp))
-    mean, std = fitted.predict(TEST, times)
+    mean, std = fitted.predict(TEST, t=times)
     np.testing.assert_allclose(mean, there.mean(times), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(std, there.predict(times).std, rtol=1e-8)
     np.testing.assert_allclose(
-        fitted.covariance(TEST, times), there.covariance(times), rtol=1e-8, atol=1e-10
+        fitted.covariance(TEST, t=times), there.covariance(times), rtol=1e-8, atol=1e-10
     )
     np.testing.assert_allclose(fitted.curve(times).loss, by_hand.curve(times).loss, rtol=1e-10)
     goal = np.ones(3)
     np.testing.assert_allclose(
-        fitted.test_curve(TEST, goal, times).loss, there.curve(times, goal).loss, rtol=1e-8
+        fitted.test_curve(TEST, goal, t=times).loss, there.curve(times, goal).loss, rtol=1e-8
     )
     top = np.linalg.eigvalsh(train.ntk)[-1]
     np.testing.assert_allclose(fitted.largest_stable_learning_rate, 2 / top, rtol=1e-10)
@@ -51,8 +51,8 @@ def test_the_end_of_training_is_kernel_regression():
 def test_blocks_change_nothing():
     few = Engine(dtype=np.float64, memory=1_000)  # a block for each test example
     times = np.array([[0.0, 1.0]])
-    small = Training(dense(), engine=few).fit(X, Y).predict(TEST, times)
-    whole = Training(dense(), engine=WIDE).fit(X, Y).predict(TEST, times)
+    small = Training(dense(), engine=few).fit(X, Y).predict(TEST, t=times)
+    whole = Training(dense(), engine=WIDE).fit(X, Y).predict(TEST, t=times)
     assert small.mean.shape == (1, 2, 3)
     np.testing.assert_allclose(small.mean, whole.mean, rtol=1e-10)
     np.testing.assert_allclose(small.variance, whole.variance, rtol=1e-8)
@@ -115,7 +115,7 @@ def predicted(rate, steps, *, scale=1.0):
     net = wl.Serial(wl.Dense(64, w_std=1.5, b_std=0.3), wl.Erf(), wl.Dense(1, w_std=1.2 * scale))
     descent = Optimizer.GRADIENT_DESCENT
     fitted = Training(net, learning_rate=rate, optimizer=descent, engine=WIDE).fit(X, Y)
-    here, there = fitted.dynamics.predict(np.array(steps)), fitted.predict(TEST, np.array(steps))
+    here, there = fitted.dynamics.predict(np.array(steps)), fitted.predict(TEST, t=np.array(steps))
     return np.stack(
         [
             np.concatenate([here.mean, there.mean], axis=1),
@@ -196,6 +196,6 @@ def test_sampled_heads_are_shared_by_all_blocks():
     fitted = Training(sampled(), reduction=Reduction.MEAN_OVER_EXAMPLES, engine=engine).fit(
         x, np.arange(4.0)
     )
-    there, here = fitted.predict(x, 3.0), fitted.dynamics.predict(3.0)
+    there, here = fitted.predict(x, t=3.0), fitted.dynamics.predict(3.0)
     np.testing.assert_allclose(there.mean, here.mean, atol=1e-4)
     np.testing.assert_allclose(there.variance, here.variance, atol=1e-4)

@@ -10,8 +10,7 @@ from .calibration import (
     expected_calibration_error,
     reliability,
 )
-from .classifier import Classifier, FittedClassifier
-from .classify import Temperature, centred_one_hot
+from .classify import Classifier, FittedClassifier, Temperature, centred_one_hot
 from .conventions import Optimizer, Reduction
 from .cross_entropy import (
     CrossEntropyPath,

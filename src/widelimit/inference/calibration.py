@@ -13,7 +13,6 @@ from ..options import choice, whole
 from ..statistics import wilson_interval
 from . import checks
 from .checks import Values
-from .classify import class_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +25,7 @@ class Binning(enum.Enum):
     EQUAL_COUNT = "equal count"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reliability:
     """Predictions grouped by confidence, the probability of the most likely class.
 
@@ -38,6 +37,12 @@ class Reliability:
     count: Int[np.ndarray, " groups"]
     confidence: Float[np.ndarray, " groups"]
     accuracy: Float[np.ndarray, " groups"]
+
+    def __repr__(self) -> str:
+        return (
+            f"Reliability({self.count.sum()} predictions in {len(self.count)} groups, expected "
+            f"calibration error {self.expected_error:.3f})"
+        )
 
     @property
     def expected_error(self) -> float:
@@ -110,7 +115,7 @@ def reliability(
         )
     whole("groups", groups)
     binning = choice(Binning, binning, "binning")
-    truth = class_columns(labels, *table.shape)
+    truth = checks.class_columns(labels, *table.shape)
     confidence = table.max(axis=1)
     correct = (table.argmax(axis=1) == truth).astype(np.float64)
     edges = np.linspace(0.0, 1.0, groups + 1)

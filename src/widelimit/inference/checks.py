@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..engine.inputs import unmasked
 from ..errors import NumericalError, ShapeError
@@ -157,3 +157,21 @@ def variances_from_difference(
             "or give the training data a little noise",
         )
     return np.maximum(values, 0.0)
+
+
+def class_columns(labels: Values, rows: int, classes: int) -> Int[np.ndarray, " n"]:
+    """Labels as column numbers, one per example, refused where they are something else."""
+    columns = np.asarray(labels)
+    if columns.shape != (rows,) or columns.dtype.kind not in "iu":
+        raise ShapeError(
+            f"Labels must be {rows} column numbers, one per example.",
+            got=f"shape {columns.shape}, dtype {columns.dtype}",
+            remedy="pass numpy.searchsorted(classes, labels)",
+        )
+    if columns.min() < 0 or columns.max() >= classes:
+        raise ShapeError(
+            f"Labels must be column numbers from 0 to {classes - 1}.",
+            got=f"values from {columns.min()} to {columns.max()}",
+            remedy="pass numpy.searchsorted(classes, labels)",
+        )
+    return columns

@@ -1,5 +1,7 @@
 """Classification by regression on centred one-hot targets, with calibrated probabilities.
 
+`Classifier(GP(net)).fit(x, labels).predict_proba(x_test)`.
+
 A class becomes the target vector `e_c − 1/C`. The process predicts, per example, a mean `m` (one
 entry per class) and a variance `v` they share; with `z = m/√v` the probabilities are
 
@@ -13,18 +15,22 @@ by `v`, than the exact probability that a class has the largest value, and than 
 versions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.optimize import root_scalar
 from scipy.special import softmax
 
+from ..engine.inputs import Data
 from ..errors import NumericalError, ShapeError
 from . import checks
+from .calibration import Binning, Reliability, reliability
 from .checks import Values
 from .gp import LeaveOneOut
+from .network_kernels import NetworkKernels, require_gaussian
+from .process import GP, FittedGP
 
 _PSEUDO_EXAMPLES = 0.5
 
@@ -77,7 +83,7 @@ class Temperature:
         """
         mean = checks.matrix(predictions.mean, "The leave-one-out means")
         rows, classes = mean.shape
-        columns = class_columns(labels, rows, classes)
+        columns = checks.class_columns(labels, rows, classes)
         score = mean / np.sqrt(predictions.variance)[:, None]
         wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / rows)
         wanted[np.arange(rows), columns] += 1.0
@@ -105,19 +111,72 @@ class Temperature:
         return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
 
 
-def class_columns(labels: Values, rows: int, classes: int) -> Int[np.ndarray, " n"]:
-    """Labels as column numbers, one per example, refused where they are something else."""
-    columns = np.asarray(labels)
-    if columns.shape != (rows,) or columns.dtype.kind not in "iu":
-        raise ShapeError(
-            f"Labels must be {rows} column numbers, one per example.",
-            got=f"shape {columns.shape}, dtype {columns.dtype}",
-            remedy="pass numpy.searchsorted(classes, labels)",
-        )
-    if columns.min() < 0 or columns.max() >= classes:
-        raise ShapeError(
-            f"Labels must be column numbers from 0 to {classes - 1}.",
-            got=f"values from {columns.min()} to {columns.max()}",
-            remedy="pass numpy.searchsorted(classes, labels)",
-        )
-    return columns
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """Classification by regression on centred one-hot labels, with calibrated probabilities.
+
+    `gp` is the process that predicts a value per class: its network, kernel and noise. The
+    probabilities are a softmax of the predicted means in units of their standard deviations, with
+    a temperature fitted to the leave-one-out predictions (see `Temperature`).
+    """
+
+    gp: GP
+
+    def __post_init__(self):
+        if not isinstance(self.gp, GP) or np.size(np.asarray(self.gp.noise)) > 1:
+            raise NumericalError(
+                "A classifier is built around a process with one noise variance.",
+                got=f"{type(self.gp).__name__}",
+                remedy="pass Classifier(GP(net, noise=0.01))",
+            )
+
+    def fit(self, x: Data, labels: Any, mask: Any = None) -> "FittedClassifier":
+        """Fit to labels (N,): integers, strings, anything that can be sorted."""
+        targets, classes = centred_one_hot(labels)
+        require_gaussian(self.gp.net)
+        data = NetworkKernels.make(self.gp.net, x, mask, engine=self.gp.engine)
+        fitted = self.gp.condition(data, targets)
+        columns = np.searchsorted(classes, np.asarray(labels))
+        rows = fitted.posterior.calibration_rows
+        left_out = fitted.posterior.left_out_at(rows)
+        temperature = Temperature.fit(left_out, columns if rows is None else columns[rows])
+        return FittedClassifier(fitted, temperature, classes)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedClassifier:
+    """A classifier that has seen data; made by `Classifier.fit`. `classes` are sorted."""
+
+    process: FittedGP
+    temperature: Temperature
+    classes: np.ndarray = field(repr=False)
+
+    def predict_proba(self, x: Data, mask: Any = None) -> Float[np.ndarray, "m classes"]:
+        """Probabilities of the classes, in the order of `classes`."""
+        prediction = self.process.predict(x, mask)
+        noise = float(np.asarray(self.process.gp.noise).reshape(()))
+        return self.temperature.probabilities(prediction.mean, prediction.variance + noise)
+
+    def predict(self, x: Data, mask: Any = None) -> np.ndarray:
+        """The most probable class of each example."""
+        return self.classes[np.argmax(self.process.mean(x, mask), axis=1)]
+
+    def reliability(
+        self,
+        x: Data,
+        labels: Any,
+        mask: Any = None,
+        *,
+        groups: int = 15,
+        binning: Binning = Binning.EQUAL_WIDTH,
+    ) -> Reliability:
+        """Whether the probabilities mean what they say on held-out examples; has a picture."""
+        known = np.asarray(labels)
+        if not np.isin(known, self.classes).all():
+            raise ShapeError(
+                "Held-out labels are classes the classifier has seen.",
+                got=f"{np.setdiff1d(known, self.classes)[:3]}",
+                remedy="train with examples of every class, or leave these examples out",
+            )
+        columns = np.searchsorted(self.classes, known)
+        return reliability(self.predict_proba(x, mask), columns, groups=groups, binning=binning)

@@ -1,4 +1,9 @@
-"""What "loss" and "time" mean in the training dynamics, in one place.
+"""What "noise", "loss" and "time" mean, in one place.
+
+`NOISE` is the noise variance of every model that is not given one (`GP`, `MixtureGP`, classifiers
+and estimators): a tenth, for targets that are scaled to variance 1 or are one-hot. Scale others, or
+give `noise=`; `tune` fits it. Functions of kernel matrices add no noise by themselves, and
+`Training` has none: its `ridge` is 0.
 
 The loss of N examples with D outputs each is `c · Σ_i ℓ(f(x_i), y_i)` with `ℓ = ½‖f − y‖²` or the
 cross-entropy; training moves the weights by `θ̇ = −η ∂loss/∂θ`, or by steps of that size. In the
@@ -12,6 +17,9 @@ from jaxtyping import Float
 
 from ..errors import NumericalError
 from .checks import Values
+
+NOISE = 0.1
+"""The noise variance of models that are not given one."""
 
 
 class Reduction(enum.Enum):

@@ -49,7 +49,7 @@ class KernelKind(enum.Enum):
     and is what `Training` predicts at time infinity."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """Mean (…, outputs) and variance (…) of the function; the outputs share the variance.
 
@@ -58,6 +58,10 @@ class Prediction:
 
     mean: Float[np.ndarray, " *points"]
     variance: Float[np.ndarray, " points"]
+
+    def __repr__(self) -> str:
+        spread = f"{self.std.min():.3g} to {self.std.max():.3g}" if self.std.size else "none"
+        return f"Prediction(mean of shape {self.mean.shape}, std {spread})"
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Mean, then standard deviation."""
@@ -98,7 +102,7 @@ class LeaveOneOut(NamedTuple):
     log_density: Float[np.ndarray, " *points"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GPPosterior:
     """A Gaussian process after seeing targets; build it with `GPPosterior.condition`."""
 
@@ -108,6 +112,13 @@ class GPPosterior:
     weights: Float[np.ndarray, "n outputs"] = field(repr=False)
     """`A⁻¹ y`, the weights of the kernel's rows in the mean."""
     vector_targets: bool = field(repr=False)
+
+    def __repr__(self) -> str:
+        rows, outputs = self.targets.shape
+        low, high = float(self.noise.min()), float(self.noise.max())
+        noise = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        facts = f"{rows} examples, outputs={outputs}, noise={noise}, jitter={self.jitter:.3g}"
+        return f"GPPosterior({facts})"
 
     @classmethod
     def condition(

@@ -33,6 +33,7 @@ from ..layers.base import Layer
 from ..options import RandomKey, as_key
 from . import checks
 from .checks import Values
+from .conventions import NOISE
 from .network_kernels import joined, require_layer, require_scalar_output
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -83,7 +84,7 @@ class MixtureGP:
 
     net: Layer
     _: KW_ONLY
-    noise: Values = 1e-2
+    noise: Values = NOISE
     method: Importance | EllipticalSlice = Importance()
     samples: int = 128
     key: RandomKey = 0

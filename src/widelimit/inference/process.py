@@ -12,6 +12,7 @@ from ..layers.base import Layer
 from ..options import RandomKey, choice, whole
 from . import checks
 from .checks import Values
+from .conventions import NOISE
 from .gp import KernelKind, LeaveOneOut, Prediction
 from .mixture import FittedMixture, MixtureGP
 from .network_kernels import (
@@ -31,15 +32,15 @@ class GP:
     """An infinitely wide network as the prior of a Gaussian process with zero mean.
 
     `kind` chooses the kernel (see `KernelKind`); `noise` is the variance of the noise in the
-    targets, one number or one per training example; `jitter` bounds what may be added to the
-    diagonal if the kernel cannot be factorised; `engine` says how kernels are computed, and
-    `solver` how the process is conditioned (see `solvers`).
+    targets, one number or one per training example (by default 0.1: see `conventions`); `jitter`
+    bounds what may be added to the diagonal if the kernel cannot be factorised; `engine` says how
+    kernels are computed, and `solver` how the process is conditioned (see `solvers`).
     """
 
     net: Layer
     _: KW_ONLY
     kind: KernelKind = KernelKind.NNGP
-    noise: Values = 1e-2
+    noise: Values = NOISE
     jitter: Jitter | None = None
     engine: Engine = field(default_factory=Engine)
     solver: Solver = field(default_factory=Cholesky)
@@ -80,7 +81,7 @@ class GP:
         return FittedGP(replace(self, engine=alone), replace(marks, engine=alone), posterior)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedGP:
     """A Gaussian process that has seen data; made by `GP.fit`.
 
@@ -89,8 +90,14 @@ class FittedGP:
     """
 
     gp: GP
-    data: NetworkKernels = field(repr=False)
-    posterior: Posterior = field(repr=False)
+    data: NetworkKernels
+    posterior: Posterior
+
+    def __repr__(self) -> str:
+        noise = np.asarray(self.gp.noise)
+        noise = "per example" if noise.size > 1 else f"{noise.item():.3g}"
+        facts = f"{len(self)} examples, {self.gp.kind.value}, noise {noise}"
+        return f"FittedGP({facts}, {self.gp.net!r})"
 
     def __len__(self) -> int:
         return len(self.posterior)

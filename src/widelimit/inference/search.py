@@ -60,11 +60,18 @@ class Trial:
     score: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Search:
     """All trials, the best first."""
 
     trials: tuple[Trial, ...] = field(repr=False)
+
+    def __repr__(self) -> str:
+        gp = self.best.gp
+        return (
+            f"Search({len(self.trials)} trials, best {self.best.label!r} with {gp.kind.value} and "
+            f"noise {gp.noise:.3g}: score {self.best.score:.4g})"
+        )
 
     @property
     def best(self) -> Trial:

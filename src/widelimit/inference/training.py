@@ -1,4 +1,4 @@
-"""Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t)`."""
+"""Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t=t)`."""
 
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data
-from ..errors import NetworkError, NumericalError
+from ..engine.refusals import refuse_finite_heads
+from ..errors import NumericalError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, positive
 from . import checks
@@ -24,7 +25,6 @@ from .gp import KernelKind, Prediction
 from .network_kernels import (
     Engine,
     NetworkKernels,
-    finite_heads,
     joined,
     require_layer,
 )
@@ -123,14 +123,7 @@ class Training:
         return CrossEntropyTraining(path, test, classes)
 
     def _read(self, x: Data, mask: Any) -> NetworkKernels:
-        heads = finite_heads(self.net)
-        if heads:
-            raise NetworkError(
-                "Closed-form training needs an NTK that stands still: with finitely many heads at "
-                "1/√d the NTK is random at the start and moves during training.",
-                got=f"attention layers with {', '.join(map(str, heads))} heads",
-                remedy="use heads=INFINITE or scaling=Scaling.LINEAR, or train finite networks",
-            )
+        refuse_finite_heads(self.net, "Training in closed form")
         return NetworkKernels.make(self.net, x, mask, engine=self.engine)
 
 
@@ -165,7 +158,7 @@ class FittedTraining:
             prior = self.data.diagonal(other, KernelKind.NNGP)
         return self.dynamics.on(TestKernels(cross.ntk, cross.nngp, prior))
 
-    def predict(self, x: Data, t: Values = np.inf, mask: Any = None) -> Prediction:
+    def predict(self, x: Data, mask: Any = None, *, t: Values = np.inf) -> Prediction:
         """Mean and standard deviation over the ensemble at times t: `mean, std = ...`.
 
         Memory is bounded for any number of examples.
@@ -179,7 +172,7 @@ class FittedTraining:
         )
 
     def covariance(
-        self, x: Data, t: Values = np.inf, mask: Any = None
+        self, x: Data, mask: Any = None, *, t: Values = np.inf
     ) -> Float[np.ndarray, " *shape"]:
         """Covariance (…, m, m) of one output over the ensemble at times t."""
         return self.on(x, mask, covariance=True).covariance(t)
@@ -188,7 +181,7 @@ class FittedTraining:
         """Expected training loss of a member of the ensemble."""
         return self.dynamics.curve(t)
 
-    def test_curve(self, x: Data, y: Values, t: Values, mask: Any = None) -> TrainingCurve:
+    def test_curve(self, x: Data, y: Values, mask: Any = None, *, t: Values) -> TrainingCurve:
         """Expected loss at other examples with targets y."""
         return self.on(x, mask).curve(t, y)
 

@@ -37,7 +37,7 @@ from .solve import JitterWarning
 if TYPE_CHECKING:
     from optax import GradientTransformation
 
-NOISE = "noise"
+NOISE_NAME = "noise"
 """The name of the noise among the tuned numbers: a factor on all noise variances."""
 
 
@@ -182,7 +182,7 @@ class Criterion:
         """The tuned numbers at coordinates u."""
         values = {h.name: h.range.bounded(part) for h, part in self._parts(u)}
         if self.noisy:
-            values[NOISE] = np.mean(np.asarray(self.gp.noise)) * np.exp(u[-1])
+            values[NOISE_NAME] = np.mean(np.asarray(self.gp.noise)) * np.exp(u[-1])
         return values
 
     def model(self, u: Float[np.ndarray, " size"]) -> GP:

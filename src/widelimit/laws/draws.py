@@ -7,6 +7,7 @@ is random about a finite-head network is this vector; laws average over it, and 
 moves it.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +42,7 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     return read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
 
 
-class Given(Layer):
+class GivenScores(Layer):
     """A layer with random scores whose W's are given instead of drawn."""
 
     inner: Any
@@ -67,25 +68,25 @@ class Given(Layer):
         return eqx.tree_at(lambda node: node.field.weights, layer, self.weights)
 
 
-def crowd_of(
+def stacked(
     net: Layer, inputs: Inputs, *, with_ntk: bool = False, keep_features: bool | None = None
 ) -> Example:
-    """All inputs before the first layer, with the kernels of all their pairs."""
+    """All inputs before the first layer as one batch, with the kernels of all their pairs."""
     x = jnp.asarray(inputs.x) if inputs.tokens else jnp.asarray(inputs.x, jnp.float64)
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
     outline = inputs.outline
     anchors = Encoding(x, mask, None)
     need = net.encode_need(Need.DIAGONAL)
-    crowd = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
+    examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
     if keep_features is None:
         # Feature rows are exact but long when the channels outnumber the positions.
         keep_features = outline.channels <= inputs.size * math.prod(outline.positions)
-    features = crowd.features if keep_features else None
-    marks = crowd.landmarks
+    features = examples.features if keep_features else None
+    marks = examples.landmarks
     assert marks is not None
     if with_ntk:
         marks = Pair(marks.nngp, jnp.zeros_like(marks.nngp), marks.rank, marks.full)
-    return Example(crowd.nngp, crowd.mean, crowd.mask, features, marks, crowd.full, crowd.outline)
+    return dataclasses.replace(examples, features=features, landmarks=marks)
 
 
 def scheme_of(inputs: Inputs, samples: int) -> Scheme:
@@ -93,9 +94,11 @@ def scheme_of(inputs: Inputs, samples: int) -> Scheme:
     return Scheme(samples, inputs.size * math.prod(inputs.outline.positions), 0.0)
 
 
-def walk(net: Layer, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> tuple[Layer, Example]:
-    """Draw all scores, and the crowd at the end: `landmarks` are the kernels given the scores."""
-    drawn, _, end = net.draw(crowd, Need.DIAGONAL, key, scheme)
+def walk(
+    net: Layer, examples: Example, key: Key[Array, ""], scheme: Scheme
+) -> tuple[Layer, Example]:
+    """Draw all scores; the `landmarks` of the examples at the end are their kernels given these."""
+    drawn, _, end = net.draw(examples, Need.DIAGONAL, key, scheme)
     return drawn, end
 
 
@@ -113,7 +116,7 @@ class Latent(eqx.Module):
         scheme, key = scheme_of(inputs, samples), jax.random.key(0)
 
         def fields() -> list[ScoreField]:
-            drawn, _ = walk(net, crowd_of(net, inputs), key, scheme)
+            drawn, _ = walk(net, stacked(net, inputs), key, scheme)
             return [layer.field for layer in random_layers(drawn)]
 
         found = jax.eval_shape(fields)
@@ -143,8 +146,8 @@ class Latent(eqx.Module):
         parts = jnp.split(normals, ends[:-1]) if self.shapes else []
         pending = iter([p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)])
 
-        net = with_random_layers(self.net, lambda layer: Given(layer, next(pending)))
-        _, end = walk(net, crowd_of(net, self.inputs), jax.random.key(0), self.scheme)
+        net = with_random_layers(self.net, lambda layer: GivenScores(layer, next(pending)))
+        _, end = walk(net, stacked(net, self.inputs), jax.random.key(0), self.scheme)
         assert end.landmarks is not None
         return flattened(end.landmarks.forced().nngp)
 
@@ -157,8 +160,8 @@ class Latent(eqx.Module):
 
 @eqx.filter_jit
 def _end_mask(latent: Latent) -> Array:
-    crowd = crowd_of(latent.net, latent.inputs)
-    mask = walk(latent.net, crowd, jax.random.key(0), latent.scheme)[1].mask
+    examples = stacked(latent.net, latent.inputs)
+    mask = walk(latent.net, examples, jax.random.key(0), latent.scheme)[1].mask
     return jnp.ones((latent.inputs.size, *latent.output.positions), bool) if mask is None else mask
 
 

@@ -29,7 +29,7 @@ from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from .marginal import Marginal, averaged, group_means
-from .points import Plan, Points, normal_blocks, plan
+from .points import DrawPlan, Points, normal_blocks, plan
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
@@ -136,9 +136,16 @@ class Law:
     coordinate `at` may be left out. Values carry standard errors (`.value`, `.error`).
     """
 
-    def __init__(self, latent: Latent, real: np.ndarray, key: Key[Array, ""], points: Plan):
+    def __init__(self, latent: Latent, real: np.ndarray, key: Key[Array, ""], points: DrawPlan):
         """`real` says which output positions are not padding."""
         self.latent, self.real, self.key, self.points = latent, real, key, points
+
+    def __repr__(self) -> str:
+        heads = [str(layer.heads) for layer in finite_layers(self.net)]
+        if not heads:
+            return f"Law(outputs of shape {self.shape}, Gaussian)"
+        points = f"{self.points.draws} {self.points.points.value} draws of the scores"
+        return f"Law(outputs of shape {self.shape}, {points} of {' and '.join(heads)} heads)"
 
     @property
     def net(self) -> Layer:
@@ -180,7 +187,7 @@ class Law:
 
     def _drawn(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
         """Independent kernels; all the same where nothing stays random."""
-        return self._evaluated(Plan(Points.RANDOM, draws, draws), key)
+        return self._evaluated(DrawPlan(Points.RANDOM, draws, draws), key)
 
     def _fresh(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
         """Kernels of networks drawn anew."""
@@ -188,7 +195,7 @@ class Law:
             return self._drawn(draws, key)
         return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
 
-    def _evaluated(self, points: Plan, key: Key[Array, ""]) -> np.ndarray:
+    def _evaluated(self, points: DrawPlan, key: Key[Array, ""]) -> np.ndarray:
         with jax.enable_x64(True):
             size = min(block_size(self.latent), points.draws)
             normals = normal_blocks(points, self.latent.size, key, size=size)

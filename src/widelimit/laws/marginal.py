@@ -76,6 +76,9 @@ class ScaleMixture:
             flat, weights = _shared_out(flat)
         self.scales, self.weights = np.sqrt(flat), weights
 
+    def __repr__(self) -> str:
+        return f"ScaleMixture(variance {self.weights @ np.square(self.scales):.4g})"
+
     def density(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
         """`E[N(y; 0, v)]`."""
         weights = self.weights / (np.sqrt(2.0 * np.pi) * self.scales)
@@ -133,6 +136,9 @@ class Marginal:
         # Rounding can leave a variance at, or just below, zero.
         self.variances = np.maximum(variances, np.finfo(np.float64).tiny)
         self.groups = groups
+
+    def __repr__(self) -> str:
+        return f"Marginal(variance {self.variance}, excess kurtosis {self.kurtosis()})"
 
     @property
     def mixture(self) -> ScaleMixture:

@@ -31,7 +31,7 @@ class Points(enum.Enum):
     """Independent draws: errors fall as 1/√draws whatever the size."""
 
 
-class Plan(NamedTuple):
+class DrawPlan(NamedTuple):
     """Which points, how many, and how many independent groups they form."""
 
     points: Points
@@ -39,14 +39,14 @@ class Plan(NamedTuple):
     groups: int
 
 
-def plan(points: Points | str, draws: int, dimensions: int) -> Plan:
+def plan(points: Points | str, draws: int, dimensions: int) -> DrawPlan:
     """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two."""
     whole("draws", draws, least=_SCRAMBLES)
     points = choice(Points, points, "points")
     if points is Points.AUTO:
         points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM
     if points is Points.RANDOM:
-        return Plan(points, int(draws), int(draws))
+        return DrawPlan(points, int(draws), int(draws))
     if not 0 < dimensions <= qmc.Sobol.MAXDIM:
         raise WidelimitError(
             f"Sobol points exist for 1 to {qmc.Sobol.MAXDIM} dimensions.",
@@ -54,11 +54,11 @@ def plan(points: Points | str, draws: int, dimensions: int) -> Plan:
             remedy="use points=Points.RANDOM",
         )
     each = 1 << (-(-int(draws) // _SCRAMBLES) - 1).bit_length()
-    return Plan(points, _SCRAMBLES * each, _SCRAMBLES)
+    return DrawPlan(points, _SCRAMBLES * each, _SCRAMBLES)
 
 
 def normal_blocks(
-    plan: Plan, dimensions: int, key: Key[Array, ""], *, size: int
+    plan: DrawPlan, dimensions: int, key: Key[Array, ""], *, size: int
 ) -> Iterator[Float[np.ndarray, "block latent"]]:
     """The normals in blocks of at most `size`, group after group."""
     rng = generator(key)

@@ -125,7 +125,7 @@ def _softmax(scores: Float[np.ndarray, "... keys"]) -> Float[np.ndarray, "... ke
     return weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SimulatedAttention:
     """Draws of one layer; the queries are the positions asked for, in that order.
 
@@ -138,6 +138,14 @@ class SimulatedAttention:
     scores: Float[np.ndarray, "runs heads queries S"] | None = None
     weights: Float[np.ndarray, "runs heads queries S"] | None = None
     variances: Float[np.ndarray, "runs queries channels"] | None = None
+
+    def __repr__(self) -> str:
+        runs, queries, channels = self.outputs.shape
+        kept = [
+            name for name in ("scores", "weights", "variances") if getattr(self, name) is not None
+        ]
+        extra = f", with {', '.join(kept)}" if kept else ""
+        return f"SimulatedAttention({runs} runs, {queries} queries, {channels} channels{extra})"
 
 
 def simulate(
@@ -163,9 +171,9 @@ def simulate(
     depends on `key` and the arguments, not on `workers` (threads; all cores by default).
     Temporary memory is bounded whatever the runs and heads; what is returned is not: scores and
     weights take `runs·heads·queries·S` numbers each. `progress` is as everywhere: None draws a bar
-    on a terminal only, False never, a function is told `(chunks done, chunks)`.
+    on a terminal only, False never, a function is called with `(chunks done, chunks)`.
     """
-    plan = _Plan(_Setting.of(layer, inputs, tied), inputs, positions, channels)
+    plan = _SimulationPlan(_Setting.of(layer, inputs, tied), inputs, positions, channels)
     words = seed_words(key)
     result = plan.allocate(runs, scores=scores, weights=weights, variances=variances)
 
@@ -176,7 +184,7 @@ def simulate(
     return result
 
 
-class _Plan:
+class _SimulationPlan:
     """The fixed part of a simulation: order of the positions, sizes of the blocks."""
 
     def __init__(

@@ -32,7 +32,7 @@ from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
 from ..layers.base import Layer, Memo, cast
 from ..state import Example, Need, Outline, Pair
-from .draws import crowd_of, flattened, scheme_of, walk
+from .draws import flattened, scheme_of, stacked, walk
 
 # Derivatives of kernels with a kink are singular where two inputs coincide exactly: the two sides
 # are kept apart by this share of their correlation. The error is about its square root over π.
@@ -42,16 +42,17 @@ _MOST_DERIVATIVES = 4096
 _BLOCK = 1 << 22
 
 
-class _Memo(eqx.Module):
+class _FrozenMemo(eqx.Module):
     mask: Array | None
     channels: Array | None
     weights: Float[Array, "head query key"]
 
 
-class Frozen(Layer):
+class FrozenAttention(Layer):
     """Attention with given scores: `κ ← ov² mean_h A_h κ A'_hᵀ`, `Θ ← ov² mean_h A_h(Θ+2κ)A'_hᵀ`.
 
-    Scores are those of one example, or stacked after a draw, together with what they saw.
+    Scores are those of one example, or of all of them after a draw; `seen` are then the kernels
+    they were drawn from.
     """
 
     inner: Attention
@@ -68,7 +69,7 @@ class Frozen(Layer):
     def memo(self, example: Example) -> Memo:
         allowed = self.inner._allowed(example.outline.positions, example.mask)
         weights = jax.vmap(lambda g: self.inner.score_map(g, allowed))(self.scores)
-        return _Memo(example.mask, self.inner.positions.channels(example.outline), weights)
+        return _FrozenMemo(example.mask, self.inner.positions.channels(example.outline), weights)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return self._mixed(pair, memo1, memo2, 1 - self.apart)
@@ -98,7 +99,7 @@ class Frozen(Layer):
         return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks).masked(*masks)
 
 
-class Watched(Layer):
+class RecordedAttention(Layer):
     """Attention that draws its scores and keeps them, with the kernels they were drawn from."""
 
     inner: Attention
@@ -116,19 +117,19 @@ class Watched(Layer):
         seen = jax.vmap(jax.vmap(lambda pair: layer.positions.pair(pair, channels)))(marks)
         scores = _scores(layer, seen.nngp, crowd, key)
 
-        def frozen(own: Array) -> Frozen:
-            return Frozen(layer, own)
+        def frozen(own: Array) -> FrozenAttention:
+            return FrozenAttention(layer, own)
 
         memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, crowd)
         after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, crowd)
-        return Frozen(layer, scores, seen), memos, after
+        return FrozenAttention(layer, scores, seen), memos, after
 
 
 def _scores(
-    layer: Attention, covariance: Array, crowd: Example, key: Key[Array, ""]
+    layer: Attention, covariance: Array, examples: Example, key: Key[Array, ""]
 ) -> Float[Array, "example head query key"]:
     """`σ Φ_x W_h Φ_xᵀ` plus biases, from a root Φ of κ̃ over all positions of all examples."""
-    grid = crowd.outline.positions
+    grid = examples.outline.positions
     size, count = math.prod(grid), covariance.shape[0]
     joint = flattened(covariance)
     values, vectors = jnp.linalg.eigh(joint)
@@ -146,11 +147,11 @@ def _scores(
     return scores if bias is None else scores + bias[None, None]
 
 
-def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Array, Frozen]:
+def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Array, FrozenAttention]:
     """`Θ_p`, the covariance of D over (example, position, score), and the layer as drawn."""
-    watched = with_random_layers(net, Watched)
-    crowd = crowd_of(watched, inputs, with_ntk=True)
-    drawn, end = walk(watched, crowd, key, scheme_of(inputs, 1))
+    recorded = with_random_layers(net, RecordedAttention)
+    examples = stacked(recorded, inputs, with_ntk=True)
+    drawn, end = walk(recorded, examples, key, scheme_of(inputs, 1))
     assert end.landmarks is not None
     kernels = end.landmarks.forced()
     assert kernels.ntk is not None
@@ -186,15 +187,15 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
 
 
 def _with_scores(net: Layer, scores: Array) -> Layer:
-    return with_random_layers(net, lambda layer: Frozen(layer, scores, apart=_APART))
+    return with_random_layers(net, lambda layer: FrozenAttention(layer, scores, apart=_APART))
 
 
 def _is_frozen(node: Any) -> bool:
-    return isinstance(node, Frozen)
+    return isinstance(node, FrozenAttention)
 
 
 def _through_scores(
-    layer: Frozen, left: Float[Array, "n o h s s"], right: Float[Array, "n o h s s"]
+    layer: FrozenAttention, left: Float[Array, "n o h s s"], right: Float[Array, "n o h s s"]
 ) -> Float[Array, "n n o o"]:
     """`D Θ^G D'ᵀ` for all pairs of examples; heads do not meet."""
     assert layer.seen is not None
@@ -300,8 +301,8 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
 
 @eqx.filter_jit
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
-    crowd = crowd_of(net, inputs, with_ntk=True)
-    end = walk(net, crowd, jax.random.key(0), scheme_of(inputs, 1))[1]
+    examples = stacked(net, inputs, with_ntk=True)
+    end = walk(net, examples, jax.random.key(0), scheme_of(inputs, 1))[1]
     assert end.landmarks is not None
     ntk = end.landmarks.forced().ntk
     assert ntk is not None

@@ -221,7 +221,7 @@ def multi_head_attention(
     ov_std: float = 1.0,
     input_map: CoordinateFunction | None = None,
 ) -> Program:
-    """One attention layer on tokens `ψ(x_a)`; ψ clips at ±100 unless told otherwise.
+    """One attention layer on tokens `ψ(x_a)`; ψ clips at ±100 by default.
 
     The limit: scores Gaussian with `Cov(p_h,ai, p_h,bj) = σ_QK² κ_ab κ_ij`, independent over heads;
     given them, `y ~ N(0, σ_OV² H^{-1} Σ_h A_h κ A_hᵀ)`.

@@ -17,7 +17,7 @@ from .integration import (
     Rule,
     psd_factor,
 )
-from .moments import Moment, Moments
+from .moments import LimitMoments, Moment
 from .nodes import Dot, MatMul, Vector
 from .validation import chosen_vectors
 
@@ -34,18 +34,18 @@ def limit(program: Program, *, integration: Integration | None, key: RandomKey) 
 class _Readings:
     """Estimates with errors, from the same computation under several integrations."""
 
-    def __init__(self, integration: Rule, build: Callable[[Rule], Moments]):
+    def __init__(self, integration: Rule, build: Callable[[Rule], LimitMoments]):
         self._integration = integration
         self._build = build
-        self._built: dict[Rule, Moments] = {}
+        self._built: dict[Rule, LimitMoments] = {}
 
-    def moments(self, integration: Rule | None = None) -> Moments:
+    def moments(self, integration: Rule | None = None) -> LimitMoments:
         integration = integration or self._integration
         if integration not in self._built:
             self._built[integration] = self._build(integration)
         return self._built[integration]
 
-    def read(self, reading: Callable[[Moments], Moment]) -> LimitValue:
+    def read(self, reading: Callable[[LimitMoments], Moment]) -> LimitValue:
         value, method = reading(self.moments())
         match method:
             case Method.CLOSED_FORM:
@@ -68,6 +68,9 @@ class ConditionalLaw:
         self.program = program
         self.scalars = scalars
         self._readings = readings
+
+    def __repr__(self) -> str:
+        return f"ConditionalLaw({self.program.name!r} given {self.draws} draws of its scalars)"
 
     @property
     def draws(self) -> int:
@@ -116,7 +119,7 @@ class LimitLaw:
     def __init__(self, program: Program, integration: Rule):
         self.program = program
         self.integration = integration
-        self._readings = _Readings(integration, lambda settings: Moments(program, settings))
+        self._readings = _Readings(integration, lambda settings: LimitMoments(program, settings))
 
     # ---- deterministic part ---------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class LimitLaw:
                 "Scalars must be finite.", got="NaN or infinity", remedy="pass finite values"
             )
 
-        def build(integration: Rule) -> Moments:
+        def build(integration: Rule) -> LimitMoments:
             moments = self._readings.moments(integration)
             for stage in range(1, _last_stage(self.program) + 1):
                 columns = [k for k, dot in enumerate(dots) if dot.stage == stage]
@@ -216,6 +219,10 @@ class LimitLaw:
         error = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
         return LimitValue(np.mean(values, axis=0), error, Method.SAMPLING)
 
+    def __repr__(self) -> str:
+        outputs = ", ".join(vector.label for vector in self.program.outputs)
+        return f"LimitLaw({self.program.name!r}, outputs {outputs})"
+
     def __str__(self) -> str:
         rows = [f"limit law of {self.program.name}"]
         for node in self.program.nodes:
@@ -251,7 +258,7 @@ class LimitLaw:
 
 
 def _draw_stage(
-    moments: Moments,
+    moments: LimitMoments,
     new: list[Dot],
     known: dict[Dot, np.ndarray],
     draws: int,

@@ -42,7 +42,7 @@ _ZERO = (np.zeros(()), Method.CLOSED_FORM)
 _ONE = (np.ones(()), Method.CLOSED_FORM)
 
 
-class Moments:
+class LimitMoments:
     """The moments of all lines of stage ≤ `stage`, given the scalars up to that stage.
 
     What does not depend on the newest scalars is left to `parent`, so that it is computed once.
@@ -55,7 +55,7 @@ class Moments:
         *,
         scalars: Mapping[Dot, np.ndarray] | None = None,
         stage: int = 0,
-        parent: Moments | None = None,
+        parent: LimitMoments | None = None,
     ):
         self.program = program
         self.integration = integration
@@ -67,10 +67,12 @@ class Moments:
         self._blocks: dict[tuple[tuple[Monomial, ...], tuple[Monomial, ...]], Moment] = {}
         self._polynomials: dict[int, Polynomial] = {}
 
-    def given(self, scalars: Mapping[Dot, np.ndarray], stage: int) -> Moments:
+    def given(self, scalars: Mapping[Dot, np.ndarray], stage: int) -> LimitMoments:
         """The moments once the scalars of the next stage are known too."""
         merged = {**self.evaluator.dots, **scalars}
-        return Moments(self.program, self.integration, scalars=merged, stage=stage, parent=self)
+        return LimitMoments(
+            self.program, self.integration, scalars=merged, stage=stage, parent=self
+        )
 
     # ---- public readings ------------------------------------------------------------------
 
@@ -293,7 +295,7 @@ class Moments:
     def _node(self, index: int) -> Node:
         return self.program.nodes[index]
 
-    def _owner(self, nodes: Iterable[Node]) -> Moments:
+    def _owner(self, nodes: Iterable[Node]) -> LimitMoments:
         stage = max((node.stage for node in nodes), default=0)
         owner = self
         while owner.parent is not None and stage <= owner.parent.stage:

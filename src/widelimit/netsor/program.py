@@ -218,7 +218,7 @@ class Program:
         return self._register(ScalarArithmetic, operation=operation, parts=parts)
 
     def output(self, *vectors: Vector) -> None:
-        """Declare the vectors that `limit` and `simulate` report when not told otherwise."""
+        """Declare the vectors that `limit` and `simulate` report by default."""
         for vector in vectors:
             self._require_kind(vector, Vector, "output", "vectors")
         self._outputs = vectors

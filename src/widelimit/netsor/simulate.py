@@ -35,7 +35,7 @@ _WORKERS = 4
 _BATCH = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
     """What independent runs of a program at one width gave."""
 
@@ -48,6 +48,12 @@ class Simulation:
     """`(1/n) uᵀv` for all pairs of vectors, `(runs, m, m)`."""
     scalars: np.ndarray
     """Every dot product, `(runs, dots)` in the order of `program.dots`."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(vector.label for vector in self.vectors)
+        return (
+            f"Simulation({self.program.name!r} at width {self.width}, {self.runs} runs of {names})"
+        )
 
     @property
     def runs(self) -> int:
@@ -93,7 +99,7 @@ def simulate(
         )
     chosen = chosen_vectors(program, vectors)
     # The batches, and with them the random numbers, must not depend on the machine.
-    plan = _Plan(program, chosen, width, coordinates)
+    plan = _ProgramPlan(program, chosen, width, coordinates)
     batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
     sizes = [min(batch, runs - start) for start in range(0, runs, batch)]
     seeds = np.random.SeedSequence(seed_words(key)).spawn(len(sizes))
@@ -103,7 +109,7 @@ def simulate(
     return Simulation(program, width, chosen, values, gram, scalars)
 
 
-class _Plan:
+class _ProgramPlan:
     """The lines that must run, and when their arrays and matrices can be dropped."""
 
     def __init__(self, program: Program, vectors: tuple[Vector, ...], width: int, coordinates: int):

@@ -23,6 +23,7 @@ from ..inference import (
     tune,
     with_hyperparameters,
 )
+from ..inference.conventions import NOISE
 from ..inference.network_kernels import require_gaussian
 from ..layers.activations import Relu
 from ..layers.base import Layer
@@ -146,7 +147,7 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         self,
         network: Layer | None = None,
         *,
-        noise: float = 0.1,
+        noise: float = NOISE,
         normalize_y: bool = True,
         tune: bool = False,
         samples: int | None = None,
@@ -240,7 +241,7 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         network: Layer | None = None,
         *,
         kind: KernelKind | str = "nngp",
-        noise: float = 0.01,
+        noise: float = NOISE,
         tune: bool = False,
         samples: int | None = None,
         solver: Solver | None = None,
