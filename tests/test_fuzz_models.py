@@ -16,6 +16,22 @@ from widelimit.errors import WidelimitError
 from widelimit.persist import load, save
 
 NET = wl.Serial(wl.Dense(8, b_std=0.1), wl.Relu(), wl.Attention(8), wl.MeanPool(), wl.Dense(1))
+ODD_NODES = (
+    {},
+    [],
+    10**30,
+    {"float": "0x1p9999"},
+    {"array": 99},
+    {"array": -1},
+    {"class": "layers.Dense"},
+    {"class": "subprocess.Popen", "fields": {}},
+    {"enum": ["data.Keep", "x"]},
+    {"dtype": "x"},
+    {"key": [1, "x"]},
+    {"function": "os.system"},
+    {"tuple": 3},
+    {"dict": [[[], 1]]},
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +68,7 @@ def altered(draw, whole):
             break
         node = node[draw(st.sampled_from(keys))]
     key = draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
-    odd = st.sampled_from(
-        [
-            {"float": "0x1p9999"},
-            {"array": 99},
-            {"array": -1},
-            {"class": "layers.Dense"},
-            {},
-            [],
-            {"enum": ["data.Keep", "x"]},
-            {"dtype": "x"},
-            {"key": [1, "x"]},
-            {"function": "os.system"},
-            {"class": "subprocess.Popen", "fields": {}},
-            {"tuple": 3},
-            {"dict": [[[], 1]]},
-            10**30,
-        ]
-    )
+    odd = st.sampled_from(ODD_NODES)
     node[key] = draw(st.one_of(odd, values))
     parts["manifest.json"] = json.dumps(manifest).encode()
     file = io.BytesIO()
