@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest, norm
+from scipy.stats import norm
+
+from ...statistics import wilson_interval
 
 _RESAMPLES = 1000
 LEVEL = 0.95
@@ -37,9 +39,8 @@ class Score:
 
 def accuracy(right: np.ndarray) -> Score:
     """The share that is right, with Wilson's interval."""
-    count, total = int(np.sum(right)), len(right)
-    interval = binomtest(count, total).proportion_ci(LEVEL, method="wilson")
-    return Score(count / total, float(interval.low), float(interval.high))
+    low, high = wilson_interval(np.sum(right), len(right), level=LEVEL)
+    return Score(float(np.mean(right)), float(low), float(high))
 
 
 def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:
