@@ -183,6 +183,36 @@ def damaged(draw, whole):
     return bytes(content)
 
 
+@st.composite
+def good_files(draw):
+    """A table, texts or arrays as they should be, with labels and names of many kinds."""
+    size, classes = draw(st.sampled_from([10, 13, 24])), draw(st.sampled_from([2, 2, 3]))
+    labels = [draw(texts) for _ in range(classes)]
+    order = [(i * i + i) // 2 % classes for i in range(size)]
+    kind = draw(st.sampled_from(["t.csv", "t.jsonl", "t.npz"]))
+    if kind == "t.npz":
+        x = np.sin(np.arange(size * 12.0)).reshape((size, *draw(st.sampled_from([(12,), (4, 3)]))))
+        file = io.BytesIO()
+        np.savez(file, x=x * draw(st.sampled_from([1.0, 1e-300, 1e300])), y=np.array(order))
+        return kind, file.getvalue()
+    columns = {
+        "a": [math.sin(3 * i) * 10 ** draw(st.sampled_from([0, 0, 0, 250, -250])) for i in order],
+        "b": [("red", "blue", "$g$")[i * i % 3] for i in range(size)],
+        "label": [labels[i] for i in order],
+        "target": [i * draw(st.sampled_from([1.0, 1.0, 0.0, 1e200])) for i in order],
+    }
+    if kind == "t.jsonl":
+        columns["text"] = [("good film", "bad story film", "x")[i % 3] for i in order]
+    rows = list(zip(*columns.values(), strict=True))
+    if kind == "t.jsonl":
+        return kind, "\n".join(
+            json.dumps(dict(zip(columns, row, strict=True))) for row in rows
+        ).encode()
+    text = io.StringIO()
+    csv.writer(text).writerows([list(columns), *rows])
+    return kind, text.getvalue().encode("utf-8", "surrogatepass")
+
+
 files = st.one_of(
     st.tuples(st.sampled_from(["t.csv", "t.tsv", "t.csv.gz"]), damaged(csv_files())),
     st.tuples(st.sampled_from(["t.jsonl", "t.ndjson", "t.jsonl.gz"]), damaged(json_lines())),

@@ -80,7 +80,7 @@ def load_image_folder(
     """
     folders = _class_folders(Path(directory))
     names = names or LabelNames.fit([folder.name for folder in folders])
-    names.encode([folder.name for folder in folders])  # a wrong folder is told before the reading
+    names.encode([folder.name for folder in folders])  # wrong names are found before reading
     images: list[tuple[Path, np.ndarray]] = []
     for folder in folders:
         found = _folder_images(folder, size=size, grey=grey, skip_other=skip_other)

@@ -22,11 +22,12 @@ def estimate(
         Path, typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder of images.")
     ],
     examples: Annotated[
-        int | None, typer.Option(help="For so many examples like those of the file.", min=1)
+        int | None, typer.Option(help="Number of examples like those of the file.", min=1)
     ] = None,
-    tests: Annotated[int, typer.Option(help="And so many test examples.", min=0)] = 0,
+    tests: Annotated[int, typer.Option(help="Number of test examples.", min=0)] = 0,
     workers: Annotated[
-        list[int] | None, typer.Option(help="And on so many single-threaded workers.", min=1)
+        list[int] | None,
+        typer.Option(help="Number of single-threaded workers; give it several times.", min=1),
     ] = None,
     text: o.Text = None,
     label: o.Label = None,

@@ -58,7 +58,7 @@ def kernel(
     ] = KernelKind.NNGP,
     samples: o.Samples = None,
     limit: Annotated[
-        int | None, typer.Option(help="Only the first so many examples.", min=1)
+        int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
     ] = None,
     seed: o.Seed = 0,
     report: o.Page = None,

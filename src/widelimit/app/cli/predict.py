@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..workflow import Task, load_model, read_asked, scores
+from ..workflow import Task, load_model, read_new_examples, scores
 from . import options as o
 from .outputs import own_name, ready, use_limits, write_predictions
 from .screen import Screen, print_json
@@ -36,21 +36,21 @@ def predict(
     ready({"--out": path}, [model, file])
     loaded = load_model(model)
     how = o.reading(text, label, None, None, encoding, delimiter, skip)
-    asked = read_asked(loaded, file, how, score=score)
+    new = read_new_examples(loaded, file, how, score=score)
     screen.say(f"model trained on {loaded.trained}")
-    for note in asked.notes:
+    for note in new.notes:
         screen.say(note)
-    with screen.bar(f"predicting {len(asked.examples):,} examples"):
-        predicted = loaded.predict(asked.examples)
-    write_predictions(path, asked.examples, predicted, loaded.class_names, asked.labels)
-    numbers: dict[str, Any] = {"examples": len(asked.examples), "predictions": str(path)}
-    if asked.labels is not None:
+    with screen.bar(f"predicting {len(new.examples):,} examples"):
+        predicted = loaded.predict(new.examples)
+    write_predictions(path, new.examples, predicted, loaded.class_names, new.labels)
+    numbers: dict[str, Any] = {"examples": len(new.examples), "predictions": str(path)}
+    if new.labels is not None:
         if loaded.task is Task.CLASSIFY:
-            found = scores.accuracy(predicted.labels == asked.labels)
+            found = scores.accuracy(predicted.labels == new.labels)
             screen.say(f"accuracy {found.percent} (95 % interval {found.percent_interval})")
             numbers["accuracy"] = found.numbers()
-        elif len(asked.examples) > 1:
-            found = scores.r_squared(asked.labels, predicted.mean)
+        elif len(new.examples) > 1:
+            found = scores.r_squared(new.labels, predicted.mean)
             screen.say(f"R² {found} (95 %)")
             numbers["r2"] = found.numbers()
     screen.say(f"predictions: {path}")

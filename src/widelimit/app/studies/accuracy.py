@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from ...inference import GPPosterior, centred_one_hot
 from ...inference.checks import Values
+from ...statistics import wilson_interval
 
 RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 """Noise variances that are tried, in units of the mean kernel diagonal."""
@@ -47,7 +48,8 @@ class Outcome(NamedTuple):
     @property
     def interval(self) -> Interval:
         """Wilson's 95 % interval."""
-        return wilson(int(self.correct.sum()), len(self.correct))
+        low, high = wilson_interval(self.correct.sum(), len(self.correct), level=_LEVEL)
+        return Interval(float(low), float(high))
 
 
 class Gap(NamedTuple):
@@ -63,15 +65,6 @@ class Gap(NamedTuple):
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "no clear difference"
-
-
-def wilson(correct: int, total: int) -> Interval:
-    """95 % interval of a share: `(p + z²/2n ± z√(p(1−p)/n + z²/4n²)) / (1 + z²/n)`."""
-    z = float(norm.ppf(0.5 + _LEVEL / 2))
-    share, extra = correct / total, z**2 / total
-    half = z * np.sqrt(share * (1 - share) / total + extra / (4 * total))
-    middle = share + extra / 2
-    return Interval(float((middle - half) / (1 + extra)), float((middle + half) / (1 + extra)))
 
 
 def gap(first: Outcome, second: Outcome) -> Gap:

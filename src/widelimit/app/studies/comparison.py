@@ -111,7 +111,7 @@ class Arena:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def kernels(self, trunk: Trunk, readouts: Sequence[Layer], examples: int | None) -> Kernels:
-        """Of all examples, or of the first so many training examples alone."""
+        """Of all examples, or of the first `examples` training examples alone."""
         data = self.views[trunk.view]
         net, test = Serial(trunk.network, Readouts(*readouts)), None
         train = data.train if examples is None else beginning(data.train, examples)

@@ -16,7 +16,7 @@ def write(name: str, out: Path, result: Mapping[str, Any]) -> None:
     rows, claims = result["rows"], result["claims"]
     write_rows(out / f"{name}.csv", rows)
     write_json(out / f"{name}.json", result)
-    write_text(out / f"{name}.md", f"{table(rows)}\n\n{told(claims)}\n")
+    write_text(out / f"{name}.md", f"{table(rows)}\n\n{list_of_claims(claims)}\n")
     plot(rows, out / f"{name}.png")
 
 
@@ -35,7 +35,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def told(claims: Sequence[Mapping[str, Any]]) -> str:
+def list_of_claims(claims: Sequence[Mapping[str, Any]]) -> str:
     """Claims as a list."""
     return "\n".join(
         f"- {one['data']}: {one['claim']} – {one['verdict']} "

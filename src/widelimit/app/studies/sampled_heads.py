@@ -41,7 +41,7 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     rows = []
     for count in progress(counts) if progress else counts:
         gaps: dict[str, list[float]] = {"nngp": [], "ntk": []}
-        told: dict[str, list[float]] = {"nngp": [], "ntk": []}
+        reported: dict[str, list[float]] = {"nngp": [], "ntk": []}
         for repeat in range(repeats):
             subkey = jax.random.fold_in(key, 1000 * count + repeat)
             found = net.kernel(x, mask=mask, samples=count, key=subkey)
@@ -49,11 +49,13 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
                 value, exact = getattr(found, name), getattr(truth, name)
                 scale = np.abs(exact).max()
                 gaps[name].append(float(np.mean((value - exact) ** 2)) / scale**2)
-                told[name].append(float(np.mean(getattr(found, f"{name}_error") ** 2)) / scale**2)
+                reported[name].append(
+                    float(np.mean(getattr(found, f"{name}_error") ** 2)) / scale**2
+                )
         row: dict[str, float] = {"heads": count * _REPLICATES}
         for name in gaps:
             row[f"{name}_error"] = float(np.sqrt(np.mean(gaps[name])))
-            row[f"{name}_reported"] = float(np.sqrt(np.mean(told[name])))
+            row[f"{name}_reported"] = float(np.sqrt(np.mean(reported[name])))
         rows.append(row)
     heads = np.array([row["heads"] for row in rows])
     slopes = {
@@ -72,10 +74,10 @@ def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, flo
     figure, axis = plt.subplots(figsize=(5.5, 4))
     for name, colour in (("nngp", "#24527a"), ("ntk", "#c0392b")):
         errors = np.array([row[f"{name}_error"] for row in rows])
-        told = np.array([row[f"{name}_reported"] for row in rows])
+        reported = np.array([row[f"{name}_reported"] for row in rows])
         label = f"{name.upper()}: observed, slope {slopes[name]:.2f}"
         axis.loglog(heads, errors, "o-", color=colour, label=label)
-        axis.loglog(heads, told, "--", color=colour, lw=1, label=f"{name.upper()}: reported")
+        axis.loglog(heads, reported, "--", color=colour, lw=1, label=f"{name.upper()}: reported")
     axis.set(xlabel="sampled heads", ylabel="relative error", title="Infinite-head softmax, 1/√d")
     axis.legend(fontsize=8)
     figure.tight_layout()

@@ -8,7 +8,7 @@ on held-out examples. The result holds a `Model` that can be saved.
 from .attention import mean_attention, received
 from .examples import Examples, Source
 from .kinds import Kind, Listener, Task
-from .model import Model, load_model, read_asked
+from .model import Model, load_model, read_new_examples
 from .networks import Choice, NetworkName, choose
 from .run import Result, Settings, run
 from .sources import Reading, read_source
@@ -28,7 +28,7 @@ __all__ = [
     "choose",
     "load_model",
     "mean_attention",
-    "read_asked",
+    "read_new_examples",
     "read_source",
     "received",
     "run",

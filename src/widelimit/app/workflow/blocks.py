@@ -1,7 +1,9 @@
 """The kernel of a run, kept in a store: an interrupted run goes on, another kernel replaces it."""
 
 import shutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from ...data.locks import alone
 from ...engine.inputs import Inputs
 from ...inference import KernelKind, NetworkKernels
 from ...inference.network_kernels import chosen
-from ...scale import OtherKernelError
+from ...scale import DamagedTilesWarning, OtherKernelError
 from ...scale.store import KernelStore
 from .kinds import SILENT, Listener
 
@@ -41,7 +43,7 @@ def compute(
         elif inputs.size >= LARGE:
             listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
         try:
-            with listener.bar(label) as advance:
+            with listener.bar(label) as advance, _damage_reported(listener):
                 kernels = data.net.kernel(inputs, progress=advance, store=store, **options)
         except OtherKernelError as other:
             listener.say(f"it is another one ({other.got}) and is replaced")
@@ -49,3 +51,18 @@ def compute(
             with listener.bar(label) as advance:
                 kernels = data.net.kernel(inputs, progress=advance, store=store, **options)
     return {kind: chosen(kernels, kind) for kind in kinds}
+
+
+@contextmanager
+def _damage_reported(listener: Listener) -> Iterator[None]:
+    """Damaged tiles, which are computed anew, as a line for the user."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", DamagedTilesWarning)
+        yield
+    for warning in heard:
+        if issubclass(warning.category, DamagedTilesWarning):
+            listener.say(str(warning.message))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )

@@ -53,7 +53,7 @@ def _network(name: LawNetwork, heads: int, width: int, qk_std: float) -> Layer:
 
 @dataclass(frozen=True, eq=False)
 class HeadLaw:
-    """The law of one output with so many heads; `samples` of finite networks in its units."""
+    """The law of one output with a number of heads; `samples` of finite networks in its units."""
 
     net: Layer
     heads: int

@@ -39,7 +39,7 @@ class Listener:
 
     @contextmanager
     def bar(self, label: str) -> Iterator[Advance]:
-        """Work whose progress is told to the function that this yields."""
+        """Long work: it reports its progress to the function that this yields."""
         yield lambda done, total: None
 
 

@@ -74,7 +74,7 @@ def load_model(path: Path | str) -> Model:
     return found
 
 
-class Asked(NamedTuple):
+class NewExamples(NamedTuple):
     """Examples to predict, their true labels if the file has them, and notes on the reading."""
 
     examples: Examples
@@ -82,7 +82,9 @@ class Asked(NamedTuple):
     notes: list[str]
 
 
-def read_asked(model: Model, path: Path | str, how: Reading, *, score: bool = True) -> Asked:
+def read_new_examples(
+    model: Model, path: Path | str, how: Reading, *, score: bool = True
+) -> NewExamples:
     """Read a file for a model: the columns it was trained with; labels only to score them."""
     path = Path(path)
     preparation = model.preparation
@@ -116,7 +118,7 @@ def read_asked(model: Model, path: Path | str, how: Reading, *, score: bool = Tr
             labels = _encoded(model, table.labels(label))
         else:
             labels = table.numbers(label)[:, 0]
-    return Asked(examples, labels, notes + preparation.notes(examples))
+    return NewExamples(examples, labels, notes + preparation.notes(examples))
 
 
 def _encoded(model: Model, labels: tuple[str, ...]) -> np.ndarray:
@@ -130,7 +132,7 @@ def _encoded(model: Model, labels: tuple[str, ...]) -> np.ndarray:
         ) from None
 
 
-def _arrays(model: Model, path: Path, *, score: bool) -> Asked:
+def _arrays(model: Model, path: Path, *, score: bool) -> NewExamples:
     held = read_npz(path, "x")
     preparation = model.preparation
     if isinstance(preparation, TextPreparation) or getattr(preparation, "features", ()):
@@ -154,10 +156,10 @@ def _arrays(model: Model, path: Path, *, score: bool) -> Asked:
             known = held.get("class_names")
             texts = y.astype(str) if known is None else known.astype(str)[y.astype(int)]
             labels = _encoded(model, tuple(texts.tolist()))
-    return Asked(examples, labels, preparation.notes(examples))
+    return NewExamples(examples, labels, preparation.notes(examples))
 
 
-def _pictures(model: Model, path: Path, how: Reading, *, score: bool) -> Asked:
+def _pictures(model: Model, path: Path, how: Reading, *, score: bool) -> NewExamples:
     """An image, a folder of images, or a folder with a folder per class."""
     preparation = model.preparation
     if not isinstance(preparation, ArrayPreparation) or preparation.kind is not Kind.IMAGE:
@@ -179,7 +181,7 @@ def _pictures(model: Model, path: Path, how: Reading, *, score: bool) -> Asked:
     if score and path.is_dir() and all(p.parent != path for p in paths):
         labels = _encoded(model, tuple(folders))
     examples = Examples(Kind.IMAGE, x, names)
-    return Asked(examples, labels, notes + preparation.notes(examples))
+    return NewExamples(examples, labels, notes + preparation.notes(examples))
 
 
 def _wrong_kind(path: Path, kind: Kind | str) -> DataError:

@@ -38,7 +38,7 @@ class NetworkName(enum.StrEnum):
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How a network is built, how deep it is unless told, and what it is in one line."""
+    """How a network is built, its usual depth, and what it is in one line."""
 
     build: Callable[[int], Layer]
     depth: int

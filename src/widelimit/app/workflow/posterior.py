@@ -84,7 +84,7 @@ class Trial(NamedTuple):
 
 
 class Part(NamedTuple):
-    """How well so many training examples do on the test part."""
+    """The score on the test part after learning from `size` examples."""
 
     size: int
     score: Score

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TextPreparation:
-    """Words to word vectors, each of length √d, at most so many of them."""
+    """Words to word vectors, each of length √d, up to the length of the embedder."""
 
     embedder: Embedder
     column: str | None

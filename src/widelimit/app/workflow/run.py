@@ -36,7 +36,7 @@ from .sources import Reading, read_source
 from .words import find_vectors
 
 MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1500}
-"""Training examples used unless told otherwise: a few minutes on two cores."""
+"""Training examples used by default: a few minutes on two cores."""
 MOST_TEST = {Kind.TABLE: 1000, Kind.TEXT: 1000, Kind.SEQUENCE: 1000, Kind.IMAGE: 500}
 IMAGE_SIZE = 8
 WORDS = 60

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest, norm
+from scipy.stats import norm
+
+from ...statistics import wilson_interval
 
 _RESAMPLES = 1000
 LEVEL = 0.95
@@ -37,46 +39,53 @@ class Score:
 
 def accuracy(right: np.ndarray) -> Score:
     """The share that is right, with Wilson's interval."""
-    count, total = int(np.sum(right)), len(right)
-    interval = binomtest(count, total).proportion_ci(LEVEL, method="wilson")
-    return Score(count / total, float(interval.low), float(interval.high))
+    low, high = wilson_interval(np.sum(right), len(right), level=LEVEL)
+    return Score(float(np.mean(right)), float(low), float(high))
 
 
 def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:
-    """`1 − Σ(y − ŷ)²/Σ(y − ȳ)²`; the interval by resampling the examples."""
-    unit = _unit(truth)
-    return _resampled(truth / unit, predicted / unit, lambda t, p: 1 - _share(t, p))
+    """`1 − Σ(y − ŷ)²/Σ(y − ȳ)²`; the interval by resampling the examples.
+
+    Not a number where all targets are equal.
+    """
+
+    def score(truth: np.ndarray, predicted: np.ndarray) -> float:
+        unit = _unit(truth)
+        spread = _size(truth / unit - np.mean(truth / unit))
+        if not spread > 0:
+            return np.nan
+        return 1 - (_size(truth / unit - predicted / unit) / spread) ** 2
+
+    return _resampled(truth, predicted, score)
 
 
 def root_mean_square(truth: np.ndarray, predicted: np.ndarray) -> Score:
     """`√mean (y − ŷ)²`; the interval by resampling the examples."""
-    unit = _unit(truth)
-
-    def error(truth: np.ndarray, predicted: np.ndarray) -> float:
-        return unit * float(np.sqrt(np.mean((truth - predicted) ** 2)))
-
-    return _resampled(truth / unit, predicted / unit, error)
+    return _resampled(truth, predicted, lambda t, p: _size(t - p))
 
 
-def _unit(truth: np.ndarray) -> float:
-    """The size of the targets: squares of very large and very small numbers do not fit."""
-    return float(np.abs(truth).max()) or 1.0
+def _unit(values: np.ndarray) -> float:
+    """The largest, by which others are divided: squares of extreme numbers do not fit."""
+    return float(np.abs(values).max()) or 1.0
 
 
-def _share(truth: np.ndarray, predicted: np.ndarray) -> float:
-    spread = float(np.sum((truth - truth.mean()) ** 2))
-    return float(np.sum((truth - predicted) ** 2)) / spread if spread > 0 else np.nan
+def _size(values: np.ndarray) -> np.float64:
+    """`√mean v²`."""
+    unit = _unit(values)
+    return unit * np.sqrt(np.mean((values / unit) ** 2))
 
 
 def _resampled(truth: np.ndarray, predicted: np.ndarray, score) -> Score:
     rng = np.random.default_rng(0)
     draws = rng.integers(len(truth), size=(_RESAMPLES, len(truth)))
-    values = np.array([score(truth[rows], predicted[rows]) for rows in draws])
+    with np.errstate(over="ignore", under="ignore"):  # a score may be minus infinity
+        value = float(score(truth, predicted))
+        values = np.array([score(truth[rows], predicted[rows]) for rows in draws])
     values = values[np.isfinite(values)]  # a draw may hold equal targets only
     if not len(values):
-        return Score(score(truth, predicted), np.nan, np.nan)
+        return Score(value, np.nan, np.nan)
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Score(score(truth, predicted), float(low), float(high))
+    return Score(value, float(low), float(high))
 
 
 def coverage(

@@ -8,7 +8,7 @@ from ...data import WordVectors, data_root, load_sample_vectors, load_vectors
 _DIMENSIONS = (100, 300, 200, 50)
 
 
-class Found(NamedTuple):
+class FoundVectors(NamedTuple):
     """Word vectors, where they were found, and whether they are only the small sample's."""
 
     vectors: WordVectors
@@ -16,14 +16,14 @@ class Found(NamedTuple):
     sample: bool
 
 
-def find_vectors(given: Path | None, beside: Path) -> Found:
+def find_vectors(given: Path | None, beside: Path) -> FoundVectors:
     """Vectors from the `given` file, else GloVe files in the data directory or beside the data."""
     if given is not None:
-        return Found(load_vectors(given), str(given), False)
+        return FoundVectors(load_vectors(given), str(given), False)
     for folder in dict.fromkeys((data_root(), beside)):
         for dimension in _DIMENSIONS:
             for form in ("glove_{}d.npz", "glove.6B.{}d.txt", "glove.6B.{}d.txt.gz"):
                 path = folder / form.format(dimension)
                 if path.is_file():
-                    return Found(load_vectors(path), str(path), False)
-    return Found(load_sample_vectors(), "the sample inside the package", True)
+                    return FoundVectors(load_vectors(path), str(path), False)
+    return FoundVectors(load_sample_vectors(), "the sample inside the package", True)
