@@ -298,3 +298,12 @@ def test_options_and_completion(capsys):
     assert "--show-completion" in call(capsys, "--help").out
     assert "--max-train" in call(capsys, "classify", "--help").out
     assert "No such option" in call(capsys, "classify", "x.csv", "--nonsense", code=2).err
+
+
+def test_an_estimate_before_starting(capsys, tmp_path):
+    file = write_flowers(tmp_path / "flowers.csv")
+    arguments = ("--feature", "size", "--examples", "100000", "--workers", "64", "--json")
+    numbers = json.loads(call(capsys, "estimate", file, *arguments).out)
+    assert numbers["pairs"] == 100_000 * 100_001 // 2
+    assert numbers["disk"] == numbers["pairs"] * 8
+    assert 0 < numbers["workers"]["64"] < numbers["seconds"]

@@ -47,6 +47,7 @@ print(json.dumps([by_all, sorted(used), bool((shared == alone).all())]))
 """
 
 
+@pytest.mark.slow
 def test_several_devices_are_used_without_asking():
     flags = "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=3"
     done = subprocess.run(

@@ -42,11 +42,9 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("stored", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", SOLVERS)
 def test_predictions_are_those_of_a_dense_solve(images, dense, tmp_path, name, stored):
-    if stored and name == "all landmarks":
-        pytest.skip("landmarks need no stored kernel")
     model = fitted(images, SOLVERS[name], tmp_path / "k" if stored else None)
     (mean, std), (wanted, spread) = model.predict(images[2]), dense.predict(images[2])
     assert np.abs(mean - wanted).max() < 1e-6 * np.abs(wanted).max()
@@ -78,6 +76,7 @@ def test_landmarks_bound_the_evidence_and_never_claim_too_much(images, dense):
     assert bounds[-1] < dense.log_evidence
 
 
+@pytest.mark.slow
 def test_classifiers_work_with_every_solver(images):
     x, y, test = images
     labels = y.argmax(axis=1)
@@ -145,6 +144,7 @@ def test_wrong_solvers_are_refused():
         wl.Nystrom(landmarks=0)
 
 
+@pytest.mark.slow
 def test_pivots_are_drawn_in_proportion_to_what_is_missing():
     """One pivot of a diagonal kernel: the law is known."""
     diagonal = np.array([1.0, 2.0, 3.0, 10.0])

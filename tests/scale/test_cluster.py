@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def threads(workers):
     """Workers in this process: what they do, without what it takes to start them."""
     return LocalCluster(
-        n_workers=workers, threads_per_worker=2, processes=False, dashboard_address=None
+        n_workers=workers, threads_per_worker=2, processes=False, dashboard_address=":0"
     )
 
 
@@ -31,7 +31,7 @@ def test_threads_of_a_cluster_compute_the_same_bits(tmp_path):
     alone = network().kernel(x, store=tmp_path / "one", tile=TILE)
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as c,
         Client(c) as client,
     ):
@@ -81,7 +81,7 @@ def test_workers_keep_one_problem_at_a_time(tmp_path):
     x = examples(10)
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
         ) as c,
         Client(c) as client,
     ):

@@ -39,6 +39,7 @@ def test_test_against_training_examples(tmp_path):
     np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_nngp_alone_and_kernels_that_keep_positions(tmp_path):
     net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.Dense(1))
     x = np.random.default_rng(0).normal(size=(9, 5, 2)).astype(np.float32)
@@ -129,6 +130,7 @@ def test_another_kernel_is_refused_with_what_differs(tmp_path):
         network().kernel(x, x, store=place)
 
 
+@pytest.mark.slow
 def test_networks_with_functions_are_known_by_their_code(tmp_path):
     def with_slope(slope):
         return wl.Serial(wl.Dense(4), wl.Elementwise(lambda x: slope * x * x), wl.Dense(1))

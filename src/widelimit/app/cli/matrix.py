@@ -60,6 +60,9 @@ def kernel(
     limit: Annotated[
         int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="So many processes share the work.", min=1)
+    ] = None,
     seed: o.Seed = 0,
     report: o.Page = None,
     open_page: o.Open = False,
@@ -104,7 +107,7 @@ def kernel(
     kinds = tuple(KernelKind) if both else (which,)
     store = out.with_name(f"{out.name}.store")
     with alone(out.with_name(f".{out.name}.lock")):
-        kernels = compute(data, inputs, kinds, store=store, listener=screen)
+        kernels = compute(data, inputs, kinds, store=store, workers=workers, listener=screen)
         arrays = _written(out, kernels, store)
         if both:
             labels = {"y": source.y[: len(examples)]} if len(source.y) else {}

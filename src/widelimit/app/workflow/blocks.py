@@ -3,7 +3,7 @@
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ def compute(
     kinds: Sequence[KernelKind],
     *,
     store: Path | None = None,
+    workers: int | None = None,
     listener: Listener = SILENT,
 ) -> dict[KernelKind, Any]:
     """The kernels of `inputs` with themselves, with the heads of `data`'s sampler.
 
-    With a `store` they are read from it when they are indexed; `np.asarray` reads them whole.
+    With a `store` they are read from it when they are indexed; `np.asarray` reads them whole. So
+    many `workers`, processes of this machine, then compute them.
     """
-    options = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
+    options: dict[str, Any] = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
     label = f"kernel of {inputs.size:,} examples"
     if store is None:
         with listener.bar(label) as advance:
@@ -42,15 +44,28 @@ def compute(
             listener.say(f"a kernel of an earlier run is in '{store}'")
         elif inputs.size >= LARGE:
             listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
-        try:
-            with listener.bar(label) as advance, _damage_reported(listener):
-                kernels = data.net.kernel(inputs, progress=advance, store=store, **options)
-        except OtherKernelError as other:
-            listener.say(f"it is another one ({other.got}) and is replaced")
-            shutil.rmtree(store)
-            with listener.bar(label) as advance:
-                kernels = data.net.kernel(inputs, progress=advance, store=store, **options)
+        with (
+            _cluster(workers) as client,
+            listener.bar(label) as advance,
+            _damage_reported(listener),
+        ):
+            options |= {"progress": advance, "store": store, "client": client}
+            try:
+                kernels = data.net.kernel(inputs, **options)
+            except OtherKernelError as other:
+                listener.say(f"it is another one ({other.got}) and is replaced")
+                shutil.rmtree(store)
+                kernels = data.net.kernel(inputs, **options)
     return {kind: chosen(kernels, kind) for kind in kinds}
+
+
+def _cluster(workers: int | None) -> AbstractContextManager[Any]:
+    """A client of so many workers; None is this process alone."""
+    if workers is None:
+        return nullcontext()
+    from ...scale.cluster import local_client  # only who asks for workers needs Dask
+
+    return local_client(workers)
 
 
 @contextmanager
