@@ -1,0 +1,1 @@
+"""From ordinary JAX code to its infinite-width law."""
