@@ -187,7 +187,7 @@ def matmul(
             remedy="draw the weights at random; sums over channels are written as sums",
         )
     weights = matrix.weights
-    machine.note_use(step, matrix, axis)
+    machine.note_use(step, matrix, axis, operand)
     by_slot: dict[int, np.ndarray] = {}
     for slot in np.unique(slots):
         here = (slots == slot) & (members >= 0)
@@ -359,9 +359,10 @@ def summed_products(
     independent = not related(u, v)
     if independent:
         products = integrator.mean(u)[:, rows] * integrator.mean(v)[:, columns]
-        typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
-        if np.abs(products).max(initial=0.0) < _NOTHING * typical[0] * typical[1]:
-            products = np.zeros_like(products)
+        if products.any() and np.abs(products).max() < 1e-6:
+            typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
+            if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
+                products = np.zeros_like(products)
     else:
         products = integrator.second(u, v, *flat)[..., 0, 0].reshape(-1, *rows.shape)
     if products.any():

@@ -7,16 +7,13 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .alignment import Step
-from .contraction import HALF, Dims, arranged, matmul, mixture, summed_products
+from .contraction import Dims, matmul, mixture, summed_products
 from .elementwise import aligned
 from .matrices import Matrix
 from .scalars import Scalar
-from .structure import run_primitive
 from .trees import Apply
 from .vectors import Vector
 
@@ -211,7 +208,7 @@ def _placed(result: Any, outputs: tuple[int, ...], out: Any) -> Any:
 def window_values(step: Step, vector: Vector) -> Vector:
     """Maxima and minima over finite axes or windows, channel by channel."""
     name = step.name
-    function = jnp.minimum if name == "reduce_min" else jnp.maximum
+    function = np.minimum if name == "reduce_min" else np.maximum
     if name == "reduce_window_max":
         params = step.params[0]
         window = tuple(int(w) for w in params["window_dimensions"])
@@ -256,6 +253,3 @@ def _over_channels(step: Step) -> Exception:
         got=f"'{step.name}' over the channels",
         remedy="take maxima over positions",
     )
-
-
-__all__ = ["HALF", "arranged", "convolution", "jax", "patch_index", "run_primitive", "window_values"]

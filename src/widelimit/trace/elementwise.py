@@ -8,13 +8,14 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from .alignment import Step
+from .arrays import coordinatewise, mapped_primitive, run_primitive
 from .layout import Layout
 from .matrices import Matrix
 from .scalars import ZERO, Scalar
-from .structure import mapped_primitive, run_primitive
 from .trees import Apply, Number, Tree
 from .vectors import Vector
 
@@ -139,9 +140,7 @@ def _on_scalars(step: Step, operands: list[Scalar], power: Fraction) -> Scalar:
     fixed = all(value.fixed for value in operands)
 
     def compute() -> Any:
-        arrays = [value.value() for value in operands]
-        if all(getattr(a, "dtype", None) is not None for a in arrays):
-            arrays = [_lifted(a, len(shape)) for a in arrays]
+        arrays = [_spread(value.value(), shape) for value in operands]
         result = mapped_primitive(step, arrays)
         if step.name in ("add", "sub") and rough:
             _check_cancellation(step, arrays, result)
@@ -152,9 +151,13 @@ def _on_scalars(step: Step, operands: list[Scalar], power: Fraction) -> Scalar:
     return Scalar(shape, functools.cache(compute), power=power, rough=rough)
 
 
-def _lifted(array: Any, rank: int) -> Any:
-    missing = rank - (array.ndim - 1)
-    return array if missing <= 0 else array.reshape(array.shape[0], *([1] * missing), *array.shape[1:])
+def _spread(array: Any, shape: tuple[int, ...]) -> Any:
+    """(draws, *shape') to (draws, *shape); keys have no other shape to go to."""
+    if tuple(array.shape[1:]) == shape:
+        return array
+    missing = len(shape) - (array.ndim - 1)
+    lifted = np.reshape(array, (array.shape[0], *([1] * missing), *array.shape[1:]))
+    return np.broadcast_to(lifted, (array.shape[0], *shape))
 
 
 def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
@@ -183,9 +186,7 @@ def _linear(
     size = int(np.prod(shape, dtype=int))
 
     def spread(data: np.ndarray) -> np.ndarray:
-        """(draws, *shape') to (draws, entries)."""
-        lifted = data.reshape(data.shape[0], *([1] * (len(shape) + 1 - data.ndim)), *data.shape[1:])
-        return np.broadcast_to(lifted, (data.shape[0], *shape)).reshape(data.shape[0], size)
+        return _spread(data, shape).reshape(data.shape[0], size)
 
     pending = []
     for k, value in enumerate(operands):
@@ -200,7 +201,7 @@ def _linear(
             pending.append((group, taken))
 
     def compute() -> Any:
-        return mapped_primitive(step, [_lifted(v.base, len(shape)) for v in operands])
+        return mapped_primitive(step, [_spread(v.base, shape) for v in operands])
 
     rough = any(value.rough for value in operands)
     return Scalar(shape, functools.cache(compute), power=power, rough=rough, pending=tuple(pending))
@@ -290,25 +291,12 @@ def _argument(vector: Vector) -> Tree:
     return Number(vector.constant) if vector.is_constant else vector.tree()
 
 
-_BOOLEAN = {"and", "or", "not", "xor"}
-
-
 def _function(step: Step) -> Callable[..., Any]:
     """The primitive on arrays of one shape."""
 
     def function(*arrays: Any) -> Any:
-        if step.name == "select_n":
-            which = arrays[0]
-            if len(arrays) == 3:
-                which = which.astype(bool)
-            return run_primitive(step, which, *arrays[1:])
-        if step.name in _BOOLEAN:
-            arrays = tuple(a.astype(bool) for a in arrays)
-        if step.name == "convert_element_type":
-            return run_primitive(step, arrays[0]).astype(float)
-        if step.name == "clamp":
-            return run_primitive(step, *arrays)
-        return run_primitive(step, *arrays)
+        found = coordinatewise(step, arrays)
+        return run_primitive(step, *(jnp.asarray(a) for a in arrays)) if found is None else found
 
     return function
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import contraction, parameters, structure
 from .alignment import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from .arrays import is_key, mapped_primitive
 from .convolution import convolution, window_values
 from .elementwise import ELEMENTWISE, elementwise, leading_power, order_one, vanished
 from .expectations import Integrator
@@ -23,7 +24,7 @@ from .layout import whole
 from .matrices import Matrix, Weights
 from .refusals import RefusedError
 from .scalars import DotGroup, Scalar
-from .structure import Value, layouts_of, mapped_primitive
+from .structure import Value
 from .vectors import Vector
 
 # Scalars stay Gaussian through these on their way to the output.
@@ -66,6 +67,7 @@ class Machine:
         self.records: list[Record] = []
         self.laws: list[tuple[Step, parameters.EntryLaw]] = []
         self.dot_steps: list[tuple[Step, Vector, Vector]] = []
+        self.matmuls: list[tuple[Weights, Step, Vector]] = []
         self._tail = _tail(program)
         self._values: dict[int, Value] = {}
         self._uses = _last_uses(program)
@@ -94,7 +96,7 @@ class Machine:
     def _given(self, given: Given, step: Step | None) -> Value:
         wide = [i for i, extent in enumerate(given.shape) if isinstance(extent, Wide)]
         if not wide:
-            if hasattr(given.values[0], "dtype") and jnp.issubdtype(given.values[0].dtype, jax.dtypes.prng_key):
+            if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
                 return Scalar.constant(given.values[0])
             found = fit_power(given.values, self.program.widths)
             if found is None:
@@ -160,9 +162,26 @@ class Machine:
         """Remember a Gaussian scalar."""
         self.dot_steps.append((step, u, v))
 
-    def note_use(self, step: Step, matrix: Matrix, axis: int) -> None:
+    @property
+    def drawn(self) -> bool:
+        """Whether random scalars were drawn."""
+        groups = [*self.dots, *self.finite.values()]
+        return any(group.is_drawn for group in groups)
+
+    def operands_of(self, source: Source) -> list[Record]:
+        """Records of vectors that are functions of a source's variables."""
+        return [
+            record
+            for record in self.records
+            if isinstance(record.value, Vector)
+            and not record.value.is_linear
+            and any(t.source is source for form in record.value.forms() for t in form.terms)
+        ]
+
+    def note_use(self, step: Step, matrix: Matrix, axis: int, operand: Vector) -> None:
         """Weights are used in one direction, and cut in one way."""
         weights = matrix.weights
+        self.matmuls.append((weights, step, operand))
         contracted = matrix.base[axis]
         if weights.contracted not in (None, contracted):
             raise step.refuse(
@@ -420,7 +439,7 @@ def _run(step: Step, arrays: list[Any]) -> Any:
 
 def _is_index(value: Scalar) -> bool:
     dtype = value.base.dtype
-    return jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype.kind in "iub"
+    return is_key(value.base) or dtype.kind in "iub"
 
 
 def _fixed_index(step: Step, value: Any) -> Any:
@@ -499,5 +518,3 @@ def _last_uses(program: FlatProgram) -> dict[int, list[int]]:
             ends.setdefault(number, []).append(index)
     return ends
 
-
-__all__ = ["Machine", "Record", "layouts_of"]

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import special as jsp
+from scipy import special
 
 from .alignment import Step
 from .extents import Wide
@@ -72,7 +72,7 @@ def entry_law(step: Step, arguments: list[Scalar]) -> EntryLaw:
                 got=f"bounds {low:g} and {high:g}",
                 remedy="use bounds (−c, c)",
             )
-        mass = float(jsp.erf(high / np.sqrt(2)))
+        mass = float(special.erf(high / np.sqrt(2)))
         density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
         return EntryLaw(
             "truncated normal", _Truncated(mass), 1 - 2 * high * density / mass, 0.0, 1.0, Fraction(0)
@@ -86,7 +86,7 @@ def entry_law(step: Step, arguments: list[Scalar]) -> EntryLaw:
 
 
 def _uniform(z: Any) -> Any:
-    return jsp.erf(z / np.sqrt(2))
+    return special.erf(z / np.sqrt(2))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Truncated:
     mass: float
 
     def __call__(self, z: Any) -> Any:
-        return np.sqrt(2) * jsp.erfinv(self.mass * jsp.erf(z / np.sqrt(2)))
+        return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
 
 
 def identity_of(step: Step, key: Any) -> tuple[Any, ...]:
@@ -136,7 +136,7 @@ def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> Scalar:
 
     def compute() -> np.ndarray:
         z = found.values()
-        entries = z if law.transform is None else np.asarray(law.transform(jnp.asarray(z)))
+        entries = z if law.transform is None else law.transform(z)
         return (law.centre + law.spread * entries).reshape(-1, *shape)
 
     return Scalar(shape, functools.cache(compute), power=law.power)

@@ -146,6 +146,11 @@ class DotGroup:
         blocks = first[:, :, i[:, None], k[None, :]] * second[:, :, j[:, None], m[None, :]]
         return share * blocks.sum(axis=1)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether somebody asked for values."""
+        return self._drawn is not None
+
     def values(self) -> np.ndarray:
         if self._drawn is None:
             known = [(g, c) for g in self.earlier if g._drawn is not None and (c := self.cross(g)) is not None]
@@ -198,6 +203,11 @@ class NormalGroup:
     def __init__(self, size: int, deviation: float, integrator: Integrator):
         self.size, self.deviation, self.integrator = size, deviation, integrator
         self._drawn: np.ndarray | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether somebody asked for values."""
+        return self._drawn is not None
 
     def values(self) -> np.ndarray:
         if self._drawn is None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -381,38 +380,3 @@ def _picks_channels(step: Step) -> Exception:
         got=f"'{step.name}' along a width axis",
         remedy="index positions, tokens or heads, and read channels out through weights",
     )
-
-
-def run_primitive(step: Step, *arrays: Any) -> Any:
-    """The step's primitive, in double precision."""
-    params = dict(step.params[0])
-    if step.name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.floating):
-        params["new_dtype"] = np.dtype(np.float64)
-    if params.get("preferred_element_type") is not None:
-        wide = jnp.issubdtype(params["preferred_element_type"], jnp.floating)
-        params["preferred_element_type"] = np.dtype(np.float64) if wide else None
-    return step.primitive.bind(*arrays, **params)
-
-
-def mapped_primitive(step: Step, arrays: list[Any]) -> Any:
-    """The primitive for every draw; arrays have a leading draw axis, of length 1 if fixed."""
-    draws = max((a.shape[0] for a in arrays), default=1)
-    arrays = [_double(a) for a in arrays]
-    if draws == 1:
-        results = run_primitive(step, *(a[0] for a in arrays))
-        return jax.tree.map(lambda r: _host(r[None]), results)
-    axes = [0 if a.shape[0] > 1 else None for a in arrays]
-    arrays = [a if a.shape[0] > 1 else a[0] for a in arrays]
-    results = jax.vmap(lambda *xs: run_primitive(step, *xs), in_axes=axes)(*arrays)
-    return jax.tree.map(_host, results)
-
-
-def _double(array: Any) -> Any:
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return array
-    array = jnp.asarray(array)
-    return array.astype(jnp.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
-
-
-def _host(array: Any) -> Any:
-    return array if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else np.asarray(array)

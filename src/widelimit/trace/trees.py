@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-import jax.numpy as jnp
 import numpy as np
 
 from .gaussian import Form, Remap
@@ -124,7 +123,7 @@ class Apply(Tree):
 
     def _evaluate(self, points: Points) -> np.ndarray:
         values = np.broadcast_arrays(*(child.evaluate(points) for child in self.children))
-        return np.asarray(self.function(*(jnp.asarray(v) for v in values)))
+        return np.asarray(self.function(*values))
 
     def forms(self) -> Iterator[Form]:
         for child in self.children:
@@ -214,7 +213,7 @@ class Atom:
 def masked(tree: Tree, present: np.ndarray) -> Tree:
     """The tree, and zero where a member is not `present`."""
     where = Number(present[None, :].astype(float))
-    return Apply("mul", jnp.multiply, (tree, where))
+    return Apply("mul", np.multiply, (tree, where))
 
 
 def _cut_mix(mixed: Mixed, remap: Remap) -> Vector:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-import jax.numpy as jnp
 import numpy as np
 
 from .gaussian import Form, Remap
@@ -81,7 +80,7 @@ class Vector:
             assert self.scale is not None
             leaf: Tree = Leaf(self.form)
             if not (self.scale == 1).all():
-                leaf = Apply("mul", jnp.multiply, (leaf, Number(self.scale)))
+                leaf = Apply("mul", np.multiply, (leaf, Number(self.scale)))
             trees.append(leaf)
         for mix, atom in self.parts:
             trees.append(_product(atom) if mix is None else Mixed(mix, atom))
@@ -89,7 +88,7 @@ class Vector:
             trees.append(Number(self.constant))
         total = trees[0]
         for tree in trees[1:]:
-            total = Apply("add", jnp.add, (total, tree))
+            total = Apply("add", np.add, (total, tree))
         return total
 
     def evaluate(self, points: Points) -> np.ndarray:
@@ -155,7 +154,7 @@ class Vector:
             if mix is not None:
                 parts.append((mix * numbers[..., None], atom))
             else:
-                first = Apply("mul", jnp.multiply, (atom.factors[0], Number(numbers)))
+                first = Apply("mul", np.multiply, (atom.factors[0], Number(numbers)))
                 parts.append((None, Atom((first, *atom.factors[1:]))))
         return replace(
             self,
@@ -262,7 +261,7 @@ def members_of(tree: Tree) -> Vector:
 def _product(atom: Atom) -> Tree:
     total = atom.factors[0]
     for factor in atom.factors[1:]:
-        total = Apply("mul", jnp.multiply, (total, factor))
+        total = Apply("mul", np.multiply, (total, factor))
     return total
 
 
@@ -302,7 +301,7 @@ def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
         form = factor.univariate()
         for k, other in enumerate(found):
             if form is not None and other.univariate() is form:
-                found[k] = Apply("mul", jnp.multiply, (other, factor))
+                found[k] = Apply("mul", np.multiply, (other, factor))
                 break
         else:
             found.append(factor)
@@ -318,7 +317,7 @@ def _added(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             if other_mix is not None or form is None or len(other.factors) != 1:
                 continue
             if other.factors[0].univariate() is form:
-                both = Apply("add", jnp.add, (other.factors[0], atom.factors[0]))
+                both = Apply("add", np.add, (other.factors[0], atom.factors[0]))
                 found[k] = (None, Atom((both,)))
                 break
         else:
