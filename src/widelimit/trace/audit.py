@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -115,22 +114,11 @@ def _rows(machine: Machine) -> list[Row]:
             if not isinstance(value, Scalar):
                 law = laws[id(step)]
                 row = Row(role, law.power, step.place, f"{law.name} {extents}")
-                found[role, step.place, extents] = _scaled_parameter(machine, record.step, row)
+                found[role, step.place, extents] = row
             continue
         if isinstance(value, (Vector, Scalar)) and value.is_zero:
             continue
         if role == "score" and machine.on_tail(step.results[0]):
             role = "readout"
-        found[role, step.place, ""] = Row(role, _after(machine, step, value), step.place, extents)
+        found[role, step.place, ""] = Row(role, value.power, step.place, extents)
     return list(found.values())
-
-
-def _scaled_parameter(machine: Machine, step: object, row: Row) -> Row:
-    return row
-
-
-def _after(machine: Machine, step: object, value: Vector | Scalar) -> Fraction:
-    return value.power
-
-
-Reader = Callable[[str], str]

@@ -79,6 +79,8 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
             remedy="use feature_group_count=1, or as many groups as channels",
         )
     else:
+        if isinstance(left, Vector) and isinstance(right, Vector) and left.axis == lhs[1]:
+            return _readout(machine, step, left, right, index, outputs)
         result = _ungrouped(machine, step, left, right, lhs, rhs, index)
     # The result has axes (batch, positions, features): give them back their places.
     return _placed(result, outputs, out)
@@ -124,22 +126,43 @@ def _ungrouped(
         )
         vector = right.reindexed(kernel.reshape(outs, offsets * features), 0)
         return mixture(step, patched, vector, Dims(((2,), (1,)), ((), ())))
-    if isinstance(left, Vector) and isinstance(right, Vector) and (
-        left.axis == lhs[1] and right.axis == rhs[1]
-    ):
-        # The last layer: a finite number of features, each a dot product.
-        layout = left.layout.common(right.layout)
-        left, right = left.refined(layout), right.refined(layout)
-        spread = _patches(left, lhs, index)
-        u = left.reindexed(spread.transpose(0, 1, 2, 3), 3)
-        v = right.reindexed(_kernel(right, rhs), 2)
-        full = (batch, positions, outs, offsets)
-        i = np.arange(batch * positions * offsets).reshape(batch, positions, 1, offsets)
-        j = np.arange(outs * offsets).reshape(1, 1, outs, offsets)
-        pairs = np.stack([np.broadcast_to(i, full).ravel(), np.broadcast_to(j, full).ravel()])
-        shape = (batch, positions, outs)
-        return summed_products(machine, step, u, v, pairs, shape, offsets)
-    raise step.refuse(
+    raise _mismatched(step)
+
+
+def _readout(
+    machine: Any, step: Step, left: Vector, right: Vector, index: np.ndarray, outputs: tuple[int, ...]
+) -> Scalar:
+    """The last layer: a finite number of features, each a sum of dot products over the window."""
+    numbers = step.params[0]["dimension_numbers"]
+    if right.axis != numbers.rhs_spec[1]:
+        raise _mismatched(step)
+    layout = left.layout.common(right.layout)
+    left, right = left.refined(layout), right.refined(layout)
+    u = left.reindexed(_patches(left, numbers.lhs_spec, index), 3)
+    v = right.reindexed(_kernel(right, numbers.rhs_spec), 2)
+    batch, positions, offsets = u.shape[:3]
+    outs = v.shape[0]
+    order = _order(numbers.out_spec)
+    where = np.arange(batch * positions).reshape(batch, *outputs, 1)
+    feature = np.arange(outs).reshape(*([1] * (len(outputs) + 1)), outs)
+    full = (batch, *outputs, outs)
+    rows = np.broadcast_to(where, full).transpose(order)
+    columns = np.broadcast_to(feature, full).transpose(order)
+    each = np.arange(offsets)
+    pairs = np.stack([(a.reshape(-1, 1) * offsets + each).ravel() for a in (rows, columns)])
+    return summed_products(machine, step, u, v, pairs, rows.shape, offsets)
+
+
+def _order(out: Any) -> list[int]:
+    """Where the step's axes are in (batch, spatial…, feature)."""
+    source = {out[0]: 0, out[1]: len(out) - 1}
+    for k, axis in enumerate(out[2:]):
+        source[axis] = 1 + k
+    return [source[a] for a in range(len(out))]
+
+
+def _mismatched(step: Step) -> Exception:
+    return step.refuse(
         "The channels of a convolution are contracted with its kernel.",
         got="a kernel whose width axes do not match the input's",
         remedy="let input channels be finite or grow with the width, like the kernel's",
@@ -191,18 +214,11 @@ def _depthwise(step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.
     return replace(total, power=left.power + right.power)
 
 
-def _placed(result: Any, outputs: tuple[int, ...], out: Any) -> Any:
+def _placed(result: Vector, outputs: tuple[int, ...], out: Any) -> Vector:
     """(batch, positions, features) to the order the step wants."""
-    if isinstance(result, Scalar):
-        raise AssertionError("handled by the caller")
     batch, _, features = result.shape
     split = result.indices.reshape(batch, *outputs, features)
-    # The split array has axes in the order (batch, spatial…, feature).
-    source = {out[0]: 0, out[1]: split.ndim - 1}
-    for k, axis in enumerate(out[2:]):
-        source[axis] = 1 + k
-    order = [source[a] for a in range(split.ndim)]
-    return result.reindexed(split.transpose(order), out[1])
+    return result.reindexed(split.transpose(_order(out)), out[1])
 
 
 def window_values(step: Step, vector: Vector) -> Vector:

@@ -216,7 +216,7 @@ class Integrator:
 
 
 _Side = tuple[Tree, np.ndarray, int]
-_PROBE = Grid(2, 1.0, 1)
+_PROBE = Grid(2, 1.0, 1, 1.0)
 
 
 class _Line:

@@ -24,10 +24,12 @@ class Grid:
     points: int
     reach: float
     orders: int
+    negligible: float
+    """The share of a function's square mean beyond the orders that may be left out."""
 
 
-FINE = Grid(8000, 10.0, 256)
-COARSE = Grid(400, 8.0, 40)
+FINE = Grid(12000, 10.0, 256, 1e-10)
+COARSE = Grid(400, 8.0, 40, 1e-4)
 
 
 @lru_cache(maxsize=4)
@@ -55,12 +57,20 @@ class Series:
     grid: Grid
     values: np.ndarray
     coefficients: np.ndarray
+    rest: np.ndarray
+    """What the orders leave of `E[φ²]`, (draws, size)."""
+    energy: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray, grid: Grid) -> Series:
         """The series of functions given by their values on the grid."""
-        table = nodes(grid)[2]
-        return cls(grid, values, np.swapaxes(values, 1, 2) @ table)
+        _, weights, table = nodes(grid)
+        draws, points, size = values.shape
+        rows = np.ascontiguousarray(np.swapaxes(values, 1, 2)).reshape(draws * size, points)
+        coefficients = (rows @ table).reshape(draws, size, grid.orders)
+        energy = (np.square(rows) @ weights).reshape(draws, size)
+        rest = energy - np.square(coefficients).sum(axis=-1)
+        return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
 
     @property
     def mean(self) -> np.ndarray:
@@ -96,9 +106,13 @@ def mehler(
         power = power * rho
         if top**k < 1e-17:
             break
-    if top < _CLOSE:
+    if top < _CLOSE or max(_share_left(left), _share_left(right)) < left.grid.negligible:
         return total
     return total + _tail(left, right, rows, columns, rho, (even, odd), (half_even, half_odd))
+
+
+def _share_left(series: Series) -> float:
+    return float((series.rest / np.maximum(series.energy, 1e-300)).max(initial=0.0))
 
 
 def _tail(

@@ -20,6 +20,7 @@ from .elementwise import ELEMENTWISE, elementwise, leading_power, order_one, van
 from .expectations import Integrator
 from .extents import Wide, fit_power
 from .gaussian import Labels, Source
+from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Matrix, Weights
 from .refusals import RefusedError
@@ -39,8 +40,7 @@ _BASIS = {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"}
 _TRANSPARENT = _LINEAR | _BASIS | {
     "reduce_max", "reduce_min", "sort", "cummax", "cummin", "top_k", "argmax", "argmin",
     "reduce_window_max", "dynamic_update_slice", "scatter", "iota", "reduce_or", "reduce_and",
-    "squeeze", "random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_seed",
-    "threefry2x32", "random_clone", "select_and_gather_add", "reduce_prod", "clamp",
+    "select_and_gather_add", "reduce_prod",
 }  # fmt: skip
 
 
@@ -60,6 +60,7 @@ class Machine:
         seed = np.asarray(jax.random.key_data(key)).ravel()
         self.integrator = Integrator(draws=draws, points=points, rng=np.random.default_rng(seed))
         self.labels = Labels()
+        self.keys = Keys()
         self.matrices: dict[Any, Weights] = {}
         self.vector_forms: dict[Any, Any] = {}
         self.finite: dict[Any, Any] = {}
@@ -78,7 +79,8 @@ class Machine:
         """The program's outputs for concrete inputs; keys stay keys."""
         with jax.enable_x64(True):
             for slot, value in zip(self.program.inputs, inputs, strict=True):
-                self._values[slot.index] = Scalar.constant(value)
+                number = self.keys.given(value) if is_key(value) else value
+                self._values[slot.index] = Scalar.constant(number)
             for number, step in enumerate(self.program.steps):
                 results = self._step(step)
                 for slot, value in zip(step.results, results, strict=True):
@@ -97,7 +99,7 @@ class Machine:
         wide = [i for i, extent in enumerate(given.shape) if isinstance(extent, Wide)]
         if not wide:
             if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
-                return Scalar.constant(given.values[0])
+                return Scalar.constant(self.keys.given(given.values[0]))
             found = fit_power(given.values, self.program.widths)
             if found is None:
                 raise _refused(
@@ -206,6 +208,9 @@ class Machine:
         name = step.name
         if name in SAMPLERS:
             return [parameters.drawn(self, step, operands)]
+        if name in KEY_STEPS:
+            arrays = [np.asarray(value.value()[0]) for value in operands]  # pyright: ignore
+            return [Scalar.constant(self.keys.derive(step, *arrays))]
         if name in ELEMENTWISE and len(step.results) == 1:
             return [elementwise(step, operands)]
         if name in ("optimization_barrier",):
@@ -438,8 +443,7 @@ def _run(step: Step, arrays: list[Any]) -> Any:
 
 
 def _is_index(value: Scalar) -> bool:
-    dtype = value.base.dtype
-    return is_key(value.base) or dtype.kind in "iub"
+    return value.base.dtype.kind in "iub"
 
 
 def _fixed_index(step: Step, value: Any) -> Any:

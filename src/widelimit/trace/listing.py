@@ -47,7 +47,7 @@ def kind_of(record: Record) -> str | None:
         vectors = any(_is_wide(operand) for operand in record.step.operands)
         if not vectors:
             return "Scalar"
-        return "Moment" if value.rough else "Dot"
+        return "Dot" if name != "reduce_sum" and not value.rough else "Moment"
     return None
 
 
