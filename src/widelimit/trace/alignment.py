@@ -99,6 +99,7 @@ class _Aligner:
     def __init__(self, widths: tuple[int, ...]):
         self.widths = widths
         self.steps: list[Step] = []
+        self.platforms: set[int] = set()
         self.numbers = itertools.count()
 
     def program(self, closed: Sequence[Any]) -> FlatProgram:
@@ -188,6 +189,9 @@ class _Aligner:
         if name in ("jit", "pjit"):
             name = first.params["name"]
         results = [self.slot(vs, place) for vs in zip(*(e.outvars for e in equations), strict=True)]
+        if name == "platform_index":
+            self.platforms.add(results[0].index)
+            return list(results)
         params = tuple(dict(e.params) for e in equations)
         self.steps.append(
             Step(name, first.primitive, params, tuple(operands), tuple(results), place)
@@ -198,6 +202,10 @@ class _Aligner:
         self, equations: Sequence[Any], operands: list[Operand], place: Place, fixed: bool
     ) -> list[Operand]:
         index, *rest = operands
+        if isinstance(index, Slot) and index.index in self.platforms:
+            # All branches compute the same; the first is as good as any.
+            branches = [e.params["branches"][0] for e in equations]
+            return self.run(branches, rest, place, fixed=fixed)
         if not isinstance(index, Given):
             raise RefusedError(
                 "Branches are chosen when the program is traced, not by data.",

@@ -55,10 +55,11 @@ def _elsewhere(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> l
     }
     found = []
     for weights in machine.matrices.values():
-        step = sources.get(id(weights.source))
-        if step is None:
+        made = [source for source in weights.sources.values() if id(source) in sources]
+        if not made:
             continue
-        others = [record.step for record in machine.operands_of(weights.source) if record.step is not step]
+        step = sources[id(made[0])]
+        others = [record.step for record in machine.operands_of(made[0]) if record.step is not step]
         others = [s for s in others if s.results[0].index not in {x.results[0].index for x, *_ in scores}]
         if others:
             found.append(
@@ -102,7 +103,7 @@ def _bounded(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> lis
     }
     bad = []
     for weights, step, operand in machine.matmuls:
-        if id(weights.source) in sources and not _is_bounded(operand):
+        if {id(s) for s in weights.sources.values()} & sources and not _is_bounded(operand):
             bad.append(step)
     return [
         Finding(

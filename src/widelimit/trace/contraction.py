@@ -188,6 +188,8 @@ def matmul(
         )
     weights = matrix.weights
     machine.note_use(step, matrix, axis, operand)
+    used = matrix.base[axis]
+    origin, uses = weights.source(used), weights.uses.setdefault(used, [])
     by_slot: dict[int, np.ndarray] = {}
     for slot in np.unique(slots):
         here = (slots == slot) & (members >= 0)
@@ -227,7 +229,7 @@ def matmul(
 
     first = matrix.scale**2 * covariance(operand, by_slot)
     crosses = []
-    for use in weights.uses:
+    for use in uses:
         if use.operand.layout.unit != operand.layout.unit:
             raise step.refuse(
                 "Weights that are used again act on channels cut in the same way.",
@@ -241,9 +243,9 @@ def matmul(
         if crosses
         else np.zeros((1, 0, count))
     )
-    begin = weights.source.extend(cross, first)
-    weights.uses.append(Use(operand, by_slot, begin, matrix.scale))
-    form = Form.members(machine.labels, weights.source, begin, count)
+    begin = origin.extend(cross, first)
+    uses.append(Use(operand, by_slot, begin, matrix.scale))
+    form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF
     return Vector(
         (count,), 0, nothing.layout, power, zero, form, np.ones((1, count))
@@ -267,6 +269,10 @@ def _two_vectors(machine: Any, step: Step, left: Vector, right: Vector, dims: Di
         dims.batch[1].index(right.axis) if right.axis in dims.batch[1] else -1
     ):
         return _channelwise(left, right, dims)
+    if machine.tangent:
+        from .outer import outer_product
+
+        return outer_product(left, right, dims)
     raise step.refuse(
         "Vectors are contracted along their channels, or channel by channel.",
         got="an outer product over channels (a matrix made of activations)",

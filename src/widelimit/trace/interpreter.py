@@ -22,7 +22,8 @@ from .extents import Wide, fit_power
 from .gaussian import Labels, Source
 from .keys import KEY_STEPS, Keys
 from .layout import whole
-from .matrices import Matrix, Weights
+from .matrices import Matrix, Opaque, Weights
+from .outer import Outer, outer_step
 from .refusals import RefusedError
 from .scalars import DotGroup, Scalar
 from .structure import Value
@@ -55,8 +56,10 @@ class Record:
 class Machine:
     """Runs a program for `draws` draws of its random scalars at once."""
 
-    def __init__(self, program: FlatProgram, *, draws: int, points: int, key: Any):
-        self.program = program
+    def __init__(
+        self, program: FlatProgram, *, draws: int, points: int, key: Any, tangent: bool = False
+    ):
+        self.program, self.tangent = program, tangent
         seed = np.asarray(jax.random.key_data(key)).ravel()
         self.integrator = Integrator(draws=draws, points=points, rng=np.random.default_rng(seed))
         self.labels = Labels()
@@ -131,7 +134,7 @@ class Machine:
             return Vector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
         layouts = {a: whole(shape[a].share) for a in wide}
         base = {a: k for k, a in enumerate(wide)}
-        weights = Weights("constant", Source("constant", np.zeros((1, 0, 0))))
+        weights = Weights("constant")
         slots = np.arange(data[0].size).reshape(cells)
         value = float(data.ravel()[0])
         return Matrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
@@ -184,14 +187,13 @@ class Machine:
         """Weights are used in one direction, and cut in one way."""
         weights = matrix.weights
         self.matmuls.append((weights, step, operand))
-        contracted = matrix.base[axis]
-        if weights.contracted not in (None, contracted):
+        others = set(weights.sources) - {matrix.base[axis]}
+        if others and not self.tangent:
             raise step.refuse(
                 "A weight matrix and its transpose do not both act in the forward pass.",
                 got="weights that were used the other way round before",
                 remedy="draw separate weights (untie the two layers)",
             )
-        weights.contracted = contracted
         for a, layout in matrix.layouts.items():
             cut = weights.cuts.setdefault(matrix.base[a], layout)
             if cut != layout:
@@ -206,31 +208,61 @@ class Machine:
     def _step(self, step: Step) -> list[Value]:
         operands = [self._read(operand, step) for operand in step.operands]
         name = step.name
+        if any(isinstance(value, Opaque) for value in operands):
+            return self._opaque(step, operands)
+        if name == "iota" and len(step.results[0].wide_axes) == 2:
+            return [Opaque()]  # pyright: ignore[reportReturnType]
         if name in SAMPLERS:
             return [parameters.drawn(self, step, operands)]
         if name in KEY_STEPS:
             arrays = [np.asarray(value.value()[0]) for value in operands]  # pyright: ignore
             return [Scalar.constant(self.keys.derive(step, *arrays))]
+        if any(isinstance(value, Outer) for value in operands) and name in ELEMENTWISE:
+            return [outer_step(step, operands)]  # pyright: ignore[reportReturnType]
         if name in ELEMENTWISE and len(step.results) == 1:
             return [elementwise(step, operands)]
         if name in ("optimization_barrier",):
             return list(operands)
-        if name == "qr" or name == "householder_product" or name == "geqrf":
+        if name == "qr":
             return self._orthogonal(step, operands)
         if name == "dot_general":
             return [contraction.dot_general(self, step, *operands)]
         if name == "conv_general_dilated":
+            if self.tangent:
+                raise step.refuse(
+                    "Tangent kernels are taken of models without convolutions.",
+                    remedy="describe the network in layers (widelimit.Conv) and use net.kernel",
+                )
             return [convolution(self, step, *operands)]
         if all(isinstance(value, Scalar) for value in operands):
             return self._on_scalars(step, operands)
         return self._on_families(step, operands)
 
     def _orthogonal(self, step: Step, operands: list[Any]) -> list[Value]:
-        raise step.refuse(
-            "Weights are drawn entry by entry.",
-            got="an orthogonal initialiser",
-            remedy="use a Gaussian initialiser of variance 1/fan_in: in the limit it acts alike",
-        )
+        """The orthogonal factor of a Gaussian matrix acts like a Gaussian of the same variance."""
+        matrix = operands[0]
+        if not isinstance(matrix, Matrix) or matrix.constant is not None or len(matrix.shape) != 2:
+            raise step.refuse(
+                "Orthogonal weights are the factor of one Gaussian matrix.",
+                got="another factorisation",
+                remedy="use jax.nn.initializers.orthogonal, or a Gaussian of variance 1/fan_in",
+            )
+        longest = max(layout.extent for layout in matrix.layouts.values())
+        scale = float(longest) ** -0.5
+        return [replace(matrix, scale=scale, power=-contraction.HALF), Opaque()]  # pyright: ignore
+
+    def _opaque(self, step: Step, operands: list[Any]) -> list[Value]:
+        """The rest of an orthogonal factorisation: signs of its diagonal, for the factor alone."""
+        others = [value for value in operands if not isinstance(value, Opaque)]
+        if step.name == "mul" and len(others) == 1 and isinstance(others[0], Matrix):
+            if all(v.signs for v in operands if isinstance(v, Opaque)):
+                return [others[0]]
+        elif not any(isinstance(value, (Vector, Matrix)) for value in others):
+            signs = step.name == "sign" or (
+                step.name in ("broadcast_in_dim", "convert_element_type") and operands[0].signs
+            )
+            return [Opaque(signs) for _ in step.results]  # pyright: ignore[reportReturnType]
+        raise _along_width(step)
 
     def scalar_contraction(self, step: Step, left: Scalar, right: Scalar) -> Scalar:
         """`dot_general` of numbers."""
@@ -345,7 +377,7 @@ class Machine:
     def _on_families(self, step: Step, operands: list[Any]) -> list[Value]:
         name, first = step.name, operands[0]
         widths = self.program.widths
-        single = isinstance(first, (Vector, Matrix))
+        single = isinstance(first, (Vector, Matrix, Outer))
         if name == "reshape":
             old = step.operands[0].shape
             return [structure.reshape(step, first, old)]

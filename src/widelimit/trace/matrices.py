@@ -18,12 +18,27 @@ class Weights:
     """One parameter, and everything it was applied to."""
 
     name: str
-    source: Source
-    uses: list[Use] = field(default_factory=list)
-    contracted: int | None = None
-    """The parameter's own axis that is contracted."""
+    sources: dict[int, Source] = field(default_factory=dict)
+    """By the parameter's own axis that is contracted: W and its transpose are independent."""
+    uses: dict[int, list[Use]] = field(default_factory=dict)
     cuts: dict[int, Layout] = field(default_factory=dict)
     slots: dict[Any, int] = field(default_factory=dict)
+
+    def source(self, axis: int) -> Source:
+        """The limit variables made by contracting one of the two width axes."""
+        return self.sources.setdefault(axis, Source(self.name, np.zeros((1, 0, 0))))
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """What comes with an orthogonal factorisation and has no limit of its own.
+
+    Only the signs of its diagonal may be used, to turn the factor's columns about.
+    """
+
+    signs: bool = False
+    power: Fraction = Fraction(0)
+    is_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,10 @@ class Matrix:
             layouts={new: self.layouts[old] for old, new in axes.items()},
             base={new: self.base[old] for old, new in axes.items()},
         )
+
+    def relaid(self, layouts: dict[int, Layout]) -> Matrix:
+        """The same entries under other names of the cells."""
+        return replace(self, layouts=layouts)
 
     def refined(self, axis: int, layout: Layout) -> Matrix:
         """One width axis cut further: each piece has entries of its own."""

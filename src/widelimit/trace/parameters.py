@@ -178,8 +178,7 @@ def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> Matrix:
     shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
     weights = machine.matrices.get(key)
     if weights is None:
-        source = Source(machine.parameter_name(step), np.zeros((1, 0, 0)))
-        weights = machine.matrices[key] = Weights(source.name, source)
+        weights = machine.matrices[key] = Weights(machine.parameter_name(step))
     machine.note_parameter(step, law)
     size = int(np.prod(shape, dtype=int))
     layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore

@@ -21,6 +21,7 @@ from .law import TracedLaw
 from .listing import listing
 from .refusals import NOWHERE, RefusedError
 from .scalars import Scalar
+from .tangent import TangentKernel, tangent_kernel
 from .vectors import Vector
 
 if TYPE_CHECKING:
@@ -101,6 +102,15 @@ class Traced:
     def _first(self) -> tuple[Machine, Any]:
         return self.run(16, jax.random.fold_in(self.key, 0))
 
+    def first_run(self) -> tuple[Machine, Any]:
+        """One interpretation, kept: what listing and checks look at."""
+        return self._first
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Examples, then the axes of one output."""
+        return tuple(int(extent) for extent in self.program.outputs[0].shape)  # pyright: ignore
+
     # ---- readings ---------------------------------------------------------------------------
 
     def limit(self, *, draws: int = 2048, key: Any = None) -> TracedLaw:
@@ -130,7 +140,7 @@ class Traced:
             done += len(kernel)
         if not random and sampled:
             for k in range(1, _REPLICATES):
-                _, output = self.run(1, jax.random.fold_in(key, -k))
+                _, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
                 parts.append(_conditional(output)[0])
         mean = np.concatenate(means)
         if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(np.abs(mean).max(initial=0.0), 1e-300):
@@ -142,6 +152,14 @@ class Traced:
                 "order one that is not Gaussian",
             )
         return np.concatenate(parts), mean[0], shape, random
+
+    def ntk(self, *, draws: int = 256, key: Any = None) -> TangentKernel:
+        """The tangent kernel at initialisation, where gradient independence holds.
+
+        With random scalars it is random: one kernel for each of `draws` draws.
+        """
+        key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
+        return tangent_kernel(self, draws, key)
 
     def check(self) -> Report:
         """The preconditions of the limit theorem, each violated one by name and source line."""

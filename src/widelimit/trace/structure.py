@@ -28,7 +28,7 @@ def layouts_of(value: Value) -> dict[int, Layout]:
     """Width axes and how they are cut."""
     if isinstance(value, Vector):
         return {value.axis: value.layout}
-    return value.layouts if isinstance(value, Matrix) else {}
+    return {} if isinstance(value, Scalar) else value.layouts
 
 
 def numbers_of(value: Vector | Matrix) -> np.ndarray:
@@ -140,9 +140,7 @@ def reshape(step: Step, value: Any, old: tuple[Extent, ...]) -> Any:
     # Within a group the order is (leading axes, major, minor, trailing axes), old and new.
     index = numbers_of(value).reshape(shape)
     result = rebuilt(value, index, axes)
-    if isinstance(result, Vector):
-        return replace(result, layout=moved[value.axis])
-    return replace(result, layouts={axes[a]: moved[a] for a in axes})
+    return _relaid(result, {axes[a]: moved[a] for a in axes})
 
 
 def _cut_for(
@@ -159,8 +157,6 @@ def _cut_for(
     before, after = _product(old, left, axis)
     target = next(b for b in right if isinstance(new[b], Wide))
     lead, trail = _product(new, right, target)
-    if before > 1 and layout.minor > 1 and lead != before:
-        raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
     major, minor = layout.major, layout.minor
     k = lead // math.gcd(before * major, lead)
     m = trail // math.gcd(after * minor, trail)
@@ -269,9 +265,14 @@ def _sliced(
         picked = np.arange(index.shape[axis])[which]
         index = np.take(index, picked, axis=axis)
     result = rebuilt(value, index, {a: a for a in layouts_of(value)})
-    if isinstance(result, Vector):
-        return replace(result, layout=after.get(result.axis, result.layout))
-    return replace(result, layouts={**result.layouts, **after})
+    return _relaid(result, {**layouts_of(result), **after})
+
+
+def _relaid(value: Any, layouts: dict[int, Layout]) -> Any:
+    """The same members, whose cells are named otherwise."""
+    if isinstance(value, Vector):
+        return replace(value, layout=layouts[value.axis])
+    return value.relaid(layouts)
 
 
 def split(step: Step, value: Any, widths: tuple[int, ...]) -> list[Any]:
