@@ -14,6 +14,7 @@ except ImportError as error:
     raise MissingExtraError(error.name or "typer", "cli") from None
 
 from widelimit.cli.about import info
+from widelimit.cli.audit import audit
 from widelimit.cli.law import law
 from widelimit.cli.learn import classify, regress
 from widelimit.cli.matrix import kernel
@@ -35,7 +36,7 @@ app.command(
 app.command(
     "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
 )(regress)
-for command in (predict, kernel, law, reproduce, info):
+for command in (predict, kernel, law, audit, reproduce, info):
     app.command()(command)
 
 

@@ -149,7 +149,8 @@ class _Aligner:
             return environment[atoms[0]]
 
         if len({len(j.eqns) for j in inner}) != 1:
-            raise _differs(f"programs of {', '.join(str(len(j.eqns)) for j in inner)} operations", place)
+            counts = ", ".join(str(len(j.eqns)) for j in inner)
+            raise _differs(f"programs of {counts} operations", _first_difference(inner, place))
         for equations in zip(*(j.eqns for j in inner), strict=True):
             here, own = place_of(equations[0])
             at = place if fixed or (not own and place is not NOWHERE) else here
@@ -256,6 +257,17 @@ class _Aligner:
         result = Slot(next(self.numbers), x.shape[1:], x.dtype)
         self.steps.append(Step("take", None, ({"index": index},) * 3, (x,), (result,), place))
         return result
+
+
+def _first_difference(jaxprs: Sequence[Any], place: Place) -> Place:
+    """Where programs of different lengths part."""
+    longest = max(jaxprs, key=lambda j: len(j.eqns))
+    for number, equation in enumerate(longest.eqns):
+        names = {j.eqns[number].primitive.name if number < len(j.eqns) else "" for j in jaxprs}
+        if len(names) > 1:
+            here, own = place_of(equation)
+            return here if own or place is NOWHERE else place
+    return place
 
 
 def _differs(got: str, place: Place) -> RefusedError:

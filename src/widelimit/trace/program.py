@@ -81,7 +81,7 @@ class Traced:
                 example = jnp.asarray(self.x)
             try:
                 jaxprs.append(trace_at(function, self.key, example))
-            except jax.errors.ConcretizationTypeError as error:
+            except jax.errors.JAXTypeError as error:
                 raise _untraceable(error) from error
         program = align(jaxprs, self.widths)
         if len(program.outputs) != 1:
