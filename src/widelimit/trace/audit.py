@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
+from .alignment import Given, Slot, Step
 from .interpreter import Machine
 from .listing import kind_of, superscript
+from .matrices import Matrix
 from .refusals import Place, RefusedError
 from .scalars import Scalar
 from .vectors import Vector
@@ -99,26 +101,73 @@ def audited(traced: Traced) -> Audit:
     return Audit(traced._name, tuple(rows), stopped)
 
 
+_SCALINGS = {"mul", "div", "neg"}
+_MOVES = {"reshape", "transpose", "squeeze", "broadcast_in_dim", "convert_element_type", "slice", "copy"}
+
+
 def _rows(machine: Machine) -> list[Row]:
-    """One row for every source line and role: the last value the line makes."""
+    """One row for every source line and role: the last value the line makes.
+
+    A product with weights, or a score, counts with the constants that scale it afterwards; a vector
+    that is scaled only to enter a contraction is not a quantity of its own.
+    """
     laws = {id(step): law for step, law in machine.laws}
+    readers = _readers(machine)
     found: dict[tuple[str, Place, str], Row] = {}
+    behind: dict[int, tuple[str, Place, str]] = {}
     for record in machine.records:
-        kind = kind_of(record)
-        role = _ROLES.get(kind or "")
-        if role is None:
-            continue
         step, value = record.step, record.value
-        extents = f"({', '.join(str(e) for e in step.results[0].shape)})"
-        if role == "parameter":
-            if not isinstance(value, Scalar):
+        slot = step.results[0]
+        extents = f"({', '.join(str(e) for e in slot.shape)})"
+        if kind_of(record) == "Parameter":
+            if isinstance(value, (Vector, Matrix)):
                 law = laws[id(step)]
-                row = Row(role, law.power, step.place, f"{law.name} {extents}")
-                found[role, step.place, extents] = row
+                key = ("parameter", step.place, extents)
+                found[key] = Row("parameter", law.power, step.place, f"{law.name} {extents}")
+                behind[slot.index] = key
             continue
-        if isinstance(value, (Vector, Scalar)) and value.is_zero:
+        origin = _scaled(step, behind)
+        if origin is not None:
+            behind[slot.index] = origin
+            row = found[origin]
+            if isinstance(value, (Vector, Matrix, Scalar)):
+                found[origin] = Row(row.role, value.power, row.place, row.detail)
             continue
-        if role == "score" and machine.on_tail(step.results[0]):
+        role = _ROLES.get(kind_of(record) or "")
+        if role is None or not isinstance(value, (Vector, Scalar)) or value.is_zero:
+            continue
+        if role == "score" and machine.on_tail(slot):
             role = "readout"
-        found[role, step.place, ""] = Row(role, value.power, step.place, extents)
+        if role == "activation" and value.power and readers.get(slot.index) == {"dot_general"}:
+            continue
+        key = (role, step.place, "")
+        found[key] = Row(role, value.power, step.place, extents)
+        if role in ("score", "readout") or kind_of(record) == "MatMul":
+            behind[slot.index] = key
     return list(found.values())
+
+
+def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
+    """What a step only scales or moves, if it does."""
+    slots = [o for o in step.operands if isinstance(o, Slot) and o.index in behind]
+    if len(slots) != 1:
+        return None
+    others = [o for o in step.operands if o is not slots[0]]
+    if step.name in _MOVES and not others:
+        return behind[slots[0].index]
+    constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
+    if step.name in _SCALINGS and constant and all(not o.shape or set(o.shape) == {1} for o in others):
+        return behind[slots[0].index]
+    return None
+
+
+def _readers(machine: Machine) -> dict[int, set[str]]:
+    """The names of the steps that read each value, through moves and scalings."""
+    found: dict[int, set[str]] = {}
+    for step in reversed(machine.program.steps):
+        passed = step.name in _MOVES
+        names = set().union(*(found.get(r.index, set()) for r in step.results)) if passed else {step.name}
+        for operand in step.operands:
+            if isinstance(operand, Slot):
+                found.setdefault(operand.index, set()).update(names)
+    return found

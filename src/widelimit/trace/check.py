@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..netsor.preconditions import Finding, Precondition, Report, Severity
 from .alignment import Step
+from .gaussian import Form
 from .vectors import Vector
 
 if TYPE_CHECKING:
     from .interpreter import Machine
 
 _FAST = {"exp", "exp2", "expm1", "sinh", "cosh"}
-_BOUNDED = {"tanh", "erf", "erfc", "logistic", "sin", "cos", "sign", "clamp"}
 
 
 def preconditions(machine: Machine, name: str) -> Report:
@@ -118,12 +120,22 @@ def _bounded(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> lis
 
 
 def _is_bounded(vector: Vector) -> bool:
+    """Whether every nonlinear function in it is flat far out; linear parts are not bounded."""
     if vector.form is not None:
         return False
-    return all(
-        len(atom.factors) == 1 and getattr(atom.factors[0], "name", "") in _BOUNDED
-        for _, atom in vector.parts
-    )
+    near, far = (np.abs(vector.evaluate(_FarOut(size))).max() for size in (1e3, 1e6))
+    return bool(far <= 1.01 * near + 1e-9)
+
+
+class _FarOut:
+    """Points far from the origin, on both sides."""
+
+    def __init__(self, size: float):
+        self.size = size
+        self.cache: dict[int, Any] = {}
+
+    def form(self, form: Form) -> np.ndarray:
+        return self.size * np.array([-1.0, 1.0])[None, :, None] * np.sqrt(form.variance)[:, None, :]
 
 
 def _after(machine: Machine) -> list[Finding]:

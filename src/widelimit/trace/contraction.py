@@ -365,24 +365,22 @@ def summed_products(
     independent = not related(u, v)
     if independent:
         products = integrator.mean(u)[:, rows] * integrator.mean(v)[:, columns]
-        if products.any() and np.abs(products).max() < 1e-6:
-            typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
-            if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
-                products = np.zeros_like(products)
     else:
         products = integrator.second(u, v, *flat)[..., 0, 0].reshape(-1, *rows.shape)
+    if products.any() and np.abs(products).max() < 1e-6:
+        typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
+        if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
+            products = np.zeros_like(products)
     if products.any():
         total = unit * products.sum(axis=1).reshape(-1, size, count).sum(axis=-1)
         return Scalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
+    left, right = u, v
     if not independent:
-        linear = u.is_linear and v.is_linear
-        raise step.refuse(
-            "A dot product of vectors that depend on each other has a mean of order n.",
-            got="vectors whose product averages to zero though they are dependent"
-            + (" (both linear)" if linear else ""),
-            remedy="multiply one side by fresh weights",
-        )
-    group = DotGroup(u, v, pairs, integrator, machine.dots)
+        # Centred, though the two sides depend on each other: the products as one family.
+        left = u.reindexed(rows, 0).multiplied(v.reindexed(columns, 0))
+        right = left.constant_like(np.ones((1, left.size)))
+        pairs = np.tile(np.arange(pairs.shape[1]), (2, 1))
+    group = DotGroup(left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.note_dot(step, u, v)
     weights = np.zeros((1, size, group.size))

@@ -270,8 +270,18 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> Vector:
     if name == "select_n" and vectors[0].is_constant:
         return replace(_selected(vectors), power=power)
     trees = tuple(_argument(v) for v in vectors)
-    result = first.applied(Apply(name, _function(step), trees))
-    return replace(result, power=power)
+    tree = Apply(name, _function(step), trees)
+    if name == "select_n" and len(vectors) == 3 and tree.univariate() is None:
+        return replace(_gated(*vectors), power=power)
+    return replace(first.applied(tree), power=power)
+
+
+def _gated(which: Vector, false: Vector, true: Vector) -> Vector:
+    """A choice by one vector between others: products keep independent factors apart."""
+    ones = which.constant_like(np.ones((1, which.size)))
+    rest = ones.plus(which.times(np.full((1, which.size), -1.0)))
+    branches = [replace(v, power=Fraction(0)) for v in (false, true)]
+    return rest.multiplied(branches[0]).plus(which.multiplied(branches[1]))
 
 
 def _selected(vectors: list[Vector]) -> Vector:
