@@ -12,7 +12,7 @@ HEADS, TOKENS = 2, 4
 
 
 def paper(n, key):
-    """`h ~ N(0, I)`, `x_i = clip(W_i h)`, then multi-head attention at 1/√n with value and output."""
+    """`h ~ N(0, I)`, `x_i = clip(W_i h)`, then attention heads at 1/√n."""
     names = jax.random.split(key, 6)
     h = jax.random.normal(names[0], (n,))
     inputs = jax.random.normal(names[1], (TOKENS, n, n)) / np.sqrt(n)

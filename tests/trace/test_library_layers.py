@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from networks import NETWORKS, Kind
+from networks import NETWORKS
 
 import widelimit as wl
 from widelimit.trace import trace
@@ -39,7 +39,9 @@ def test_traced_layers_have_their_own_kernel(name):
     x = case.inputs(3)
     traced = trace(finite(case.net, x.shape[1:]), x, widths=(64, 96, 160))
     law = traced.limit()
-    outputs = 8 if case.net.outline(wl.network.outline_of(case.net, x.shape[1:])).channels == 8 else 1
+    outputs = (
+        8 if case.net.outline(wl.network.outline_of(case.net, x.shape[1:])).channels == 8 else 1
+    )
     found = first_channel(law, outputs)
     expected = np.asarray(case.net.kernel(x, dtype=np.float64, ntk=False).nngp)
     scale = np.abs(expected).max()

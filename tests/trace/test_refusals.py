@@ -232,7 +232,8 @@ def test_models_that_cannot_be_read_are_refused(make):
 
 
 @pytest.mark.parametrize(
-    ("factor", "word"), [(lambda n: 1.0, "grows as n\\^1/2"), (lambda n: 1 / n, "vanishes as n\\^-1/2")]
+    ("factor", "word"),
+    [(lambda n: 1.0, "grows as n\\^1/2"), (lambda n: 1 / n, "vanishes as n\\^-1/2")],
 )
 def test_outputs_of_another_order_are_refused(factor, word):
     def make(n, key):

@@ -104,7 +104,9 @@ class _Aligner:
 
     def program(self, closed: Sequence[Any]) -> FlatProgram:
         inner = [c.jaxpr for c in closed]
-        inputs = tuple(self.slot(vs, NOWHERE) for vs in zip(*(j.invars for j in inner), strict=True))
+        inputs = tuple(
+            self.slot(vs, NOWHERE) for vs in zip(*(j.invars for j in inner), strict=True)
+        )
         outputs = self.run(closed, list(inputs), NOWHERE, fixed=False)
         return FlatProgram(self.widths, inputs, tuple(self.steps), tuple(outputs))
 
@@ -140,7 +142,10 @@ class _Aligner:
         inner = [getattr(j, "jaxpr", j) for j in jaxprs]
         environment: dict[Any, Operand] = dict(zip(inner[0].invars, operands, strict=True))
         for variables in zip(*(j.constvars for j in inner), strict=True):
-            values = [c.consts[j.constvars.index(v)] for c, j, v in zip(jaxprs, inner, variables, strict=True)]
+            values = [
+                c.consts[j.constvars.index(v)]
+                for c, j, v in zip(jaxprs, inner, variables, strict=True)
+            ]
             environment[variables[0]] = self.given(values, place)
 
         def read(atoms: tuple[Any, ...]) -> Operand:
@@ -218,7 +223,9 @@ class _Aligner:
         branches = [e.params["branches"][choice] for e in equations]
         return self.run(branches, rest, place, fixed=fixed)
 
-    def scan(self, equations: Sequence[Any], operands: list[Operand], place: Place) -> list[Operand]:
+    def scan(
+        self, equations: Sequence[Any], operands: list[Operand], place: Place
+    ) -> list[Operand]:
         """Unrolled: slices of the scanned arrays go in, stacked results come out."""
         params = [e.params for e in equations]
         lengths = {int(p["length"]) for p in params}
@@ -237,7 +244,9 @@ class _Aligner:
         stacked: list[list[Operand]] = []
         for i in order:
             rows = [self.taken(x, i, place) for x in scanned]
-            out = self.run([p["jaxpr"] for p in params], [*consts, *carry, *rows], place, fixed=False)
+            out = self.run(
+                [p["jaxpr"] for p in params], [*consts, *carry, *rows], place, fixed=False
+            )
             carry = out[: first["num_carry"]]
             stacked.append(out[first["num_carry"] :])
         if first["reverse"]:

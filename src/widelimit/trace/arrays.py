@@ -34,7 +34,12 @@ COORDINATEWISE: dict[str, Callable[..., Any]] = {
     "copy_p": np.asarray, "stop_gradient": np.asarray,
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
-_BOOLEAN = {"and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "xor": np.logical_xor}
+_BOOLEAN = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "xor": np.logical_xor,
+}
 
 
 def is_key(array: Any) -> bool:
@@ -63,7 +68,9 @@ def coordinatewise(step: Step, arrays: tuple[Any, ...]) -> Any | None:
                 return np.where(which.astype(bool), arrays[2], arrays[1])
             return np.choose(which.astype(int), arrays[1:])
         if name == "convert_element_type":
-            target = np.dtype(params["new_dtype"]) if not _is_extended(params["new_dtype"]) else None
+            target = (
+                np.dtype(params["new_dtype"]) if not _is_extended(params["new_dtype"]) else None
+            )
             if target is None:
                 return None
             return arrays[0].astype(np.float64 if _floating(target) else target)
@@ -108,7 +115,12 @@ def mapped_primitive(step: Step, arrays: list[Any]) -> Any:
     return jax.tree.map(_host, results)
 
 
-_REDUCTIONS = {"reduce_sum": np.sum, "reduce_max": np.max, "reduce_min": np.min, "reduce_prod": np.prod}
+_REDUCTIONS = {
+    "reduce_sum": np.sum,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
+}
 
 
 def _shaped(step: Step, arrays: list[Any]) -> Any | None:

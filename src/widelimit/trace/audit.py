@@ -81,7 +81,13 @@ class Audit:
         return "\n".join(rows)
 
 
-_ROLES = {"Parameter": "parameter", "MatMul": "activation", "Nonlin": "activation", "Dot": "score", "Moment": "average"}
+_ROLES = {
+    "Parameter": "parameter",
+    "MatMul": "activation",
+    "Nonlin": "activation",
+    "Dot": "score",
+    "Moment": "average",
+}
 
 
 def audited(traced: Traced) -> Audit:
@@ -102,7 +108,15 @@ def audited(traced: Traced) -> Audit:
 
 
 _SCALINGS = {"mul", "div", "neg"}
-_MOVES = {"reshape", "transpose", "squeeze", "broadcast_in_dim", "convert_element_type", "slice", "copy"}
+_MOVES = {
+    "reshape",
+    "transpose",
+    "squeeze",
+    "broadcast_in_dim",
+    "convert_element_type",
+    "slice",
+    "copy",
+}
 
 
 def _rows(machine: Machine) -> list[Row]:
@@ -156,7 +170,11 @@ def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
     if step.name in _MOVES and not others:
         return behind[slots[0].index]
     constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
-    if step.name in _SCALINGS and constant and all(not o.shape or set(o.shape) == {1} for o in others):
+    if (
+        step.name in _SCALINGS
+        and constant
+        and all(not o.shape or set(o.shape) == {1} for o in others)
+    ):
         return behind[slots[0].index]
     return None
 
@@ -166,7 +184,11 @@ def _readers(machine: Machine) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for step in reversed(machine.program.steps):
         passed = step.name in _MOVES
-        names = set().union(*(found.get(r.index, set()) for r in step.results)) if passed else {step.name}
+        names = (
+            set().union(*(found.get(r.index, set()) for r in step.results))
+            if passed
+            else {step.name}
+        )
         for operand in step.operands:
             if isinstance(operand, Slot):
                 found.setdefault(operand.index, set()).update(names)

@@ -52,8 +52,12 @@ def _ones(u: Vector, v: Vector) -> bool:
 def _elsewhere(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:
     """Weights that make scores and are used for something else too."""
     sources = {
-        id(t.source): step for step, *sides in scores for v in sides if v.is_linear and not v.is_constant
-        for form in v.forms() for t in form.terms
+        id(t.source): step
+        for step, *sides in scores
+        for v in sides
+        if v.is_linear and not v.is_constant
+        for form in v.forms()
+        for t in form.terms
     }
     found = []
     for weights in machine.matrices.values():
@@ -62,7 +66,9 @@ def _elsewhere(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> l
             continue
         step = sources[id(made[0])]
         others = [record.step for record in machine.operands_of(made[0]) if record.step is not step]
-        others = [s for s in others if s.results[0].index not in {x.results[0].index for x, *_ in scores}]
+        others = [
+            s for s in others if s.results[0].index not in {x.results[0].index for x, *_ in scores}
+        ]
         if others:
             found.append(
                 Finding(
@@ -81,7 +87,9 @@ def _growth(machine: Machine) -> list[Finding]:
     steps = [
         record.step
         for record in machine.records
-        if record.step.name in _FAST and isinstance(record.value, Vector) and not record.value.is_constant
+        if record.step.name in _FAST
+        and isinstance(record.value, Vector)
+        and not record.value.is_constant
     ]
     return [
         Finding(

@@ -76,8 +76,12 @@ class Comparison:
             values = one.outputs[:, 0] - float(self.law.mean.ravel()[0])
             count, edges = np.histogram(values, bins=60, range=(grid[0], grid[-1]))
             density = count / (len(values) * np.diff(edges))
-            ax.plot((edges[1:] + edges[:-1]) / 2, density, ".", markersize=4, label=f"width {one.width}")
-        ax.plot(grid, marginal.density(grid).value, color="black", linewidth=1.2, label="infinite width")
+            ax.plot(
+                (edges[1:] + edges[:-1]) / 2, density, ".", markersize=4, label=f"width {one.width}"
+            )
+        ax.plot(
+            grid, marginal.density(grid).value, color="black", linewidth=1.2, label="infinite width"
+        )
         ax.set_yscale("log")
         ax.set_ylim(bottom=1e-5 / deviation)
         ax.set_xlabel("first output")
@@ -148,7 +152,9 @@ def compared(traced: Traced, widths: tuple[int, ...], draws: int, key: Any) -> C
 
 def _flat(law: TracedLaw) -> tuple[np.ndarray, np.ndarray]:
     kernels = law.kernels if law.replicates is None else law.replicates
-    error = kernels.std(axis=0, ddof=1) / np.sqrt(len(kernels)) if len(kernels) > 1 else 0 * kernels[0]
+    error = (
+        kernels.std(axis=0, ddof=1) / np.sqrt(len(kernels)) if len(kernels) > 1 else 0 * kernels[0]
+    )
     return kernels.mean(axis=0), error
 
 

@@ -31,7 +31,9 @@ class Dims:
     @classmethod
     def of(cls, step: Step) -> Dims:
         (lc, rc), (lb, rb) = step.params[0]["dimension_numbers"]
-        return cls((tuple(map(int, lc)), tuple(map(int, rc))), (tuple(map(int, lb)), tuple(map(int, rb))))
+        return cls(
+            (tuple(map(int, lc)), tuple(map(int, rc))), (tuple(map(int, lb)), tuple(map(int, rb)))
+        )
 
     def free(self, side: int, rank: int) -> tuple[int, ...]:
         """The axes of one side that are left."""
@@ -47,7 +49,8 @@ def arranged(index: np.ndarray, dims: Dims, side: int) -> np.ndarray:
     free = dims.free(side, index.ndim)
     order = (*dims.batch[side], *free, *dims.contract[side])
     shape = [
-        math.prod(index.shape[a] for a in axes) for axes in (dims.batch[side], free, dims.contract[side])
+        math.prod(index.shape[a] for a in axes)
+        for axes in (dims.batch[side], free, dims.contract[side])
     ]
     return index.transpose(order).reshape(shape)
 
@@ -76,8 +79,7 @@ def dot_general(machine: Any, step: Step, left: Any, right: Any) -> Any:
 def mixture(step: Step, left: Any, right: Any, dims: Dims) -> Vector:
     """`Σ_c s_c v_c` over finite axes: a linear combination of members."""
     vector, number, side = (left, right, 0) if isinstance(left, Vector) else (right, left, 1)
-    own, theirs = (dims, dims.swapped()) if side == 0 else (dims.swapped(), dims)
-    del theirs
+    own = dims if side == 0 else dims.swapped()
     if vector.axis in own.contract[0]:
         raise step.refuse(
             "A width axis is contracted with weights or with another vector.",
@@ -223,7 +225,9 @@ def matmul(
             a, b = by_slot[slot], theirs[slot]
             i, j = np.flatnonzero(a >= 0), np.flatnonzero(b >= 0)
             block = gram[:, place[a[i]][:, None], place_other[b[j]][None, :]]
-            total = np.broadcast_to(total, (max(total.shape[0], block.shape[0]), *total.shape[1:])).copy()
+            total = np.broadcast_to(
+                total, (max(total.shape[0], block.shape[0]), *total.shape[1:])
+            ).copy()
             total[:, i[:, None], j[None, :]] += block
         return unit * total
 
@@ -236,7 +240,9 @@ def matmul(
                 got=f"'{weights.name}' applied to differently cut vectors",
                 remedy="use the same reshape in both places",
             )
-        crosses.append(np.swapaxes(matrix.scale * use.scale * covariance(use.operand, use.members), 1, 2))
+        crosses.append(
+            np.swapaxes(matrix.scale * use.scale * covariance(use.operand, use.members), 1, 2)
+        )
     draws = max([1, *(c.shape[0] for c in crosses)])
     cross = (
         np.concatenate([np.broadcast_to(c, (draws, *c.shape[1:])) for c in crosses], axis=1)
@@ -247,9 +253,7 @@ def matmul(
     uses.append(Use(operand, by_slot, begin, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF
-    return Vector(
-        (count,), 0, nothing.layout, power, zero, form, np.ones((1, count))
-    )
+    return Vector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))
 
 
 def _positions(members: list[int], size: int) -> np.ndarray:
@@ -270,9 +274,7 @@ def _two_vectors(machine: Any, step: Step, left: Vector, right: Vector, dims: Di
     ):
         return _channelwise(left, right, dims)
     if machine.tangent:
-        from .outer import outer_product
-
-        return outer_product(left, right, dims)
+        return machine.outer_product(left, right, dims)
     raise step.refuse(
         "Vectors are contracted along their channels, or channel by channel.",
         got="an outer product over channels (a matrix made of activations)",
@@ -403,7 +405,9 @@ def related(u: Vector, v: Vector) -> bool:
         for b in v.forms():
             if not simple:
                 ours = {(id(t.source), int(k)) for t in a.terms for k in np.unique(t.labels)}
-                if any((id(t.source), int(k)) in ours for t in b.terms for k in np.unique(t.labels)):
+                if any(
+                    (id(t.source), int(k)) in ours for t in b.terms for k in np.unique(t.labels)
+                ):
                     return True
             elif a.covariance(b, rows, columns).any():
                 return True

@@ -18,12 +18,11 @@ from .trees import Apply
 from .vectors import Vector
 
 
-def patch_index(step: Step, shape: tuple[int, ...], window: tuple[int, ...], params: Any) -> np.ndarray:
+def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) -> np.ndarray:
     """For spatial axes `shape`: which entry every output position and offset reads (-1: padding).
 
     Result: (*outputs, *window).
     """
-    numbers = np.arange(1, math.prod(shape) + 1).reshape(shape)
     padded_index = []
     for axis, extent in enumerate(shape):
         low, high = (int(p) for p in params["padding"][axis])
@@ -48,7 +47,6 @@ def patch_index(step: Step, shape: tuple[int, ...], window: tuple[int, ...], par
         total = total + np.maximum(lifted, 0) * stride
         missing = missing | (lifted < 0)
         stride *= shape[axis]
-    del numbers
     return np.where(missing, -1, total)
 
 
@@ -65,7 +63,7 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
     lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     spatial = tuple(left.shape[a] for a in lhs[2:])
     window = tuple(right.shape[a] for a in rhs[2:])
-    index = patch_index(step, spatial, window, params)
+    index = patch_index(spatial, window, params)
     outputs = index.shape[: len(spatial)]
     positions, offsets = math.prod(outputs), math.prod(window)
     index = index.reshape(positions, offsets)
@@ -130,7 +128,12 @@ def _ungrouped(
 
 
 def _readout(
-    machine: Any, step: Step, left: Vector, right: Vector, index: np.ndarray, outputs: tuple[int, ...]
+    machine: Any,
+    step: Step,
+    left: Vector,
+    right: Vector,
+    index: np.ndarray,
+    outputs: tuple[int, ...],
 ) -> Scalar:
     """The last layer: a finite number of features, each a sum of dot products over the window."""
     numbers = step.params[0]["dimension_numbers"]
@@ -188,9 +191,7 @@ def _hidden(
     table = np.broadcast_to(slots[None, None], full).reshape(-1, offsets * cells)
     members = np.broadcast_to(patches[:, :, None], full).reshape(-1, offsets * cells)
     result = matmul(machine, step, right, rhs[1], left, table, members)
-    return replace(
-        result, shape=(batch, positions, outs), axis=2, layout=right.layouts[rhs[0]]
-    )
+    return replace(result, shape=(batch, positions, outs), axis=2, layout=right.layouts[rhs[0]])
 
 
 def _depthwise(step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray) -> Vector:
@@ -236,7 +237,7 @@ def window_values(step: Step, vector: Vector) -> Vector:
             "rhs_dilation": params["window_dilation"],
             "window_strides": params["window_strides"],
         }
-        index = patch_index(step, vector.shape, window, plain)
+        index = patch_index(vector.shape, window, plain)
         shape = index.shape[: len(vector.shape)]
         rows = index.reshape(*shape, -1)
         if (rows < 0).any():

@@ -170,7 +170,17 @@ def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> No
         )
 
 
-_KEEPS_PENDING = {"neg", "copy", "copy_p", "convert_element_type", "add", "sub", "mul", "div", "add_any"}
+_KEEPS_PENDING = {
+    "neg",
+    "copy",
+    "copy_p",
+    "convert_element_type",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "add_any",
+}
 
 
 def _linear(
@@ -257,7 +267,14 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> Vector:
         return replace(vectors[0].plus(minus), power=power)
     if name == "neg":
         return first.times(np.full((1, first.size), -1.0))
-    if name in ("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision", "optimization_barrier"):
+    if name in (
+        "copy",
+        "copy_p",
+        "convert_element_type",
+        "stop_gradient",
+        "reduce_precision",
+        "optimization_barrier",
+    ):
         whole = np.issubdtype(step.params[0].get("new_dtype", np.float64), np.floating)
         if name != "convert_element_type" or whole:
             return first
@@ -334,7 +351,9 @@ def _on_matrix(step: Step, operands: list[Any]) -> Matrix:
             if name == "div":
                 factor, power = 1 / factor, -power
             if matrix.constant is not None:
-                return replace(matrix, constant=matrix.constant * factor, power=matrix.power + power)
+                return replace(
+                    matrix, constant=matrix.constant * factor, power=matrix.power + power
+                )
             return replace(matrix, scale=matrix.scale * factor, power=matrix.power + power)
     raise step.refuse(
         "Weight matrices are used as they were drawn, up to a constant factor.",

@@ -49,9 +49,7 @@ class Integrator:
             values = self._sample([vector])
             return vector.evaluate(values).mean(axis=1)
 
-    def second(
-        self, u: Vector, v: Vector, rows: np.ndarray, columns: np.ndarray
-    ) -> np.ndarray:
+    def second(self, u: Vector, v: Vector, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """`E[u_i v_j]` for members `rows` (c, A), `columns` (c, B): (draws or 1, c, A, B)."""
         try:
             return self._second(u, v, rows, columns)
@@ -77,7 +75,9 @@ class Integrator:
             assert u.scale is not None
             assert v.scale is not None
             found = u.form.covariance(v.form, rows, columns)
-            total = total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
+            total = (
+                total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
+            )
         for mix, atom in _pieces(u):
             for other_mix, other in _pieces(v):
                 if _is_linear(atom) and _is_linear(other):
@@ -173,7 +173,9 @@ class Integrator:
             raise _NeedsPoints
         draws = max(self._draws(a), self._draws(b))
         left, right = self._series(a, x, draws), self._series(b, y, draws)
-        deviations = _root(x.variance)[:, rows][..., :, None] * _root(y.variance)[:, columns][..., None, :]
+        deviations = (
+            _root(x.variance)[:, rows][..., :, None] * _root(y.variance)[:, columns][..., None, :]
+        )
         covariance = x.covariance(y, rows, columns)
         rho = np.divide(
             covariance,
@@ -256,7 +258,12 @@ class Cloud:
         }
         dimensions = sum(root.shape[-1] for _, _, root in roots.values())
         draws = max([1, *(root.shape[0] for _, _, root in roots.values())])
-        normals = _normals(draws, integrator.points if draws > 1 else 64 * integrator.points, dimensions, integrator.rng)
+        normals = _normals(
+            draws,
+            integrator.points if draws > 1 else 64 * integrator.points,
+            dimensions,
+            integrator.rng,
+        )
         begin = 0
         for key, (source, members, root) in roots.items():
             width = root.shape[-1]
@@ -275,7 +282,9 @@ class Cloud:
                 if key not in self.values:
                     continue
                 coefficients = term.coefficients[:, here]
-                values = self.values[key][..., : coefficients.shape[-1]] @ np.swapaxes(coefficients, 1, 2)
+                values = self.values[key][..., : coefficients.shape[-1]] @ np.swapaxes(
+                    coefficients, 1, 2
+                )
                 if total is None:
                     total = np.zeros((*values.shape[:2], form.size))
                 if values.shape[0] > total.shape[0]:
@@ -316,8 +325,12 @@ def _correlated(one: _Side, two: _Side) -> bool:
     for a in tree.forms():
         for b in other.forms():
             if everything:
-                shared = {(id(t.source), int(label)) for t in a.terms for label in np.unique(t.labels)}
-                others = {(id(t.source), int(label)) for t in b.terms for label in np.unique(t.labels)}
+                shared = {
+                    (id(t.source), int(label)) for t in a.terms for label in np.unique(t.labels)
+                }
+                others = {
+                    (id(t.source), int(label)) for t in b.terms for label in np.unique(t.labels)
+                }
                 if shared & others:
                     return True
             elif a.covariance(b, index, other_index).any():

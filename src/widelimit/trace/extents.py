@@ -48,7 +48,7 @@ class Power:
 def fit_power(values: tuple[Any, ...], widths: tuple[int, ...]) -> Power | None:
     """`c·n^γ` with one γ, a multiple of 1/4, for the whole array; None if the numbers disagree."""
     arrays = [np.asarray(value) for value in values]
-    first, last = arrays[0], arrays[-1]
+    first = arrays[0]
     if all(np.array_equal(first, other, equal_nan=first.dtype.kind == "f") for other in arrays):
         return Power(first, Fraction(0))
     if first.dtype.kind not in "iuf" or any(a.shape != first.shape for a in arrays):
@@ -65,5 +65,4 @@ def fit_power(values: tuple[Any, ...], widths: tuple[int, ...]) -> Power | None:
     rescaled = [f / w ** float(exponent) for f, w in zip(floats, widths, strict=True)]
     if not all(np.allclose(r, rescaled[-1], rtol=_TOLERANCE, atol=0) for r in rescaled):
         return None
-    del last
     return Power(rescaled[-1], exponent)

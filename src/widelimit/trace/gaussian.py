@@ -36,9 +36,16 @@ class Labels:
     def cut(self, labels: np.ndarray, cut: Cut) -> np.ndarray:
         """The labels after cutting each block, member by member."""
         found = np.empty_like(labels)
-        for p, (label, i, j) in enumerate(zip(labels, cut.major_index, cut.minor_index, strict=True)):
+        for p, (label, i, j) in enumerate(
+            zip(labels, cut.major_index, cut.minor_index, strict=True)
+        ):
             major, minor, s, m = self._blocks[label]
-            block = (major * cut.major, minor * cut.minor, s * cut.major + int(i), m + minor * int(j))
+            block = (
+                major * cut.major,
+                minor * cut.minor,
+                s * cut.major + int(i),
+                m + minor * int(j),
+            )
             found[p] = self.number(block)
         return found
 
@@ -87,7 +94,9 @@ class Remap:
 
     def is_identity(self, size: int) -> bool:
         """Whether nothing changes."""
-        return self.cut is None and size == self.size and bool((self.index == np.arange(size)).all())
+        return (
+            self.cut is None and size == self.size and bool((self.index == np.arange(size)).all())
+        )
 
 
 class Source:
@@ -131,7 +140,9 @@ class Term:
     def padded(self, size: int) -> np.ndarray:
         """Coefficients for as many members as the source has by now."""
         short = size - self.coefficients.shape[-1]
-        return np.pad(self.coefficients, ((0, 0), (0, 0), (0, short))) if short else self.coefficients
+        return (
+            np.pad(self.coefficients, ((0, 0), (0, 0), (0, short))) if short else self.coefficients
+        )
 
 
 class Form:
@@ -183,7 +194,9 @@ class Form:
 
     def scaled(self, scale: np.ndarray) -> Form:
         """Each member times a number, (draws or 1, size)."""
-        terms = tuple(Term(t.source, t.labels, t.coefficients * scale[..., None]) for t in self.terms)
+        terms = tuple(
+            Term(t.source, t.labels, t.coefficients * scale[..., None]) for t in self.terms
+        )
         return Form(self.registry, terms, self.size)
 
     def plus(self, other: Form) -> Form:
@@ -191,7 +204,7 @@ class Form:
         return Form(self.registry, _merged([*self.terms, *other.terms]), self.size)
 
     def covariance(self, other: Form, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Covariances of members `rows` (c, A) with `other`'s `columns` (c, B): (draws, c, A, B)."""
+        """Of members `rows` (c, A) with `other`'s `columns` (c, B): (draws, c, A, B)."""
         total = np.zeros((1, *rows.shape, columns.shape[1]))
         for a in self.terms:
             for b in other.terms:

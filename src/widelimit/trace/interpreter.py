@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from . import contraction, parameters, structure
+from . import contraction, parameters
 from .alignment import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
-from .arrays import is_key, mapped_primitive
-from .convolution import convolution, window_values
-from .elementwise import ELEMENTWISE, elementwise, leading_power, order_one, vanished
+from .arrays import is_key
+from .convolution import convolution
+from .elementwise import ELEMENTWISE, elementwise
 from .expectations import Integrator
 from .extents import Wide, fit_power
+from .family_steps import on_families, opaque, orthogonal
+from .flow import last_uses, tail_of
 from .gaussian import Labels, Source
 from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Matrix, Opaque, Weights
-from .outer import Outer, outer_step
+from .outer import Outer, outer_product, outer_step
 from .refusals import RefusedError
+from .scalar_steps import on_scalars
 from .scalars import DotGroup, Scalar
 from .structure import Value
 from .vectors import Vector
-
-# Scalars stay Gaussian through these on their way to the output.
-_LINEAR = {
-    "reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "reduce_sum", "slice",
-    "concatenate", "neg", "convert_element_type", "copy", "copy_p", "add", "sub", "mul", "div",
-    "add_any", "take", "stack", "rev", "gather", "dynamic_slice", "split", "pad", "dot_general",
-}  # fmt: skip
-# Linear in the family, whatever its finite axes do.
-_BASIS = {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"}
-# Homogeneous of degree one, or free of order: the power of n passes through.
-_TRANSPARENT = _LINEAR | _BASIS | {
-    "reduce_max", "reduce_min", "sort", "cummax", "cummin", "top_k", "argmax", "argmin",
-    "reduce_window_max", "dynamic_update_slice", "scatter", "iota", "reduce_or", "reduce_and",
-    "select_and_gather_add", "reduce_prod",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,9 +58,9 @@ class Machine:
         self.laws: list[tuple[Step, parameters.EntryLaw]] = []
         self.dot_steps: list[tuple[Step, Vector, Vector]] = []
         self.matmuls: list[tuple[Weights, Step, Vector]] = []
-        self._tail = _tail(program)
+        self._tail = tail_of(program)
         self._values: dict[int, Value] = {}
-        self._uses = _last_uses(program)
+        self._uses = last_uses(program)
 
     # ---- running ----------------------------------------------------------------------------
 
@@ -113,7 +99,11 @@ class Machine:
                 )
             return Scalar.constant(found.value, found.exponent)
         values = [np.asarray(v) for v in given.values]
-        distinct = {float(u) for v in values for u in np.unique(v)} if values[0].dtype.kind in "fiu" else set()
+        distinct = (
+            {float(u) for v in values for u in np.unique(v)}
+            if values[0].dtype.kind in "fiu"
+            else set()
+        )
         if len(distinct) == 1:
             return self._filled(given.shape, Scalar.constant(distinct.pop()))
         raise _refused(
@@ -128,7 +118,10 @@ class Machine:
         wide = [i for i, extent in enumerate(shape) if isinstance(extent, Wide)]
         cells = tuple(1 if i in wide else int(extent) for i, extent in enumerate(shape))
         data = np.asarray(number.value(), float)
-        data = np.broadcast_to(data.reshape(data.shape[0], *([1] * len(cells))) if data.ndim == 1 else data, (data.shape[0], *cells))
+        data = np.broadcast_to(
+            data.reshape(data.shape[0], *([1] * len(cells))) if data.ndim == 1 else data,
+            (data.shape[0], *cells),
+        )
         if len(wide) == 1:
             flat = data.reshape(data.shape[0], -1)
             return Vector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
@@ -162,6 +155,10 @@ class Machine:
     def note_parameter(self, step: Step, law: parameters.EntryLaw) -> None:
         """Remember a parameter's law for the listing and the audit."""
         self.laws.append((step, law))
+
+    def outer_product(self, left: Vector, right: Vector, dims: contraction.Dims) -> Any:
+        """The gradient of a weight matrix."""
+        return outer_product(left, right, dims)
 
     def note_dot(self, step: Step, u: Vector, v: Vector) -> None:
         """Remember a Gaussian scalar."""
@@ -209,7 +206,7 @@ class Machine:
         operands = [self._read(operand, step) for operand in step.operands]
         name = step.name
         if any(isinstance(value, Opaque) for value in operands):
-            return self._opaque(step, operands)
+            return opaque(self, step, operands)
         if name == "iota" and len(step.results[0].wide_axes) == 2:
             return [Opaque()]  # pyright: ignore[reportReturnType]
         if name in SAMPLERS:
@@ -224,7 +221,7 @@ class Machine:
         if name in ("optimization_barrier",):
             return list(operands)
         if name == "qr":
-            return self._orthogonal(step, operands)
+            return orthogonal(self, step, operands)
         if name == "dot_general":
             return [contraction.dot_general(self, step, *operands)]
         if name == "conv_general_dilated":
@@ -235,272 +232,12 @@ class Machine:
                 )
             return [convolution(self, step, *operands)]
         if all(isinstance(value, Scalar) for value in operands):
-            return self._on_scalars(step, operands)
-        return self._on_families(step, operands)
-
-    def _orthogonal(self, step: Step, operands: list[Any]) -> list[Value]:
-        """The orthogonal factor of a Gaussian matrix acts like a Gaussian of the same variance."""
-        matrix = operands[0]
-        if not isinstance(matrix, Matrix) or matrix.constant is not None or len(matrix.shape) != 2:
-            raise step.refuse(
-                "Orthogonal weights are the factor of one Gaussian matrix.",
-                got="another factorisation",
-                remedy="use jax.nn.initializers.orthogonal, or a Gaussian of variance 1/fan_in",
-            )
-        longest = max(layout.extent for layout in matrix.layouts.values())
-        scale = float(longest) ** -0.5
-        return [replace(matrix, scale=scale, power=-contraction.HALF), Opaque()]  # pyright: ignore
-
-    def _opaque(self, step: Step, operands: list[Any]) -> list[Value]:
-        """The rest of an orthogonal factorisation: signs of its diagonal, for the factor alone."""
-        others = [value for value in operands if not isinstance(value, Opaque)]
-        if step.name == "mul" and len(others) == 1 and isinstance(others[0], Matrix):
-            if all(v.signs for v in operands if isinstance(v, Opaque)):
-                return [others[0]]
-        elif not any(isinstance(value, (Vector, Matrix)) for value in others):
-            signs = step.name == "sign" or (
-                step.name in ("broadcast_in_dim", "convert_element_type") and operands[0].signs
-            )
-            return [Opaque(signs) for _ in step.results]  # pyright: ignore[reportReturnType]
-        raise _along_width(step)
+            return on_scalars(self, step, operands)
+        return on_families(self, step, operands)
 
     def scalar_contraction(self, step: Step, left: Scalar, right: Scalar) -> Scalar:
         """`dot_general` of numbers."""
-        return self._on_scalars(step, [left, right])[0]  # pyright: ignore[reportReturnType]
-
-    def _on_scalars(self, step: Step, operands: list[Any]) -> list[Value]:
-        if step.name == "broadcast_in_dim" and step.results[0].wide_axes:
-            return [self._widened(step, operands[0])]
-        if any(slot.wide_axes for slot in step.results):
-            if step.name == "random_bits":
-                raise step.refuse(
-                    "Parameters are drawn by jax.random.normal, uniform or truncated_normal.",
-                    got="raw random bits of the size of the width",
-                    remedy="use one of these samplers",
-                )
-            raise step.refuse(
-                "Channels are exchangeable: nothing depends on a channel's number.",
-                got=f"'{step.name}' that makes an array along the width",
-                remedy="draw what differs between channels at random (learned encodings)",
-            )
-        name = step.name
-        if name == "dot_general":
-            power = operands[0].power + operands[1].power
-        elif name in _TRANSPARENT:
-            power = leading_power(operands) if operands else Fraction(0)
-            operands = [v if v.power == power or v.fixed and v.power == 0 and _is_index(v) else vanished(v, power) for v in operands]
-        else:
-            operands = [order_one(step, value) for value in operands]
-            power = Fraction(0)
-        shapes = [tuple(int(e) for e in slot.shape) for slot in step.results]  # pyright: ignore
-        if any(value.pending for value in operands):
-            found = self._pending(step, operands, power, shapes)
-            if found is not None:
-                return found
-        rough = any(value.rough for value in operands)
-        fixed = all(value.fixed for value in operands)
-
-        def compute() -> Any:
-            arrays = [value.value() for value in operands]
-            results = _run(step, arrays)
-            return results if isinstance(results, (list, tuple)) else [results]
-
-        results = self.once(compute)
-        found = []
-        for k, shape in enumerate(shapes):
-            part = self.once(functools.partial(lambda i: results()[i], k))
-            value = part() if fixed else part
-            found.append(Scalar(shape, value, power=power, rough=rough, fixed=fixed))
-        return found
-
-    def _pending(
-        self, step: Step, operands: list[Scalar], power: Fraction, shapes: list[tuple[int, ...]]
-    ) -> list[Value] | None:
-        """Linear steps on Gaussian scalars that were not drawn: act on each coefficient."""
-        if step.name not in _LINEAR or (step.name == "dot_general" and all(v.pending for v in operands)):
-            return None
-        base = _run(step, [value.base for value in operands])
-        bases = base if isinstance(base, (list, tuple)) else [base]
-        pending: list[list[Any]] = [[] for _ in shapes]
-        for k, value in enumerate(operands):
-            for group, weights in value.pending:
-                columns = np.moveaxis(weights, -1, 1).reshape(-1, *value.shape)
-                draws, size = weights.shape[0], weights.shape[-1]
-                others = []
-                for i, other in enumerate(operands):
-                    if i == k:
-                        others.append(columns)
-                    elif step.name == "dot_general":
-                        data = np.asarray(other.base)
-                        data = np.repeat(np.broadcast_to(data, (max(draws, len(data)), *data.shape[1:])), size, axis=0) if data.shape[0] > 1 else data
-                        others.append(data)
-                    else:
-                        data = np.asarray(other.base)
-                        others.append(data if data.dtype.kind != "f" else np.zeros((1, *other.shape)))
-                if step.name == "dot_general" and len(columns) != max(len(o) for o in others):
-                    return None
-                results = _run(step, others)
-                parts = results if isinstance(results, (list, tuple)) else [results]
-                for i, part in enumerate(parts):
-                    flat = np.asarray(part).reshape(draws, size, -1)
-                    pending[i].append((group, np.moveaxis(flat, 1, 2)))
-        rough = any(value.rough for value in operands)
-        return [
-            Scalar(shape, b, power=power, rough=rough, pending=tuple(p))
-            for shape, b, p in zip(shapes, bases, pending, strict=True)
-        ]
-
-    def _widened(self, step: Step, number: Scalar) -> Value:
-        """Numbers repeated along a width axis."""
-        extents = step.results[0].shape
-        wide = step.results[0].wide_axes
-        places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
-        cells = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
-        lifted = [1] * len(cells)
-        for old, new in enumerate(places):
-            lifted[new] = number.shape[old]
-        if len(wide) > 1:
-            if number.fixed and np.unique(np.asarray(number.value())).size == 1:
-                one = Scalar.constant(float(np.ravel(number.value())[0]), number.power)
-                return self._filled(extents, one)
-            raise step.refuse(
-                "A value has one width axis.",
-                got="numbers spread over two width axes",
-                remedy="draw weights at random",
-            )
-        data = np.asarray(number.value())
-        flat = np.broadcast_to(data.reshape(len(data), *lifted), (len(data), *cells)).reshape(len(data), -1)
-        extent = extents[wide[0]]
-        assert isinstance(extent, Wide)
-        return Vector(cells, wide[0], whole(extent.share), number.power, flat)
-
-    def _on_families(self, step: Step, operands: list[Any]) -> list[Value]:
-        name, first = step.name, operands[0]
-        widths = self.program.widths
-        single = isinstance(first, (Vector, Matrix, Outer))
-        if name == "reshape":
-            old = step.operands[0].shape
-            return [structure.reshape(step, first, old)]
-        if single and name in _ONE:
-            return [_ONE[name](step, first)]
-        if name == "slice":
-            return [structure.slices(step, first, widths)]
-        if name == "split":
-            return structure.split(step, first, widths)
-        if name in ("concatenate", "stack"):
-            return [self._side_by_side(step, operands)]
-        if name in ("gather", "dynamic_slice") and single:
-            others = [_fixed_index(step, value) for value in operands[1:]]
-            return [structure.by_index(step, first, others)]
-        if name == "pad" and isinstance(first, Vector):
-            return [self._padded(step, first, operands[1])]
-        if name == "reduce_sum" and isinstance(first, Vector):
-            axes = tuple(int(a) for a in step.params[0]["axes"])
-            if first.axis in axes:
-                return [contraction.reduce_width(self, step, first, axes)]
-            return [by_basis(step, first)]
-        if name in _BASIS and isinstance(first, Vector) and len(operands) == 1:
-            if name == "cumsum" and int(step.params[0]["axis"]) == first.axis:
-                raise _along_width(step)
-            return [by_basis(step, first)]
-        if name in ("reduce_max", "reduce_min", "reduce_window_max") and isinstance(first, Vector):
-            return [window_values(step, first)]
-        raise _along_width(step)
-
-    def _side_by_side(self, step: Step, operands: list[Any]) -> Value:
-        axis = int(step.params[0].get("dimension", 0))
-        vectors = [v for v in operands if isinstance(v, (Vector, Matrix))]
-        if step.name == "stack":
-            if any(isinstance(v, Matrix) for v in operands):
-                raise step.refuse(
-                    "Weight matrices are used as they are.",
-                    got="weights that a scan puts out",
-                    remedy="return activations from the scan, not weights",
-                )
-            operands = [_lifted(v) for v in operands]
-            vectors = [v for v in operands if isinstance(v, Vector)]
-        whole_like = vectors[0]
-        prepared = [
-            v if isinstance(v, (Vector, Matrix)) else self._as_vector(step, v, whole_like) for v in operands
-        ]
-        return structure.concatenate(step, prepared, axis)
-
-    def _as_vector(self, step: Step, number: Scalar, like: Vector) -> Vector:
-        raise step.refuse(
-            "Parts that are joined all grow with the width, or none does.",
-            got="numbers joined to a vector along its channels",
-            remedy="project them to the width with weights first",
-        )
-
-    def _padded(self, step: Step, vector: Vector, fill: Scalar) -> Vector:
-        config = [tuple(int(c) for c in edge) for edge in step.params[0]["padding_config"]]
-        if any(config[vector.axis]):
-            raise structure.cut_refused(step, "padding along the channels")
-        numbers = jnp.asarray(vector.indices + 1)
-        index = np.asarray(jax.lax.pad(numbers, jnp.asarray(0, numbers.dtype), config)) - 1
-        found = vector.reindexed(index, vector.axis)
-        value = float(np.ravel(fill.value())[0])
-        if value:
-            constant = np.where(index.ravel() < 0, value, found.constant)
-            found = replace(found, constant=constant)
-        return found
-
-
-def by_basis(step: Step, vector: Vector) -> Vector:
-    """A linear operation over finite axes, from what it does to every member alone."""
-    basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
-    params = dict(step.params[0])
-    out = np.asarray(jax.vmap(lambda a: step.primitive.bind(a, **params))(jnp.asarray(basis)))
-    axes = step.results[0].wide_axes
-    weights = out.reshape(vector.size, -1).T[None]
-    return vector.mixed(weights, out.shape[1:], axes[0])
-
-
-_ONE = {
-    "transpose": structure.transpose,
-    "squeeze": structure.squeeze,
-    "broadcast_in_dim": structure.broadcast,
-    "take": structure.take,
-    "rev": structure.reverse,
-}
-
-
-def _run(step: Step, arrays: list[Any]) -> Any:
-    if step.name == "take":
-        return [a[:, step.params[0]["index"]] for a in arrays]
-    if step.name == "stack":
-        draws = max(len(a) for a in arrays)
-        return np.stack([np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays], axis=1)
-    return mapped_primitive(step, arrays)
-
-
-def _is_index(value: Scalar) -> bool:
-    return value.base.dtype.kind in "iub"
-
-
-def _fixed_index(step: Step, value: Any) -> Any:
-    if not isinstance(value, Scalar) or not value.fixed:
-        raise step.refuse(
-            "Positions are chosen by fixed indices, not by activations.",
-            got=f"'{step.name}' at computed indices",
-            remedy="index with constants or with the input's own token ids",
-        )
-    return jnp.asarray(value.value()[0])
-
-
-def _lifted(value: Any) -> Any:
-    if isinstance(value, Vector):
-        return replace(value, shape=(1, *value.shape), axis=value.axis + 1)
-    return value
-
-
-def _along_width(step: Step) -> RefusedError:
-    return step.refuse(
-        "Channels are exchangeable: along the width there are sums, dot products and weights.",
-        got=f"'{step.name}' along the width, or on weights",
-        remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no limit "
-        "here; apply them over positions",
-    )
+        return on_scalars(self, step, [left, right])[0]  # pyright: ignore[reportReturnType]
 
 
 def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:
@@ -516,41 +253,3 @@ def _shown(values: tuple[Any, ...]) -> str:
     if arrays[0].size == 1:
         return ", ".join(f"{float(a.ravel()[0]):g}" for a in arrays)
     return f"an array of shape {arrays[0].shape} that changes with the width"
-
-
-def _tail(program: FlatProgram) -> set[int]:
-    """Slots without width axes that meet only linear steps on their way out."""
-    readers: dict[int, list[Step]] = {}
-    for step in program.steps:
-        for operand in step.operands:
-            if isinstance(operand, Slot):
-                readers.setdefault(operand.index, []).append(step)
-    outputs = {operand.index for operand in program.outputs if isinstance(operand, Slot)}
-    tail: set[int] = set()
-    for step in reversed(program.steps):
-        for slot in step.results:
-            if slot.wide_axes:
-                continue
-            users = readers.get(slot.index, [])
-            linear = all(
-                user.name in _LINEAR and all(r.index in tail for r in user.results) for user in users
-            )
-            if linear and (users or slot.index in outputs):
-                tail.add(slot.index)
-    return tail
-
-
-def _last_uses(program: FlatProgram) -> dict[int, list[int]]:
-    """Which values are not needed after a step."""
-    last: dict[int, int] = {}
-    for number, step in enumerate(program.steps):
-        for operand in step.operands:
-            if isinstance(operand, Slot):
-                last[operand.index] = number
-    kept = {operand.index for operand in program.outputs if isinstance(operand, Slot)}
-    ends: dict[int, list[int]] = {}
-    for index, number in last.items():
-        if index not in kept:
-            ends.setdefault(number, []).append(index)
-    return ends
-

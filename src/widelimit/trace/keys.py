@@ -9,7 +9,14 @@ import numpy as np
 
 from .alignment import Step
 
-KEY_STEPS = {"random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_seed", "random_clone"}
+KEY_STEPS = {
+    "random_split",
+    "random_fold_in",
+    "random_wrap",
+    "random_unwrap",
+    "random_seed",
+    "random_clone",
+}
 
 
 class Keys:

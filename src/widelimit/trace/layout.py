@@ -53,5 +53,7 @@ def refinement(shape: tuple[int, ...], axis: int, old: Layout, new: Layout) -> R
     fine = np.take(index, cell, axis=axis)
     along = [1] * len(shape)
     along[axis] = new.cells
-    pieces = [np.broadcast_to(p.reshape(along), fine.shape).ravel() for p in (s % major, m // old.minor)]
+    pieces = [
+        np.broadcast_to(p.reshape(along), fine.shape).ravel() for p in (s % major, m // old.minor)
+    ]
     return Remap(fine.ravel(), Cut(major, minor, *pieces))

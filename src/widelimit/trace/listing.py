@@ -65,7 +65,13 @@ def listing(machine: Machine, output: Any, name: str) -> str:
         if kind is None:
             continue
         place = record.step.place
-        entry = (kind, _family(record), superscript(record.value.power), str(place).split(": ")[0], place.code)
+        entry = (
+            kind,
+            _family(record),
+            superscript(record.value.power),
+            str(place).split(": ")[0],
+            place.code,
+        )
         if last == (place, kind) and merged:
             merged[-1] = entry
         else:

@@ -103,7 +103,9 @@ class Matrix:
         old = self.slots.ravel()[remap.index]
         keys = zip(old, cut.major_index, cut.minor_index, strict=True)
         numbers = [
-            known.setdefault((self.base[axis], cut.major, cut.minor, *map(int, key)), len(known) + _FRESH)
+            known.setdefault(
+                (self.base[axis], cut.major, cut.minor, *map(int, key)), len(known) + _FRESH
+            )
             for key in keys
         ]
         slots = np.array(numbers).reshape(shape)

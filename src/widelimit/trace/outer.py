@@ -12,6 +12,7 @@ import numpy as np
 from .alignment import Step
 from .contraction import Dims, arranged
 from .elementwise import leading_power
+from .gaussian import Remap
 from .layout import Layout, refinement
 from .matrices import Matrix
 from .scalars import Scalar
@@ -106,18 +107,12 @@ class Outer:
             count = part.left.shape[1]
             rows = np.arange(len(part.left))[:, None] * count + np.arange(count)
             flat = np.maximum(part.left.ravel(), 0)
-            spread = part.u.remapped_members(_remap(flat))
+            spread = part.u.remapped_members(Remap(flat))
             scaled = spread.times(np.repeat(entries, count, axis=1))
             scaled = replace(scaled, shape=(flat.size,), axis=0)
             left = np.where(part.left < 0, -1, rows)
             parts.append(replace(part, u=replace(scaled, layout=part.u.layout), left=left))
         return replace(self, parts=tuple(parts), power=self.power + number.power)
-
-
-def _remap(index: np.ndarray) -> Any:
-    from .gaussian import Remap
-
-    return Remap(index)
 
 
 def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:

@@ -73,7 +73,12 @@ def entry_law(step: Step, arguments: list[Scalar]) -> EntryLaw:
         mass = float(special.erf(high / np.sqrt(2)))
         density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
         return EntryLaw(
-            "truncated normal", _Truncated(mass), 1 - 2 * high * density / mass, 0.0, 1.0, Fraction(0)
+            "truncated normal",
+            _Truncated(mass),
+            1 - 2 * high * density / mass,
+            0.0,
+            1.0,
+            Fraction(0),
         )
     raise step.refuse(
         "Parameters are drawn by normal, uniform or truncated normal laws.",

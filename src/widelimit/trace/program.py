@@ -42,8 +42,8 @@ def trace(
 ) -> Traced:
     """Read the program of a model and derive what it becomes at infinite width.
 
-    `make(width, key)` builds a model that maps ONE example: an Equinox module, a Flax NNX module, or
-    a function. `x` is a batch of examples. The model is traced at three `widths`: axes that grow
+    `make(width, key)` builds a model that maps ONE example: an Equinox module, a Flax NNX module,
+    or a function. `x` is a batch of examples. The model is traced at three `widths`: axes that grow
     with them are width axes, numbers that change with them are powers of the width, and parameters
     are what the initialiser draws from `key`.
     """
@@ -124,7 +124,9 @@ class Traced:
             kernels, shape, mean, key=key, random=random, redraw=lambda n, k: self._kernels(n, k)[0]
         )
 
-    def _kernels(self, draws: int, key: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool]:
+    def _kernels(
+        self, draws: int, key: Any
+    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool]:
         parts, means = [], []
         shape: tuple[int, ...] = ()
         done, sampled, random = 0, False, True
@@ -143,12 +145,14 @@ class Traced:
                 _, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
                 parts.append(_conditional(output)[0])
         mean = np.concatenate(means)
-        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(np.abs(mean).max(initial=0.0), 1e-300):
+        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
+            np.abs(mean).max(initial=0.0), 1e-300
+        ):
             raise RefusedError(
                 "Outputs are Gaussian given the scalars, with a mean that is not random.",
                 place=self.program.steps[-1].place,
                 got="outputs whose mean is random",
-                remedy="end the model in weights drawn from a centred law, without a random bias of "
+                remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
         return np.concatenate(parts), mean[0], shape, random
@@ -192,7 +196,9 @@ def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     if output.is_zero or output.power < 0:
         raise NetworkError(
             "The output stays of order one as the width grows.",
-            got="an output that is zero" if output.is_zero else f"an output that vanishes as n^{output.power}",
+            got="an output that is zero"
+            if output.is_zero
+            else f"an output that vanishes as n^{output.power}",
             remedy="rescale the last layer; audit() shows where the power is lost",
         )
     if output.power > 0:

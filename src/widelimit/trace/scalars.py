@@ -39,8 +39,8 @@ Pending = tuple[Group, np.ndarray]
 class Scalar:
     """`n^power · (base + Σ weights·group)`, an array of finite `shape`.
 
-    `pending` groups, with weights (draws or 1, entries, group size), are Gaussian scalars on the way
-    to the output that nothing else looks at: they need not be drawn. `rough` says that
+    `pending` groups, with weights (draws or 1, entries, group size), are Gaussian scalars on their
+    way to the output that nothing else looks at: they need not be drawn. `rough` says that
     fluctuations of lower order were dropped.
     """
 
@@ -67,8 +67,7 @@ class Scalar:
     @cached_property
     def base(self) -> Any:
         """What does not wait for pending groups."""
-        value = self._value() if callable(self._value) else self._value
-        return value
+        return self._value() if callable(self._value) else self._value
 
     def value(self) -> Any:
         """(draws or 1, *shape)."""
@@ -88,7 +87,11 @@ class Scalar:
 
 
 def _leading(value: Any) -> Any:
-    return value[None] if hasattr(value, "dtype") and not isinstance(value, np.generic) else np.asarray(value)[None]
+    return (
+        value[None]
+        if hasattr(value, "dtype") and not isinstance(value, np.generic)
+        else np.asarray(value)[None]
+    )
 
 
 class DotGroup:
@@ -99,7 +102,12 @@ class DotGroup:
     """
 
     def __init__(
-        self, u: Vector, v: Vector, pairs: np.ndarray, integrator: Integrator, earlier: list[DotGroup]
+        self,
+        u: Vector,
+        v: Vector,
+        pairs: np.ndarray,
+        integrator: Integrator,
+        earlier: list[DotGroup],
     ):
         """`pairs` (2, size): the members of u and v of each product, counted within one cell."""
         self.u, self.v, self.pairs, self.integrator = u, v, pairs, integrator
@@ -153,7 +161,11 @@ class DotGroup:
 
     def values(self) -> np.ndarray:
         if self._drawn is None:
-            known = [(g, c) for g in self.earlier if g._drawn is not None and (c := self.cross(g)) is not None]
+            known = [
+                (g, c)
+                for g in self.earlier
+                if g._drawn is not None and (c := self.cross(g)) is not None
+            ]
             self._drawn = self._conditional(known) if known else self._fresh()
         return self._drawn
 
@@ -181,12 +193,17 @@ class DotGroup:
 
     def _conditional(self, known: list[tuple[DotGroup, np.ndarray]]) -> np.ndarray:
         """Given dot products that were drawn before and share weights with these."""
-        before = np.concatenate([np.broadcast_to(g.values(), (self.integrator.draws, g.size)) for g, _ in known], axis=1)
+        before = np.concatenate(
+            [np.broadcast_to(g.values(), (self.integrator.draws, g.size)) for g, _ in known], axis=1
+        )
         cross = _side_by_side([c for _, c in known])
         rows = []
         for g, _ in known:
             blocks = [g.cross(h) for h, _ in known]
-            full = [np.zeros((1, g.size, h.size)) if b is None else b for b, (h, _) in zip(blocks, known, strict=True)]
+            full = [
+                np.zeros((1, g.size, h.size)) if b is None else b
+                for b, (h, _) in zip(blocks, known, strict=True)
+            ]
             rows.append(_side_by_side(full))
         old = np.concatenate(_same_draws(rows), axis=1)
         gain = cross @ np.linalg.pinv(old, rcond=1e-10, hermitian=True)
@@ -247,7 +264,9 @@ def _blocks(gram: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(label == k) for k in range(count)]
 
 
-def _within(pairs: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _within(
+    pairs: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The products between two blocks, and their places in the blocks."""
     chosen = np.flatnonzero(np.isin(pairs[0], a) & np.isin(pairs[1], b))
     return chosen, np.searchsorted(a, pairs[0, chosen]), np.searchsorted(b, pairs[1, chosen])

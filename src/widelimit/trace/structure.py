@@ -58,23 +58,27 @@ def cut_refused(step: Step, got: str) -> Exception:
 
 
 def transpose(step: Step, value: Any) -> Any:
+    """Axes in another order."""
     permutation = [int(p) for p in step.params[0]["permutation"]]
     axes = {old: permutation.index(old) for old in layouts_of(value)}
     return rebuilt(value, numbers_of(value).transpose(permutation), axes)
 
 
 def squeeze(step: Step, value: Any) -> Any:
+    """Axes of length one removed."""
     gone = {int(d) % len(value.shape) for d in step.params[0]["dimensions"]}
     axes = {old: old - sum(d < old for d in gone) for old in layouts_of(value)}
     return rebuilt(value, np.squeeze(numbers_of(value), tuple(gone)), axes)
 
 
 def take(step: Step, value: Any) -> Any:
+    """One entry of the first axis: a scanned array's row."""
     axes = {old: old - 1 for old in layouts_of(value)}
     return rebuilt(value, numbers_of(value)[step.params[0]["index"]], axes)
 
 
 def reverse(step: Step, value: Any) -> Any:
+    """Finite axes backwards."""
     dimensions = tuple(int(d) for d in step.params[0]["dimensions"])
     if set(dimensions) & set(layouts_of(value)):
         raise cut_refused(step, "channels in reversed order")
@@ -237,8 +241,10 @@ def _sliced(
             chosen[axis] = slice(None)
             continue
         if stride > 1:
-            if len(set(begin)) != 1 or begin[0] >= stride or any(
-                w - stride >= e for w, e in zip(whole, end, strict=True)
+            if (
+                len(set(begin)) != 1
+                or begin[0] >= stride
+                or any(w - stride >= e for w, e in zip(whole, end, strict=True))
             ):
                 raise cut_refused(step, f"every {stride}th channel from {begin[0]}")
             value = refined(value, axis, layout.finer(1, stride // math.gcd(layout.minor, stride)))
@@ -294,7 +300,9 @@ def split(step: Step, value: Any, widths: tuple[int, ...]) -> list[Any]:
 
 def _true_shape(value: Any, width: int) -> list[int]:
     layouts = layouts_of(value)
-    return [int(layouts[a].extent * width) if a in layouts else s for a, s in enumerate(value.shape)]
+    return [
+        int(layouts[a].extent * width) if a in layouts else s for a, s in enumerate(value.shape)
+    ]
 
 
 def concatenate(step: Step, values: list[Any], axis: int) -> Vector:

@@ -64,7 +64,9 @@ def gradient_program(traced: Traced) -> FlatProgram:
                     return jnp.ravel(eqx.combine(p, static)(example))
 
                 _, pull = jax.vjp(outputs, params)
-                (found,) = jax.vmap(pull)(jnp.eye(size, dtype=jax.eval_shape(outputs, params).dtype))
+                (found,) = jax.vmap(pull)(
+                    jnp.eye(size, dtype=jax.eval_shape(outputs, params).dtype)
+                )
                 return found
 
             return tuple(jax.tree.leaves(jax.vmap(one)(x)))
@@ -170,7 +172,9 @@ def require_gradient_independence(traced: Traced) -> None:
                 got="a readout that is a function of other weights, or not centred",
                 remedy="end the model in its own readout weights",
             )
-        readouts |= {id(t.source) for side in fresh[:1] for form in side.forms() for t in form.terms}
+        readouts |= {
+            id(t.source) for side in fresh[:1] for form in side.forms() for t in form.terms
+        }
     for _, step, operand in machine.matmuls:
         _require_unused(operand, readouts, step)
     for step, u, v in machine.dot_steps:
@@ -194,4 +198,3 @@ def _fresh(machine: Machine, side: Vector) -> bool:
     own = {id(form.terms[0].source) for form in machine.vector_forms.values()}
     sources = {id(t.source) for form in side.forms() for t in form.terms}
     return bool(sources) and sources <= own and not side.constant.any()
-

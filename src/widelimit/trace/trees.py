@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .gaussian import Form, Remap
+from .gaussian import Cut, Form, Remap
 
 if TYPE_CHECKING:
     from .vectors import Vector
@@ -142,10 +142,10 @@ class Mixed(Tree):
         self.size = weights.shape[1]
 
     def _remap(self, remap: Remap) -> Tree:
-        atom = self.atom
-        if remap.cut is not None:
-            return Whole(_cut_mix(self, remap))
-        return Mixed(self.weights[:, remap.index], atom)
+        weights = self.weights[:, remap.index]
+        if remap.cut is None:
+            return Mixed(weights, self.atom)
+        return Mixed(*cut_mixture(weights, self.atom, remap))
 
     def _evaluate(self, points: Points) -> np.ndarray:
         return self.atom.evaluate(points) @ np.swapaxes(self.weights, 1, 2)
@@ -216,7 +216,16 @@ def masked(tree: Tree, present: np.ndarray) -> Tree:
     return Apply("mul", np.multiply, (tree, where))
 
 
-def _cut_mix(mixed: Mixed, remap: Remap) -> Vector:
-    from .vectors import members_of
-
-    return members_of(mixed).remapped_members(remap)
+def cut_mixture(weights: np.ndarray, atom: Atom, remap: Remap) -> tuple[np.ndarray, Atom]:
+    """Blocks of a mixture are cut: one copy of the atoms for every piece."""
+    cut = remap.cut
+    assert cut is not None
+    pieces = cut.major * cut.minor
+    piece = cut.major_index * cut.minor + cut.minor_index
+    each = np.arange(atom.size)
+    i, j = np.divmod(np.repeat(np.arange(pieces), atom.size), cut.minor)
+    copies = atom.remapped(Remap(np.tile(each, pieces), Cut(cut.major, cut.minor, i, j)))
+    spread = np.zeros((weights.shape[0], weights.shape[1], pieces, atom.size))
+    rows = np.arange(weights.shape[1])
+    spread[:, rows, piece] = weights
+    return spread.reshape(*weights.shape[:2], -1), copies

@@ -1,12 +1,11 @@
 """Vectors: families of i.i.d. coordinates, as functions of limit variables.
 
-`v = n^power · (constant + scale·form + Σ mix·atom)`. The linear part is Gaussian; atoms are products
-of nonlinear functions. Arrays are flat over the family: (draws or 1, size).
+`v = n^power · (constant + scale·form + Σ mix·atom)`. The linear part is Gaussian; atoms are
+products of nonlinear functions. Arrays are flat over the family: (draws or 1, size).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,7 +14,7 @@ import numpy as np
 
 from .gaussian import Form, Remap
 from .layout import Layout, refinement
-from .trees import Apply, Atom, Leaf, Mixed, Number, Points, Tree, Whole
+from .trees import Apply, Atom, Leaf, Mixed, Number, Points, Tree, Whole, cut_mixture
 
 Part = tuple[np.ndarray | None, Atom]
 _NOTHING = Layout(1, 1, Fraction(1))
@@ -178,14 +177,13 @@ class Vector:
                 else:
                     form = form.scaled(scale).plus(other.form.scaled(other.scale))
                     scale = np.ones((1, self.size))
-        summed = replace(
+        return replace(
             self,
             constant=self.constant + other.constant,
             form=form,
             scale=scale,
             parts=_added(self.parts + other.parts),
         )
-        return summed
 
     def mixed(self, weights: np.ndarray, shape: tuple[int, ...], axis: int) -> Vector:
         """`Σ_j weights_ij v_j` over members, weights (draws or 1, new, size)."""
@@ -194,9 +192,7 @@ class Vector:
             assert self.scale is not None
             form = self.form.mixed(weights * self.scale[:, None, :])
             scale = np.ones((1, weights.shape[1]))
-        parts = tuple(
-            (weights if mix is None else weights @ mix, atom) for mix, atom in self.parts
-        )
+        parts = tuple((weights if mix is None else weights @ mix, atom) for mix, atom in self.parts)
         constant = (weights @ self.constant[..., None])[..., 0]
         return replace(
             self, shape=shape, axis=axis, constant=constant, form=form, scale=scale, parts=parts
@@ -274,24 +270,7 @@ def _remapped_part(part: Part, remap: Remap) -> Part:
         weights = weights * remap.present[None, :, None]
     if remap.cut is None:
         return weights, atom
-    return _cut(weights, atom, remap)
-
-
-def _cut(weights: np.ndarray, atom: Atom, remap: Remap) -> Part:
-    """Blocks of a mixture are cut: one copy of the atoms for every piece."""
-    from .gaussian import Cut
-
-    cut = remap.cut
-    assert cut is not None
-    pieces = cut.major * cut.minor
-    piece = cut.major_index * cut.minor + cut.minor_index
-    each = np.arange(atom.size)
-    i, j = np.divmod(np.repeat(np.arange(pieces), atom.size), cut.minor)
-    copies = atom.remapped(Remap(np.tile(each, pieces), Cut(cut.major, cut.minor, i, j)))
-    spread = np.zeros((weights.shape[0], weights.shape[1], pieces, atom.size))
-    rows = np.arange(weights.shape[1])
-    spread[:, rows, piece] = weights
-    return spread.reshape(*weights.shape[:2], -1), copies
+    return cut_mixture(weights, atom, remap)
 
 
 def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
@@ -323,8 +302,3 @@ def _added(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         else:
             found.append((mix, atom))
     return tuple(found)
-
-
-def prod(shape: tuple[int, ...]) -> int:
-    """The number of members."""
-    return math.prod(shape)
