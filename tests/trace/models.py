@@ -1,8 +1,13 @@
-"""Ordinary models, written as their libraries' users write them; none knows of widelimit."""
+"""Ordinary models, written as their libraries' users write them; none knows of widelimit.
+
+Sixteen outputs each: a random model then says sixteen times as much about second moments.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+OUTPUTS = 16
 
 
 class EquinoxBlock(eqx.Module):
@@ -43,13 +48,13 @@ class EquinoxTransformer(eqx.Module):
         first, last, *keys = jax.random.split(key, 2 + blocks)
         self.embed = eqx.nn.Linear(channels, width, key=first)
         self.blocks = [EquinoxBlock(width, k, post=post) for k in keys]
-        self.readout = eqx.nn.Linear(width, 1, key=last)
+        self.readout = eqx.nn.Linear(width, OUTPUTS, key=last)
 
     def __call__(self, x):
         x = jax.vmap(self.embed)(x)
         for block in self.blocks:
             x = block(x)
-        return self.readout(jnp.mean(x, axis=0))[0]
+        return self.readout(jnp.mean(x, axis=0))
 
 
 def equinox_pre_norm(width, key):
@@ -61,7 +66,7 @@ def equinox_post_norm(width, key):
 
 
 def equinox_mlp(width, key):
-    return eqx.nn.MLP(3, "scalar", width, 2, key=key)
+    return eqx.nn.MLP(3, OUTPUTS, width, 2, key=key)
 
 
 class EquinoxCNN(eqx.Module):
@@ -74,12 +79,12 @@ class EquinoxCNN(eqx.Module):
             eqx.nn.Conv2d(2, width, 3, padding=1, key=a),
             eqx.nn.Conv2d(width, width, 3, stride=2, key=b),
         ]
-        self.readout = eqx.nn.Linear(width, 1, key=c)
+        self.readout = eqx.nn.Linear(width, OUTPUTS, key=c)
 
     def __call__(self, x):
         for layer in self.layers:
             x = jax.nn.relu(layer(x))
-        return self.readout(x.mean(axis=(1, 2)))[0]
+        return self.readout(x.mean(axis=(1, 2)))
 
 
 class EquinoxRNN(eqx.Module):
@@ -91,14 +96,14 @@ class EquinoxRNN(eqx.Module):
         a, b, c = jax.random.split(key, 3)
         self.embed = eqx.nn.Linear(3, width, key=a)
         self.cell = eqx.nn.GRUCell(width, width, key=b)
-        self.readout = eqx.nn.Linear(width, 1, key=c)
+        self.readout = eqx.nn.Linear(width, OUTPUTS, key=c)
 
     def __call__(self, sequence):
         def step(state, x):
             return self.cell(self.embed(x), state), None
 
         state, _ = jax.lax.scan(step, jnp.zeros(self.cell.hidden_size), sequence)
-        return self.readout(state)[0]
+        return self.readout(state)
 
 
 class EquinoxGated(eqx.Module):
@@ -116,13 +121,13 @@ class EquinoxGated(eqx.Module):
         self.gate = eqx.nn.Linear(width, 2 * width, use_bias=False, key=b)
         self.up = eqx.nn.Linear(width, 2 * width, use_bias=False, key=c)
         self.down = eqx.nn.Linear(2 * width, width, use_bias=False, key=d)
-        self.readout = eqx.nn.Linear(width, 1, key=e)
+        self.readout = eqx.nn.Linear(width, OUTPUTS, key=e)
 
     def __call__(self, x):
         x = self.embed(x)
         h = self.norm(x)
         x = x + self.down(jax.nn.silu(self.gate(h)) * self.up(h))
-        return self.readout(x)[0]
+        return self.readout(x)
 
 
 EQUINOX = {

@@ -41,7 +41,8 @@ class Dims:
 
     def swapped(self) -> Dims:
         """The same with the sides exchanged."""
-        return Dims(self.contract[::-1], self.batch[::-1])
+        (a, b), (c, d) = self.contract, self.batch
+        return Dims((b, a), (d, c))
 
 
 def arranged(index: np.ndarray, dims: Dims, side: int) -> np.ndarray:

@@ -156,8 +156,8 @@ class Integrator:
         across = side != other_side
         if across and side == 1:
             (first, rows, side), (other, columns, other_side) = group[::-1]
+        shape = rows.shape
         if not across:
-            shape = rows.shape
             rows, columns = rows.reshape(-1, 1), columns.reshape(-1, 1)
         found = self._two(first, other, rows, columns)
         if across:

@@ -68,7 +68,6 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 
 def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
     axis = int(step.params[0].get("dimension", 0))
-    vectors = [v for v in operands if isinstance(v, (Vector, Matrix))]
     if step.name == "stack":
         if any(isinstance(v, Matrix) for v in operands):
             raise step.refuse(
@@ -77,16 +76,11 @@ def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
                 remedy="return activations from the scan, not weights",
             )
         operands = [_lifted(v) for v in operands]
-        vectors = [v for v in operands if isinstance(v, Vector)]
-    whole_like = vectors[0]
-    prepared = [
-        v if isinstance(v, (Vector, Matrix)) else _as_vector(machine, step, v, whole_like)
-        for v in operands
-    ]
+    prepared = [v if isinstance(v, (Vector, Matrix)) else _as_vector(step) for v in operands]
     return structure.concatenate(step, prepared, axis)
 
 
-def _as_vector(machine: Any, step: Step, number: Scalar, like: Vector) -> Vector:
+def _as_vector(step: Step) -> Vector:
     raise step.refuse(
         "Parts that are joined all grow with the width, or none does.",
         got="numbers joined to a vector along its channels",
@@ -95,7 +89,7 @@ def _as_vector(machine: Any, step: Step, number: Scalar, like: Vector) -> Vector
 
 
 def _padded(machine: Any, step: Step, vector: Vector, fill: Scalar) -> Vector:
-    config = [tuple(int(c) for c in edge) for edge in step.params[0]["padding_config"]]
+    config = [(int(a), int(b), int(c)) for a, b, c in step.params[0]["padding_config"]]
     if any(config[vector.axis]):
         raise structure.cut_refused(step, "padding along the channels")
     numbers = jnp.asarray(vector.indices + 1)

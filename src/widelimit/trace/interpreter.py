@@ -203,7 +203,7 @@ class Machine:
     # ---- one step ---------------------------------------------------------------------------
 
     def _step(self, step: Step) -> list[Value]:
-        operands = [self._read(operand, step) for operand in step.operands]
+        operands: list[Any] = [self._read(operand, step) for operand in step.operands]
         name = step.name
         if any(isinstance(value, Opaque) for value in operands):
             return opaque(self, step, operands)
