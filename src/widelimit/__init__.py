@@ -103,6 +103,7 @@ from .monte_carlo import monte_carlo_kernel
 from .persist import ModelFileError, load, register, save
 from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .sampling import ResidualWarning, Sampler
+from .trace import trace
 from .widths import with_heads, with_width
 
 __version__ = "0.1.0"
@@ -236,6 +237,7 @@ __all__ = [
     "search",
     "signal",
     "taylor_expand",
+    "trace",
     "tune",
     "with_heads",
     "with_hyperparameters",

@@ -53,6 +53,11 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
     """One coordinatewise step."""
     if any(isinstance(value, Matrix) for value in operands):
         return _on_matrix(step, operands)
+    if step.name == "select_n" and isinstance(operands[0], Scalar) and operands[0].fixed:
+        chosen = np.unique(np.asarray(operands[0].value()))
+        if len(chosen) == 1:
+            # Index arithmetic compares with sizes of the width: only the branch taken counts.
+            return operands[1 + int(chosen[0])]
     power, operands = _ordered(step, operands)
     vectors = [value for value in operands if isinstance(value, Vector)]
     if not vectors:

@@ -49,7 +49,7 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
         return [_side_by_side(machine, step, operands)]
     if name in ("gather", "dynamic_slice") and single:
         others = [_fixed_index(step, value) for value in operands[1:]]
-        return [structure.by_index(step, first, others)]
+        return [structure.by_index(step, first, others, widths)]
     if name == "pad" and isinstance(first, Vector):
         return [_padded(machine, step, first, operands[1])]
     if name == "reduce_sum" and isinstance(first, Vector):

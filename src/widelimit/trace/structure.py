@@ -355,7 +355,7 @@ def _greatest(units: list[Fraction]) -> Fraction:
     return Fraction(math.gcd(*(int(u * denominator) for u in units)), denominator)
 
 
-def by_index(step: Step, value: Any, others: list[Any]) -> Any:
+def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...]) -> Any:
     """Gather, dynamic slice, pad: run on the members' numbers; channels are taken whole."""
     params = dict(step.params[0])
     layouts = layouts_of(value)
@@ -365,10 +365,13 @@ def by_index(step: Step, value: Any, others: list[Any]) -> Any:
     numbers = jnp.asarray(numbers_of(value) + 1)
     if step.name == "gather":
         sizes = list(params["slice_sizes"])
-        collapsed = set(params["dimension_numbers"].collapsed_slice_dims) | set(
-            params["dimension_numbers"].operand_batching_dims
-        )
-        if set(layouts) & (set(params["dimension_numbers"].start_index_map) | collapsed):
+        numbering = params["dimension_numbers"]
+        gone = {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
+        if set(layouts) & gone or any(
+            int(p["slice_sizes"][axis]) != layout.extent * width
+            for axis, layout in layouts.items()
+            for p, width in zip(step.params, widths, strict=True)
+        ):
             raise _picks_channels(step)
         for axis in layouts:
             sizes[axis] = value.shape[axis]
