@@ -1,7 +1,5 @@
 """Audits of three transformers: the powers of n, right by hand."""
 
-import subprocess
-import sys
 from fractions import Fraction
 
 import equinox as eqx
@@ -9,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from widelimit.cli import app
 from widelimit.trace import Verdict, trace
 
 HALF = Fraction(1, 2)
@@ -73,6 +73,7 @@ def test_parameters_of_the_two_parameterisations_differ(audits):
     assert sorted(powers("ntk")) == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_gradients_tell_standard_from_ntk_parameterisation():
     kernels = {make.__name__: trace(make, X).ntk(draws=16) for make in (standard, ntk)}
     # Θ of weights of size 1/√n grows with n; with multipliers it stays.
@@ -135,12 +136,8 @@ def make(width, key):
 def test_the_command_prints_the_table(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(MODEL)
-    run = subprocess.run(
-        [sys.executable, "-m", "widelimit.cli", "audit", f"{path}:make", "--shape", "3,4"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "diverges" in run.stdout
-    assert "model.py:7" in run.stdout
+    arguments = ["audit", f"{path}:make", "--shape", "3,4"]
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 0, run.output
+    assert "diverges" in run.output
+    assert "model.py:7" in run.output

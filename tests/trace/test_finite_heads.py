@@ -32,14 +32,14 @@ def paper(n, key):
 
 
 def test_the_papers_setting_has_the_density_of_the_law():
-    law = trace(paper, np.zeros((1, 1)), key=3).limit(draws=4096)
+    law = trace(paper, np.zeros((1, 1)), key=3).limit(draws=2048)
     # Given h the four tokens are independent with unit variance.
     layer = wl.Attention(8, heads=HEADS)
-    expected = law_from_covariance(layer, np.eye(TOKENS), draws=8192)
+    expected = law_from_covariance(layer, np.eye(TOKENS), draws=4096)
     grid = np.linspace(-4, 4, 33)
     ours, theirs = law.density(grid, at=(0, 0)), expected.density(grid, at=(0, 0))
     error = np.hypot(ours.error, theirs.error)
-    assert error.max() < 0.003 * theirs.value.max()
+    assert error.max() < 0.005 * theirs.value.max()
     assert (np.abs(ours.value - theirs.value) < 4.5 * error + 1e-9).all()
     ours, theirs = law.kurtosis(at=(0, 0)), expected.kurtosis(at=(0, 0))
     assert abs(ours.value - theirs.value) < 4 * np.hypot(ours.error, theirs.error)
