@@ -17,7 +17,9 @@ from .alignment import Step
 
 
 def _power(x: np.ndarray, params: dict[str, Any]) -> np.ndarray:
-    return np.asarray(x, float) ** int(params["y"])
+    x, y = np.asarray(x, float), int(params["y"])
+    # NumPy takes logarithms for every power but the second.
+    return x * x * x if y == 3 else x**y
 
 
 COORDINATEWISE: dict[str, Callable[..., Any]] = {

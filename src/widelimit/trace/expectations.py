@@ -78,11 +78,16 @@ class Integrator:
             total = (
                 total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
             )
-        for mix, atom in _pieces(u):
-            for other_mix, other in _pieces(v):
-                if _is_linear(atom) and _is_linear(other):
+        for mix, atom, scale in _pieces(u):
+            for other_mix, other, other_scale in _pieces(v):
+                if scale is not None and other_scale is not None:
                     continue
-                total = total + self._mixed_pair(mix, atom, rows, other_mix, other, columns)
+                found = self._mixed_pair(mix, atom, rows, other_mix, other, columns)
+                if scale is not None:
+                    found = found * scale[:, rows][..., :, None]
+                if other_scale is not None:
+                    found = found * other_scale[:, columns][..., None, :]
+                total = total + found
         return total
 
     def _rest_mean(self, vector: Vector) -> np.ndarray:
@@ -171,6 +176,10 @@ class Integrator:
         x, y = a.univariate(), b.univariate()
         if x is None or y is None:
             raise _NeedsPoints
+        if isinstance(a, Leaf):
+            return x.covariance(y, rows, columns) * self._slope(b, y)[:, columns][..., None, :]
+        if isinstance(b, Leaf):
+            return x.covariance(y, rows, columns) * self._slope(a, x)[:, rows][..., :, None]
         draws = max(self._draws(a), self._draws(b))
         left, right = self._series(a, x, draws), self._series(b, y, draws)
         deviations = (
@@ -185,7 +194,18 @@ class Integrator:
         )
         return mehler(left, right, rows, columns, np.clip(rho, -1.0, 1.0))
 
+    def _slope(self, tree: Tree, form: Form) -> np.ndarray:
+        """`E[φ'(x)] = E[x φ(x)] / Var(x)`, (draws or 1, size): all a linear partner sees."""
+        if isinstance(tree, Leaf):
+            return np.ones((1, tree.size))
+        first = self._series(tree, form, self._draws(tree)).coefficients[..., 1]
+        deviation = _root(form.variance)
+        shape = np.broadcast_shapes(first.shape, deviation.shape)
+        return np.divide(first, deviation, out=np.zeros(shape), where=deviation > 0)
+
     def _tree_mean(self, tree: Tree) -> np.ndarray:
+        if isinstance(tree, Leaf):
+            return np.zeros((1, tree.size))
         if isinstance(tree, Whole):
             vector = tree.vector
             return vector.constant + self._rest_mean(vector)
@@ -338,28 +358,15 @@ def _correlated(one: _Side, two: _Side) -> bool:
     return False
 
 
-def _pieces(vector: Vector) -> list[tuple[np.ndarray | None, Atom]]:
-    pieces: list[tuple[np.ndarray | None, Atom]] = list(vector.parts)
-    if vector.form is not None and vector.parts is not None:
-        assert vector.scale is not None
-        tree = vector.constant_like(np.zeros((1, vector.size)))
-        linear = Vector(
-            tree.shape, tree.axis, tree.layout, tree.power, tree.constant, vector.form, vector.scale
-        ).tree()
-        pieces.append((None, _Linear((linear,))))
+def _pieces(vector: Vector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:
+    """Mixtures of atoms, and the linear part with its scale."""
+    pieces: list[tuple[np.ndarray | None, Atom, np.ndarray | None]] = [
+        (mix, atom, None) for mix, atom in vector.parts
+    ]
+    if vector.form is not None:
+        pieces.append((None, Atom((Leaf(vector.form),)), vector.scale))
     return pieces
-
-
-class _Linear(Atom):
-    """The linear part of a vector."""
-
-
-def _is_linear(atom: Atom) -> bool:
-    return isinstance(atom, _Linear)
 
 
 def _vector(tree: Tree) -> Vector:
     return tree.vector if isinstance(tree, Whole) else members_of(tree)
-
-
-__all__ = ["Cloud", "Integrator", "Leaf"]

@@ -127,7 +127,7 @@ def _pending(
 def _widened(machine: Any, step: Step, number: Scalar) -> Value:
     """Numbers repeated along a width axis."""
     extents = step.results[0].shape
-    wide = step.results[0].wide_axes
+    wide = list(step.results[0].wide_axes)
     places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
     cells = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
     lifted = [1] * len(cells)
