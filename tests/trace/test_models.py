@@ -83,7 +83,7 @@ def assert_approaches(make, shape, *, width: int, draws: int, scale: float = 3.0
 
 def test_an_equinox_gated_network_approaches_its_law():
     make, shape = EQUINOX["gated"]
-    assert_approaches(make, shape, width=32, draws=16_000)
+    assert_approaches(make, shape, width=24, draws=10_000)
 
 
 DRAWS = 40_000
