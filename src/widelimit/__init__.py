@@ -130,6 +130,7 @@ from .persist import ModelFileError, load, register, save
 from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
 from .statistics import Estimate
+from .trace import trace
 
 __version__ = "0.1.0"
 
@@ -270,6 +271,7 @@ __all__ = [
     "search",
     "signal",
     "taylor_expand",
+    "trace",
     "tune",
     "with_heads",
     "with_hyperparameters",

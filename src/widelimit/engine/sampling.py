@@ -238,7 +238,7 @@ def error_bound(kernels: Kernels, replicates: int) -> float:
     worst = 0.0
     for value, error in ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error)):
         largest = 0.0 if error is None else float(np.abs(value).max())
-        if largest > 0:
+        if error is not None and largest > 0:
             worst = max(worst, float(error.max()) / largest)
     return quantile * worst + replicates * worst**2
 

@@ -13,6 +13,7 @@ except ImportError as error:
     raise MissingExtraError(error.name or "typer", "cli") from None
 
 from .about import info
+from .audit import audit
 from .ending import ended_well, prepare_streams
 from .estimate import estimate
 from .law import law
@@ -35,7 +36,7 @@ app.command(
 app.command(
     "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
 )(regress)
-for command in (predict, kernel, estimate, law, reproduce, info):
+for command in (predict, kernel, estimate, law, audit, reproduce, info):
     app.command()(command)
 
 

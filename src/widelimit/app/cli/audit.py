@@ -1,0 +1,48 @@
+"""`widelimit audit`: powers of the width in a model of your own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...errors import WidelimitError
+from ...trace.files import audit_file
+
+
+def audit(
+    model: Annotated[str, typer.Argument(help="file.py:make, where make(width, key) builds it.")],
+    shape: Annotated[
+        str | None, typer.Option(help="Shape of one example, such as 8,16.", show_default=False)
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Examples in an .npy file (or x in an .npz file).")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Random token ids below this number, not numbers.", min=1)
+    ] = None,
+    widths: Annotated[str, typer.Option(help="The three widths it is traced at.")] = "64,96,160",
+    examples: Annotated[int, typer.Option(help="How many random examples.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="Of random examples and keys.")] = 0,
+) -> None:
+    """What stays, vanishes or diverges in a model as it is made wider, line by line."""
+    found = audit_file(
+        model,
+        shape=None if shape is None else _numbers("--shape", shape),
+        inputs=inputs,
+        tokens=tokens,
+        widths=_numbers("--widths", widths),
+        count=examples,
+        seed=seed,
+    )
+    typer.echo(str(found))
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise WidelimitError(
+            "Sizes are whole numbers between commas.",
+            got=f"{name} {text}",
+            remedy=f"write {name} 64,96,160",
+        ) from None

@@ -1,0 +1,195 @@
+"""Width audit: the power of n of every parameter, activation and score, with its source line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from .alignment import Given, Slot, Step
+from .interpreter import Machine
+from .listing import kind_of, superscript
+from .matrices import Matrix
+from .refusals import Place, RefusedError
+from .scalars import Scalar
+from .vectors import Vector
+
+if TYPE_CHECKING:
+    from .program import Traced
+
+
+class Verdict(Enum):
+    """What happens to a quantity as the model is made wider."""
+
+    STAYS = "stays"
+    VANISHES = "vanishes"
+    DIVERGES = "diverges"
+
+    @classmethod
+    def of(cls, power: Fraction) -> Verdict:
+        """By the sign of the power of n."""
+        return cls.STAYS if power == 0 else cls.DIVERGES if power > 0 else cls.VANISHES
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity; `role` is parameter, activation, score, average or output."""
+
+    role: str
+    power: Fraction
+    place: Place
+    detail: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What happens to it as the width grows."""
+        return Verdict.of(self.power)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The table; `stopped` is why the program could not be followed to its end, if so."""
+
+    name: str
+    rows: tuple[Row, ...]
+    stopped: RefusedError | None
+
+    def of(self, role: str) -> tuple[Row, ...]:
+        """The rows of one role."""
+        return tuple(row for row in self.rows if row.role == role)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing diverges or vanishes but parameters, and the end was reached."""
+        kept = [r for r in self.rows if r.role not in ("parameter", "average")]
+        return self.stopped is None and all(r.verdict is Verdict.STAYS for r in kept)
+
+    def __str__(self) -> str:
+        rows = [f"{self.name}: powers of the width n"]
+        widest = max((len(row.detail) for row in self.rows), default=0)
+        for row in self.rows:
+            mark = "" if row.role in ("parameter", "average") else row.verdict.value
+            rows.append(
+                f"  {row.role:<10} {superscript(row.power):<9} {mark:<9} "
+                f"{row.detail:<{widest}}  {row.place}"
+            )
+        if self.stopped is not None:
+            rows.append(f"  stopped: {self.stopped}")
+        return "\n".join(rows)
+
+
+_ROLES = {
+    "Parameter": "parameter",
+    "MatMul": "activation",
+    "Nonlin": "activation",
+    "Dot": "score",
+    "Moment": "average",
+}
+
+
+def audited(traced: Traced) -> Audit:
+    """Follow the program as far as it goes."""
+    machine = Machine(traced.program, draws=4, points=64, key=jax.random.fold_in(traced.key, 2))
+    stopped = None
+    output = None
+    try:
+        output = machine.run(traced.key, traced.x)[0]
+    except RefusedError as error:
+        stopped = error
+    rows = list(_rows(machine))
+    if output is not None:
+        place = traced.program.steps[-1].place
+        rows = [r for r in rows if not (r.role == "score" and r.place == place)]
+        rows.append(Row("output", output.power, place, f"{tuple(output.shape)}"))
+    return Audit(traced._name, tuple(rows), stopped)
+
+
+_SCALINGS = {"mul", "div", "neg"}
+_MOVES = {
+    "reshape",
+    "transpose",
+    "squeeze",
+    "broadcast_in_dim",
+    "convert_element_type",
+    "slice",
+    "copy",
+}
+
+
+def _rows(machine: Machine) -> list[Row]:
+    """One row for every source line and role: the last value the line makes.
+
+    A product with weights, or a score, counts with the constants that scale it afterwards; a vector
+    that is scaled only to enter a contraction is not a quantity of its own.
+    """
+    laws = {id(step): law for step, law in machine.laws}
+    readers = _readers(machine)
+    found: dict[tuple[str, Place, str], Row] = {}
+    behind: dict[int, tuple[str, Place, str]] = {}
+    for record in machine.records:
+        step, value = record.step, record.value
+        slot = step.results[0]
+        extents = f"({', '.join(str(e) for e in slot.shape)})"
+        if kind_of(record) == "Parameter":
+            if isinstance(value, (Vector, Matrix)):
+                law = laws[id(step)]
+                key = ("parameter", step.place, extents)
+                found[key] = Row("parameter", law.power, step.place, f"{law.name} {extents}")
+                behind[slot.index] = key
+            continue
+        origin = _scaled(step, behind)
+        if origin is not None:
+            behind[slot.index] = origin
+            row = found[origin]
+            if isinstance(value, (Vector, Matrix, Scalar)):
+                found[origin] = Row(row.role, value.power, row.place, row.detail)
+            continue
+        role = _ROLES.get(kind_of(record) or "")
+        if role is None or not isinstance(value, (Vector, Scalar)) or value.is_zero:
+            continue
+        if role == "score" and machine.on_tail(slot):
+            role = "readout"
+        if role == "activation" and value.power and readers.get(slot.index) == {"dot_general"}:
+            continue
+        key = (role, step.place, "")
+        found[key] = Row(role, value.power, step.place, extents)
+        if role in ("score", "readout") or kind_of(record) == "MatMul":
+            behind[slot.index] = key
+    return list(found.values())
+
+
+def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
+    """What a step only scales or moves, if it does."""
+    slots = [o for o in step.operands if isinstance(o, Slot) and o.index in behind]
+    if len(slots) != 1:
+        return None
+    others = [o for o in step.operands if o is not slots[0]]
+    if step.name in _MOVES and not others:
+        return behind[slots[0].index]
+    constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
+    if (
+        step.name in _SCALINGS
+        and constant
+        and all(not o.shape or set(o.shape) == {1} for o in others)
+    ):
+        return behind[slots[0].index]
+    return None
+
+
+def _readers(machine: Machine) -> dict[int, set[str]]:
+    """The names of the steps that read each value, through moves and scalings."""
+    found: dict[int, set[str]] = {}
+    for step in reversed(machine.program.steps):
+        passed = step.name in _MOVES
+        names = (
+            set().union(*(found.get(r.index, set()) for r in step.results))
+            if passed
+            else {step.name}
+        )
+        for operand in step.operands:
+            if isinstance(operand, Slot):
+                found.setdefault(operand.index, set()).update(names)
+    return found

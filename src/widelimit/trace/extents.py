@@ -1,0 +1,68 @@
+"""How sizes and numbers depend on the width, read off three widths.
+
+An extent is `a·n` or constant; a number is `c·n^γ`. Two widths would fit anything; the third must
+agree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+_TOLERANCE = 2e-5  # of numbers that went through single precision
+
+
+@dataclass(frozen=True)
+class Wide:
+    """An extent `share·n`."""
+
+    share: Fraction
+
+    def __str__(self) -> str:
+        return "n" if self.share == 1 else f"{self.share}·n"
+
+
+Extent = int | Wide
+
+
+def fit_extent(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Extent | None:
+    """`a·n`, or a constant; None if the sizes are neither."""
+    if len(set(sizes)) == 1:
+        return int(sizes[0])
+    shares = {Fraction(int(size), int(width)) for size, width in zip(sizes, widths, strict=True)}
+    return Wide(shares.pop()) if len(shares) == 1 else None
+
+
+@dataclass(frozen=True)
+class Power:
+    """Numbers `value·n^exponent`."""
+
+    value: np.ndarray
+    exponent: Fraction
+
+
+def fit_power(values: tuple[Any, ...], widths: tuple[int, ...]) -> Power | None:
+    """`c·n^γ` with one γ, a multiple of 1/4, for the whole array; None if the numbers disagree."""
+    arrays = [np.asarray(value) for value in values]
+    first = arrays[0]
+    if all(np.array_equal(first, other, equal_nan=first.dtype.kind == "f") for other in arrays):
+        return Power(first, Fraction(0))
+    if first.dtype.kind not in "iuf" or any(a.shape != first.shape for a in arrays):
+        return None
+    floats = [np.asarray(a, np.float64) for a in arrays]
+    zero = floats[0] == 0
+    if any(not np.array_equal(f == 0, zero) for f in floats) or zero.all():
+        return None
+    scale = [float(np.sqrt(np.mean(np.square(f[~zero])))) for f in floats]
+    if not all(math.isfinite(s) for s in scale):
+        return None
+    slope = math.log(scale[-1] / scale[0]) / math.log(widths[-1] / widths[0])
+    exponent = Fraction(round(4 * slope), 4)
+    rescaled = [f / w ** float(exponent) for f, w in zip(floats, widths, strict=True)]
+    if not all(np.allclose(r, rescaled[-1], rtol=_TOLERANCE, atol=0) for r in rescaled):
+        return None
+    return Power(rescaled[-1], exponent)

@@ -1,0 +1,170 @@
+"""Gaussian expectations of functions of one variable each, by Hermite series.
+
+With `φ(x) = Σ a_k he_k(x)` and `ψ(y) = Σ b_k he_k(y)` in orthonormal Hermite polynomials,
+`E[φ(x)ψ(y)] = Σ a_k b_k ρ^k` for standard normals of correlation ρ (Mehler). Functions with kinks
+have coefficients that fall only as a power of k; what is left of the series is known at `ρ = ±1`,
+where the expectation is one-dimensional, and is carried to other ρ as the tail of such a power law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import special
+
+_CLOSE = 0.5  # correlations above which a tail is worth adding
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points of a midpoint rule, symmetric about 0, and Hermite orders `0, …, orders − 1`."""
+
+    points: int
+    reach: float
+    orders: int
+    negligible: float
+    """The share of a function's square mean beyond the orders that may be left out."""
+
+
+FINE = Grid(12000, 10.0, 256, 1e-10)
+COARSE = Grid(400, 8.0, 40, 1e-4)
+
+
+@lru_cache(maxsize=4)
+def nodes(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points (P,), weights (P,) and weighted Hermite polynomials (P, orders)."""
+    step = 2 * grid.reach / grid.points
+    x = -grid.reach + step * (np.arange(grid.points) + 0.5)
+    weights = np.exp(-0.5 * np.square(x))
+    weights /= weights.sum()
+    table = np.empty((grid.points, grid.orders))
+    # Hermite functions, with the root of the weight inside, do not overflow.
+    root = np.sqrt(weights)
+    previous, current = np.zeros_like(x), root.copy()
+    for k in range(grid.orders):
+        table[:, k] = current * root
+        following = (x * current - np.sqrt(k) * previous) / np.sqrt(k + 1)
+        previous, current = current, following
+    return x, weights, table
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values on the grid (draws, P, size) and coefficients (draws, size, orders)."""
+
+    grid: Grid
+    values: np.ndarray
+    coefficients: np.ndarray
+    rest: np.ndarray
+    """What the orders leave of `E[φ²]`, (draws, size)."""
+    energy: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, grid: Grid) -> Series:
+        """The series of functions given by their values on the grid."""
+        _, weights, table = nodes(grid)
+        draws, points, size = values.shape
+        rows = np.ascontiguousarray(np.swapaxes(values, 1, 2)).reshape(draws * size, points)
+        coefficients = (rows @ table).reshape(draws, size, grid.orders)
+        energy = (np.square(rows) @ weights).reshape(draws, size)
+        rest = energy - np.square(coefficients).sum(axis=-1)
+        return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """`E[φ(x)]`, (draws, size)."""
+        return self.coefficients[..., 0]
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """Coefficients of members, (draws, *index, orders)."""
+        return self.coefficients[:, index]
+
+
+def mehler(
+    left: Series, right: Series, rows: np.ndarray, columns: np.ndarray, rho: np.ndarray
+) -> np.ndarray:
+    """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
+    a, b = left.at(rows), right.at(columns)
+    orders = left.grid.orders
+    draws = max(a.shape[0], b.shape[0], rho.shape[0])
+    total = np.zeros((draws, *rho.shape[1:]))
+    even, odd = np.zeros_like(total), np.zeros_like(total)
+    half_even, half_odd = even, odd
+    power = np.ones_like(rho)
+    top = float(np.abs(rho).max(initial=0.0))
+    for k in range(orders):
+        term = a[..., :, None, k] * b[..., None, :, k]
+        total = total + term * power
+        if k % 2:
+            odd = odd + term
+        else:
+            even = even + term
+        if k == orders // 2 - 1:
+            half_even, half_odd = even, odd
+        power = power * rho
+        if top**k < 1e-17:
+            break
+    if top < _CLOSE or max(_share_left(left), _share_left(right)) < left.grid.negligible:
+        return total
+    return total + _tail(left, right, rows, columns, rho, (even, odd), (half_even, half_odd))
+
+
+def _share_left(series: Series) -> float:
+    return float((series.rest / np.maximum(series.energy, 1e-300)).max(initial=0.0))
+
+
+def _tail(
+    left: Series,
+    right: Series,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    rho: np.ndarray,
+    sums: tuple[np.ndarray, np.ndarray],
+    halves: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """What is left of the series beyond the orders that were summed."""
+    weights = nodes(left.grid)[1]
+    f = np.moveaxis(left.values[:, :, rows], 1, -1)  # (draws, c, A, P)
+    g = np.moveaxis(right.values[:, :, columns], 1, -1)
+    weighted = f * weights
+    plus = weighted @ np.swapaxes(g, -1, -2)
+    minus = weighted @ np.swapaxes(g[..., ::-1], -1, -2)
+    size = np.abs(rho)
+    orders = left.grid.orders
+    time = -orders * np.log(np.clip(size, 1e-300, 1.0))
+    total = np.zeros(np.broadcast_shapes(plus.shape, rho.shape))
+    for whole, done, half, sign in (
+        ((plus + minus) / 2, sums[0], halves[0], 1.0),
+        ((plus - minus) / 2, sums[1], halves[1], np.sign(rho)),
+    ):
+        tail, double = whole - done, whole - half
+        # A power law k^{-p-1} of the terms leaves K^{-p}: p from the tails at K/2 and K.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = np.log2(np.abs(double / tail))
+        p = np.where(np.isfinite(p), np.clip(p, 0.25, 8.0), 1.5)
+        total = total + sign * tail * p * _exponential_integral(p + 1, time)
+    return total
+
+
+def _exponential_integral(order: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """`∫_1^∞ e^{−tu} u^{−order} du` for real order > 1."""
+    order, t = np.broadcast_arrays(order, t)
+    # E_s(t) = t^{s−1} Γ(1−s, t): by upward continuation from the incomplete gamma function.
+    result = 1 / (order - 1)
+    small = t > 1e-12
+    if small.any():
+        nodes_, weights = _laguerre()
+        s, time = order[small][:, None], t[small][:, None]
+        # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
+        u = 1 + nodes_ / (s + time)
+        values = np.exp(-time * (u - 1) + nodes_) * u**-s / (s + time)
+        result = result.copy()
+        result[small] = (np.exp(-time) * values) @ weights
+    return result
+
+
+@lru_cache(maxsize=1)
+def _laguerre() -> tuple[np.ndarray, np.ndarray]:
+    return special.roots_laguerre(24)

@@ -1,0 +1,255 @@
+"""The interpreter: a flat program on families of vectors, step by step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import contraction, parameters
+from .alignment import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from .arrays import is_key
+from .convolution import convolution
+from .elementwise import ELEMENTWISE, elementwise
+from .expectations import Integrator
+from .extents import Wide, fit_power
+from .family_steps import on_families, opaque, orthogonal
+from .flow import last_uses, tail_of
+from .gaussian import Labels, Source
+from .keys import KEY_STEPS, Keys
+from .layout import whole
+from .matrices import Matrix, Opaque, Weights
+from .outer import Outer, outer_product, outer_step
+from .refusals import RefusedError
+from .scalar_steps import on_scalars
+from .scalars import DotGroup, Scalar
+from .structure import Value
+from .vectors import Vector
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a step made."""
+
+    step: Step
+    value: Value
+
+
+class Machine:
+    """Runs a program for `draws` draws of its random scalars at once."""
+
+    def __init__(
+        self, program: FlatProgram, *, draws: int, points: int, key: Any, tangent: bool = False
+    ):
+        self.program, self.tangent = program, tangent
+        seed = np.asarray(jax.random.key_data(key)).ravel()
+        self.integrator = Integrator(draws=draws, points=points, rng=np.random.default_rng(seed))
+        self.labels = Labels()
+        self.keys = Keys()
+        self.matrices: dict[Any, Weights] = {}
+        self.vector_forms: dict[Any, Any] = {}
+        self.finite: dict[Any, Any] = {}
+        self.dots: list[DotGroup] = []
+        self.records: list[Record] = []
+        self.laws: list[tuple[Step, parameters.EntryLaw]] = []
+        self.dot_steps: list[tuple[Step, Vector, Vector]] = []
+        self.matmuls: list[tuple[Weights, Step, Vector]] = []
+        self._tail = tail_of(program)
+        self._values: dict[int, Value] = {}
+        self._uses = last_uses(program)
+
+    # ---- running ----------------------------------------------------------------------------
+
+    def run(self, *inputs: Any) -> list[Value]:
+        """The program's outputs for concrete inputs; keys stay keys."""
+        with jax.enable_x64(True):
+            for slot, value in zip(self.program.inputs, inputs, strict=True):
+                number = self.keys.given(value) if is_key(value) else value
+                self._values[slot.index] = Scalar.constant(number)
+            for number, step in enumerate(self.program.steps):
+                results = self._step(step)
+                for slot, value in zip(step.results, results, strict=True):
+                    self._values[slot.index] = value
+                    self.records.append(Record(step, value))
+                for index in self._uses.get(number, ()):
+                    self._values.pop(index, None)
+            return [self._read(operand, None) for operand in self.program.outputs]
+
+    def _read(self, operand: Operand, step: Step | None) -> Value:
+        if isinstance(operand, Slot):
+            return self._values[operand.index]
+        return self._given(operand, step)
+
+    def _given(self, given: Given, step: Step | None) -> Value:
+        wide = [i for i, extent in enumerate(given.shape) if isinstance(extent, Wide)]
+        if not wide:
+            if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
+                return Scalar.constant(self.keys.given(given.values[0]))
+            found = fit_power(given.values, self.program.widths)
+            if found is None:
+                raise _refused(
+                    step,
+                    "Numbers in the program are c·n^γ.",
+                    f"a constant that is {_shown(given.values)} at widths {self.program.widths}",
+                    "write scales as powers of the width, such as width ** -0.5",
+                )
+            return Scalar.constant(found.value, found.exponent)
+        values = [np.asarray(v) for v in given.values]
+        distinct = (
+            {float(u) for v in values for u in np.unique(v)}
+            if values[0].dtype.kind in "fiu"
+            else set()
+        )
+        if len(distinct) == 1:
+            return self._filled(given.shape, Scalar.constant(distinct.pop()))
+        raise _refused(
+            step,
+            "Arrays with a width axis are drawn from the key, or constant along it.",
+            "a fixed array that differs from channel to channel",
+            "draw it with jax.random from the key that make() is given",
+        )
+
+    def _filled(self, shape: tuple[Any, ...], number: Scalar) -> Value:
+        """A constant with width axes."""
+        wide = [i for i, extent in enumerate(shape) if isinstance(extent, Wide)]
+        cells = tuple(1 if i in wide else int(extent) for i, extent in enumerate(shape))
+        data = np.asarray(number.value(), float)
+        data = np.broadcast_to(
+            data.reshape(data.shape[0], *([1] * len(cells))) if data.ndim == 1 else data,
+            (data.shape[0], *cells),
+        )
+        if len(wide) == 1:
+            flat = data.reshape(data.shape[0], -1)
+            return Vector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
+        layouts = {a: whole(shape[a].share) for a in wide}
+        base = {a: k for k, a in enumerate(wide)}
+        weights = Weights("constant")
+        slots = np.arange(data[0].size).reshape(cells)
+        value = float(data.ravel()[0])
+        return Matrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
+
+    # ---- what other modules ask -------------------------------------------------------------
+
+    def on_tail(self, slot: Slot) -> bool:
+        """Whether a scalar only meets linear steps before it leaves the program."""
+        return slot.index in self._tail
+
+    def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
+        """A computation that is done at most once, in double precision."""
+
+        def scoped() -> Any:
+            with jax.enable_x64(True):
+                return compute()
+
+        return functools.cache(scoped)
+
+    def parameter_name(self, step: Step) -> str:
+        """A name for a new parameter."""
+        count = 1 + len(self.matrices) + len(self.vector_forms)
+        return f"W{count}"
+
+    def note_parameter(self, step: Step, law: parameters.EntryLaw) -> None:
+        """Remember a parameter's law for the listing and the audit."""
+        self.laws.append((step, law))
+
+    def outer_product(self, left: Vector, right: Vector, dims: contraction.Dims) -> Any:
+        """The gradient of a weight matrix."""
+        return outer_product(left, right, dims)
+
+    def note_dot(self, step: Step, u: Vector, v: Vector) -> None:
+        """Remember a Gaussian scalar."""
+        self.dot_steps.append((step, u, v))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether random scalars were drawn."""
+        groups = [*self.dots, *self.finite.values()]
+        return any(group.is_drawn for group in groups)
+
+    def operands_of(self, source: Source) -> list[Record]:
+        """Records of vectors that are functions of a source's variables."""
+        return [
+            record
+            for record in self.records
+            if isinstance(record.value, Vector)
+            and not record.value.is_linear
+            and any(t.source is source for form in record.value.forms() for t in form.terms)
+        ]
+
+    def note_use(self, step: Step, matrix: Matrix, axis: int, operand: Vector) -> None:
+        """Weights are used in one direction, and cut in one way."""
+        weights = matrix.weights
+        self.matmuls.append((weights, step, operand))
+        others = set(weights.sources) - {matrix.base[axis]}
+        if others and not self.tangent:
+            raise step.refuse(
+                "A weight matrix and its transpose do not both act in the forward pass.",
+                got="weights that were used the other way round before",
+                remedy="draw separate weights (untie the two layers)",
+            )
+        for a, layout in matrix.layouts.items():
+            cut = weights.cuts.setdefault(matrix.base[a], layout)
+            if cut != layout:
+                raise step.refuse(
+                    "Weights that are used again act on channels cut in the same way.",
+                    got="the same weights applied to channels cut in another way",
+                    remedy="use the same reshape in both places, or separate weights",
+                )
+
+    # ---- one step ---------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> list[Value]:
+        operands: list[Any] = [self._read(operand, step) for operand in step.operands]
+        name = step.name
+        if any(isinstance(value, Opaque) for value in operands):
+            return opaque(self, step, operands)
+        if name == "iota" and len(step.results[0].wide_axes) == 2:
+            return [Opaque()]  # pyright: ignore[reportReturnType]
+        if name in SAMPLERS:
+            return [parameters.drawn(self, step, operands)]
+        if name in KEY_STEPS:
+            arrays = [np.asarray(value.value()[0]) for value in operands]  # pyright: ignore
+            return [Scalar.constant(self.keys.derive(step, *arrays))]
+        if any(isinstance(value, Outer) for value in operands) and name in ELEMENTWISE:
+            return [outer_step(step, operands)]  # pyright: ignore[reportReturnType]
+        if name in ELEMENTWISE and len(step.results) == 1:
+            return [elementwise(step, operands)]
+        if name in ("optimization_barrier",):
+            return list(operands)
+        if name == "qr":
+            return orthogonal(self, step, operands)
+        if name == "dot_general":
+            return [contraction.dot_general(self, step, *operands)]
+        if name == "conv_general_dilated":
+            if self.tangent:
+                raise step.refuse(
+                    "Tangent kernels are taken of models without convolutions.",
+                    remedy="describe the network in layers (widelimit.Conv) and use net.kernel",
+                )
+            return [convolution(self, step, *operands)]
+        if all(isinstance(value, Scalar) for value in operands):
+            return on_scalars(self, step, operands)
+        return on_families(self, step, operands)
+
+    def scalar_contraction(self, step: Step, left: Scalar, right: Scalar) -> Scalar:
+        """`dot_general` of numbers."""
+        return on_scalars(self, step, [left, right])[0]  # pyright: ignore[reportReturnType]
+
+
+def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:
+    if step is not None:
+        return step.refuse(rule, got=got, remedy=remedy)
+    from .refusals import NOWHERE
+
+    return RefusedError(rule, place=NOWHERE, got=got, remedy=remedy)
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    arrays = [np.asarray(v) for v in values]
+    if arrays[0].size == 1:
+        return ", ".join(f"{float(a.ravel()[0]):g}" for a in arrays)
+    return f"an array of shape {arrays[0].shape} that changes with the width"

@@ -1,0 +1,193 @@
+"""Gradients of weight matrices: sums of outer products of vectors, with two width axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .alignment import Step
+from .contraction import Dims, arranged
+from .elementwise import leading_power
+from .gaussian import Remap
+from .layout import Layout, refinement
+from .matrices import Matrix
+from .scalars import Scalar
+from .vectors import Vector
+
+
+@dataclass(frozen=True)
+class Product:
+    """`Σ_c u[left_oc] ⊗ v[right_oc]` for every entry o of a family; -1 for no term."""
+
+    u: Vector
+    v: Vector
+    left: np.ndarray
+    right: np.ndarray
+
+    def taken(self, index: np.ndarray) -> Product:
+        """Other entries (-1: zero)."""
+        gone = (index < 0)[:, None]
+        safe = np.maximum(index, 0)
+        return replace(
+            self,
+            left=np.where(gone, -1, self.left[safe]),
+            right=np.where(gone, -1, self.right[safe]),
+        )
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A family of outer products; `axes` are the places of u's and v's width axes."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, int]
+    parts: tuple[Product, ...]
+    power: Fraction
+
+    is_zero = False
+
+    @property
+    def layouts(self) -> dict[int, Layout]:
+        """Both width axes and how they are cut."""
+        first = self.parts[0]
+        return {self.axes[0]: first.u.layout, self.axes[1]: first.v.layout}
+
+    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
+        """`axes` maps old width axes to new ones."""
+        parts = tuple(part.taken(index.ravel()) for part in self.parts)
+        return Outer(index.shape, (axes[self.axes[0]], axes[self.axes[1]]), parts, self.power)
+
+    def relaid(self, layouts: dict[int, Layout]) -> Outer:
+        """The same entries under other names of the cells."""
+        parts = tuple(
+            replace(
+                p,
+                u=replace(p.u, layout=layouts[self.axes[0]]),
+                v=replace(p.v, layout=layouts[self.axes[1]]),
+            )
+            for p in self.parts
+        )
+        return replace(self, parts=parts)
+
+    def refined(self, axis: int, layout: Layout) -> Outer:
+        """One width axis cut further."""
+        old = self.layouts[axis]
+        if layout == old:
+            return self
+        remap = refinement(self.shape, axis, old, layout)
+        cut = remap.cut
+        assert cut is not None
+        piece = cut.major_index * cut.minor + cut.minor_index
+        shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
+        parts = []
+        for part in self.parts:
+            side = "u" if axis == self.axes[0] else "v"
+            table = "left" if side == "u" else "right"
+            vector: Vector = getattr(part, side)
+            finer = vector.refined(layout)
+            own = refinement(vector.shape, vector.axis, vector.layout, layout)
+            assert own.cut is not None
+            pieces = own.cut.major_index * cut.minor + own.cut.minor_index
+            lookup = np.empty((vector.size, cut.major * cut.minor), int)
+            lookup[own.index, pieces] = np.arange(finer.size)
+            taken = part.taken(remap.index)
+            members = getattr(taken, table)
+            moved = np.where(members < 0, -1, lookup[np.maximum(members, 0), piece[:, None]])
+            parts.append(replace(taken, **{side: finer, table: moved}))
+        return Outer(shape, self.axes, tuple(parts), self.power)
+
+    def times(self, number: Scalar, entries: np.ndarray) -> Outer:
+        """Entry by entry times numbers (draws or 1, entries)."""
+        parts = []
+        for part in self.parts:
+            count = part.left.shape[1]
+            rows = np.arange(len(part.left))[:, None] * count + np.arange(count)
+            flat = np.maximum(part.left.ravel(), 0)
+            spread = part.u.remapped_members(Remap(flat))
+            scaled = spread.times(np.repeat(entries, count, axis=1))
+            scaled = replace(scaled, shape=(flat.size,), axis=0)
+            left = np.where(part.left < 0, -1, rows)
+            parts.append(replace(part, u=replace(scaled, layout=part.u.layout), left=left))
+        return replace(self, parts=tuple(parts), power=self.power + number.power)
+
+
+def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:
+    """`dot_general` that leaves both width axes."""
+    rows, columns = arranged(left.indices, dims, 0), arranged(right.indices, dims, 1)
+    batch, first, inner = rows.shape
+    second = columns.shape[1]
+    full = (batch, first, second, inner)
+    shape = (
+        *(left.shape[a] for a in dims.batch[0]),
+        *(left.shape[a] for a in dims.free(0, len(left.shape))),
+        *(right.shape[a] for a in dims.free(1, len(right.shape))),
+    )
+    base = len(dims.batch[0])
+    own = dims.free(0, len(left.shape))
+    axes = (
+        base + own.index(left.axis),
+        base + len(own) + dims.free(1, len(right.shape)).index(right.axis),
+    )
+    part = Product(
+        left,
+        right,
+        np.broadcast_to(rows[:, :, None, :], full).reshape(-1, inner),
+        np.broadcast_to(columns[:, None, :, :], full).reshape(-1, inner),
+    )
+    return Outer(shape, axes, (part,), left.power + right.power)
+
+
+def outer_step(step: Step, operands: list[Any]) -> Outer:
+    """Coordinatewise steps on gradients of weights: sums, and factors without width axes."""
+    name = step.name
+    outers = [value for value in operands if isinstance(value, Outer)]
+    first = outers[0]
+    if name in ("convert_element_type", "copy", "copy_p"):
+        return first
+    if name == "neg":
+        minus = Scalar.constant(-1.0)
+        return first.times(minus, np.full((1, math.prod(first.shape)), -1.0))
+    if name in ("add", "add_any"):
+        other = [v for v in operands if v is not first or operands.count(v) > 1]
+        rest = other[-1]
+        if isinstance(rest, Matrix) and rest.is_zero:
+            return first
+        if isinstance(rest, Outer) and len(outers) == 2:
+            return _sum(outers[0], outers[1])
+    scalars = [v for v in operands if isinstance(v, Scalar)]
+    if name in ("mul", "div") and len(scalars) == 1 and (name == "mul" or operands[0] is first):
+        number = scalars[0]
+        data = np.asarray(number.value(), float)
+        if name == "div":
+            data, number = 1 / data, Scalar(number.shape, 1 / data, power=-number.power)
+        lead = len(first.shape) - (data.ndim - 1)
+        data = data.reshape(len(data), *([1] * lead), *data.shape[1:])
+        flat = np.broadcast_to(data, (len(data), *first.shape)).reshape(len(data), -1)
+        return first.times(number, flat)
+    raise step.refuse(
+        "Gradients of weights are sums of outer products, scaled by numbers.",
+        got=f"'{name}' on the gradient of a weight matrix",
+        remedy="trace a model whose weights act on vectors directly",
+    )
+
+
+def _sum(one: Outer, two: Outer) -> Outer:
+    power = leading_power([one, two])
+    kept = [outer for outer in (one, two) if outer.power == power]
+    if len(kept) == 1:
+        return kept[0]
+    for k in (0, 1):
+        layout = one.layouts[one.axes[k]].common(two.layouts[two.axes[k]])
+        one, two = one.refined(one.axes[k], layout), two.refined(two.axes[k], layout)
+    if one.axes != two.axes:
+        two = Outer(two.shape, one.axes, tuple(_swapped(p) for p in two.parts), two.power)
+    shape = np.broadcast_shapes(one.shape, two.shape)
+    return Outer(shape, one.axes, (*one.parts, *two.parts), power)
+
+
+def _swapped(part: Product) -> Product:
+    return Product(part.v, part.u, part.right, part.left)

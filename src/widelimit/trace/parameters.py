@@ -1,0 +1,197 @@
+"""Parameters: what the initialiser draws, as limit variables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from .alignment import Step
+from .extents import Wide
+from .gaussian import Form, Source
+from .layout import whole
+from .matrices import Matrix, Weights
+from .scalars import NormalGroup, Scalar
+from .trees import Apply, Atom, Leaf
+from .vectors import Vector
+
+
+@dataclass(frozen=True)
+class EntryLaw:
+    """`centre + spread·T(z)` with z standard normal; T is the identity for Gaussian entries.
+
+    `variance` is that of T(z), whose mean is 0.
+    """
+
+    name: str
+    transform: Callable[[Any], Any] | None
+    variance: float
+    centre: float
+    spread: float
+    power: Fraction
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of an entry, without the power of n."""
+        return abs(self.spread) * float(np.sqrt(self.variance))
+
+
+def entry_law(step: Step, arguments: list[Scalar]) -> EntryLaw:
+    """The law of one entry of a sampler's output."""
+    if step.name in ("_normal", "_normal_real"):
+        return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
+    numbers = [float(np.ravel(a.value())[0]) for a in arguments[1:]]
+    if step.name == "_uniform":
+        low, high = numbers
+        powers = {a.power for a in arguments[1:] if not a.is_zero}
+        if len(powers) > 1:
+            raise step.refuse(
+                "Both ends of a uniform law scale alike with the width.",
+                remedy="draw from (−a, a) with a = c·n^(−1/2)",
+            )
+        power = powers.pop() if powers else Fraction(0)
+        return EntryLaw("uniform", _uniform, 1 / 3, (low + high) / 2, (high - low) / 2, power)
+    if any(a.power != 0 for a in arguments[1:]):
+        raise step.refuse(
+            "The shape of an initial law does not depend on the width.",
+            got=f"'{step.name}' with bounds that change with the width",
+            remedy="draw from a fixed law and scale the result",
+        )
+    if step.name == "_truncated_normal":
+        low, high = numbers
+        if low != -high:
+            raise step.refuse(
+                "Truncated normals are symmetric.",
+                got=f"bounds {low:g} and {high:g}",
+                remedy="use bounds (−c, c)",
+            )
+        mass = float(special.erf(high / np.sqrt(2)))
+        density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
+        return EntryLaw(
+            "truncated normal",
+            _Truncated(mass),
+            1 - 2 * high * density / mass,
+            0.0,
+            1.0,
+            Fraction(0),
+        )
+    raise step.refuse(
+        "Parameters are drawn by normal, uniform or truncated normal laws.",
+        got=f"'{step.name}'",
+        remedy="use jax.random.normal, uniform or truncated_normal; dropout and other noise in the "
+        "forward pass is switched off before tracing",
+    )
+
+
+def _uniform(z: Any) -> Any:
+    return special.erf(z / np.sqrt(2))
+
+
+@dataclass(frozen=True)
+class _Truncated:
+    mass: float
+
+    def __call__(self, z: Any) -> Any:
+        return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
+
+
+def identity_of(step: Step, key: Any) -> tuple[Any, ...]:
+    """Equal keys and shapes draw equal numbers."""
+    return step.name, np.asarray(key).tobytes(), step.results[0].shape
+
+
+def drawn(machine: Any, step: Step, arguments: list[Scalar]) -> Any:
+    """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
+    law = entry_law(step, arguments)
+    slot = step.results[0]
+    wide = slot.wide_axes
+    key = identity_of(step, arguments[0].value())
+    if not wide:
+        return _finite(machine, step, law, key)
+    if len(wide) == 1:
+        return _vector(machine, step, law, key)
+    if len(wide) > 2:
+        raise step.refuse(
+            "Parameters have at most two width axes.",
+            got=f"{len(wide)} of them",
+            remedy="keep one width axis for inputs and one for outputs",
+        )
+    return _matrix(machine, step, law, key)
+
+
+def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> Scalar:
+    shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    found = machine.finite.get(key)
+    if found is None:
+        group = NormalGroup(size, 1.0, machine.integrator)
+        found = machine.finite[key] = group
+    if law.transform is None and machine.on_tail(step.results[0]):
+        weights = law.spread * np.eye(size)[None]
+        centre = np.full((1, *shape), law.centre)
+        return Scalar(shape, centre, power=law.power, pending=((found, weights),))
+
+    def compute() -> np.ndarray:
+        z = found.values()
+        entries = z if law.transform is None else law.transform(z)
+        return (law.centre + law.spread * entries).reshape(-1, *shape)
+
+    return Scalar(shape, functools.cache(compute), power=law.power)
+
+
+def _vector(machine: Any, step: Step, law: EntryLaw, key: Any) -> Vector:
+    extents = step.results[0].shape
+    axis = step.results[0].wide_axes[0]
+    extent = extents[axis]
+    assert isinstance(extent, Wide)
+    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(extents))  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    form = machine.vector_forms.get(key)
+    if form is None:
+        source = Source(machine.parameter_name(step), np.eye(size)[None])
+        form = machine.vector_forms[key] = Form.members(machine.labels, source, 0, size)
+    machine.note_parameter(step, law)
+    centre = np.full((1, size), law.centre)
+    base = Vector(shape, axis, whole(extent.share), law.power, centre)
+    if law.transform is None:
+        scale = np.full((1, size), law.spread)
+        return Vector(shape, axis, base.layout, law.power, centre, form, scale)
+    scaled = functools.partial(_scaled, law.transform, law.spread)
+    tree = Apply(law.name, scaled, (Leaf(form),))
+    part = (None, Atom((tree,)))
+    return Vector(shape, axis, base.layout, law.power, centre, parts=(part,))
+
+
+def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
+    return spread * transform(z)
+
+
+def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> Matrix:
+    if law.centre != 0:
+        raise step.refuse(
+            "Weight matrices have mean zero.",
+            got=f"{law.name} entries of mean {law.centre:g}",
+            remedy="draw from a centred law",
+        )
+    extents = step.results[0].shape
+    wide = step.results[0].wide_axes
+    shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
+    weights = machine.matrices.get(key)
+    if weights is None:
+        weights = machine.matrices[key] = Weights(machine.parameter_name(step))
+    machine.note_parameter(step, law)
+    size = int(np.prod(shape, dtype=int))
+    layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore
+    return Matrix(
+        weights,
+        np.arange(size).reshape(shape),
+        layouts,
+        {a: k for k, a in enumerate(wide)},
+        law.deviation,
+        law.power,
+    )

@@ -1,0 +1,271 @@
+"""`trace`: an ordinary model's constructor, read as a program with an infinite-width limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import NetworkError, ShapeError
+from ..netsor.preconditions import Report
+from .alignment import FlatProgram, align, trace_at
+from .audit import Audit, audited
+from .check import preconditions
+from .compare import Comparison, compared
+from .interpreter import Machine
+from .law import TracedLaw
+from .listing import listing
+from .refusals import NOWHERE, RefusedError
+from .scalars import Scalar
+from .tangent import TangentKernel, tangent_kernel
+from .vectors import Vector
+
+if TYPE_CHECKING:
+    from jax.typing import ArrayLike
+
+WIDTHS = (64, 96, 160)
+_CHUNK = 256
+_REPLICATES = 8
+_POINTS = 256
+
+
+def trace(
+    make: Callable[[int, Any], Any],
+    x: ArrayLike,
+    *,
+    widths: Sequence[int] = WIDTHS,
+    key: Any = 0,
+) -> Traced:
+    """Read the program of a model and derive what it becomes at infinite width.
+
+    `make(width, key)` builds a model that maps ONE example: an Equinox module, a Flax NNX module,
+    or a function. `x` is a batch of examples. The model is traced at three `widths`: axes that grow
+    with them are width axes, numbers that change with them are powers of the width, and parameters
+    are what the initialiser draws from `key`.
+    """
+    return Traced(make, x, widths=widths, key=key)
+
+
+class Traced:
+    """A model's program on given inputs; made by `trace`."""
+
+    def __init__(
+        self, make: Callable[[int, Any], Any], x: ArrayLike, *, widths: Sequence[int], key: Any
+    ):
+        self.make = make
+        self.x = np.asarray(x)
+        if self.x.ndim == 0 or self.x.size == 0:
+            raise ShapeError(
+                "Inputs are a batch of examples.",
+                got=f"an array of shape {self.x.shape}",
+                remedy="pass x of shape (examples, …), e.g. x[None] for one example",
+            )
+        self.widths = _checked_widths(widths)
+        self.key = as_key(key)
+
+    def model(self, width: int, key: Any) -> Callable[[Any], Any]:
+        """The model at one width, mapped over examples."""
+        return jax.vmap(self.make(width, key))
+
+    @cached_property
+    def program(self) -> FlatProgram:
+        """The steps, aligned over three widths."""
+        jaxprs = []
+        for width in self.widths:
+            function = _bind(self.model, width)
+            with jax.enable_x64(True):
+                example = jnp.asarray(self.x)
+            try:
+                jaxprs.append(trace_at(function, self.key, example))
+            except jax.errors.JAXTypeError as error:
+                raise _untraceable(error) from error
+        program = align(jaxprs, self.widths)
+        if len(program.outputs) != 1:
+            raise RefusedError(
+                "A model returns one array.",
+                place=NOWHERE,
+                got=f"{len(program.outputs)} arrays",
+                remedy="wrap the model in a function that returns the array of interest",
+            )
+        return program
+
+    def run(self, draws: int, key: Any) -> tuple[Machine, Any]:
+        """Interpret the program once; returns the machine and its output."""
+        machine = Machine(self.program, draws=draws, points=_POINTS, key=key)
+        return machine, machine.run(self.key, self.x)[0]
+
+    @cached_property
+    def _first(self) -> tuple[Machine, Any]:
+        return self.run(16, jax.random.fold_in(self.key, 0))
+
+    def first_run(self) -> tuple[Machine, Any]:
+        """One interpretation, kept: what listing and checks look at."""
+        return self._first
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Examples, then the axes of one output."""
+        return tuple(int(extent) for extent in self.program.outputs[0].shape)  # pyright: ignore
+
+    # ---- readings ---------------------------------------------------------------------------
+
+    def limit(self, *, draws: int = 2048, key: Any = None) -> TracedLaw:
+        """The law of the outputs as the width grows without bound.
+
+        Gaussian with a covariance, or Gaussian given `draws` drawn values of the random scalars.
+        """
+        key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
+        kernels, mean, shape, random = self._kernels(draws, key)
+        return TracedLaw(
+            kernels, shape, mean, key=key, random=random, redraw=lambda n, k: self._kernels(n, k)[0]
+        )
+
+    def _kernels(
+        self, draws: int, key: Any
+    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool]:
+        parts, means = [], []
+        shape: tuple[int, ...] = ()
+        done, sampled, random = 0, False, True
+        while done < draws:
+            machine, output = self.run(min(_CHUNK, draws - done), jax.random.fold_in(key, done))
+            kernel, mean, shape = _conditional(output)
+            sampled = machine.integrator.sampled
+            parts.append(kernel)
+            means.append(mean)
+            random = len(kernel) > 1 or (draws - done == 1 and bool(machine.drawn))
+            if not random:
+                break
+            done += len(kernel)
+        if not random and sampled:
+            for k in range(1, _REPLICATES):
+                _, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
+                parts.append(_conditional(output)[0])
+        mean = np.concatenate(means)
+        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
+            np.abs(mean).max(initial=0.0), 1e-300
+        ):
+            raise RefusedError(
+                "Outputs are Gaussian given the scalars, with a mean that is not random.",
+                place=self.program.steps[-1].place,
+                got="outputs whose mean is random",
+                remedy="end the model in weights of a centred law, without a random bias of "
+                "order one that is not Gaussian",
+            )
+        return np.concatenate(parts), mean[0], shape, random
+
+    def ntk(self, *, draws: int = 256, key: Any = None) -> TangentKernel:
+        """The tangent kernel at initialisation, where gradient independence holds.
+
+        With random scalars it is random: one kernel for each of `draws` draws.
+        """
+        key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
+        return tangent_kernel(self, draws, key)
+
+    def check(self) -> Report:
+        """The preconditions of the limit theorem, each violated one by name and source line."""
+        return preconditions(self._first[0], self._name)
+
+    def audit(self) -> Audit:
+        """The power of n of every parameter, activation and score, with its source line."""
+        return audited(self)
+
+    def compare(
+        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: Any = 1
+    ) -> Comparison:
+        """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
+        return compared(self, tuple(widths), draws, as_key(key))
+
+    def __str__(self) -> str:
+        return listing(self._first[0], self._first[1], self._name)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.make, "__name__", type(self.make).__name__)
+
+
+def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
+    return lambda key, x: model(width, key)(x)
+
+
+def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """Covariances (draws or 1, n, n), means and shape of an output."""
+    if output.is_zero or output.power < 0:
+        raise NetworkError(
+            "The output stays of order one as the width grows.",
+            got="an output that is zero"
+            if output.is_zero
+            else f"an output that vanishes as n^{output.power}",
+            remedy="rescale the last layer; audit() shows where the power is lost",
+        )
+    if output.power > 0:
+        raise NetworkError(
+            "The output stays of order one as the width grows.",
+            got=f"an output that grows as n^{output.power}",
+            remedy="rescale the last layer; audit() shows where the growth begins",
+        )
+    if isinstance(output, Vector):
+        return _vector_law(output)
+    if not isinstance(output, Scalar) or not output.pending:
+        raise NetworkError(
+            "Outputs are Gaussian given the scalars when the model ends in weights.",
+            got="outputs that are fixed, or functions of other outputs (such as softmax)",
+            remedy="trace the model up to its last linear layer (logits)",
+        )
+    size = int(np.prod(output.shape, dtype=int))
+    total: Any = np.zeros((1, size, size))
+    for group, weights in output.pending:
+        for other, theirs in output.pending:
+            cross = group.cross(other)
+            if cross is not None:
+                total = total + weights @ cross @ np.swapaxes(theirs, 1, 2)
+    mean = np.asarray(output.base, float).reshape(-1, size)
+    mean = np.broadcast_to(mean, (max(len(mean), 1), size))
+    return np.asarray(total), mean, output.shape
+
+
+def _vector_law(output: Vector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """One channel of an output with a width axis; all have the same law."""
+    if not output.is_linear or output.layout.cells > 1:
+        raise NetworkError(
+            "Outputs are Gaussian given the scalars when the model ends in weights.",
+            got="a nonlinear function of Gaussians, or several kinds of channels",
+            remedy="end the model in a readout",
+        )
+    assert output.form is not None
+    assert output.scale is not None
+    each = np.arange(output.size)[None]
+    kernel = output.form.covariance(output.form, each, each)[:, 0]
+    kernel = kernel * output.scale[:, :, None] * output.scale[:, None, :]
+    shape = tuple(e for a, e in enumerate(output.shape) if a != output.axis)
+    return kernel, output.constant, shape
+
+
+def as_key(key: Any) -> Any:
+    """A JAX key from a key or an integer."""
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return jax.random.key(int(key))
+    return key
+
+
+def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(int(w) for w in widths)
+    if len(set(found)) != 3 or min(found) < 2:
+        raise ShapeError(
+            "A model is traced at three different widths.",
+            got=f"widths={tuple(widths)}",
+            remedy="give three, such as (64, 96, 160), that heads and groups divide",
+        )
+    return tuple(sorted(found))
+
+
+def _untraceable(error: Exception) -> RefusedError:
+    return RefusedError(
+        "make(width, key) can be traced: it draws with jax.random and does not look at values.",
+        place=NOWHERE,
+        got=str(error).splitlines()[0],
+        remedy="draw parameters from the key with jax.random, and use jnp.where or lax for choices",
+    )

@@ -1,0 +1,272 @@
+"""Scalars: numbers that do not have a width axis, with the power of n in front of them.
+
+Numbers are computed when somebody asks: what vanishes beside something larger is never drawn.
+Arrays have a leading axis for draws of the random scalars, of length 1 where nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from .expectations import Integrator
+from .vectors import Vector
+
+ZERO = Fraction(0)
+
+
+class Group(Protocol):
+    """Jointly Gaussian, centred scalars."""
+
+    size: int
+
+    def values(self) -> np.ndarray:
+        """One value for every draw, (draws, size)."""
+        ...
+
+    def cross(self, other: Any) -> np.ndarray | None:
+        """Covariances with another group, (draws or 1, size, size'); None: independent."""
+        ...
+
+
+Pending = tuple[Group, np.ndarray]
+
+
+class Scalar:
+    """`n^power · (base + Σ weights·group)`, an array of finite `shape`.
+
+    `pending` groups, with weights (draws or 1, entries, group size), are Gaussian scalars on their
+    way to the output that nothing else looks at: they need not be drawn. `rough` says that
+    fluctuations of lower order were dropped.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        value: np.ndarray | Callable[[], Any],
+        *,
+        power: Fraction = ZERO,
+        rough: bool = False,
+        fixed: bool = False,
+        pending: tuple[Pending, ...] = (),
+    ):
+        self.shape, self.power, self.rough, self.pending = shape, power, rough, pending
+        self.fixed = fixed
+        """Whether the numbers are constants of the program."""
+        self._value = value
+
+    @classmethod
+    def constant(cls, value: Any, power: Fraction = ZERO) -> Scalar:
+        """A number or array that is the same in every draw."""
+        return cls(np.shape(value), _leading(value), power=power, fixed=True)
+
+    @cached_property
+    def base(self) -> Any:
+        """What does not wait for pending groups."""
+        return self._value() if callable(self._value) else self._value
+
+    def value(self) -> Any:
+        """(draws or 1, *shape)."""
+        total = self.base
+        for group, weights in self.pending:
+            drawn = (weights @ group.values()[..., None])[..., 0]
+            total = total + drawn.reshape(drawn.shape[0], *self.shape)
+        return total
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is a constant zero."""
+        if not self.fixed or self.pending:
+            return False
+        base = self.base
+        return isinstance(base, np.ndarray) and base.dtype.kind in "fiu" and not base.any()
+
+
+def _leading(value: Any) -> Any:
+    return (
+        value[None]
+        if hasattr(value, "dtype") and not isinstance(value, np.generic)
+        else np.asarray(value)[None]
+    )
+
+
+class DotGroup:
+    """Dot products `n^{-1/2} Σ_α u_α v_α` of independent families, at least one of them centred.
+
+    `Cov(p, p') = Σ_cells unit·E[u u']E[v v']`; drawn as `L_u ξ L_vᵀ` with one normal matrix ξ for
+    each cell. Dot products of the same weights elsewhere in the program are drawn given these.
+    """
+
+    def __init__(
+        self,
+        u: Vector,
+        v: Vector,
+        pairs: np.ndarray,
+        integrator: Integrator,
+        earlier: list[DotGroup],
+    ):
+        """`pairs` (2, size): the members of u and v of each product, counted within one cell."""
+        self.u, self.v, self.pairs, self.integrator = u, v, pairs, integrator
+        self.size = pairs.shape[1]
+        self.earlier = list(earlier)
+        self._drawn: np.ndarray | None = None
+
+    @cached_property
+    def grams(self) -> tuple[np.ndarray, np.ndarray]:
+        """Second moments of either side in every cell."""
+        return self.integrator.gram(self.u, self.u), self.integrator.gram(self.v, self.v)
+
+    def cross(self, other: Any) -> np.ndarray | None:
+        if not isinstance(other, DotGroup):
+            return None
+        if other is self:
+            return self._combined(*self.grams, other)
+        unit = self.u.layout.common(other.u.layout)
+        if self.u.layout.extent != other.u.layout.extent:
+            return None
+        total = None
+        u, v = self.u.refined(unit), self.v.refined(unit)
+        for left, right, flipped in ((other.u, other.v, False), (other.v, other.u, True)):
+            if not (_related(u, left) and _related(v, right)):
+                continue
+            first = self.integrator.gram(u, left.refined(unit))
+            second = self.integrator.gram(v, right.refined(unit))
+            if first.any() and second.any():
+                found = self._combined(first, second, other, flipped=flipped, unit=unit.unit)
+                total = found if total is None else total + found
+        return total
+
+    def _combined(
+        self,
+        first: np.ndarray,
+        second: np.ndarray,
+        other: DotGroup,
+        *,
+        flipped: bool = False,
+        unit: Fraction | None = None,
+    ) -> np.ndarray:
+        (i, j), (k, m) = self.pairs, other.pairs[::-1] if flipped else other.pairs
+        share = float(self.u.layout.unit if unit is None else unit)
+        blocks = first[:, :, i[:, None], k[None, :]] * second[:, :, j[:, None], m[None, :]]
+        return share * blocks.sum(axis=1)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether somebody asked for values."""
+        return self._drawn is not None
+
+    def values(self) -> np.ndarray:
+        if self._drawn is None:
+            known = [
+                (g, c)
+                for g in self.earlier
+                if g._drawn is not None and (c := self.cross(g)) is not None
+            ]
+            self._drawn = self._conditional(known) if known else self._fresh()
+        return self._drawn
+
+    def _fresh(self) -> np.ndarray:
+        draws, rng = self.integrator.draws, self.integrator.rng
+        first, second = self.grams
+        total = np.zeros((draws, self.size))
+        share = np.sqrt(float(self.u.layout.unit))
+        for cell in range(first.shape[1]):
+            rows, columns = _blocks(first[:, cell]), _blocks(second[:, cell])
+            roots = {}
+            for blocks, gram in ((rows, first), (columns, second)):
+                for block in blocks:
+                    part = gram[:, cell][:, block][:, :, block]
+                    roots[id(block)] = _root(part)
+            for a in rows:
+                for b in columns:
+                    chosen, i, j = _within(self.pairs, a, b)
+                    if not len(chosen):
+                        continue
+                    noise = rng.standard_normal((draws, len(a), len(b)))
+                    field = roots[id(a)] @ noise @ np.swapaxes(roots[id(b)], 1, 2)
+                    total[:, chosen] += share * field[:, i, j]
+        return total
+
+    def _conditional(self, known: list[tuple[DotGroup, np.ndarray]]) -> np.ndarray:
+        """Given dot products that were drawn before and share weights with these."""
+        before = np.concatenate(
+            [np.broadcast_to(g.values(), (self.integrator.draws, g.size)) for g, _ in known], axis=1
+        )
+        cross = _side_by_side([c for _, c in known])
+        rows = []
+        for g, _ in known:
+            blocks = [g.cross(h) for h, _ in known]
+            full = [
+                np.zeros((1, g.size, h.size)) if b is None else b
+                for b, (h, _) in zip(blocks, known, strict=True)
+            ]
+            rows.append(_side_by_side(full))
+        old = np.concatenate(_same_draws(rows), axis=1)
+        gain = cross @ np.linalg.pinv(old, rcond=1e-10, hermitian=True)
+        own = self.cross(self)
+        assert own is not None
+        rest = own - gain @ np.swapaxes(cross, 1, 2)
+        noise = self.integrator.rng.standard_normal((self.integrator.draws, self.size, 1))
+        return (gain @ before[..., None] + _root(rest) @ noise)[..., 0]
+
+
+class NormalGroup:
+    """Independent normals of one deviation: a finite Gaussian parameter."""
+
+    def __init__(self, size: int, deviation: float, integrator: Integrator):
+        self.size, self.deviation, self.integrator = size, deviation, integrator
+        self._drawn: np.ndarray | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether somebody asked for values."""
+        return self._drawn is not None
+
+    def values(self) -> np.ndarray:
+        if self._drawn is None:
+            shape = (self.integrator.draws, self.size)
+            self._drawn = self.deviation * self.integrator.rng.standard_normal(shape)
+        return self._drawn
+
+    def cross(self, other: Any) -> np.ndarray | None:
+        return self.deviation**2 * np.eye(self.size)[None] if other is self else None
+
+
+def _related(u: Vector, v: Vector) -> bool:
+    sources = {id(t.source) for form in u.forms() for t in form.terms}
+    shared = any(id(t.source) in sources for form in v.forms() for t in form.terms)
+    return shared or (bool(u.constant.any()) and bool(v.constant.any()))
+
+
+def _same_draws(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    draws = max(a.shape[0] for a in arrays)
+    return [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
+
+
+def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(_same_draws(arrays), axis=2)
+
+
+def _root(matrices: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(matrices)
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+
+
+def _blocks(gram: np.ndarray) -> list[np.ndarray]:
+    """Members that are correlated in any draw, together."""
+    from scipy.sparse.csgraph import connected_components
+
+    count, label = connected_components((gram != 0).any(axis=0), directed=False)
+    return [np.flatnonzero(label == k) for k in range(count)]
+
+
+def _within(
+    pairs: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The products between two blocks, and their places in the blocks."""
+    chosen = np.flatnonzero(np.isin(pairs[0], a) & np.isin(pairs[1], b))
+    return chosen, np.searchsorted(a, pairs[0, chosen]), np.searchsorted(b, pairs[1, chosen])

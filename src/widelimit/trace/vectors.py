@@ -1,0 +1,304 @@
+"""Vectors: families of i.i.d. coordinates, as functions of limit variables.
+
+`v = n^power · (constant + scale·form + Σ mix·atom)`. The linear part is Gaussian; atoms are
+products of nonlinear functions. Arrays are flat over the family: (draws or 1, size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from .gaussian import Form, Remap
+from .layout import Layout, refinement
+from .trees import Apply, Atom, Leaf, Mixed, Number, Points, Tree, Whole, cut_mixture
+
+Part = tuple[np.ndarray | None, Atom]
+_NOTHING = Layout(1, 1, Fraction(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """A family over `shape`, in which the width axis `axis` counts cells of the layout."""
+
+    shape: tuple[int, ...]
+    axis: int
+    layout: Layout
+    power: Fraction
+    constant: np.ndarray
+    form: Form | None = None
+    scale: np.ndarray | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Members, cells included."""
+        return self.constant.shape[-1]
+
+    # ---- what it is made of -----------------------------------------------------------------
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all coordinates are the same number."""
+        return self.form is None and not self.parts
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is Gaussian."""
+        return not self.parts
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is exactly zero."""
+        return self.is_constant and not self.constant.any()
+
+    @property
+    def draws(self) -> int:
+        """How many draws of scalars it distinguishes."""
+        arrays = [self.constant, self.scale, *(mix for mix, _ in self.parts)]
+        return max(a.shape[0] for a in arrays if a is not None)
+
+    def forms(self) -> Iterator[Form]:
+        """All linear forms in it."""
+        if self.form is not None:
+            yield self.form
+        for _, atom in self.parts:
+            yield from atom.forms()
+
+    def simple(self) -> bool:
+        """Whether members depend on no other members' forms."""
+        return all(mix is None and atom.simple() for mix, atom in self.parts)
+
+    def tree(self) -> Tree:
+        """The vector as one expression."""
+        trees: list[Tree] = []
+        if self.form is not None:
+            assert self.scale is not None
+            leaf: Tree = Leaf(self.form)
+            if not (self.scale == 1).all():
+                leaf = Apply("mul", np.multiply, (leaf, Number(self.scale)))
+            trees.append(leaf)
+        for mix, atom in self.parts:
+            trees.append(_product(atom) if mix is None else Mixed(mix, atom))
+        if self.constant.any() or not trees:
+            trees.append(Number(self.constant))
+        total = trees[0]
+        for tree in trees[1:]:
+            total = Apply("add", np.add, (total, tree))
+        return total
+
+    def evaluate(self, points: Points) -> np.ndarray:
+        """Values at points of the limit variables."""
+        total = self.constant[:, None, :]
+        if self.form is not None:
+            assert self.scale is not None
+            total = total + self.scale[:, None, :] * points.form(self.form)
+        for mix, atom in self.parts:
+            value = atom.evaluate(points)
+            total = total + (value if mix is None else value @ np.swapaxes(mix, 1, 2))
+        return total
+
+    # ---- new members ------------------------------------------------------------------------
+
+    def remapped_members(self, remap: Remap) -> Vector:
+        """The family with other members; shape and axis are left to the caller."""
+        if remap.is_identity(self.size):
+            return self
+        present = remap.present
+
+        def numbers(data: np.ndarray) -> np.ndarray:
+            taken = data[:, remap.safe]
+            return taken if present.all() else taken * present
+
+        parts = tuple(_remapped_part(part, remap) for part in self.parts)
+        return replace(
+            self,
+            constant=numbers(self.constant),
+            form=None if self.form is None else self.form.remapped(remap),
+            scale=None if self.scale is None else self.scale[:, remap.safe],
+            parts=parts,
+        )
+
+    def reindexed(self, index: np.ndarray, axis: int) -> Vector:
+        """`index` has the new shape and points into the flat old family (-1: zero)."""
+        moved = self.remapped_members(Remap(index.ravel()))
+        return replace(moved, shape=index.shape, axis=axis)
+
+    def refined(self, layout: Layout) -> Vector:
+        """The same vector on a finer layout."""
+        if layout == self.layout:
+            return self
+        remap = refinement(self.shape, self.axis, self.layout, layout)
+        shape = (*self.shape[: self.axis], layout.cells, *self.shape[self.axis + 1 :])
+        return replace(self.remapped_members(remap), shape=shape, layout=layout)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """The flat number of every member, in the vector's shape."""
+        return np.arange(self.size).reshape(self.shape)
+
+    def by_cell(self) -> np.ndarray:
+        """Members as (cells, others)."""
+        return np.moveaxis(self.indices, self.axis, 0).reshape(self.layout.cells, -1)
+
+    # ---- algebra ----------------------------------------------------------------------------
+
+    def times(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> Vector:
+        """Each member times a number, (draws or 1, size)."""
+        parts = []
+        for mix, atom in self.parts:
+            if mix is not None:
+                parts.append((mix * numbers[..., None], atom))
+            else:
+                first = Apply("mul", np.multiply, (atom.factors[0], Number(numbers)))
+                parts.append((None, Atom((first, *atom.factors[1:]))))
+        return replace(
+            self,
+            power=self.power + power,
+            constant=self.constant * numbers,
+            scale=None if self.scale is None else self.scale * numbers,
+            parts=tuple(parts),
+        )
+
+    def plus(self, other: Vector) -> Vector:
+        """The sum of vectors of one shape, layout and power."""
+        form, scale = self.form, self.scale
+        if other.form is not None:
+            if form is None:
+                form, scale = other.form, other.scale
+            else:
+                assert scale is not None
+                assert other.scale is not None
+                if form is other.form:
+                    scale = scale + other.scale
+                else:
+                    form = form.scaled(scale).plus(other.form.scaled(other.scale))
+                    scale = np.ones((1, self.size))
+        return replace(
+            self,
+            constant=self.constant + other.constant,
+            form=form,
+            scale=scale,
+            parts=_added(self.parts + other.parts),
+        )
+
+    def mixed(self, weights: np.ndarray, shape: tuple[int, ...], axis: int) -> Vector:
+        """`Σ_j weights_ij v_j` over members, weights (draws or 1, new, size)."""
+        form = scale = None
+        if self.form is not None:
+            assert self.scale is not None
+            form = self.form.mixed(weights * self.scale[:, None, :])
+            scale = np.ones((1, weights.shape[1]))
+        parts = tuple((weights if mix is None else weights @ mix, atom) for mix, atom in self.parts)
+        constant = (weights @ self.constant[..., None])[..., 0]
+        return replace(
+            self, shape=shape, axis=axis, constant=constant, form=form, scale=scale, parts=parts
+        )
+
+    def multiplied(self, other: Vector) -> Vector:
+        """The product of vectors of one shape and layout, coordinate by coordinate."""
+        if other.is_constant:
+            return self.times(other.constant, other.power)
+        if self.is_constant:
+            return other.times(self.constant, self.power)
+        power = self.power + other.power
+        left, right = self._factors(), other._factors()
+        if left is None or right is None:
+            left, right = left or (Whole(self),), right or (Whole(other),)
+        return self._of(Atom(_joined((*left, *right))), power)
+
+    def applied(self, tree: Tree) -> Vector:
+        """A vector of the same kind, power 0, that is given by an expression."""
+        return self._of(Atom((tree,)), Fraction(0))
+
+    def constant_like(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> Vector:
+        """A vector of equal coordinates."""
+        return Vector(self.shape, self.axis, self.layout, power, numbers)
+
+    def _of(self, atom: Atom, power: Fraction) -> Vector:
+        if not any(True for _ in atom.forms()):
+            numbers = atom.evaluate(_Nowhere())[:, 0, :].astype(float)
+            return self.constant_like(np.broadcast_to(numbers, (len(numbers), self.size)), power)
+        zero = np.zeros((1, self.size))
+        return Vector(self.shape, self.axis, self.layout, power, zero, parts=((None, atom),))
+
+    def _factors(self) -> tuple[Tree, ...] | None:
+        """The vector as a product of trees, where it is one."""
+        tree = self.tree()
+        if tree.univariate() is not None:
+            return (tree,)
+        if self.form is None and len(self.parts) == 1 and not self.constant.any():
+            mix, atom = self.parts[0]
+            if mix is None:
+                return atom.factors
+        return None
+
+
+class _Nowhere:
+    """Points for expressions without limit variables."""
+
+    def __init__(self) -> None:
+        self.cache: dict = {}
+
+    def form(self, form: Form) -> np.ndarray:
+        raise AssertionError("a constant has no forms")
+
+
+def members_of(tree: Tree) -> Vector:
+    """A tree as a bare family."""
+    zero = np.zeros((1, tree.size))
+    part: Part = (tree.weights, tree.atom) if isinstance(tree, Mixed) else (None, Atom((tree,)))
+    return Vector((tree.size,), 0, _NOTHING, Fraction(0), zero, parts=(part,))
+
+
+def _product(atom: Atom) -> Tree:
+    total = atom.factors[0]
+    for factor in atom.factors[1:]:
+        total = Apply("mul", np.multiply, (total, factor))
+    return total
+
+
+def _remapped_part(part: Part, remap: Remap) -> Part:
+    mix, atom = part
+    if mix is None:
+        return None, atom.remapped(remap)
+    weights = mix[:, remap.safe]
+    if not remap.present.all():
+        weights = weights * remap.present[None, :, None]
+    if remap.cut is None:
+        return weights, atom
+    return cut_mixture(weights, atom, remap)
+
+
+def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    """Factors that are functions of one and the same form become one."""
+    found: list[Tree] = []
+    for factor in factors:
+        form = factor.univariate()
+        for k, other in enumerate(found):
+            if form is not None and other.univariate() is form:
+                found[k] = Apply("mul", np.multiply, (other, factor))
+                break
+        else:
+            found.append(factor)
+    return tuple(found)
+
+
+def _added(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Parts that are functions of one and the same form become one."""
+    found: list[Part] = []
+    for mix, atom in parts:
+        form = atom.factors[0].univariate() if mix is None and len(atom.factors) == 1 else None
+        for k, (other_mix, other) in enumerate(found):
+            if other_mix is not None or form is None or len(other.factors) != 1:
+                continue
+            if other.factors[0].univariate() is form:
+                both = Apply("add", np.add, (other.factors[0], atom.factors[0]))
+                found[k] = (None, Atom((both,)))
+                break
+        else:
+            found.append((mix, atom))
+    return tuple(found)
