@@ -42,6 +42,10 @@ class TracedLaw(Law):
         self.points = DrawPlan(Points.RANDOM, len(shown), len(shown))
         self.__dict__["kernels"] = shown
 
+    def __repr__(self) -> str:
+        kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
+        return f"TracedLaw(outputs of shape {self.shape}, {kind})"
+
     @property
     def random(self) -> bool:
         """Whether the outputs are Gaussian only given random scalars."""
