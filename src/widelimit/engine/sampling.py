@@ -26,8 +26,9 @@ from ..layers.attention.heads import (
     LandmarksNeeded,
     Scheme,
     ScoreField,
+    required_field,
+    with_field,
 )
-from ..layers.attention.layer import required_field, with_field
 from ..layers.base import Layer
 from ..layers.readings import reading
 from ..options import RandomKey, as_key, positive, whole
@@ -237,9 +238,8 @@ def error_bound(kernels: Kernels, replicates: int) -> float:
     quantile = float(stdtrit(replicates - 1, (1 + _CONFIDENCE) / 2))
     worst = 0.0
     for value, error in ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error)):
-        largest = 0.0 if error is None else float(np.abs(value).max())
-        if error is not None and largest > 0:
-            worst = max(worst, float(error.max()) / largest)
+        if error is not None and np.any(value):
+            worst = max(worst, float(error.max() / np.abs(value).max()))
     return quantile * worst + replicates * worst**2
 
 

@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import TypeVar, cast
 
-from ..layers.attention.layer import checked_heads
+from ..layers.attention.heads import checked_heads
 from ..layers.base import Layer
 from ..options import whole
 

@@ -24,7 +24,7 @@ from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Matrix, Opaque, Weights
 from .outer import Outer, outer_product, outer_step
-from .refusals import RefusedError
+from .refusals import NOWHERE, RefusedError
 from .scalar_steps import on_scalars
 from .scalars import DotGroup, Scalar
 from .structure import Value
@@ -243,8 +243,6 @@ class Machine:
 def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:
     if step is not None:
         return step.refuse(rule, got=got, remedy=remedy)
-    from .refusals import NOWHERE
-
     return RefusedError(rule, place=NOWHERE, got=got, remedy=remedy)
 
 

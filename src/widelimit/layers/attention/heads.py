@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ...errors import ShapeError
+from ...errors import NetworkError, ShapeError, WidelimitError
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -252,3 +252,31 @@ def _basis(side: Side, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int
     scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
     basis = Basis(side.grid, found.pivots, matrix, jnp.max(found.residual) / scale)
     return basis, rank, joint.dtype
+
+
+def checked_heads(heads: float, name: str = "heads") -> float:
+    """A positive integer, or INFINITE."""
+    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
+    if not whole and heads != INFINITE:
+        raise WidelimitError(
+            "The number of heads is a positive integer, or widelimit.INFINITE.",
+            got=f"{name}={heads!r}",
+            remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
+        )
+    return INFINITE if heads == INFINITE else int(heads)
+
+
+def required_field(field: ScoreField | None) -> ScoreField:
+    """The drawn heads of a layer that needs them."""
+    if field is None:
+        raise NetworkError(
+            "Scores at 1/√d are random: heads are drawn before kernels are taken.",
+            got="an attention layer without drawn heads",
+            remedy="call kernel, sampler or law on the whole network",
+        )
+    return field
+
+
+def with_field(layer: Any, field: ScoreField) -> Any:
+    """The layer with its heads drawn."""
+    return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)

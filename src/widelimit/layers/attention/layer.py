@@ -7,10 +7,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from ...errors import NetworkError, ShapeError, WidelimitError
+from ...errors import ShapeError, WidelimitError
 from ...options import Range, choice, whole
 from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
@@ -18,45 +17,20 @@ from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
 from ..labels import Family, Label
 from .closed import closed_kernels
-from .heads import INFINITE, Scheme, ScoreField, draw_field, noisy_rows
-from .positional import Positions
-from .rules import (
-    Head,
-    Sides,
-    make_head,
-    mean_over_heads,
+from .finite import finite_heads, joined_heads, project, resized_attention, standard_normals
+from .heads import (
+    INFINITE,
+    Scheme,
+    ScoreField,
+    checked_heads,
+    draw_field,
+    noisy_rows,
+    required_field,
+    with_field,
 )
-from .scores import (
-    ElementwiseMap,
-    Pattern,
-    Scaling,
-    ScoreMap,
-    Softmax,
-)
-
-
-def checked_heads(heads: float, name: str = "heads") -> float:
-    """A positive integer, or INFINITE."""
-    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
-    if not whole and heads != INFINITE:
-        raise WidelimitError(
-            "The number of heads is a positive integer, or widelimit.INFINITE.",
-            got=f"{name}={heads!r}",
-            remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
-        )
-    return INFINITE if heads == INFINITE else int(heads)
-
-
-def checked_score_map(score_map: Any) -> ScoreMap:
-    """A score map; by default softmax."""
-    if score_map is not None and not isinstance(score_map, ScoreMap):
-        raise WidelimitError(
-            "score_map= takes Softmax(), IdentityMap(), ElementwiseMap(fn), RowwiseMap(fn), or a "
-            "ScoreMap of your own.",
-            got=repr(score_map),
-            remedy="wrap a function: ElementwiseMap(Relu())",
-        )
-    return Softmax() if score_map is None else score_map
+from .placement import Positions
+from .rules import Head, Sides, make_head, mean_over_heads
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
 
 
 class AttentionMemo(eqx.Module):
@@ -423,68 +397,3 @@ def _map_word(score_map: ScoreMap) -> str:
     """`softmax`, `relu`: a score map in the print of its layer."""
     text = repr(score_map).removeprefix("ElementwiseMap(").removesuffix("Map()")
     return text.removesuffix(")").removesuffix("(").removesuffix("()").lower()
-
-
-def required_field(field: ScoreField | None) -> ScoreField:
-    """The drawn heads of a layer that needs them."""
-    if field is None:
-        raise NetworkError(
-            "Scores at 1/√d are random: heads are drawn before kernels are taken.",
-            got="an attention layer without drawn heads",
-            remedy="call kernel, sampler or law on the whole network",
-        )
-    return field
-
-
-def with_field(layer: Any, field: ScoreField) -> Any:
-    """The layer with its heads drawn."""
-    return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)
-
-
-def resized_attention(
-    layer: Any, new: Callable[[int, bool], int], last: bool
-) -> tuple[Layer, bool]:
-    """Attention with other widths; those that are None follow the input's."""
-    names = ("width", "key_width", "value_width")
-    given = {name: getattr(layer, name) for name in names}
-    widths = {n: new(w, last and n == "width") for n, w in given.items() if w is not None}
-    return layer.changed(**widths), last and layer.width is None
-
-
-def finite_heads(heads: float) -> int:
-    """The number of heads of a finite network."""
-    if heads == INFINITE:
-        raise NetworkError(
-            "A finite network has finitely many heads.",
-            got="heads=INFINITE",
-            remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
-        )
-    return int(heads)
-
-
-def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:
-    """Parameters of these shapes, i.i.d. N(0, 1)."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: jax.random.normal(subkey, shape)
-        for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
-    }
-
-
-def joined_heads(
-    weights: Float[Array, "head query key"],
-    values: Float[Array, "head key d"],
-    params: Params,
-    ov_std: Any,
-    b_std: Any,
-) -> Float[Array, "query width"]:
-    """`σ_OV (Hd)^{-1/2} Σ_h A_h V_h O_h + σ_b b`, the bias if there is one."""
-    out = params["out"]
-    y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
-    y = y * cast(ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
-    return y + (params["bias"] * cast(b_std, y))[None, :] if "bias" in params else y
-
-
-def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
-    """`x W_h / √n` for every head."""
-    return jnp.einsum("pn,hnd->hpd", x, weights) / jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from ...duals import Dual, Identity
 from ...duals.base import as_module
-from ...errors import NetworkError, ShapeError
+from ...errors import NetworkError, ShapeError, WidelimitError
 from ...options import whole
 from ...printing import written
 from ..activations import Activation, dual_of
@@ -112,6 +112,18 @@ class RowwiseMap(ScoreMap):
 def IdentityMap() -> ElementwiseMap:
     """The scores themselves are the weights."""
     return ElementwiseMap(Identity())
+
+
+def checked_score_map(score_map: Any) -> ScoreMap:
+    """A score map; by default softmax."""
+    if score_map is not None and not isinstance(score_map, ScoreMap):
+        raise WidelimitError(
+            "score_map= takes Softmax(), IdentityMap(), ElementwiseMap(fn), RowwiseMap(fn), or a "
+            "ScoreMap of your own.",
+            got=repr(score_map),
+            remedy="wrap a function: ElementwiseMap(Relu())",
+        )
+    return Softmax() if score_map is None else score_map
 
 
 class Pattern(eqx.Module):

@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base import cast
-from .layer import Attention, AttentionMemo, required_field
+from .heads import required_field
+from .layer import Attention, AttentionMemo
 from .scores import ElementwiseMap, Scaling
 
 # Midpoints of standard normals' quantiles would waste points in the middle: an even grid is exact

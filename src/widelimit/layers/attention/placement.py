@@ -1,0 +1,153 @@
+"""Inputs at their positions: κ̃, of which queries and keys are made, and its feature rows."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...errors import WidelimitError
+from ...state import Example, Outline, Pair
+from ..base import remask
+from .heads import Basis, Side, pass_noise
+from .positional import Combine, Decay, Rotary, ScoreBias
+
+
+class Positions(eqx.Module):
+    """The positional parts of an attention layer, sorted by what they act on."""
+
+    encoding: Decay | None
+    biases: tuple[ScoreBias, ...]
+    rotary: Rotary | None
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of them, in the order in which they are written."""
+        return tuple(p for p in (self.encoding, self.rotary, *self.biases) if p is not None)
+
+    @classmethod
+    def make(cls, given: Any) -> "Positions":
+        """From nothing, one part, or several (at most one encoding and one rotation)."""
+        if isinstance(given, Positions):
+            return given
+        parts = () if given is None else given if isinstance(given, tuple | list) else (given,)
+        encodings = [p for p in parts if isinstance(p, Decay)]
+        rotations = [p for p in parts if isinstance(p, Rotary)]
+        biases = tuple(p for p in parts if isinstance(p, ScoreBias))
+        known = len(encodings) + len(rotations) + len(biases) == len(parts)
+        if not known or len(encodings) > 1 or len(rotations) > 1:
+            raise WidelimitError(
+                "positions= takes Decay, Rotary, Alibi or AdditiveBias, or a tuple of them with at "
+                "most one Decay and one Rotary.",
+                got=repr(given),
+                remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
+            )
+        return cls(encodings[0] if encodings else None, biases, rotations[0] if rotations else None)
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise where these parts do not fit the positions."""
+        if self.encoding is not None:
+            self.encoding.require(positions)
+        if self.rotary is not None:
+            self.rotary.require(positions)
+
+    def bias(self, positions: tuple[int, ...], like: Array) -> Array | None:
+        """Everything that is added to the scores."""
+        total = None
+        for part in self.biases:
+            value = part.bias(positions, like)
+            total = value if total is None else total + value
+        return total
+
+    def channels(self, outline: Outline) -> Array | None:
+        """The input's channels, where the weights of κ̃ depend on them."""
+        if self.encoding is None or self.encoding.combine is not Combine.CONCAT:
+            return None
+        return jnp.asarray(float(outline.channels))
+
+    def pair(self, pair: Pair, channels: Array | None) -> Pair:
+        """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
+        if self.encoding is None:
+            return pair
+        pair = pair.forced()
+        grid1, grid2 = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        shares = self.encoding.shares(channels, pair.nngp)
+        place = self.encoding.covariance(grid1, grid2, pair.nngp)
+        place = shares.place * place.reshape(*grid1, *grid2)
+        nngp, ntk = (
+            None if kernel is None else shares.content * kernel + place
+            for kernel in (pair.nngp, pair.ntk)
+        )
+        assert nngp is not None
+        return pair.to(nngp, ntk)
+
+    def variance(self, example: Example) -> Float[Array, "position"]:
+        """κ̃_aa(x, x), positions flattened."""
+        variance = example.variance().reshape(-1)
+        if self.encoding is None:
+            return variance
+        grid = example.outline.positions
+        shares = self.encoding.shares(self.channels(example.outline), variance)
+        place = self.encoding.covariance(grid, grid, variance)
+        return shares.content * variance + shares.place * jnp.diagonal(place)
+
+    def rows(self, example: Example, grid: tuple[int, ...] | None) -> Float[Array, "position rank"]:
+        """Feature rows of κ̃ that are known exactly: the input's, and the encoding's root."""
+        assert example.features is not None
+        rows = example.features.reshape(-1, example.features.shape[-1])
+        if self.encoding is None:
+            return rows
+        positions = example.outline.positions
+        shares = self.encoding.shares(self.channels(example.outline), rows)
+        root = self.encoding.root(positions, grid or positions, rows)
+        return jnp.concatenate(
+            [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root], axis=-1
+        )
+
+    def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
+        """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
+        if basis.matrix is None or basis.pivots is None:
+            rows = self.rows(example, basis.grid)
+        else:
+            channels, landmarks = self.channels(example.outline), example.landmarks
+            assert landmarks is not None
+            scored = jax.vmap(lambda pair: self.pair(pair, channels).nngp)(landmarks)
+            table = jnp.moveaxis(scored.reshape(scored.shape[0], example.size, -1), 0, 1)
+            table = table.reshape(example.size, -1)
+            rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
+        return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
+
+    def side(self, crowd: Example) -> Side:
+        """What a crowd offers as features of κ̃."""
+        grid = crowd.outline.positions
+        rows = None
+        if crowd.features is not None:
+            rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
+        slots = crowd.size if crowd.outline.noisy else 0
+        return Side(rows, lambda: self._joint_covariance(crowd), grid, slots)
+
+    def noise(
+        self, example: Example, rows: Float[Array, "position rank"], slots: int
+    ) -> Float[Array, "position slot"] | None:
+        """What this pass of the example has beyond its feature rows; None without dropout."""
+        if not example.outline.noisy:
+            return None
+        own = self.pair(example.pair(), self.channels(example.outline)).nngp
+        return pass_noise(own.reshape(example.size, -1), rows, slots)
+
+    def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
+        """κ̃ between all real positions of all examples of a crowd."""
+        if crowd.landmarks is None:
+            return None
+        channels = self.channels(crowd.outline)
+
+        def scored(pair: Pair) -> Array:
+            return self.pair(pair, channels).nngp.reshape(crowd.size, crowd.size)
+
+        blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
+        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * crowd.size, -1)
+        if crowd.mask is not None:
+            real = crowd.mask.reshape(-1).astype(joint.dtype)
+            joint = joint * real[:, None] * real[None, :]
+        return joint
