@@ -10,6 +10,8 @@ import pytest
 from scipy import special, stats
 
 from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
+from widelimit.laws import law_from_covariance
+from widelimit.layers.attention.layer import Attention
 from widelimit.netsor import (
     CoordinateFunction,
     Growth,
@@ -251,6 +253,39 @@ def test_attention_samples_follow_the_law() -> None:
     drawn = law.sample(2000, key=2, coordinates=3)
     assert drawn.shape == (2000, 3, 3)
     np.testing.assert_array_equal(drawn, law.sample(2000, key=2, coordinates=3))
+
+
+def test_marginals_are_those_of_the_networks_law() -> None:
+    """The same attention as a program and as a layer: one variance, one kurtosis, one density."""
+    program = examples.multi_head_attention(K, heads=1, qk_std=1.5)
+    ours = program.limit().marginal(program.outputs[0], draws=20_000)
+    theirs = law_from_covariance(Attention(heads=1, qk_std=1.5), K, draws=2**14).at(0, 0)
+    y = np.array([0.0, 1.0, 3.0])
+    for one, two in (
+        (ours.variance, theirs.variance),
+        (ours.kurtosis(), theirs.kurtosis()),
+        (ours.density(y), theirs.density(y)),
+    ):
+        error = np.hypot(one.error, two.error)
+        assert np.all(error < 0.05 * np.abs(two.value))
+        assert np.all(np.abs(one.value - two.value) < 4 * error)
+    wrong = law_from_covariance(Attention(heads=1, qk_std=1.4), K, draws=2**14).at(0, 0)
+    assert abs(ours.variance.value - wrong.variance.value) > 6 * ours.variance.error
+
+
+def test_marginals_without_scalars_are_gaussian_and_others_are_refused() -> None:
+    p = Program()
+    x = p.input("x", std=1.5)
+    w = p.matrix("W", std=2.0)
+    hidden = w @ relu(x)
+    law = p.limit()
+    assert float(law.marginal(2.0 * hidden + x).variance) == pytest.approx(
+        float(law.second_moment(2.0 * hidden + x, 2.0 * hidden + x).value)
+    )
+    assert float(law.marginal(x).kurtosis().value) == pytest.approx(0)
+    for other in (relu(x), x * hidden, x + 1.0, p.input("z", mean=1.0)):
+        with pytest.raises(NetworkError, match="linear in vectors"):
+            law.marginal(other)
 
 
 def test_expected_gram_is_the_infinite_head_kernel() -> None:

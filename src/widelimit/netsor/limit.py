@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, ShapeError
+from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, whole
 from .integration import (
     Integration,
@@ -18,7 +19,7 @@ from .integration import (
     psd_factor,
 )
 from .moments import LimitMoments, Moment
-from .nodes import Dot, MatMul, Vector
+from .nodes import Dot, Initial, MatMul, Operation, Vector, VectorArithmetic
 from .validation import chosen_vectors
 
 if TYPE_CHECKING:
@@ -211,6 +212,25 @@ class LimitLaw:
         """
         return self.condition(draws, key).sample(key, vectors=vectors, coordinates=coordinates)
 
+    def marginal(self, vector: Vector, *, draws: int = 4096, key: RandomKey = 0) -> Marginal:
+        """The law of one coordinate of a vector that is Gaussian given the scalars.
+
+        A Gaussian with a random variance, over `draws` of the scalars: its density, quantiles,
+        moments and kurtosis come with standard errors, as those of `net.law(x).at(...)` do.
+        """
+        chosen_vectors(self.program, [vector])
+        if not _is_gaussian(vector):
+            raise NetworkError(
+                "A vector with a marginal law is linear in vectors W @ h and centred inputs, with "
+                "numbers and scalars as coefficients.",
+                got=self.program.described(vector),
+                remedy="use sample(draws, key, vectors=[...]) for other vectors",
+            )
+        if not vector.stage:
+            return Marginal(np.atleast_1d(self.second_moment(vector, vector).value), groups=1)
+        variances = self.condition(draws, key).gram([vector]).value[:, 0, 0]
+        return Marginal(variances, groups=draws)
+
     def expected_gram(
         self, draws: int, key: RandomKey, *, vectors: Sequence[Vector] | None = None
     ) -> LimitValue:
@@ -281,6 +301,21 @@ def _draw_stage(
     noise = rng.standard_normal((draws, len(new)))
     drawn = mean + (noise[:, None, :] @ np.swapaxes(factor, -1, -2))[:, 0, :]
     return {dot: drawn[:, k] for k, dot in enumerate(new)}
+
+
+def _is_gaussian(vector: Vector) -> bool:
+    """Whether a vector is centred and Gaussian given all scalars."""
+    if isinstance(vector, Initial):
+        return vector.program.groups[vector.group].mean[vector.position] == 0
+    if isinstance(vector, VectorArithmetic):
+        vectors = [part for part in vector.parts if isinstance(part, Vector)]
+        enough = (
+            len(vectors) == len(vector.parts)
+            if vector.operation is Operation.SUM
+            else len(vectors) == 1
+        )
+        return enough and all(map(_is_gaussian, vectors))
+    return isinstance(vector, MatMul)
 
 
 def _last_stage(program: Program) -> int:
