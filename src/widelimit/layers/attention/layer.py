@@ -38,13 +38,14 @@ from .scores import (
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
     whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
-    if not whole and heads != INFINITE:
+    infinite = isinstance(heads, float) and heads == INFINITE
+    if not whole and not infinite:
         raise WidelimitError(
             "The number of heads is a positive integer, or widelimit.INFINITE.",
             got=f"{name}={heads!r}",
             remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
         )
-    return INFINITE if heads == INFINITE else int(heads)
+    return INFINITE if infinite else int(heads)
 
 
 def checked_score_map(score_map: Any) -> ScoreMap:
@@ -140,7 +141,7 @@ class Attention(Layer):
         self.pattern = pattern
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
-        self.kv_heads = None if kv_heads is None else int(checked_heads(kv_heads, "kv_heads"))
+        self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
         if self.kv_heads is not None and finite and self.heads % self.kv_heads:
