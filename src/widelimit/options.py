@@ -43,8 +43,9 @@ def choice(kind: type[Choice], value: Any, name: str) -> Choice:
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """An integer of at least `least`; booleans do not count."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    """An integer of at least `least` that fits into 64 bits; booleans do not count."""
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not number or not least <= value < 2**63:
         kind = {0: "a non-negative integer", 1: "a positive integer"}.get(
             least, f"an integer of at least {least}"
         )

@@ -191,3 +191,58 @@ def test_a_link_stays_a_link(tmp_path):
 def test_long_names_can_be_written(tmp_path):
     write_text(tmp_path / ("n" * 250), "x")
     assert [len(p.name) for p in tmp_path.iterdir()] == [250]
+
+
+# --- processes that meet, and processes that are killed ---------------------------------------------
+
+
+def started(folder, network, out):
+    """A program of its own that learns with this network into a folder."""
+    program = [sys.executable, "-m", "widelimit_command", "classify", "t.csv", "--json"]
+    options = ["--label", "species", "--network", network, "--out", str(out)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*program, *options], cwd=folder, **pipes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_runs_that_meet_are_right_or_refused(tmp_path, count):
+    write_flowers(tmp_path / "t.csv", 60)
+    networks, right = ("linear", "fcn"), {}
+    for network in networks:
+        out, _ = started(tmp_path, network, tmp_path / network).communicate()
+        right[network] = json.loads(out)["accuracy"]
+    for _ in range(10):
+        chosen = [networks[i % 2] for i in range(count)]
+        programs = [started(tmp_path, network, tmp_path / "one") for network in chosen]
+        codes = []
+        for network, program in zip(chosen, programs, strict=True):
+            out, err = program.communicate()
+            codes.append(program.returncode)
+            assert program.returncode in (0, 2), err
+            if program.returncode:
+                assert b"One run at a time" in err
+            else:
+                assert json.loads(out)["accuracy"] == right[network]
+        assert 0 in codes
+
+
+@pytest.mark.slow
+def test_killed_runs_leave_nothing_wrong(tmp_path):
+    write_flowers(tmp_path / "t.csv", 300)
+    assert started(tmp_path, "fcn", tmp_path / "out").communicate()[0]
+    expected = (tmp_path / "out" / "predictions.csv").read_bytes()
+    rng = np.random.default_rng(0)
+    for after in rng.uniform(0.5, 8, size=25):
+        program = started(tmp_path, "fcn", tmp_path / "killed")
+        try:
+            program.communicate(timeout=after)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.communicate()
+        predictions = tmp_path / "killed" / "predictions.csv"
+        assert not predictions.exists() or predictions.read_bytes() == expected
+    last = started(tmp_path, "fcn", tmp_path / "killed")
+    last.communicate()
+    assert last.returncode == 0
+    assert predictions.read_bytes() == expected

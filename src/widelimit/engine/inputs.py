@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..errors import NumericalError, ShapeError, WidelimitError
+from ..errors import NumericalError, OptionError, ShapeError
 from ..state import Outline
 
 # Squares of numbers between this and its inverse are far from the ends of single precision.
@@ -164,10 +164,14 @@ def as_inputs(
 
 
 def _check_dtype(dtype: Any) -> None:
-    if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
-        raise WidelimitError(
+    try:
+        good = dtype is None or np.dtype(dtype) in (np.float32, np.float64)
+    except (TypeError, ValueError):  # no dtype at all
+        good = False
+    if not good:
+        raise OptionError(
             "Kernels are computed in single or double precision.",
-            got=f"dtype={np.dtype(dtype)}",
+            got=f"dtype={dtype!r}",
             remedy="pass dtype=np.float32 or np.float64",
         )
 
@@ -204,7 +208,14 @@ def unmasked(values: Any, name: str) -> np.ndarray:
             remedy="pass values.filled(0) or impute them; positions that are not real belong to "
             "mask=, True where a position is real",
         )
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:  # lists of different lengths, keys of random numbers
+        raise ShapeError(
+            "Arrays are whatever NumPy makes an array of.",
+            got=f"'{name}' of type {type(values).__name__} ({str(error)[:80]})",
+            remedy="pass an array, or nested lists of equal lengths",
+        ) from error
 
 
 def _check_numbers(dtype: Any, tokens: bool, name: str) -> None:

@@ -163,7 +163,7 @@ def _rounded(kernels: Kernels, dtype: Any) -> Kernels:
     for kernel in (kernels.nngp, kernels.ntk):
         largest = 0.0 if kernel is None else float(np.abs(kernel).max())
         limits = np.finfo(dtype)
-        if largest and not limits.tiny <= largest <= limits.max:
+        if largest and not float(limits.tiny) <= largest <= float(limits.max):
             raise PrecisionError(
                 f"{np.dtype(dtype)} holds numbers from {limits.tiny:.1e} to {limits.max:.1e}.",
                 got=f"kernels of about {largest:.2g}",

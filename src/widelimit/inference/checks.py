@@ -123,7 +123,7 @@ def targets(values: Values, rows: int) -> tuple[Float[np.ndarray, "rows outputs"
 
 def variances(values: Values, name: str, rows: int) -> Float[np.ndarray, " rows"]:
     """Non-negative float64 numbers, one per example, from a scalar or a vector."""
-    array = real_array(np.atleast_1d(np.asarray(values)), name)
+    array = real_array(np.atleast_1d(unmasked(values, name)), name)
     if array.ndim != 1 or array.shape[0] not in (1, rows):
         raise ShapeError(
             f"{name} must be one variance or {rows} variances, one per example.",

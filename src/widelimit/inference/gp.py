@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from ..engine.inputs import unmasked
 from ..errors import NumericalError
 from ..options import RandomKey, generator, whole
 from . import checks
@@ -135,7 +136,7 @@ class GPPosterior:
         `noise` holds variances, one for all or one per example. `overwrite=True` lets a float64
         kernel array be destroyed to save memory.
         """
-        matrix = np.asarray(kernel)
+        matrix = unmasked(kernel, "The kernel")
         rows = len(np.atleast_1d(matrix))
         checks.targets(targets, rows)  # before the expensive part
         variances = checks.variances(noise, "The noise", rows)

@@ -30,7 +30,8 @@ def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
     """
     if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
         good = jnp.issubdtype(value.dtype, jnp.number)
-        number = value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(float)
+        whole = jnp.issubdtype(value.dtype, jnp.integer)
+        number = value.astype(float) if whole else value
     else:
         try:
             number = np.asarray(value)

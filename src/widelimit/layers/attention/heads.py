@@ -257,13 +257,14 @@ def _basis(side: Side, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
     whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
-    if not whole and heads != INFINITE:
+    infinite = isinstance(heads, float) and heads == INFINITE
+    if not whole and not infinite:
         raise WidelimitError(
             "The number of heads is a positive integer, or widelimit.INFINITE.",
             got=f"{name}={heads!r}",
             remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
         )
-    return INFINITE if heads == INFINITE else int(heads)
+    return INFINITE if infinite else int(heads)
 
 
 def required_field(field: ScoreField | None) -> ScoreField:

@@ -114,7 +114,7 @@ class Attention(Layer):
         self.pattern = pattern
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
-        self.kv_heads = None if kv_heads is None else int(checked_heads(kv_heads, "kv_heads"))
+        self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
         if self.kv_heads is not None and finite and self.heads % self.kv_heads:
