@@ -113,7 +113,7 @@ def _relative(k: wl.Kernels) -> float:
 
 
 def _layer_and_inputs() -> tuple[wl.Attention, GaussianInputs]:
-    return wl.Attention(1024, 1), GaussianInputs(positions=4)
+    return wl.Attention(1024, heads=1), GaussianInputs(positions=4)
 
 
 def _simulated(size: int) -> Callable[[], Result]:

@@ -107,7 +107,7 @@ def few_heads() -> None:
     left.semilogy(grid, normal, "--", color=GREY, label="Gaussian")
     counts, tails = [1, 2, 4, 8, 16], []
     for heads in counts:
-        net = wl.Serial(wl.Attention(64, heads, qk_std=3.0), wl.Select(0))
+        net = wl.Serial(wl.Attention(64, heads=heads, qk_std=3.0), wl.Select(0))
         law = net.law(x, draws=2048)
         tails.append(law.kurtosis())
         scale = float(law.moments((2,)).value[0]) ** 0.5

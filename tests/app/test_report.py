@@ -22,7 +22,7 @@ needs_browser = pytest.mark.skipif(
 NET = wl.Serial(
     wl.LayerNorm(),
     wl.Dense(8),
-    wl.Residual(wl.Attention(8, 2, positions=wl.Decay(rate=0.5)), 0.8),
+    wl.Residual(wl.Attention(8, heads=2, positions=wl.Decay(rate=0.5)), 0.8),
     wl.Sum(wl.Dense(4), wl.Serial(wl.Dense(4), wl.Gelu(), wl.Dense(4))),
     wl.Residual(wl.Serial(wl.Relu(), wl.Dense(4))),
     wl.MeanPool(),

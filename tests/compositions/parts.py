@@ -135,14 +135,14 @@ def _attention(part: Part) -> wl.Layer:
     common["positions"] = _positions(part) or None
     score_map = _score_map(part["map"])
     if part.kind == "attention_pool":
-        return wl.AttentionPool(part["width"], wl.INFINITE, score_map, **common)
+        return wl.AttentionPool(part["width"], heads=wl.INFINITE, score_map=score_map, **common)
     if part.kind == "cross_attention":
-        return wl.CrossAttention(part["width"], wl.INFINITE, score_map, **common)
+        return wl.CrossAttention(part["width"], heads=wl.INFINITE, score_map=score_map, **common)
     return wl.Attention(
         part["width"],
-        part["heads"],
-        wl.Scaling(part["scaling"]),
-        score_map,
+        heads=part["heads"],
+        scaling=wl.Scaling(part["scaling"]),
+        score_map=score_map,
         pattern=_pattern(part["pattern"]),
         kv_heads=part["kv_heads"],
         **common,

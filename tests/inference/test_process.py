@@ -155,7 +155,7 @@ def finite():
 
 
 def test_a_read_out_token_with_few_heads_is_no_gaussian_process():
-    net = wl.Serial(wl.AttentionPool(8, 2), wl.Dense(1))
+    net = wl.Serial(wl.AttentionPool(8, heads=2), wl.Dense(1))
     fitted = GP(net, noise=0.3).fit(sequences([3, 3]), [0.0, 1.0])
     assert isinstance(fitted, FittedMixture)
     np.testing.assert_allclose(

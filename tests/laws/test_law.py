@@ -105,7 +105,7 @@ def test_large_latents_are_sampled_and_small_ones_are_not():
 @pytest.mark.parametrize("heads", [1, 2])
 def test_wide_finite_network_has_the_laws_kurtosis(heads):
     runs = simulate(
-        wl.Attention(1024, heads),
+        wl.Attention(1024, heads=heads),
         GivenGram(K),
         runs=60_000,
         key=heads,

@@ -37,38 +37,38 @@ FLAT = GivenInputs(np.random.default_rng(1).standard_normal((4, 3)))
 
 
 CASES = {
-    "published": (Attention(8, 2), PUBLISHED, {"channels": 2}),
-    "wider": (Attention(16, 1), PUBLISHED, {"channels": 2}),
-    "two_positions": (Attention(8, 2), PUBLISHED, {"positions": [2, 0]}),
-    "narrower_than_positions": (Attention(3, 2), PUBLISHED, {"channels": 2}),
-    "width_one": (Attention(1, 1), PUBLISHED, {}),
+    "published": (Attention(8, heads=2), PUBLISHED, {"channels": 2}),
+    "wider": (Attention(16, heads=1), PUBLISHED, {"channels": 2}),
+    "two_positions": (Attention(8, heads=2), PUBLISHED, {"positions": [2, 0]}),
+    "narrower_than_positions": (Attention(3, heads=2), PUBLISHED, {"channels": 2}),
+    "width_one": (Attention(1, heads=1), PUBLISHED, {}),
     "low_rank": (
-        Attention(16, 4, key_width=4, value_width=4),
+        Attention(16, heads=4, key_width=4, value_width=4),
         PUBLISHED,
         {"channels": 2},
     ),
     "rank_below_positions": (
-        Attention(6, 1, key_width=2, value_width=3),
+        Attention(6, heads=1, key_width=2, value_width=3),
         EIGHT,
         {"channels": 6, "positions": [1, 3]},
     ),
-    "relu": (Attention(8, 2), RELU, {"channels": 2}),
-    "relu_narrow": (Attention(2, 2), RELU, {"channels": 2}),
-    "gram": (Attention(8, 2), GRAM, {"channels": 2, "positions": [3, 1]}),
-    "given_flat": (Attention(3, 2), FLAT, {"positions": [1, 3]}),
+    "relu": (Attention(8, heads=2), RELU, {"channels": 2}),
+    "relu_narrow": (Attention(2, heads=2), RELU, {"channels": 2}),
+    "gram": (Attention(8, heads=2), GRAM, {"channels": 2, "positions": [3, 1]}),
+    "given_flat": (Attention(3, heads=2), FLAT, {"positions": [1, 3]}),
     "linear_scaling": (
-        Attention(8, 2, Scaling.LINEAR, qk_std=2.0),
+        Attention(8, heads=2, scaling=Scaling.LINEAR, qk_std=2.0),
         PUBLISHED,
         {"channels": 2, "tied": False},
     ),
     "tied": (
-        Attention(8, 2, key_width=3, scaling=Scaling.LINEAR),
+        Attention(8, heads=2, key_width=3, scaling=Scaling.LINEAR),
         PUBLISHED,
         {"channels": 2, "positions": [2]},
     ),
-    "causal": (Attention(8, 2, pattern=Causal()), PUBLISHED, {"positions": [3, 1]}),
+    "causal": (Attention(8, heads=2, pattern=Causal()), PUBLISHED, {"positions": [3, 1]}),
     "other_map": (
-        Attention(6, 2, score_map=ElementwiseMap(Tanh()), qk_std=0.8, ov_std=1.5),
+        Attention(6, heads=2, score_map=ElementwiseMap(Tanh()), qk_std=0.8, ov_std=1.5),
         GRAM,
         {"channels": 2},
     ),
@@ -166,7 +166,7 @@ def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
 @pytest.mark.parametrize("inputs", [PUBLISHED, RELU, GRAM], ids=["published", "relu", "gram"])
 @pytest.mark.parametrize(("width", "runs"), [(4, 400_000), (32, 40_000), (64, 15_000)])
 def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, runs, inputs):
-    layer = Attention(width, 2)
+    layer = Attention(width, heads=2)
     options = {"channels": 2, "scores": True, "weights": True}
     ours = simulate(layer, inputs, runs=2 * runs, key=11, **options)
     reference = simulate_explicit(layer, inputs, runs=runs, key=12, **options)
@@ -177,18 +177,18 @@ def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, run
 @pytest.mark.parametrize(
     ("case", "wrong"),
     [
-        ("published", Attention(8, 2, qk_std=1.05)),
-        ("published", Attention(8, 2, ov_std=1.03)),
-        ("published", Attention(10, 2)),
+        ("published", Attention(8, heads=2, qk_std=1.05)),
+        ("published", Attention(8, heads=2, ov_std=1.03)),
+        ("published", Attention(10, heads=2)),
         (
             "rank_below_positions",
-            Attention(6, 1, key_width=2, value_width=5),
+            Attention(6, heads=1, key_width=2, value_width=5),
         ),
-        ("low_rank", Attention(16, 4, key_width=5, value_width=4)),
-        ("relu", Attention(11, 2)),
+        ("low_rank", Attention(16, heads=4, key_width=5, value_width=4)),
+        ("relu", Attention(11, heads=2)),
         (
             "linear_scaling",
-            Attention(8, 2, Scaling.LINEAR, qk_std=2.0, key_width=9),
+            Attention(8, heads=2, scaling=Scaling.LINEAR, qk_std=2.0, key_width=9),
         ),
     ],
 )
@@ -242,7 +242,7 @@ def test_gaussian_product_has_the_moments_of_the_product(rows, columns, inner):
 
 def test_score_moments_at_large_width_match_closed_forms():
     n, n_k = 1024, 64
-    layer = Attention(n, 2, key_width=n_k, qk_std=1.5)
+    layer = Attention(n, heads=2, key_width=n_k, qk_std=1.5)
     sim = simulate(layer, PUBLISHED, runs=200_000, key=3, scores=True)
     assert sim.scores is not None
     s = sim.scores / 1.5
@@ -259,7 +259,13 @@ def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions)
     gram = GRAM.gram
     width = 10**9
     layer = Attention(
-        2, 3, score_map=IdentityMap(), qk_std=0.7, ov_std=1.3, key_width=width, value_width=width
+        2,
+        heads=3,
+        score_map=IdentityMap(),
+        qk_std=0.7,
+        ov_std=1.3,
+        key_width=width,
+        value_width=width,
     )
     sim = simulate(
         layer, GivenGram(gram, channels=width), runs=200_000, key=4, positions=positions, channels=2
@@ -291,7 +297,7 @@ def test_variances_are_those_of_the_outputs_given_the_scores(case):
 
 
 def test_scale_mixture_of_variances_is_the_density_of_the_outputs():
-    layer = Attention(16, 1)
+    layer = Attention(16, heads=1)
     sim = simulate(layer, PUBLISHED, runs=20_000, key=6, positions=[0], variances=True)
     assert sim.variances is not None
     mixture = ScaleMixture(sim.variances[:, 0, 0])
@@ -321,7 +327,7 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
     """The limit is a width at which 1/n is below rounding; the cost does not know the width."""
 
     def density(width, runs, seed):
-        layer = Attention(width, 2)
+        layer = Attention(width, heads=2)
         sim = simulate(layer, PUBLISHED, runs=runs, key=seed, positions=[0], variances=True)
         assert sim.variances is not None
         values = ScaleMixture(sim.variances).density(np.linspace(-10.0, 10.0, 401))
@@ -338,7 +344,7 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
 
 
 def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
-    layer = Attention(32, 5)
+    layer = Attention(32, heads=5)
     one = simulate(layer, PUBLISHED, runs=4000, key=8, workers=1, scores=True)
     two = simulate(layer, PUBLISHED, runs=4000, key=8, workers=2, scores=True)
     np.testing.assert_array_equal(one.outputs, two.outputs)
@@ -363,7 +369,7 @@ def test_the_fast_softmax_and_that_of_layers_agree():
         _softmax(scores), special.softmax(scores, axis=-1), rtol=1e-12, atol=1e-300
     )
     fast, of_layer = (
-        simulate(Attention(8, 2, score_map=fn), PUBLISHED, runs=3000).outputs
+        simulate(Attention(8, heads=2, score_map=fn), PUBLISHED, runs=3000).outputs
         for fn in (Softmax(), OwnSoftmax())
     )
     np.testing.assert_allclose(fast, of_layer, rtol=1e-10)
@@ -371,18 +377,18 @@ def test_the_fast_softmax_and_that_of_layers_agree():
 
 @pytest.mark.parametrize(("tied", "symmetric"), [(None, True), (True, True), (False, False)])
 def test_linear_scaling_ties_queries_and_keys_unless_told_otherwise(tied, symmetric):
-    layer = Attention(8, 1, Scaling.LINEAR)
+    layer = Attention(8, heads=1, scaling=Scaling.LINEAR)
     for run in (simulate, simulate_explicit):
         scores = run(layer, PUBLISHED, runs=3, tied=tied, scores=True).scores
         assert np.allclose(scores, np.swapaxes(scores, -1, -2)) == symmetric
-        scores = run(Attention(8, 1), PUBLISHED, runs=3, scores=True).scores
+        scores = run(Attention(8, heads=1), PUBLISHED, runs=3, scores=True).scores
         assert not np.allclose(scores, np.swapaxes(scores, -1, -2))
 
 
 def test_progress_reaches_the_end_and_errors_come_through():
     seen = []
     simulate(
-        Attention(8, 2),
+        Attention(8, heads=2),
         PUBLISHED,
         runs=5000,
         key=0,
@@ -392,17 +398,17 @@ def test_progress_reaches_the_end_and_errors_come_through():
     assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
     bad_input = GaussianInputs(positions=4, input_map=lambda x: x[..., 0])
     with pytest.raises(ShapeError, match="each entry"):
-        simulate(Attention(8, 2), bad_input, runs=10, key=0)
+        simulate(Attention(8, heads=2), bad_input, runs=10, key=0)
 
 
 def test_a_singular_gram_matrix_and_long_sequences_work():
     gram = GivenGram(np.ones((3, 3)))
-    sim = simulate(Attention(1, 2), gram, runs=100, key=0)
+    sim = simulate(Attention(1, heads=2), gram, runs=100, key=0)
     np.testing.assert_allclose(sim.outputs[:, 0], sim.outputs[:, 2])
-    zero = simulate(Attention(4, 2), GivenGram(np.zeros((2, 2))), runs=5, key=0)
+    zero = simulate(Attention(4, heads=2), GivenGram(np.zeros((2, 2))), runs=5, key=0)
     np.testing.assert_array_equal(zero.outputs, 0.0)
     long = GaussianInputs(positions=300)
-    sim = simulate(Attention(1024, 3), long, runs=2, key=0, weights=True)
+    sim = simulate(Attention(1024, heads=3), long, runs=2, key=0, weights=True)
     assert sim.weights is not None
     np.testing.assert_allclose(sim.weights.sum(axis=-1), 1.0)
 
@@ -443,16 +449,16 @@ def test_impossible_settings_are_refused(make, rule, error):
 )
 def test_impossible_requests_are_refused(run, inputs, options, rule, error):
     with pytest.raises(error, match=rule):
-        run(Attention(2, 1), inputs, **{"runs": 10, **options})
+        run(Attention(2, heads=1), inputs, **{"runs": 10, **options})
 
 
 @pytest.mark.parametrize(
     ("layer", "got"),
     [
-        (Attention(8, INFINITE), "heads=INFINITE"),
-        (Attention(8, 4, kv_heads=2), "kv_heads="),
-        (Attention(8, 4, b_std=0.5), "b_std="),
-        (Attention(8, 4, positions=Decay(0.5)), "positions="),
+        (Attention(8, heads=INFINITE), "heads=INFINITE"),
+        (Attention(8, heads=4, kv_heads=2), "kv_heads="),
+        (Attention(8, heads=4, b_std=0.5), "b_std="),
+        (Attention(8, heads=4, positions=Decay(0.5)), "positions="),
     ],
 )
 def test_layers_that_cannot_be_simulated_are_refused(layer, got):
@@ -464,4 +470,4 @@ def test_the_width_comes_from_the_layer_or_its_inputs():
     with pytest.raises(ShapeError, match="from the layer or from its inputs"):
         simulate(Attention(heads=2), PUBLISHED, runs=10)
     one = simulate(Attention(heads=2), EIGHT, runs=10).outputs
-    np.testing.assert_array_equal(one, simulate(Attention(8, 2), PUBLISHED, runs=10).outputs)
+    np.testing.assert_array_equal(one, simulate(Attention(8, heads=2), PUBLISHED, runs=10).outputs)

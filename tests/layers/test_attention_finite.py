@@ -81,7 +81,7 @@ CASES = {
     ),
     "sqrt_softmax_causal": _case(_pooled(_attention(pattern=wl.Causal()))),
     "cross_softmax_padded": _case(
-        _pooled(wl.CrossAttention(WIDTH, HEADS, **_NARROW)), x=_STREAMS, mask=(None, _mask())
+        _pooled(wl.CrossAttention(WIDTH, heads=HEADS, **_NARROW)), x=_STREAMS, mask=(None, _mask())
     ),
 }
 
@@ -117,7 +117,7 @@ SLOW = {
         wl.Serial(
             wl.Dense(WIDTH, w_std=1.2),
             wl.Dropout(0.4),
-            wl.AttentionPool(WIDTH, HEADS, **_NARROW),
+            wl.AttentionPool(WIDTH, heads=HEADS, **_NARROW),
         ),
         width=32,
         draws=8000,
@@ -176,7 +176,7 @@ SLOW = {
         draws=14_000,
     ),
     "pool_softmax_encoding_on_two_channels": _case(
-        wl.AttentionPool(WIDTH, HEADS, positions=wl.Decay(0.5), **_NARROW),
+        wl.AttentionPool(WIDTH, heads=HEADS, positions=wl.Decay(0.5), **_NARROW),
         x=_NARROW_TOKENS,
         width=32,
         draws=14_000,
@@ -203,7 +203,7 @@ SLOW = {
         _attention(key_width=8, value_width=24), width=16, draws=12_000
     ),
     "cross_softmax_unequal_widths": _case(
-        _pooled(wl.CrossAttention(WIDTH, HEADS, key_width=8, value_width=24, **SCALES)),
+        _pooled(wl.CrossAttention(WIDTH, heads=HEADS, key_width=8, value_width=24, **SCALES)),
         x=_STREAMS,
         width=16,
         draws=12_000,
@@ -221,8 +221,8 @@ SLOW = {
                 wl.Parallel(wl.Dense(WIDTH), wl.Dense(WIDTH)),
                 wl.CrossAttention(
                     WIDTH,
-                    HEADS,
-                    ERF,
+                    heads=HEADS,
+                    score_map=ERF,
                     positions=wl.Decay(0.5, combine=wl.Combine.CONCAT),
                     **_NARROW,
                 ),
@@ -233,7 +233,7 @@ SLOW = {
         draws=14_000,
     ),
     "pool_softmax_padded": _case(
-        _after_dense(wl.AttentionPool(WIDTH, HEADS, **_NARROW)),
+        _after_dense(wl.AttentionPool(WIDTH, heads=HEADS, **_NARROW)),
         mask=_mask(),
         width=32,
         draws=10_000,
@@ -241,7 +241,11 @@ SLOW = {
     "pool_erf_encoding": _case(
         _after_dense(
             wl.AttentionPool(
-                WIDTH, HEADS, ERF, positions=wl.Decay(0.5, strength=0.7, on_values=True), **_NARROW
+                WIDTH,
+                heads=HEADS,
+                score_map=ERF,
+                positions=wl.Decay(0.5, strength=0.7, on_values=True),
+                **_NARROW,
             )
         ),
         width=40,
@@ -259,7 +263,7 @@ def test_options_of_the_finite_network_make_its_parameters():
     """Heads × channels × widths, as the options say."""
 
     options: dict[str, Any] = {"key_width": 6, "value_width": 7, "b_std": 0.1}
-    grouped = _shapes(wl.Attention(8, 4, kv_heads=2, **options))
+    grouped = _shapes(wl.Attention(8, heads=4, kv_heads=2, **options))
     assert grouped == {
         "query": (4, 5, 6),
         "key": (2, 5, 6),
@@ -267,7 +271,7 @@ def test_options_of_the_finite_network_make_its_parameters():
         "out": (4, 7, 8),
         "bias": (8,),
     }
-    pool = _shapes(wl.AttentionPool(8, 4, positions=wl.Decay(), **options))
+    pool = _shapes(wl.AttentionPool(8, heads=4, positions=wl.Decay(), **options))
     assert pool == {
         "token": (6,),
         "place": (3, 6),
@@ -294,7 +298,8 @@ def test_no_option_is_ignored_by_the_finite_network(name, scaling):
     """With the same parameters, every option changes what comes out."""
     x = jnp.asarray(_tokens((1, 3, 4)))
     plain, changed = (
-        wl.Attention(8, 2, scaling, key_width=4, **options) for options in ({}, _CHANGES[name])
+        wl.Attention(8, heads=2, scaling=scaling, key_width=4, **options)
+        for options in ({}, _CHANGES[name])
     )
     params = plain.init(jax.random.key(0), x.shape[1:])
     assert jnp.abs(plain.apply(params, x) - changed.apply(params, x)).max() > 1e-3
@@ -393,7 +398,9 @@ def test_relu_scores_of_orthogonal_tokens_converge_slowly_at_one_over_d():
     x = 2 * np.eye(4, dtype=np.float32)[None, :2]
     gaps, sizes = [], [16, 64, 256]
     for size in sizes:
-        layer = wl.Attention(64, 2, LINEAR, RELU, key_width=size, value_width=16)
+        layer = wl.Attention(
+            64, heads=2, scaling=LINEAR, score_map=RELU, key_width=size, value_width=16
+        )
         k = wl.monte_carlo_kernel(layer, x, key=jax.random.key(size), draws=40_000, ntk=False)
         gaps.append(float(k.nngp[0, 0, 0, 1]))
     assert wl.Attention(64, scaling=LINEAR, score_map=RELU).kernel(x).nngp[0, 0, 0, 1] == 0

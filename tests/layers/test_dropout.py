@@ -73,7 +73,11 @@ def test_kernels_under_dropout_are_symmetric_and_shared():
 
 
 def test_a_law_is_of_one_pass():
-    net = wl.Serial(wl.Dense(8), wl.Dropout(0.5), wl.Attention(8, 2), wl.MeanPool(), wl.Dense(1))
+    net = wl.Serial(
+        wl.Dense(8), wl.Dropout(0.5), wl.Attention(8, heads=2), wl.MeanPool(), wl.Dense(1)
+    )
     with pytest.raises(NetworkError, match="scores of its own"):
         net.law(X)
-    wl.Serial(wl.Attention(8, 2), wl.Dropout(0.5), wl.MeanPool(), wl.Dense(1)).law(X, draws=16)
+    wl.Serial(wl.Attention(8, heads=2), wl.Dropout(0.5), wl.MeanPool(), wl.Dense(1)).law(
+        X, draws=16
+    )

@@ -85,7 +85,13 @@ def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
     channels = 3 if combine is wl.Combine.CONCAT else None
     positions = wl.Decay(0.4, strength=_SIGMA, combine=combine, channels=channels)
     layer = wl.Attention(
-        4, 1, LINEAR, wl.IdentityMap(), positions=positions, key_width=1024, value_width=4
+        4,
+        heads=1,
+        scaling=LINEAR,
+        score_map=wl.IdentityMap(),
+        positions=positions,
+        key_width=1024,
+        value_width=4,
     )
     scores = []
     for seed in range(4):
@@ -146,7 +152,7 @@ def test_parameters_of_a_learned_decay_have_gradients():
 
 
 def test_drawn_encodings_hold_for_shorter_inputs():
-    net = wl.Attention(8, 2, positions=wl.Decay(0.4))
+    net = wl.Attention(8, heads=2, positions=wl.Decay(0.4))
     x = _tokens(2, 3, 3, 4).astype(np.float32)
     params = net.init(jax.random.key(0), (3, 3, 4))
     mask = np.zeros((2, 3, 3), bool)
@@ -227,7 +233,7 @@ def test_wrong_parts_are_refused(make):
 
 
 def test_rotations_are_for_sequences():
-    layer = wl.Attention(8, 2, positions=wl.Rotary(pairs=2))
+    layer = wl.Attention(8, heads=2, positions=wl.Rotary(pairs=2))
     with pytest.raises(wl.ShapeError, match="along a sequence"):
         layer.kernel(_tokens(2, 2, 3, 4))
     with pytest.raises(wl.ShapeError, match="along a sequence"):
@@ -235,7 +241,7 @@ def test_rotations_are_for_sequences():
 
 
 def test_rotations_turn_pairs_of_channels():
-    layer = wl.Attention(8, 2, positions=wl.Rotary(pairs=2), key_width=5)
+    layer = wl.Attention(8, heads=2, positions=wl.Rotary(pairs=2), key_width=5)
     with pytest.raises(wl.WidelimitError, match="pairs of key channels"):
         layer.init(jax.random.key(0), (3, 4))
 

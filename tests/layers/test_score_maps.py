@@ -161,12 +161,12 @@ _STREAMS = ((0.8 * _tokens(2, 2, 4, seed=1) + 0.6).astype(np.float32), _X)
 
 def _nets(score_map: wl.ScoreMap) -> dict[str, tuple[wl.Layer, Any]]:
     options = {"score_map": score_map, **_WIDTHS}
-    linear = wl.Attention(WIDTH, 4, wl.Scaling.LINEAR, **options)
+    linear = wl.Attention(WIDTH, heads=4, scaling=wl.Scaling.LINEAR, **options)
     return {
-        "self": (wl.Serial(wl.Attention(WIDTH, 4, **options), wl.MeanPool()), _X),
+        "self": (wl.Serial(wl.Attention(WIDTH, heads=4, **options), wl.MeanPool()), _X),
         "linear": (wl.Serial(linear, wl.MeanPool()), _X),
-        "cross": (wl.Serial(wl.CrossAttention(WIDTH, 4, **options), wl.MeanPool()), _STREAMS),
-        "pool": (wl.Serial(wl.Dense(WIDTH), wl.AttentionPool(WIDTH, 4, **options)), _X),
+        "cross": (wl.Serial(wl.CrossAttention(WIDTH, heads=4, **options), wl.MeanPool()), _STREAMS),
+        "pool": (wl.Serial(wl.Dense(WIDTH), wl.AttentionPool(WIDTH, heads=4, **options)), _X),
     }
 
 
@@ -185,7 +185,7 @@ def test_finite_networks_approach_the_kernel(name, layer):
 @pytest.mark.parametrize("name", MAPS)
 def test_finite_heads_have_the_same_mean(name):
     """The tangent law differentiates the map by itself; under a linear readout both agree."""
-    net = wl.Serial(wl.Attention(8, 2, score_map=MAPS[name]), wl.MeanPool(), wl.Dense(1))
+    net = wl.Serial(wl.Attention(8, heads=2, score_map=MAPS[name]), wl.MeanPool(), wl.Dense(1))
     kernel = net.kernel(_X, samples=512)
     mean = net.law(_X, draws=64).ntk(draws=500)
     error = np.hypot(kernel.ntk_error, mean.error)

@@ -85,7 +85,7 @@ def TransformerBlock(
     """
     norm = choice(Norm, norm, "norm")
     if attention is None:
-        attention = Attention(width, heads, **attention_options)
+        attention = Attention(width, heads=heads, **attention_options)
     elif attention_options:
         raise WidelimitError(
             "A block takes an attention layer, or the options to make one.",
@@ -158,7 +158,7 @@ def _readout(
 ) -> tuple[Layer, ...]:
     pools: dict[Pooling, tuple[Layer, ...]] = {
         Pooling.MEAN: (MeanPool(),),
-        Pooling.ATTENTION: (AttentionPool(width, options.get("heads", INFINITE)),),
+        Pooling.ATTENTION: (AttentionPool(width, heads=options.get("heads", INFINITE)),),
         Pooling.FIRST: (Select((0,) * rank),),
         Pooling.NONE: (),
     }

@@ -33,14 +33,16 @@ _FEWEST = 8
 def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
     scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
-    layers = [Attention(256, heads) for heads in (1, 256)]
+    layers = [Attention(256, heads=heads) for heads in (1, 256)]
     return _run("heads", layers, scale, out, progress)
 
 
 def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Heads of width 64 in a network of width 64H, as in practice; H = 1, 4, 16."""
     scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
-    layers = [Attention(64 * heads, heads, key_width=64, value_width=64) for heads in (1, 4, 16)]
+    layers = [
+        Attention(64 * heads, heads=heads, key_width=64, value_width=64) for heads in (1, 4, 16)
+    ]
     return _run("low_rank", layers, scale, out, progress)
 
 
@@ -108,7 +110,7 @@ def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> 
     heads = (1, 2, 8, 64)
     limits = {h: setting.limit_law(h, covariance, scale.draws) for h in tracked(heads, progress)}
     variance = float(limits[1].variance)
-    layer = Attention(1024, 1)
+    layer = Attention(1024, heads=1)
     runs = scale.runs * scale.seeds
     y, _ = setting.networks(layer, runs=runs, seed=0)
     kurtosis, error = setting.sample_kurtosis(y)

@@ -24,9 +24,9 @@ def layers() -> dict[str, tuple[Attention, bool]]:
 
     Beside each layer stands whether queries and keys share their weights.
     """
-    linear = Attention(WIDTH, 1, Scaling.LINEAR)
+    linear = Attention(WIDTH, heads=1, scaling=Scaling.LINEAR)
     return {
-        "1/√n": (Attention(WIDTH, 1), False),
+        "1/√n": (Attention(WIDTH, heads=1), False),
         "1/n": (linear, False),
         "1/n, Q = K": (linear, True),
     }

@@ -55,7 +55,7 @@ def _run(
     rows, samples = [], {}
     steps = [(width, seed) for width in WIDTHS for seed in range(scale.seeds)]
     for width, seed in tracked(steps, progress):
-        layer = Attention(width, HEADS)
+        layer = Attention(width, heads=HEADS)
         y, variances = setting.networks(layer, runs=scale.runs, seed=seed, input_map=input_map)
         samples.setdefault(width, y)
         found = setting.compared(y, variances, limit, seed=seed)

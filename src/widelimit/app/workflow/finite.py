@@ -42,7 +42,7 @@ LAW_NETWORKS = {
 
 
 def _network(name: LawNetwork, heads: int, width: int, qk_std: float) -> Layer:
-    attention = Attention(width, heads, qk_std=qk_std)
+    attention = Attention(width, heads=heads, qk_std=qk_std)
     if name is LawNetwork.ATTENTION:
         return Serial(LayerNorm(), attention, Select(0))
     if name is LawNetwork.RESIDUAL:

@@ -57,7 +57,7 @@ def _linear_attention(*, rate: float) -> Attention:
 
 def _softmax_attention(*, rate: float) -> Attention:
     """Standard attention with infinitely many heads: heads are sampled."""
-    return Attention(WIDTH, INFINITE, positions=Decay(rate=rate, strength=0.5))
+    return Attention(WIDTH, heads=INFINITE, positions=Decay(rate=rate, strength=0.5))
 
 
 _TABLE = {

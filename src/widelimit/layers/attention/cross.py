@@ -23,15 +23,32 @@ class AttentionPool(QueriedAttention):
     """
 
     # Spelled out for type checkers, which take inherited fields for arguments.
+    # Spelled out for type checkers, which take inherited fields for arguments.
     def __init__(
         self,
         width: int | None = None,
+        *,
         heads: float = INFINITE,
         score_map: ScoreMap | None = None,
-        **options: Any,
+        qk_std: Any = 1.0,
+        ov_std: Any = 1.0,
+        b_std: Any = 0.0,
+        positions: Any = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
     ):
         """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
-        super().__init__(width, heads, score_map, **options)
+        super().__init__(
+            width,
+            heads=heads,
+            score_map=score_map,
+            qk_std=qk_std,
+            ov_std=ov_std,
+            b_std=b_std,
+            positions=positions,
+            key_width=key_width,
+            value_width=value_width,
+        )
 
     def outline(self, before: Outline) -> Outline:
         if not before.positions:
@@ -99,15 +116,32 @@ class CrossAttention(QueriedAttention):
     """
 
     # Spelled out for type checkers, which take inherited fields for arguments.
+    # Spelled out for type checkers, which take inherited fields for arguments.
     def __init__(
         self,
         width: int | None = None,
+        *,
         heads: float = INFINITE,
         score_map: ScoreMap | None = None,
-        **options: Any,
+        qk_std: Any = 1.0,
+        ov_std: Any = 1.0,
+        b_std: Any = 0.0,
+        positions: Any = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
     ):
         """Options as for `Attention`; `positions` (Decay) encodes the context."""
-        super().__init__(width, heads, score_map, **options)
+        super().__init__(
+            width,
+            heads=heads,
+            score_map=score_map,
+            qk_std=qk_std,
+            ov_std=ov_std,
+            b_std=b_std,
+            positions=positions,
+            key_width=key_width,
+            value_width=value_width,
+        )
 
     def streams(self) -> int:
         return 2

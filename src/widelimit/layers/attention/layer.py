@@ -81,10 +81,10 @@ class Attention(Layer):
     def __init__(
         self,
         width: int | None = None,
+        *,
         heads: float = INFINITE,
         scaling: Scaling | str = Scaling.SQRT,
         score_map: ScoreMap | None = None,
-        *,
         qk_std: Any = 1.0,
         ov_std: Any = 1.0,
         b_std: Any = 0.0,

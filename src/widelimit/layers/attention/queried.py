@@ -68,9 +68,9 @@ class QueriedAttention(Layer):
     def __init__(
         self,
         width: int | None = None,
+        *,
         heads: float = INFINITE,
         score_map: ScoreMap | None = None,
-        *,
         qk_std: Any = 1.0,
         ov_std: Any = 1.0,
         b_std: Any = 0.0,
