@@ -74,4 +74,6 @@ def _same(value: Any, default: Any) -> bool:
         return False
     if isinstance(default, int | float) and isinstance(value, np.ndarray | np.generic | jax.Array):
         return np.ndim(value) == 0 and float(value) == default
+    if default is None:
+        return repr(value) == "None"
     return value is default or (isinstance(value, type(default)) and bool(value == default))

@@ -23,7 +23,6 @@ class AttentionPool(QueriedAttention):
     """
 
     # Spelled out for type checkers, which take inherited fields for arguments.
-    # Spelled out for type checkers, which take inherited fields for arguments.
     def __init__(
         self,
         width: int | None = None,
@@ -115,7 +114,6 @@ class CrossAttention(QueriedAttention):
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """
 
-    # Spelled out for type checkers, which take inherited fields for arguments.
     # Spelled out for type checkers, which take inherited fields for arguments.
     def __init__(
         self,

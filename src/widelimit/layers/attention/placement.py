@@ -21,6 +21,10 @@ class Positions(eqx.Module):
     biases: tuple[ScoreBias, ...]
     rotary: Rotary | None
 
+    def __repr__(self) -> str:
+        parts = self.parts
+        return repr(parts if len(parts) > 1 else parts[0] if parts else None)
+
     @property
     def parts(self) -> tuple[Any, ...]:
         """All of them, in the order in which they are written."""
