@@ -10,7 +10,7 @@ from strangers import Affine
 
 import widelimit as wl
 from widelimit import persist
-from widelimit.app.drawing import network_svg
+from widelimit.app.drawing import diagram
 from widelimit.engine import lengths
 from widelimit.engine.inputs import Inputs
 from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters
@@ -53,14 +53,13 @@ def test_its_hyperparameters_are_found_and_tuned():
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_drawn_and_made_wider(name):
-    assert name in network_svg(_net(name), (4,))
+    assert name in diagram(_net(name), (4,))
     wide = wl.with_width(_net(name), 32)
     assert type(wide.layers[1].branches[1].layers[0]).__name__ == name
     assert wide.init(0, (4,))[0][0].shape == (4, 32)
-    assert wl.with_heads(_net(name), 4).kernel(X).nngp.shape == (3, 3)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ["Affine", pytest.param("RMSNorm", marks=pytest.mark.slow)])
 def test_padding_is_cut_above_it(name, monkeypatch):
     monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
     net = wl.Serial(wl.Conv(8, 3), LAYERS[name], wl.MeanPool())
