@@ -97,6 +97,7 @@ from .layers.attention.positional import (
     Profile,
     Rotary,
 )
+from .layers.attention.projections import Projections
 from .layers.attention.scores import (
     Allowed,
     Causal,
@@ -223,6 +224,7 @@ __all__ = [
     "Pooling",
     "Product",
     "Profile",
+    "Projections",
     "Quantity",
     "RMSNorm",
     "Reduction",

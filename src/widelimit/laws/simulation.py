@@ -67,14 +67,14 @@ class _Setting:
             )
         output = layer.width or channels
         key_width = layer.key_width or output
-        linear = layer.scaling is Scaling.LINEAR
+        linear = layer.scaling is not Scaling.SQRT
         return cls(
             heads=int(layer.heads),
             channels=channels,
             key_width=key_width,
             value_width=layer.value_width or output,
             output_width=output,
-            tied=linear if tied is None else tied,
+            tied=layer.scaling is Scaling.LINEAR if tied is None else tied,
             score_factor=float(layer.qk_std) / (key_width if linear else np.sqrt(key_width)),
             ov_std=float(layer.ov_std),
             score_map=layer.score_map,
@@ -105,6 +105,7 @@ def _require_plain(layer: Any) -> None:
         "positions=": positions.encoding or positions.biases or positions.rotary,
         "kv_heads=": layer.kv_heads not in (None, layer.heads),
         "b_std=": layer.biased,
+        "projections=": not positions.projections.plain,
     }
     found = [name for name, used in extras.items() if used]
     if found:

@@ -30,6 +30,7 @@ from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError, WidelimitError
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
+from ..layers.attention.projections import inverse_lengths, of_one_length
 from ..layers.base import Layer, Memo, cast
 from ..state import Example, Need, Outline, Pair
 from .draws import flattened, scheme_of, stacked, walk
@@ -82,9 +83,7 @@ class FrozenAttention(Layer):
 
     def _mixed(self, pair: Pair, memo1: Memo, memo2: Memo, share: float) -> Pair:
         layer, masks = self.inner, (memo1.mask, memo2.mask)
-        encoding = layer.positions.encoding
-        if encoding is not None and encoding.on_values:
-            pair = layer.positions.pair(pair, memo1.channels)
+        pair = layer.positions.valued(pair, memo1.channels)
         shape = pair.forced().nngp.shape
 
         def mix(kernel: Array) -> Array:
@@ -114,7 +113,9 @@ class RecordedAttention(Layer):
         layer, marks = self.inner, crowd.landmarks
         assert marks is not None
         channels = layer.positions.channels(crowd.outline)
-        seen = jax.vmap(jax.vmap(lambda pair: layer.positions.pair(pair, channels)))(marks)
+        seen = jax.vmap(jax.vmap(lambda pair: layer.positions.scored(pair, channels)))(marks)
+        if layer.positions.projections.qk_norm:
+            seen = _of_one_length(seen, crowd.size)
         scores = _scores(layer, seen.nngp, crowd, key)
 
         def frozen(own: Array) -> FrozenAttention:
@@ -123,6 +124,14 @@ class RecordedAttention(Layer):
         memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, crowd)
         after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, crowd)
         return FrozenAttention(layer, scores, seen), memos, after
+
+
+def _of_one_length(seen: Pair, size: int) -> Pair:
+    """Kernels of all pairs of a crowd, of queries and keys that are brought to one length."""
+    own = jax.vmap(lambda n: seen.nngp[n, n].reshape(size, size))(jnp.arange(len(seen.nngp)))
+    lengths = jax.vmap(lambda block: inverse_lengths(jnp.diagonal(block)))(own)
+    rows = jax.vmap(of_one_length, (0, None, 0))
+    return jax.vmap(rows, (0, 0, None))(seen, lengths, lengths)
 
 
 def _scores(

@@ -1,4 +1,4 @@
-"""What finite attention layers share: parameters, projections, and the sum over heads."""
+"""What attention layers share: finite parameters, widths and sums over heads, and a label."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from ...errors import NetworkError
 from ..base import Layer, Params, cast
+from ..labels import Family, Label
 from .heads import INFINITE
 
 
@@ -59,3 +60,17 @@ def resized_attention(
     given = {name: getattr(layer, name) for name in names}
     widths = {n: new(w, last and n == "width") for n, w in given.items() if w is not None}
     return layer.changed(**widths), last and layer.width is None
+
+
+def attention_label(layer: Any, scale: str) -> Label:
+    """A name, and what tells this layer from others of its kind."""
+    count = "∞" if layer.heads == INFINITE else str(int(layer.heads))
+    parts = [f"{count} head{'' if layer.heads == 1 else 's'}", scale]
+    parts.append(type(layer.score_map).__name__.lower())
+    if layer.positions.encoding is not None:
+        parts.append(type(layer.positions.encoding).__name__.lower())
+    if layer.positions.rotary is not None:
+        parts.append("rotary")
+    if layer.positions.projections.qk_norm:
+        parts.append("qk norm")
+    return Label(type(layer).__name__, ", ".join(parts), Family.ATTENTION)

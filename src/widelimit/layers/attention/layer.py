@@ -15,9 +15,16 @@ from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..labels import Family, Label
+from ..labels import Label
 from .closed import closed_kernels
-from .finite import finite_heads, joined_heads, project, resized_attention, standard_normals
+from .finite import (
+    attention_label,
+    finite_heads,
+    joined_heads,
+    project,
+    resized_attention,
+    standard_normals,
+)
 from .heads import (
     INFINITE,
     Scheme,
@@ -29,6 +36,7 @@ from .heads import (
     with_field,
 )
 from .placement import Positions
+from .projections import Projections, of_one_length
 from .rules import Head, Sides, make_head, mean_over_heads
 from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
 
@@ -43,20 +51,30 @@ class AttentionMemo(eqx.Module):
     allowed: Array | None
     # Feature rows of this pass alone, where entries were dropped.
     noise: Array | None = None
+    # Of queries and keys that are brought to one length.
+    inverse_lengths: Array | None = None
 
     def on_side(self, side: int) -> "AttentionMemo":
         """The memo of the first or the second of two passes."""
         rows = noisy_rows(self.table, self.noise, side)
-        return AttentionMemo(self.grid, self.mask, self.channels, rows, self.allowed)
+        return AttentionMemo(
+            self.grid,
+            self.mask,
+            self.channels,
+            rows,
+            self.allowed,
+            inverse_lengths=self.inverse_lengths,
+        )
 
 
 class Attention(Layer):
     """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
 
-    Scores are `Q_h K_hᵀ/√d_k` with independent queries and keys (SQRT), or `Q_h Q_hᵀ/d_k` (LINEAR).
-    With κ̃ the covariance after positional encoding:
+    Scores are `Q_h K_hᵀ/√d_k` with independent queries and keys (SQRT), `Q_h Q_hᵀ/d_k` (LINEAR), or
+    `Q_h K_hᵀ/d_k` (UNTIED). With κ̃ the covariance after positional encoding:
 
     - LINEAR: `A(x) = ζ(qk_std κ̃(x,x))` is deterministic; κ ← ov² AκA'ᵀ, Θ ← ov²(AΘA'ᵀ + 2AκA'ᵀ).
+    - UNTIED: the same with `A = ζ(0)`, or ζ of the biases that are added to the scores.
     - SQRT, infinitely many heads: κ ← ov² E[A κ A'ᵀ] over Gaussian scores with covariance
       `qk² κ̃_ab κ̃_ij`; exact for elementwise maps, sampled heads for softmax.
     - SQRT, H heads: the limit is Gaussian only given the scores; kernels are averages over them,
@@ -90,6 +108,7 @@ class Attention(Layer):
         b_std: Any = 0.0,
         positions: Any = None,
         pattern: Pattern | None = None,
+        projections: Projections | None = None,
         key_width: int | None = None,
         value_width: int | None = None,
         kv_heads: int | None = None,
@@ -97,14 +116,15 @@ class Attention(Layer):
         """Self-attention onto `width` channels (by default as many as come in).
 
         `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
-        tuple of them. `pattern`: Causal, Local, Allowed. Finite network only: `key_width` and
+        tuple of them. `pattern`: Causal, Local, Allowed. `projections`: biases of queries, keys and
+        values, and queries and keys of one length. Finite network only: `key_width` and
         `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
         """
         self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
         self.scaling = choice(Scaling, scaling, "scaling")
         self.score_map = checked_score_map(score_map)
-        self.positions = Positions.make(positions)
+        self.positions = Positions.make(positions, projections)
         if pattern is not None and not isinstance(pattern, Pattern):
             raise WidelimitError(
                 "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
@@ -148,7 +168,8 @@ class Attention(Layer):
         """The whole covariance where it makes the weights, the variances where duals need them."""
         if self.scaling is Scaling.LINEAR:
             return Need.FULL
-        return Need.DIAGONAL if self._closed() else Need.NONE
+        sampled = self.sampled() and not self.positions.projections.qk_norm
+        return Need.NONE if sampled else Need.DIAGONAL
 
     def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
         need = super().encode_need(out, noisy=noisy)
@@ -188,8 +209,9 @@ class Attention(Layer):
             "value": (groups, value_in, value_width),
             "out": (heads, value_width, width),
         }
-        if self.scaling is Scaling.SQRT:
+        if self.scaling is not Scaling.LINEAR:
             shapes["key"] = (groups, score_in, key_width)
+        shapes |= self.positions.projections.shapes(shapes)
         if encoding is not None:
             shapes["place"] = (*before.positions, key_width)
         if self.biased:
@@ -203,7 +225,8 @@ class Attention(Layer):
             valued = scored if self.positions.encoding.on_values else x
         weights = self.attention_weights(params, scored, mask)
         flat = valued.reshape(-1, valued.shape[-1])
-        values = project(flat, params["value"])
+        projections = self.positions.projections
+        values = projections.value_side(params, project(flat, params["value"]))
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         y = joined_heads(weights, values, params, self.ov_std, self.b_std)
         return y.reshape(*x.shape[:-1], -1)
@@ -214,14 +237,16 @@ class Attention(Layer):
         """A_h of the finite network; `scored` already has its positional encoding."""
         positions = scored.shape[:-1]
         flat = scored.reshape(-1, scored.shape[-1])
-        queries = project(flat, params["query"])
-        keys = queries if self.scaling is Scaling.LINEAR else project(flat, params["key"])
+        made = self.positions.projections.score_side
+        queries = keys = made(params, "query", project(flat, params["query"]))
+        if self.scaling is not Scaling.LINEAR:
+            keys = made(params, "key", project(flat, params["key"]))
         if self.positions.rotary is not None:
             turn = jax.vmap(self.positions.rotary.rotated)
             queries, keys = turn(queries), turn(keys)
         keys = jnp.repeat(keys, queries.shape[0] // keys.shape[0], axis=0)
         depth = jnp.asarray(queries.shape[-1], flat.dtype)
-        scale = depth if self.scaling is Scaling.LINEAR else jnp.sqrt(depth)
+        scale = jnp.sqrt(depth) if self.scaling is Scaling.SQRT else depth
         scores = cast(self.qk_std, flat) * (queries @ jnp.swapaxes(keys, 1, 2)) / scale
         bias = self.positions.bias(positions, flat)
         scores = scores if bias is None else scores + bias[None]
@@ -245,26 +270,34 @@ class Attention(Layer):
         grid, mask = example.outline.positions, example.mask
         allowed = self._allowed(grid, mask)
         channels = self.positions.channels(example.outline)
-        if self.scaling is Scaling.LINEAR:
-            covariance = self.positions.pair(example.pair(), channels).nngp
-            return AttentionMemo(
-                grid, mask, channels, self._weights(covariance, grid, allowed), None
-            )
+        if self.scaling is not Scaling.SQRT:
+            return AttentionMemo(grid, mask, channels, self._weights(example, allowed), None)
+        lengths = self.positions.inverse_lengths(example)
         if self._closed():
-            return AttentionMemo(grid, mask, channels, self.positions.variance(example), allowed)
+            variance = self.positions.variance(example)
+            variance = variance if lengths is None else variance * lengths**2
+            return AttentionMemo(grid, mask, channels, variance, allowed, inverse_lengths=lengths)
         field = required_field(self.field)
         rows = self.positions.features(example, field.key)
         noise = self.positions.noise(example, rows, field.slots[1])
-        return AttentionMemo(grid, mask, channels, rows, allowed, noise)
+        if lengths is not None:
+            rows = lengths[:, None] * rows
+            noise = None if noise is None else lengths[:, None] * noise
+        return AttentionMemo(grid, mask, channels, rows, allowed, noise, lengths)
 
-    def _weights(self, covariance: Array, grid: tuple[int, ...], allowed: Array | None) -> Array:
-        """A(x) = ζ(qk_std κ̃(x,x)) at 1/d."""
-        size = math.prod(grid)
-        scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
-        rotary = self.positions.rotary
-        if rotary is not None:
-            cosines = rotary.waves(grid, scores)[: rotary.pairs]
-            scores = scores * jnp.sum(cosines, axis=0) / math.sqrt(rotary.pairs)
+    def _weights(self, example: Example, allowed: Array | None) -> Float[Array, "query key"]:
+        """A(x) = ζ(qk_std κ̃(x,x)) at 1/d, and of scores 0 where queries and keys are untied."""
+        grid, size, rotary = example.outline.positions, example.size, self.positions.rotary
+        if self.scaling is Scaling.UNTIED:
+            scores = jnp.zeros((size, size), example.variance().dtype)
+        else:
+            scored = self.positions.scored(example.pair(), self.positions.channels(example.outline))
+            lengths = self.positions.inverse_lengths(example)
+            covariance = of_one_length(scored, lengths, lengths).forced().nngp
+            scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
+            if rotary is not None:
+                cosines = rotary.waves(grid, scores)[: rotary.pairs]
+                scores = scores * jnp.sum(cosines, axis=0) / math.sqrt(rotary.pairs)
         bias = self.positions.bias(grid, scores)
         return self.score_map(scores if bias is None else scores + bias, allowed)
 
@@ -292,15 +325,14 @@ class Attention(Layer):
         scale = cast(self.ov_std, pair.nngp) ** 2
         bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
         masks = (memo1.mask, memo2.mask)
-        encoding = self.positions.encoding
-        if self.scaling is Scaling.LINEAR:
-            if encoding is not None and encoding.on_values:
-                pair = self.positions.pair(pair, memo1.channels)
-            mixed = pair.lazily_mixed(memo1.table, memo2.table)
+        if self.scaling is not Scaling.SQRT:
+            valued = self.positions.valued(pair, memo1.channels)
+            mixed = valued.lazily_mixed(memo1.table, memo2.table)
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
         pair = pair.forced()
-        scored = self.positions.pair(pair, memo1.channels)
-        valued = scored if encoding is not None and encoding.on_values else pair
+        valued = self.positions.valued(pair, memo1.channels)
+        scored = self.positions.scored(pair, memo1.channels)
+        scored = of_one_length(scored, memo1.inverse_lengths, memo2.inverse_lengths)
         sides = Sides.of(scored, scored, valued.masked(*masks))
         qk_variance = cast(self.qk_std, pair.nngp) ** 2
         if self._closed():
@@ -373,15 +405,7 @@ class Attention(Layer):
 
     @property
     def label(self) -> Label:
-        count = "∞" if self.heads == INFINITE else str(int(self.heads))
-        scale = "1/d" if self.scaling is Scaling.LINEAR else "1/√d"
-        parts = [f"{count} head{'' if self.heads == 1 else 's'}", scale]
-        parts.append(type(self.score_map).__name__.lower())
-        if self.positions.encoding is not None:
-            parts.append(type(self.positions.encoding).__name__.lower())
-        if self.positions.rotary is not None:
-            parts.append("rotary")
-        return Label(type(self).__name__, ", ".join(parts), Family.ATTENTION)
+        return attention_label(self, "1/√d" if self.scaling is Scaling.SQRT else "1/d")
 
     def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
         return resized_attention(self, new, last)

@@ -12,6 +12,7 @@ from ...state import Example, Outline, Pair
 from ..base import remask
 from .heads import Basis, Side, pass_noise
 from .positional import Combine, Decay, Rotary, ScoreBias
+from .projections import Projections, inverse_lengths
 
 
 class Positions(eqx.Module):
@@ -20,6 +21,7 @@ class Positions(eqx.Module):
     encoding: Decay | None
     biases: tuple[ScoreBias, ...]
     rotary: Rotary | None
+    projections: Projections
 
     def __repr__(self) -> str:
         parts = self.parts
@@ -31,10 +33,15 @@ class Positions(eqx.Module):
         return tuple(p for p in (self.encoding, self.rotary, *self.biases) if p is not None)
 
     @classmethod
-    def make(cls, given: Any) -> "Positions":
+    def make(cls, given: Any, projections: Projections | None = None) -> "Positions":
         """From nothing, one part, or several (at most one encoding and one rotation)."""
-        if isinstance(given, Positions):
-            return given
+        projections = Projections() if projections is None else projections
+        if not isinstance(projections, Projections):
+            raise WidelimitError(
+                "projections= takes Projections(qk_norm=…, qk_b_std=…, v_b_std=…).",
+                got=repr(projections),
+                remedy="e.g. projections=Projections(qk_norm=True)",
+            )
         parts = () if given is None else given if isinstance(given, tuple | list) else (given,)
         encodings = [p for p in parts if isinstance(p, Decay)]
         rotations = [p for p in parts if isinstance(p, Rotary)]
@@ -47,7 +54,8 @@ class Positions(eqx.Module):
                 got=repr(given),
                 remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
             )
-        return cls(encodings[0] if encodings else None, biases, rotations[0] if rotations else None)
+        encoding, rotary = (encodings or [None])[0], (rotations or [None])[0]
+        return cls(encoding, biases, rotary, projections)
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise where these parts do not fit the positions."""
@@ -70,7 +78,20 @@ class Positions(eqx.Module):
             return None
         return jnp.asarray(float(outline.channels))
 
-    def pair(self, pair: Pair, channels: Array | None) -> Pair:
+    def scored(self, pair: Pair, channels: Array | None) -> Pair:
+        """κ̃ and Θ̃ of queries and keys: with encoding and bias."""
+        return self.projections.scored(self._placed(pair, channels))
+
+    def valued(self, pair: Pair, channels: Array | None) -> Pair:
+        """κ and Θ of values: with the encoding where they see it, and their bias."""
+        seen = self.encoding is not None and self.encoding.on_values
+        return self.projections.valued(self._placed(pair, channels) if seen else pair)
+
+    def inverse_lengths(self, example: Example) -> Float[Array, "position"] | None:
+        """1/√κ̃_aa where queries and keys have one length; None where they keep theirs."""
+        return inverse_lengths(self.variance(example)) if self.projections.qk_norm else None
+
+    def _placed(self, pair: Pair, channels: Array | None) -> Pair:
         """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
         if self.encoding is None:
             return pair
@@ -90,24 +111,24 @@ class Positions(eqx.Module):
         """κ̃_aa(x, x), positions flattened."""
         variance = example.variance().reshape(-1)
         if self.encoding is None:
-            return variance
+            return self.projections.variance(variance)
         grid = example.outline.positions
         shares = self.encoding.shares(self.channels(example.outline), variance)
         place = self.encoding.covariance(grid, grid, variance)
-        return shares.content * variance + shares.place * jnp.diagonal(place)
+        variance = shares.content * variance + shares.place * jnp.diagonal(place)
+        return self.projections.variance(variance)
 
     def rows(self, example: Example, grid: tuple[int, ...] | None) -> Float[Array, "position rank"]:
         """Feature rows of κ̃ that are known exactly: the input's, and the encoding's root."""
         assert example.features is not None
         rows = example.features.reshape(-1, example.features.shape[-1])
         if self.encoding is None:
-            return rows
+            return self.projections.rows(rows)
         positions = example.outline.positions
         shares = self.encoding.shares(self.channels(example.outline), rows)
         root = self.encoding.root(positions, grid or positions, rows)
-        return jnp.concatenate(
-            [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root], axis=-1
-        )
+        parts = [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root]
+        return self.projections.rows(jnp.concatenate(parts, axis=-1))
 
     def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
         """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
@@ -116,7 +137,7 @@ class Positions(eqx.Module):
         else:
             channels, landmarks = self.channels(example.outline), example.landmarks
             assert landmarks is not None
-            scored = jax.vmap(lambda pair: self.pair(pair, channels).nngp)(landmarks)
+            scored = jax.vmap(lambda pair: self.scored(pair, channels).nngp)(landmarks)
             table = jnp.moveaxis(scored.reshape(scored.shape[0], example.size, -1), 0, 1)
             table = table.reshape(example.size, -1)
             rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
@@ -137,7 +158,7 @@ class Positions(eqx.Module):
         """What this pass of the example has beyond its feature rows; None without dropout."""
         if not example.outline.noisy:
             return None
-        own = self.pair(example.pair(), self.channels(example.outline)).nngp
+        own = self.scored(example.pair(), self.channels(example.outline)).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
     def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
@@ -147,7 +168,7 @@ class Positions(eqx.Module):
         channels = self.channels(crowd.outline)
 
         def scored(pair: Pair) -> Array:
-            return self.pair(pair, channels).nngp.reshape(crowd.size, crowd.size)
+            return self.scored(pair, channels).nngp.reshape(crowd.size, crowd.size)
 
         blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
         joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * crowd.size, -1)

@@ -15,9 +15,16 @@ from ...printing import written
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..labels import Family, Label
+from ..labels import Label
 from .closed import closed_kernels
-from .finite import finite_heads, joined_heads, project, resized_attention, standard_normals
+from .finite import (
+    attention_label,
+    finite_heads,
+    joined_heads,
+    project,
+    resized_attention,
+    standard_normals,
+)
 from .heads import INFINITE, Basis, ScoreField, checked_heads, noisy_rows, required_field
 from .placement import Positions
 from .rules import Head, Sides, make_head, mean_over_heads
@@ -179,9 +186,8 @@ class QueriedAttention(Layer):
     def kernels(self, queries: Pair, context: Pair, memo1: _Memo, memo2: _Memo) -> Pair:
         """The rule of the class, at the queries' positions."""
         queries, context = queries.forced(), context.forced()
-        scored = self.positions.pair(context, memo1.channels)
-        encoding = self.positions.encoding
-        valued = scored if encoding is not None and encoding.on_values else context
+        scored = self.positions.scored(context, memo1.channels)
+        valued = self.positions.valued(context, memo1.channels)
         sides = Sides.of(queries, scored, valued.masked(memo1.key_mask, memo2.key_mask))
         qk_variance = cast(self.qk_std, context.nngp) ** 2
         if self._closed():
@@ -231,14 +237,7 @@ class QueriedAttention(Layer):
 
     @property
     def label(self) -> Label:
-        count = "∞" if self.heads == INFINITE else str(int(self.heads))
-        parts = [f"{count} head{'' if self.heads == 1 else 's'}", "1/√d"]
-        parts.append(type(self.score_map).__name__.lower())
-        if self.positions.encoding is not None:
-            parts.append(type(self.positions.encoding).__name__.lower())
-        if self.positions.rotary is not None:
-            parts.append("rotary")
-        return Label(type(self).__name__, ", ".join(parts), Family.ATTENTION)
+        return attention_label(self, "1/√d")
 
     def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
         return resized_attention(self, new, last)

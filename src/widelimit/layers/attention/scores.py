@@ -24,10 +24,13 @@ class Scaling(Enum):
 
     SQRT: 1/√d, independent queries and keys – the standard; scores stay random at infinite width.
     LINEAR: 1/d, queries and keys share their weights; scores become deterministic.
+    UNTIED: 1/d, independent queries and keys, as in parameterisations that carry over from width
+    to width; at initialisation the scores vanish, and only what is added to them is left.
     """
 
     SQRT = "sqrt"
     LINEAR = "linear"
+    UNTIED = "untied"
 
 
 class ScoreMap(eqx.Module):

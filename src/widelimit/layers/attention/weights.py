@@ -23,7 +23,7 @@ def mean_weights(layer: Attention, memo: AttentionMemo) -> Float[Array, "query k
     nothing is drawn, over scores `G_ai ~ N(0, qk² κ̃_aa κ̃_ii)`.
     """
     memo = memo.on_side(0)
-    if layer.scaling is Scaling.LINEAR:
+    if layer.scaling is not Scaling.SQRT:
         return jnp.abs(memo.table)
     if layer.sampled():
         head = layer.scorer(memo, ntk=False)
