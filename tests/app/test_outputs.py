@@ -193,7 +193,7 @@ def test_long_names_can_be_written(tmp_path):
     assert [len(p.name) for p in tmp_path.iterdir()] == [250]
 
 
-# --- processes that meet, and processes that are killed ----------------------------------------
+# --- programs that meet, and programs that are killed ---------------------------------------------
 
 
 def started(folder, network, out):

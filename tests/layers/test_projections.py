@@ -108,7 +108,7 @@ def test_projections_are_projections():
 
 def test_finite_queries_have_one_length():
     """With the identity map and tied weights at 1/d, the diagonal of the weights is 1."""
-    layer = wl.Attention(8, 2, LINEAR, wl.IdentityMap(), projections=BOTH)
+    layer = wl.Attention(8, heads=2, scaling=LINEAR, score_map=wl.IdentityMap(), projections=BOTH)
     x = jnp.asarray(_tokens(3, 4), jnp.float32)
     params = layer.init(jax.random.key(0), (3, 4))
     weights = layer.attention_weights(params, x, None)
@@ -152,7 +152,7 @@ def test_finite_networks_approach_the_kernel(name):
 
 @_SLOW
 def test_finite_heads_have_the_same_mean():
-    attention = wl.Attention(8, 2, projections=BOTH)
+    attention = wl.Attention(8, heads=2, projections=BOTH)
     net = wl.Serial(wl.Dense(8), attention, wl.MeanPool(), wl.Dense(1))
     kernel = net.kernel(_X, samples=512)
     mean = net.law(_X, draws=64).ntk(draws=500)

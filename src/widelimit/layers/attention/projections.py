@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from ...duals.geometry import safe_inverse, safe_sqrt
 from ...options import Range
+from ...printing import written
 from ...state import Pair
 from ..base import Params, cast, leaf
 from ..dense import checked_bias
@@ -33,6 +34,9 @@ class Projections(eqx.Module):
         self.qk_norm = bool(qk_norm)
         self.qk_biased, self.qk_b_std = checked_bias(qk_b_std)
         self.v_biased, self.v_b_std = checked_bias(v_b_std)
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @property
     def plain(self) -> bool:
