@@ -400,7 +400,7 @@ class Attention(Layer):
         words += [f"heads={brief(self.heads)}", scale, _map_word(self.score_map)]
         words += [brief(part) for part in self.positions.parts]
         shown = ("width", "heads", "scaling", "score_map", "positions")
-        shown += ("projections",) if self.projections.plain else ()
+        shown += ("projections",) if self.positions.projections.plain else ()
         rest = written(self, hidden=shown).removeprefix("Attention(")[:-1]
         return f"Attention({', '.join([*words, rest] if rest else words)})"
 
