@@ -156,7 +156,7 @@ CASES = {
     ),
     "overflow": (
         lambda: VECTORS.kernel(np.full((2, 3), 1e30, np.float32)),
-        "Kernels are finite numbers",
+        "float32 holds numbers",
     ),
     "a hyperparameter that is no number": (lambda: wl.Dense(3, w_std="big"), "finite real number"),
     "a hyperparameter that is infinite": (lambda: wl.Dense(3, b_std=np.inf), "finite real number"),
