@@ -12,8 +12,10 @@ from typing import Any
 def main() -> None:
     """Import the command line and run it."""
     signal.signal(signal.SIGINT, _leave)
-    from widelimit.app.cli import main as run
-
+    try:
+        from widelimit.app.cli import main as run
+    except ImportError as missing:  # a base install has no command line, and says how to get it
+        sys.exit(str(missing))
     run()
 
 
