@@ -136,7 +136,7 @@ def test_one_head_has_the_kurtosis_of_the_mixture() -> None:
     limit = 3 * np.mean(variance**2) / np.mean(variance) ** 2
 
     def kurtosis(width: int) -> np.ndarray:
-        y = program.simulate(width, 36000, width, coordinates=width).values[..., 0]
+        y = program.simulate(width, 48000, width, coordinates=width).values[..., 0]
         blocks = y.reshape(40, -1)
         return (blocks**4).mean(axis=1) / (blocks**2).mean(axis=1) ** 2
 

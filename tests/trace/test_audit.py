@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from widelimit.cli import app
 
+from widelimit.app.cli import app
 from widelimit.trace import Verdict, trace
 
 HALF = Fraction(1, 2)

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 from networks import NETWORKS
-from widelimit.network import outline_of
-from widelimit.widths import with_width
 
 import widelimit as wl
+from widelimit.engine.door import outline_of
+from widelimit.finite.widths import with_width
 from widelimit.trace import trace
 
 
@@ -17,7 +17,7 @@ def finite(net: wl.Layer, shape: tuple[int, ...]):
     def make(width, key):
         wide = with_width(net, width)
         params = wide.init(key, shape)
-        return jax.tree_util.Partial(lambda p, x: wide.forward(p, x, None, None)[0], params)
+        return jax.tree_util.Partial(lambda p, x: wide.forward(p, x, None, None), params)
 
     return make
 
