@@ -33,7 +33,7 @@ class Jitter:
     """How much may be added to the diagonal when, and only when, a factorisation fails.
 
     Both numbers are fractions of the mean kernel diagonal. `None` takes what rounding in the
-    kernel's own precision explains: `start = √N·ε`, though at least 10⁴ roundings of the float64
+    kernel's own precision explains: `start = √N·ε`, though at least 10³ roundings of the float64
     solve, of which an answer would otherwise consist; and `limit = 10⁻³` for float32 kernels,
     `10⁻⁶` for float64 ones. `Jitter(limit=0.0)` forbids jitter.
     """
@@ -44,7 +44,7 @@ class Jitter:
 
     def range_for(self, rows: int, unit: float) -> tuple[float, float]:
         """The first and the largest jitter, as fractions of the mean diagonal."""
-        least = np.sqrt(rows) * max(unit, 1e4 * np.finfo(np.float64).eps)
+        least = np.sqrt(rows) * max(unit, 1e3 * np.finfo(np.float64).eps)
         start = least if self.start is None else self.start
         if self.limit is not None:
             return start, self.limit
