@@ -24,7 +24,7 @@ BLUE, RED, GREEN, GREY = "#24527a", "#c0392b", "#3a7d44", "#8a97a5"
 
 def attention(**options) -> wl.Attention:
     """Attention at 1/d, the exact kind."""
-    return wl.Attention(64, scaling=wl.Scaling.LINEAR, **options)
+    return wl.Attention(64, scaling=wl.layers.Scaling.LINEAR, **options)
 
 
 def save(figure, name: str) -> None:
@@ -81,7 +81,7 @@ def signal() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for label, (layer, colour) in stacks.items():
         profile = wl.Serial(wl.Dense(64), *[layer] * depth).signal(x)
-        left.plot(profile[wl.Quantity.POSITIONS][1:], "o-", ms=4, color=colour, label=label)
+        left.plot(profile[wl.engine.Quantity.POSITIONS][1:], "o-", ms=4, color=colour, label=label)
     left.axhline(1, color="0.8", lw=1, zorder=0)
     left.set(xlabel="attention layer", ylabel="correlation of positions", title="rank collapse")
     left.set_xticks(range(0, depth + 1, 2))
@@ -144,7 +144,7 @@ def bands() -> None:
 
     y = np.sin(1.5 * angle) + 0.05 * rng.normal(size=len(angle))
     names = {
-        "ReLU": wl.Relu(), "erf": wl.Erf(rate=2.0), "sine": wl.Sin(),
+        "ReLU": wl.Relu(), "erf": wl.Erf(rate=2.0), "sine": wl.layers.Sin(),
     }  # fmt: skip
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
     for axis, (name, activation) in zip(axes, names.items(), strict=True):
@@ -174,7 +174,7 @@ def training() -> None:
         wl.Relu(), wl.MeanPool(), wl.Dense(1),
     )  # fmt: skip
     y, y_test = 2.0 * texts.y_train - 1, 2.0 * texts.y_test - 1
-    model = wl.Training(net, reduction=wl.Reduction.MEAN_OVER_EXAMPLES)
+    model = wl.Training(net, reduction=wl.inference.Reduction.MEAN_OVER_EXAMPLES)
     trained = model.fit(texts.x_train, y, texts.mask_train)
     times = np.geomspace(0.1, 1e5, 120)
     on_test = trained.on(texts.x_test, texts.mask_test)

@@ -68,22 +68,22 @@ def _pooled(*layers: wl.Layer, pool: wl.Layer | None = None, kind=Kind.SEQUENCE,
 ACTIVATIONS = {
     "relu": _activated(wl.Relu()),
     "leaky_relu": _activated(wl.LeakyRelu(0.2)),
-    "ab_relu": _activated(wl.ABRelu(-0.4, 1.2)),
-    "abs": _activated(wl.Abs()),
-    "sign": _activated(wl.Sign()),
+    "ab_relu": _activated(wl.layers.ABRelu(-0.4, 1.2)),
+    "abs": _activated(wl.layers.Abs()),
+    "sign": _activated(wl.layers.Sign()),
     "erf": _activated(wl.Erf(scale=1.2, rate=0.8, shift=0.1)),
     "gelu": _activated(wl.Gelu()),
-    "sin": _activated(wl.Sin(phase=0.4)),
-    "cos": _activated(wl.Cos(rate=0.7)),
-    "exp": _activated(wl.Exp(rate=0.4), w_std=0.9),
-    "gaussian": _activated(wl.Gaussian(rate=0.6)),
-    "monomial": _activated(wl.Monomial(2), w_std=0.9),
-    "polynomial": _activated(wl.Polynomial([0.3, 1.0, -0.2, 0.1]), w_std=0.9),
-    "hermite": _activated(wl.Hermite(2), w_std=0.9),
+    "sin": _activated(wl.layers.Sin(phase=0.4)),
+    "cos": _activated(wl.layers.Cos(rate=0.7)),
+    "exp": _activated(wl.layers.Exp(rate=0.4), w_std=0.9),
+    "gaussian": _activated(wl.layers.Gaussian(rate=0.6)),
+    "monomial": _activated(wl.layers.Monomial(2), w_std=0.9),
+    "polynomial": _activated(wl.layers.Polynomial([0.3, 1.0, -0.2, 0.1]), w_std=0.9),
+    "hermite": _activated(wl.layers.Hermite(2), w_std=0.9),
     "tanh": _activated(wl.Tanh()),
     "sigmoid": _activated(wl.Sigmoid()),
     "silu": _activated(wl.Silu()),
-    "softplus": _activated(wl.Softplus()),
+    "softplus": _activated(wl.layers.Softplus()),
     "elementwise": _activated(wl.Elementwise(lambda x: jnp.arctan(x) + 0.1 * x)),
 }
 
@@ -92,9 +92,9 @@ LAYERS = {
     "dense_over_positions": Case(wl.Serial(dense(), wl.Relu(), dense()), Kind.SEQUENCE, True),
     "standard_parameterization": Case(
         wl.Serial(
-            wl.Dense(8, w_std=1.3, b_std=0.3, parameterization=wl.Parameterization.STANDARD),
+            wl.Dense(8, w_std=1.3, b_std=0.3, parameterization=wl.layers.Parameterization.STANDARD),
             wl.Relu(),
-            wl.Dense(1, w_std=1.2, parameterization=wl.Parameterization.STANDARD),
+            wl.Dense(1, w_std=1.2, parameterization=wl.layers.Parameterization.STANDARD),
         ),
         Kind.VECTOR,
     ),
@@ -108,7 +108,7 @@ LAYERS = {
     "conv_stride": _pooled(conv(stride=2), wl.Relu(), conv(2, stride=2)),
     "conv_valid_stride": _pooled(conv(2, padding="valid", stride=2), wl.Relu()),
     "conv_standard": _pooled(
-        conv(parameterization=wl.Parameterization.STANDARD), wl.Relu(), padded=False
+        conv(parameterization=wl.layers.Parameterization.STANDARD), wl.Relu(), padded=False
     ),
     "conv_over_positions": Case(wl.Serial(conv(), wl.Erf(), conv()), Kind.SEQUENCE, True),
     "conv_2d": _pooled(
@@ -174,7 +174,8 @@ COMPOSITIONS = {
         kind=Kind.IMAGE, padded=False,
     ),
     "normed_and_dropped": _pooled(
-        conv(), wl.Abs(), wl.Dropout(0.2), wl.LayerNorm(), dense(), wl.Erf(), conv(2), wl.Relu()
+        conv(), wl.layers.Abs(), wl.Dropout(0.2), wl.LayerNorm(), dense(), wl.Erf(), conv(2),
+        wl.Relu(),
     ),
 }  # fmt: skip
 

@@ -202,5 +202,5 @@ def test_padding_may_hold_anything():
 
 
 def test_shape_of_one_example_has_channels():
-    with pytest.raises(wl.ShapeError, match="positions…, channels"):
+    with pytest.raises(wl.errors.ShapeError, match="positions…, channels"):
         VECTORS.init(jax.random.key(0), ())

@@ -31,7 +31,7 @@ ODD_ROWS = (
 NET = wl.Serial(wl.Dense(4), wl.Relu(), wl.Dense(1))
 LAYERS = [
     thing
-    for thing in (getattr(wl, name) for name in sorted(wl.__all__))
+    for thing in (getattr(wl.layers, name) for name in sorted(wl.layers.__all__))
     if inspect.isclass(thing) and issubclass(thing, wl.Layer) and thing is not wl.Layer
 ]
 

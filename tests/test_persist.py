@@ -23,16 +23,18 @@ DENSE = wl.Serial(wl.Dense(8, w_std=1.5, b_std=0.3), wl.Relu(), wl.Dense(1))
 
 
 EVERYTHING = wl.Serial(
-    wl.Conv(8, 2, w_std=1.3, padding="valid", parameterization=wl.Parameterization.STANDARD),
+    wl.Conv(8, 2, w_std=1.3, padding="valid", parameterization=wl.layers.Parameterization.STANDARD),
     wl.Tanh(),
     wl.Residual(
         wl.Attention(8, positions=(wl.Decay(rate=0.3), wl.Alibi(), wl.Rotary()), heads=4),
         weight=0.3,
     ),
     wl.Sum(wl.Dense(8), wl.Serial(wl.Dense(8), wl.LeakyRelu(0.2), wl.Dropout(0.1), wl.Dense(8))),
-    wl.Attention(8, score_map=wl.ElementwiseMap(wl.Gelu()), pattern=wl.Local(2)),
-    wl.Attention(8, scaling=wl.Scaling.LINEAR, pattern=wl.Allowed(np.eye(3, dtype=bool))),
-    wl.Polynomial([0.0, 1.0, 0.5]),
+    wl.Attention(8, score_map=wl.layers.ElementwiseMap(wl.Gelu()), pattern=wl.Local(2)),
+    wl.Attention(
+        8, scaling=wl.layers.Scaling.LINEAR, pattern=wl.layers.Allowed(np.eye(3, dtype=bool))
+    ),
+    wl.layers.Polynomial([0.0, 1.0, 0.5]),
     wl.LayerNorm(),
     wl.MeanPool(),
     wl.Dense(1),

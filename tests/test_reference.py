@@ -43,7 +43,7 @@ def _weights(w_std=1.0, b_std=None, parameterization="ntk"):
     return {
         "w_std": w_std,
         "b_std": 0.0 if b_std is None else b_std,
-        "parameterization": wl.Parameterization(parameterization),
+        "parameterization": wl.layers.Parameterization(parameterization),
     }
 
 
@@ -54,9 +54,9 @@ def _conv(width, window, padding="VALID", strides=1, **given):
 
 _SCORES = {
     "SOFTMAX": wl.Softmax(),
-    "IDENTITY": wl.IdentityMap(),
-    "RELU": wl.ElementwiseMap(wl.Relu()),
-    "ABS": wl.ElementwiseMap(wl.Abs()),
+    "IDENTITY": wl.layers.IdentityMap(),
+    "RELU": wl.layers.ElementwiseMap(wl.Relu()),
+    "ABS": wl.layers.ElementwiseMap(wl.layers.Abs()),
 }
 
 
@@ -78,13 +78,13 @@ def _attention(
             strength=W_pos_emb_std,
             profile=lambda d: decay(d**pos_emb_p_norm),
             norm=pos_emb_p_norm,
-            combine=wl.Combine(pos_emb_type.lower()),
+            combine=wl.layers.Combine(pos_emb_type.lower()),
             channels=n_chan_pos_emb,
             on_values=val_pos_emb,
         )
     return wl.Attention(
         8,
-        scaling=wl.Scaling.LINEAR if linear_scaling else wl.Scaling.SQRT,
+        scaling=wl.layers.Scaling.LINEAR if linear_scaling else wl.layers.Scaling.SQRT,
         score_map=_SCORES[mechanism],
         qk_std=0.9,
         ov_std=1.2,
@@ -106,19 +106,19 @@ _NAMES: dict[str, Any] = {
     "Conv": _conv,
     "Relu": wl.Relu,
     "LeakyRelu": lambda alpha: wl.LeakyRelu(alpha),
-    "ABRelu": lambda a, b: wl.ABRelu(a, b),
-    "Abs": wl.Abs,
-    "Sign": wl.Sign,
+    "ABRelu": lambda a, b: wl.layers.ABRelu(a, b),
+    "Abs": wl.layers.Abs,
+    "Sign": wl.layers.Sign,
     "Gelu": wl.Gelu,
     "Erf": lambda a=1.0, b=1.0, c=0.0: wl.Erf(scale=a, rate=b, shift=c),
     "Sigmoid_like": lambda: wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5),
-    "Sin": lambda a=1.0, b=1.0, c=0.0: wl.Sin(scale=a, rate=b, phase=c),
-    "Cos": lambda a=1.0, b=1.0, c=0.0: wl.Cos(scale=a, rate=b, phase=c),
-    "Exp": lambda a=1.0, b=1.0: wl.Exp(scale=a, rate=b),
-    "Gaussian": lambda a=1.0, b=-1.0: wl.Gaussian(scale=a, rate=-b),
-    "Monomial": lambda degree: wl.Monomial(degree),
-    "Polynomial": lambda coef: wl.Polynomial(coef),
-    "Hermite": lambda degree: wl.Hermite(degree),
+    "Sin": lambda a=1.0, b=1.0, c=0.0: wl.layers.Sin(scale=a, rate=b, phase=c),
+    "Cos": lambda a=1.0, b=1.0, c=0.0: wl.layers.Cos(scale=a, rate=b, phase=c),
+    "Exp": lambda a=1.0, b=1.0: wl.layers.Exp(scale=a, rate=b),
+    "Gaussian": lambda a=1.0, b=-1.0: wl.layers.Gaussian(scale=a, rate=-b),
+    "Monomial": lambda degree: wl.layers.Monomial(degree),
+    "Polynomial": lambda coef: wl.layers.Polynomial(coef),
+    "Hermite": lambda degree: wl.layers.Hermite(degree),
     "LayerNorm": lambda axis=-1: wl.LayerNorm(eps=1e-12),
     "Dropout": lambda rate: wl.Dropout(1 - rate),
     "GlobalAvgPool": wl.MeanPool,

@@ -90,12 +90,12 @@ def _announced(said: list[warnings.WarningMessage]) -> float:
     """The largest error that warnings speak of; how many features scores need is not among them."""
     largest = 0.0
     for warning in said:
-        if issubclass(warning.category, wl.AccuracyWarning):
+        if issubclass(warning.category, wl.errors.AccuracyWarning):
             number = re.search(r"error of (\S+)", str(warning.message))
             assert number is not None, str(warning.message)
             largest = max(largest, float(number[1]))
         else:
-            assert issubclass(warning.category, wl.ResidualWarning), str(warning.message)
+            assert issubclass(warning.category, wl.engine.ResidualWarning), str(warning.message)
     return largest
 
 
@@ -124,8 +124,8 @@ def found(part: Part, c: Composition, *, apart: bool, sampler: Any = None) -> Fo
 def fitted(c: Composition) -> Any:
     """A sampler for these examples, where the network needs one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", wl.ResidualWarning)
-        warnings.simplefilter("ignore", wl.AccuracyWarning)  # the kernel says it again
+        warnings.simplefilter("ignore", wl.engine.ResidualWarning)
+        warnings.simplefilter("ignore", wl.errors.AccuracyWarning)  # the kernel says it again
         net = build(c.part)
         if not net.sampled():
             return None

@@ -62,7 +62,7 @@ FUNCTIONS = {
 }
 
 
-class Squares(wl.ScoreMap):
+class Squares(wl.layers.ScoreMap):
     """A score map as a user writes it: `(g² + 0.1)/Σ(g² + 0.1)` over the allowed keys."""
 
     def __call__(self, scores: Any, allowed: Any) -> Any:
@@ -78,18 +78,18 @@ def activation(options: dict[str, Any]) -> wl.Layer:
     if name == "Elementwise":
         return wl.Elementwise(FUNCTIONS[given["function"]])
     if name in ("Monomial", "Hermite"):
-        return getattr(wl, name)(given["degree"])
-    return getattr(wl, name)(**given)
+        return getattr(wl.layers, name)(given["degree"])
+    return getattr(wl.layers, name)(**given)
 
 
 def _score_map(options: dict[str, Any] | None) -> Any:
     if options is None:
         return None
     if options["name"] == "identity":
-        return wl.IdentityMap()
+        return wl.layers.IdentityMap()
     if options["name"] == "squares":
         return Squares()
-    return wl.ElementwiseMap(activation(options))
+    return wl.layers.ElementwiseMap(activation(options))
 
 
 def _offset_bias(offsets: Any) -> Any:
@@ -110,7 +110,7 @@ def _positions(part: Part) -> tuple[Any, ...]:
         found.append(
             wl.Alibi(value)
             if kind == "alibi"
-            else wl.AdditiveBias(_offset_bias if kind == "offset" else value)
+            else wl.layers.AdditiveBias(_offset_bias if kind == "offset" else value)
         )
     return tuple(found)
 
@@ -120,13 +120,13 @@ def _pattern(given: tuple[str, Any] | None) -> Any:
         return None
     kind, value = given
     return {"causal": lambda: wl.Causal(), "local": lambda: wl.Local(value)}.get(
-        kind, lambda: wl.Allowed(value)
+        kind, lambda: wl.layers.Allowed(value)
     )()
 
 
 def _weighted(part: Part) -> dict[str, Any]:
     kind = part["parameterization"]
-    kind = kind if part["by_name"] else wl.Parameterization(kind)
+    kind = kind if part["by_name"] else wl.layers.Parameterization(kind)
     return {"w_std": part["w_std"], "b_std": part["b_std"], "parameterization": kind}
 
 
@@ -141,7 +141,7 @@ def _attention(part: Part) -> wl.Layer:
     return wl.Attention(
         part["width"],
         heads=part["heads"],
-        scaling=wl.Scaling(part["scaling"]),
+        scaling=wl.layers.Scaling(part["scaling"]),
         score_map=score_map,
         pattern=_pattern(part["pattern"]),
         kv_heads=part["kv_heads"],

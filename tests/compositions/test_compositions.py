@@ -180,7 +180,7 @@ def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::widelimit.AccuracyWarning")
+@pytest.mark.filterwarnings("ignore::widelimit.errors.AccuracyWarning")
 @pytest.mark.parametrize("seed", FINITE)
 def test_finite_networks_approach_the_limit(seed):
     c, net = _for_simulation(seed)

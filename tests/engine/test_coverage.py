@@ -39,7 +39,7 @@ def test_tanh_is_accurate_also_beyond_the_planned_range(w_std):
 
 
 def test_a_function_with_kinks_says_so():
-    with pytest.warns(wl.AccuracyWarning, match="kinks"):
+    with pytest.warns(wl.errors.AccuracyWarning, match="kinks"):
         net = wl.Serial(wl.Dense(8), wl.Elementwise(jax.nn.relu))
     exact = wl.Serial(wl.Dense(8), wl.Relu()).kernel(X)
     np.testing.assert_allclose(net.kernel(X).nngp, exact.nngp, rtol=5e-3)
@@ -47,7 +47,7 @@ def test_a_function_with_kinks_says_so():
 
 def test_variances_out_of_reach_are_said():
     net = wl.Serial(wl.Dense(8, w_std=12.0), wl.Tanh())
-    with pytest.warns(wl.AccuracyWarning, match="variances up to"):
+    with pytest.warns(wl.errors.AccuracyWarning, match="variances up to"):
         net.kernel(X)
 
 

@@ -139,7 +139,7 @@ def _close_inputs() -> np.ndarray:
 # Activation and the weights' σ that keeps its variances near 1, or lets them grow slowly.
 PRECISE = {
     "relu": (wl.Relu(), 2**0.5),
-    "abs": (wl.Abs(), 1.0),
+    "abs": (wl.layers.Abs(), 1.0),
     "erf": (wl.Erf(), 1.0),
     "gelu": (wl.Gelu(), 1.5),
     "tanh": (wl.Tanh(), 1.0),

@@ -19,7 +19,7 @@ def _gaussian_mean(phi, variance: float) -> float:
 
 @pytest.mark.parametrize("size", [1e3, 1e4])
 def test_sine_at_large_variance(size):
-    net = wl.Serial(wl.Dense(8), wl.Sin())
+    net = wl.Serial(wl.Dense(8), wl.layers.Sin())
     x = np.full((1, 3), size, np.float32)
     found = net.kernel(x, ntk=False).nngp
     assert found.dtype == np.float32
@@ -46,12 +46,12 @@ def test_tiny_and_huge_inputs():
 
 
 def test_no_precision_left_is_said():
-    net = wl.Serial(wl.Dense(8), wl.Sin())
+    net = wl.Serial(wl.Dense(8), wl.layers.Sin())
     with pytest.raises(PrecisionError, match="variances from"):
         net.kernel(np.full((1, 3), 1e8))
 
 
-@pytest.mark.parametrize("activation", [wl.Relu, wl.Abs])
+@pytest.mark.parametrize("activation", [wl.Relu, wl.layers.Abs])
 @pytest.mark.parametrize("angle", [0.0, 1e-5, 1e-4])
 def test_nearly_opposite_inputs(activation, angle):
     # Through a layer without bias opposite inputs stay opposite; κ and Θ in closed form.
@@ -63,7 +63,7 @@ def test_nearly_opposite_inputs(activation, angle):
     q, theta = 0.5, np.pi - angle
     relu = q / (2 * np.pi) * (np.sin(theta) + (np.pi - theta) * np.cos(theta))
     slope = (np.pi - theta) / (2 * np.pi)
-    if activation is wl.Abs:  # |x| = ReLU(x) + ReLU(−x)
+    if activation is wl.layers.Abs:  # |x| = ReLU(x) + ReLU(−x)
         relu = q / np.pi * (2 * np.sin(angle) + (np.pi - 2 * angle) * np.cos(angle))
         slope = -(np.pi - 2 * angle) / np.pi
     tangent = relu + q * np.cos(theta) * slope
@@ -85,6 +85,6 @@ def test_diagonal_does_not_depend_on_the_batch():
 
 def test_overflow_in_double_precision_does_not_advise_double_precision():
     net = wl.Serial(wl.Dense(8, w_std=1e160), wl.Relu(), wl.Dense(1))
-    with pytest.raises(wl.NumericalError, match="Kernels are finite") as caught:
+    with pytest.raises(wl.errors.NumericalError, match="Kernels are finite") as caught:
         net.kernel(np.ones((1, 3)))
     assert "float64" not in caught.value.remedy

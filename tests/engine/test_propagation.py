@@ -21,7 +21,7 @@ def test_profile_reads_the_kernel_of_every_prefix(x):
     layers = (
         wl.Dense(8, w_std=1.2, b_std=0.3),
         wl.Relu(),
-        wl.Attention(8, scaling=wl.Scaling.LINEAR),
+        wl.Attention(8, scaling=wl.layers.Scaling.LINEAR),
         wl.LayerNorm(),
     )
     profile = wl.Serial(*layers).signal(x)
@@ -46,14 +46,16 @@ def test_profile_reads_the_kernel_of_every_prefix(x):
 
 
 def test_masked_positions_do_not_count(x):
-    net = wl.Serial(wl.Dense(8, b_std=0.5), wl.Relu(), wl.Attention(8, scaling=wl.Scaling.LINEAR))
+    net = wl.Serial(
+        wl.Dense(8, b_std=0.5), wl.Relu(), wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
+    )
     mask = np.broadcast_to(np.arange(5) < 3, (3, 5))
     padded = net.signal(np.where(mask[..., None], x, np.nan), mask)
     np.testing.assert_allclose(padded.values, net.signal(x[:, :3]).values, rtol=1e-9)
 
 
 def test_attention_without_residual_collapses_positions(x):
-    attention = wl.Attention(4, scaling=wl.Scaling.LINEAR)
+    attention = wl.Attention(4, scaling=wl.layers.Scaling.LINEAR)
     collapsed = wl.Repeat(attention, 12).signal(x)[Quantity.POSITIONS]
     kept = wl.Repeat(wl.Residual(attention, 0.9), 12).signal(x)[Quantity.POSITIONS]
     assert collapsed[-1] > 0.999
@@ -82,7 +84,7 @@ def test_sampled_profiles_carry_errors(x):
 
 def test_phase_diagram_and_pictures(x, tmp_path):
     def make(weight, qk_std):
-        attention = wl.Attention(4, scaling=wl.Scaling.LINEAR, qk_std=qk_std)
+        attention = wl.Attention(4, scaling=wl.layers.Scaling.LINEAR, qk_std=qk_std)
         return wl.Repeat(wl.Residual(attention, weight), 4)
 
     weights, scales = [0.1, 0.9], [0.5, 4.0]
@@ -92,22 +94,22 @@ def test_phase_diagram_and_pictures(x, tmp_path):
     np.testing.assert_array_equal(
         grid, wl.phase_diagram(make, weights, scales, x, quantity="correlation of positions")
     )
-    ax = wl.plot_phase_diagram(grid, weights, scales, names=("α", "qk"))
+    ax = wl.engine.plot_phase_diagram(grid, weights, scales, names=("α", "qk"))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("qk", "α")
-    assert wl.plot_phase_diagram(grid, weights, scales, names=("α", "qk"), ax=ax) is ax
+    assert wl.engine.plot_phase_diagram(grid, weights, scales, names=("α", "qk"), ax=ax) is ax
     profile = make(0.5, 1.0).signal(x)
     axes = profile.plot()
-    assert [panel.get_title() for panel in axes] == [q.value for q in wl.Quantity]
+    assert [panel.get_title() for panel in axes] == [q.value for q in wl.engine.Quantity]
     assert profile.plot(list(axes))[0] is axes[0]
     for figure, name in ((ax.figure, "phase.png"), (axes[0].figure, "signal.png")):
         figure.savefig(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 5000
         pyplot.close(figure)
-    with pytest.raises(wl.ShapeError, match="5 panels"):
+    with pytest.raises(wl.errors.ShapeError, match="5 panels"):
         profile.plot([ax])
-    with pytest.raises(wl.OptionError, match="perhaps you mean 'samples'"):
+    with pytest.raises(wl.errors.OptionError, match="perhaps you mean 'samples'"):
         wl.phase_diagram(make, weights, scales, x, sample=3)
-    with pytest.raises(wl.OptionError, match="quantity= is one of"):
+    with pytest.raises(wl.errors.OptionError, match="quantity= is one of"):
         profile["variances"]
 
 
@@ -118,5 +120,5 @@ def test_profiles_print_as_a_table(x):
 
 
 def test_too_many_examples_are_refused():
-    with pytest.raises(wl.ShapeError, match="up to 32 examples"):
+    with pytest.raises(wl.errors.ShapeError, match="up to 32 examples"):
         wl.Serial(wl.Dense(4)).signal(np.ones((40, 3, 2)))

@@ -267,7 +267,7 @@ def test_wrong_counts_are_refused(options):
 
 def test_a_tolerance_out_of_reach_is_an_error(monkeypatch):
     monkeypatch.setattr(sampling, "_MOST_ROUNDS", 1)
-    with pytest.raises(wl.NumericalError, match="bounded number of heads"):
+    with pytest.raises(wl.errors.NumericalError, match="bounded number of heads"):
         _shallow().sampler(_tokens(2, 3, 4), tolerance=1e-6)
 
 
@@ -293,7 +293,7 @@ def test_rank_of_deep_features_adapts_and_is_reported():
     assert loose.rank is not None
     assert tight.rank is not None
     assert loose.rank < tight.rank < 360
-    with pytest.warns(wl.ResidualWarning, match="rank 16 miss up to"):
+    with pytest.warns(wl.engine.ResidualWarning, match="rank 16 miss up to"):
         few = net.sampler(x, rank=16)
     assert few.rank == 16
     assert few.residual > 1e-3
@@ -302,7 +302,7 @@ def test_rank_of_deep_features_adapts_and_is_reported():
 def test_rank_above_the_number_of_positions_is_cut():
     x = _tokens(4, 3, 12)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", wl.ResidualWarning)
+        warnings.simplefilter("ignore", wl.engine.ResidualWarning)
         sampler = _deep().sampler(x, rank=1000)
     assert sampler.rank == 12
     assert sampler.residual < 1e-3
@@ -368,7 +368,7 @@ def test_a_sampler_holds_for_shorter_inputs_on_a_grid():
     small = net.kernel(x[:, :2, :2], x, sampler=sampler)
     np.testing.assert_allclose(padded.nngp, small.nngp, rtol=1e-9)
     np.testing.assert_allclose(padded.ntk, small.ntk, rtol=1e-9)
-    with pytest.raises(wl.ShapeError, match="holds for no more"):
+    with pytest.raises(wl.errors.ShapeError, match="holds for no more"):
         net.kernel(_tokens(1, 4, 3, 4), x, sampler=sampler)
 
 
@@ -389,7 +389,7 @@ def test_deep_features_are_not_chosen_inside_a_transformation():
     def loss(qk_std: Any) -> Any:
         return _deep(qk_std=qk_std).kernel(x).nngp.sum()
 
-    with pytest.raises(wl.NetworkError, match="fit a sampler outside"):
+    with pytest.raises(wl.errors.NetworkError, match="fit a sampler outside"):
         jax.grad(loss)(1.0)
 
 

@@ -12,7 +12,11 @@ from widelimit.engine.tiles import Plan
 
 RNG = np.random.default_rng(8)
 ATTENTIVE = wl.Serial(
-    wl.Conv(8, 3), wl.Relu(), wl.Attention(8, scaling=wl.Scaling.LINEAR), wl.MeanPool(), wl.Dense(1)
+    wl.Conv(8, 3),
+    wl.Relu(),
+    wl.Attention(8, scaling=wl.layers.Scaling.LINEAR),
+    wl.MeanPool(),
+    wl.Dense(1),
 )
 
 

@@ -141,17 +141,17 @@ def test_a_network_of_ours():
 )
 def test_wrong_axes(problem, options, rule):
     params, x1, _ = problem
-    with pytest.raises(wl.ShapeError, match=rule):
+    with pytest.raises(wl.errors.ShapeError, match=rule):
         empirical_ntk(_function, params, x1, **options)
 
 
 def test_wrong_functions_and_inputs(problem):
     params, x1, _ = problem
-    with pytest.raises(wl.ShapeError, match="first axis runs over at least one example"):
+    with pytest.raises(wl.errors.ShapeError, match="first axis runs over at least one example"):
         empirical_ntk(_function, params, x1[:0])
-    with pytest.raises(wl.ShapeError, match="maps a batch of N examples"):
+    with pytest.raises(wl.errors.ShapeError, match="maps a batch of N examples"):
         empirical_ntk(lambda p, x: jnp.sum(_function(p, x)), params, x1)
     with pytest.raises(wl.WidelimitError, match="floating-point parameters"):
         empirical_ntk(_function, {"count": 1}, x1)
-    with pytest.raises(wl.NumericalError, match="finite"):
+    with pytest.raises(wl.errors.NumericalError, match="finite"):
         empirical_ntk(lambda p, x: jnp.sqrt(p * 0 * x), jnp.ones(()), x1)

@@ -46,7 +46,7 @@ WRONG = {
     "parameterisation": wl.Serial(
         dense(),
         wl.Relu(),
-        wl.Dense(1, w_std=1.2, b_std=0.1, parameterization=wl.Parameterization.STANDARD),
+        wl.Dense(1, w_std=1.2, b_std=0.1, parameterization=wl.layers.Parameterization.STANDARD),
     ),
 }
 

@@ -43,5 +43,5 @@ def test_kernels_do_not_change():
 
 
 def test_widths_are_positive():
-    with pytest.raises(wl.OptionError, match="positive integer"):
+    with pytest.raises(wl.errors.OptionError, match="positive integer"):
         with_width(wl.Dense(3), 0)

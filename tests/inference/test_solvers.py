@@ -28,17 +28,17 @@ def dense(images):
     return wl.GP(NET, noise=NOISE, engine=wl.Engine(dtype=np.float64)).fit(x, y)
 
 
-def fitted(images, solver, store=None, kind=wl.KernelKind.NNGP):
+def fitted(images, solver, store=None, kind=wl.inference.KernelKind.NNGP):
     x, y, _ = images
     engine = wl.Engine(dtype=np.float64, store=store)
     return wl.GP(NET, noise=NOISE, kind=kind, engine=engine, solver=solver).fit(x, y)
 
 
 SOLVERS = {
-    "cholesky": wl.Cholesky(),
-    "blocked": wl.BlockedCholesky(block=40),
-    "iterative": wl.ConjugateGradients(),
-    "all landmarks": wl.Nystrom(landmarks=TRAIN),
+    "cholesky": wl.inference.Cholesky(),
+    "blocked": wl.inference.BlockedCholesky(block=40),
+    "iterative": wl.inference.ConjugateGradients(),
+    "all landmarks": wl.inference.Nystrom(landmarks=TRAIN),
 }
 
 
@@ -68,7 +68,7 @@ def test_landmarks_bound_the_evidence_and_never_claim_too_much(images, dense):
     exact = dense.predict(images[2])
     bounds = []
     for landmarks in (10, 40, 100):
-        model = fitted(images, wl.Nystrom(landmarks=landmarks))
+        model = fitted(images, wl.inference.Nystrom(landmarks=landmarks))
         bounds.append(model.log_evidence)
         # What landmarks do not see is uncertain: the variance is never below the exact one.
         assert (model.predict(images[2]).variance >= exact.variance * (1 - 1e-9)).all()
@@ -93,7 +93,7 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
 
     def run(most):
         seen = []
-        solver = wl.ConjugateGradients(
+        solver = wl.inference.ConjugateGradients(
             rank=5,
             keep=tmp_path / "iterate.npz",
             most_iterations=most,
@@ -104,7 +104,7 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
         finally:
             counts.append(seen)
 
-    with pytest.raises(wl.NumericalError, match="after 6 iterations"):
+    with pytest.raises(wl.errors.NumericalError, match="after 6 iterations"):
         run(6)
     run(500)
     assert counts[1][0] < counts[0][-1] * 1.5
@@ -116,17 +116,19 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
 def test_temporary_factors_go_with_their_model(images):
     from pathlib import Path
 
-    model = fitted(images, wl.BlockedCholesky(block=64))
+    model = fitted(images, wl.inference.BlockedCholesky(block=64))
     folder = Path(model.posterior.factor.folder)
     assert folder.exists()
     del model
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("solver", [wl.ConjugateGradients(), wl.Nystrom(landmarks=5)])
+@pytest.mark.parametrize(
+    "solver", [wl.inference.ConjugateGradients(), wl.inference.Nystrom(landmarks=5)]
+)
 def test_noise_is_needed(images, solver):
     x, y, _ = images
-    with pytest.raises(wl.NumericalError, match="need noise"):
+    with pytest.raises(wl.errors.NumericalError, match="need noise"):
         wl.GP(NET, noise=0.0, solver=solver).fit(x, y)
 
 
@@ -138,10 +140,10 @@ def test_what_cannot_be_extended_says_so(images, name):
 
 
 def test_wrong_solvers_are_refused():
-    with pytest.raises(wl.NumericalError, match="A solver is one of"):
+    with pytest.raises(wl.errors.NumericalError, match="A solver is one of"):
         wl.GP(NET, solver="cg")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(wl.OptionError, match="landmarks="):
-        wl.Nystrom(landmarks=0)
+    with pytest.raises(wl.errors.OptionError, match="landmarks="):
+        wl.inference.Nystrom(landmarks=0)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.inference.leaves import hyperparameters
 from widelimit.inference.tune import Criterion
 
-RELU = wl.ElementwiseMap(wl.Relu())
+RELU = wl.layers.ElementwiseMap(wl.Relu())
 
 
 def two_streams(**options):
@@ -115,7 +115,7 @@ def test_the_gradient_of_the_evidence_on_two_streams():
     gp = GP(net, noise=0.05, engine=WIDE)
     data = gp.fit(X, Y, MASK).data
     free = tuple(h for h in hyperparameters(net) if h.scale and not h.absent)
-    criterion = Criterion(gp, data, Y, wl.LogEvidence(), free, True)
+    criterion = Criterion(gp, data, Y, wl.inference.LogEvidence(), free, True)
     start = criterion.start()
     slope = criterion(start)[1]
     for index in (0, len(start) - 1):
@@ -134,8 +134,8 @@ def test_the_gradient_of_the_evidence_on_two_streams():
         lambda net, x, y: wl.MixtureGP(net).fit(x, y),
         lambda net, x, y: wl.tune(GP(net), x, y),
         lambda net, x, y: net.law(x),
-        lambda net, x, y: wl.NNGPRegressor(net).fit(x, y),
-        lambda net, x, y: wl.NetworkKernel(net)(x),
+        lambda net, x, y: wl.sklearn.NNGPRegressor(net).fit(x, y),
+        lambda net, x, y: wl.sklearn.NetworkKernel(net)(x),
     ],
 )
 def test_every_model_checks_the_vocabulary(read):

@@ -69,7 +69,7 @@ def test_linear_readout_against_the_formula(heads):
     [
         pytest.param(wl.Tanh(), marks=pytest.mark.slow),
         pytest.param(wl.Relu(), marks=pytest.mark.slow),
-        wl.Monomial(2),
+        wl.layers.Monomial(2),
     ],
 )
 def test_joint_expectation_under_a_nonlinearity(activation):
@@ -127,7 +127,7 @@ def test_mean_and_spread_of_wide_finite_networks(heads):
 
     def network(width: int) -> wl.Layer:
         attention = wl.Attention(width, heads=heads, ov_std=1.5, qk_std=1.5)
-        return wl.Serial(attention, wl.Monomial(2), wl.Select(0), wl.Dense(1))
+        return wl.Serial(attention, wl.layers.Monomial(2), wl.Select(0), wl.Dense(1))
 
     law = network(8).law(x)
     drawn = law.sample_ntk(4000)[:, 0, 0]
@@ -176,7 +176,9 @@ def test_training_refuses_finite_heads():
     with pytest.raises(NetworkError, match=r"moves during training.*Got: .* 3 heads"):
         refuse_finite_heads(wl.Serial(wl.Attention(heads=3), wl.MeanPool()), "Training dynamics")
     refuse_finite_heads(wl.Attention(), "Training dynamics")
-    refuse_finite_heads(wl.Attention(heads=3, scaling=wl.Scaling.LINEAR), "Training dynamics")
+    refuse_finite_heads(
+        wl.Attention(heads=3, scaling=wl.layers.Scaling.LINEAR), "Training dynamics"
+    )
 
 
 def test_what_tangent_laws_do_not_cover():
@@ -191,7 +193,9 @@ def test_what_tangent_laws_do_not_cover():
 
 def test_deterministic_networks_have_their_ntk():
     x = np.random.default_rng(0).normal(size=(2, 3, 4))
-    net = wl.Serial(wl.Attention(scaling=wl.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    net = wl.Serial(
+        wl.Attention(scaling=wl.layers.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1)
+    )
     found = net.law(x).sample_ntk(2, channels=2)
     expected = net.kernel(x, dtype=np.float64).ntk
     np.testing.assert_allclose(found[1, 1, 1], expected, rtol=1e-9)

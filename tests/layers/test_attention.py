@@ -18,7 +18,7 @@ from widelimit.state import Pair
 
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
 _SLOW = pytest.mark.slow
-MAPS = {"relu": wl.Relu(), "abs": wl.Abs(), "leaky": wl.LeakyRelu(0.2)}
+MAPS = {"relu": wl.Relu(), "abs": wl.layers.Abs(), "leaky": wl.LeakyRelu(0.2)}
 
 
 def _tokens(*shape: int, seed: int = 0) -> np.ndarray:
@@ -149,7 +149,7 @@ def _random_sides(size: int, seed: int = 0) -> tuple[Sides, Any, Any]:
 @pytest.mark.parametrize("name", MAPS)
 def test_homogeneous_maps_need_no_fourth_power(name, causal):
     """O(S²) by interpolation of one scalar function against the sum over all pairs of scores."""
-    dual = wl.ElementwiseMap(MAPS[name]).dual
+    dual = wl.layers.ElementwiseMap(MAPS[name]).dual
     assert dual.homogeneous
     with jax.enable_x64(True):
         sides, one, two = _random_sides(5)
@@ -164,8 +164,8 @@ def test_homogeneous_maps_hold_where_inputs_coincide():
     """Correlations of exactly ±1 between queries are nodes' ends, not beyond them."""
     x = _tokens(1, 3, 4)
     x = np.concatenate([x, x, -x])
-    relu = wl.Attention(4, score_map=wl.ElementwiseMap(wl.Relu()))
-    general = wl.Attention(4, score_map=wl.ElementwiseMap(lambda g: jnp.maximum(g, 0)))
+    relu = wl.Attention(4, score_map=wl.layers.ElementwiseMap(wl.Relu()))
+    general = wl.Attention(4, score_map=wl.layers.ElementwiseMap(lambda g: jnp.maximum(g, 0)))
     k, slow = relu.kernel(x), general.kernel(x)
     np.testing.assert_allclose(k.nngp, slow.nngp, atol=3e-3 * np.abs(slow.nngp).max())
     np.testing.assert_allclose(k.nngp[0, 0], k.nngp[0, 1], rtol=1e-10)
@@ -175,9 +175,9 @@ def test_homogeneous_maps_hold_where_inputs_coincide():
 @pytest.mark.parametrize(
     "score_map",
     [
-        pytest.param(wl.IdentityMap(), id="identity", marks=_SLOW),
-        pytest.param(wl.ElementwiseMap(wl.Relu()), id="relu", marks=_SLOW),
-        pytest.param(wl.ElementwiseMap(wl.Erf()), id="erf"),
+        pytest.param(wl.layers.IdentityMap(), id="identity", marks=_SLOW),
+        pytest.param(wl.layers.ElementwiseMap(wl.Relu()), id="relu", marks=_SLOW),
+        pytest.param(wl.layers.ElementwiseMap(wl.Erf()), id="erf"),
     ],
 )
 def test_closed_forms_agree_with_many_sampled_heads(score_map):
@@ -200,23 +200,23 @@ def test_closed_forms_agree_with_many_sampled_heads(score_map):
 # --- exact identities ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("scaling", wl.layers.Scaling)
 def test_one_token_attends_to_itself(scaling):
     x = _tokens(3, 1, 4)
     k = wl.Serial(wl.Dense(8, w_std=1.1), wl.Attention(8, scaling=scaling, **SCALES)).kernel(x)
     kappa = 1.1**2 * np.einsum("iac,jbc->ijab", x, x) / 4
     np.testing.assert_allclose(k.nngp, 0.8**2 * kappa, rtol=1e-12)
     np.testing.assert_allclose(k.ntk, 0.8**2 * 3 * kappa, rtol=1e-12)
-    if scaling is wl.Scaling.SQRT:
+    if scaling is wl.layers.Scaling.SQRT:
         assert np.abs(k.nngp_error).max() < 1e-12
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"scaling": wl.Scaling.LINEAR}, id="linear"),
+        pytest.param({"scaling": wl.layers.Scaling.LINEAR}, id="linear"),
         pytest.param({}, id="sqrt"),
-        pytest.param({"score_map": wl.ElementwiseMap(wl.Relu())}, id="relu", marks=_SLOW),
+        pytest.param({"score_map": wl.layers.ElementwiseMap(wl.Relu())}, id="relu", marks=_SLOW),
     ],
 )
 def test_order_of_tokens_matters_with_encodings_only(options):
@@ -236,7 +236,7 @@ def test_waiting_maps_give_what_forced_ones_do(depth):
     """Attention at 1/d then pooling, against the kernels of all positions averaged afterwards."""
     x = _tokens(3, 4, 5)
     layers = [
-        wl.Residual(wl.Attention(5, scaling=wl.Scaling.LINEAR, b_std=0.3, **SCALES), 0.4)
+        wl.Residual(wl.Attention(5, scaling=wl.layers.Scaling.LINEAR, b_std=0.3, **SCALES), 0.4)
         for _ in range(depth)
     ]
     whole = wl.Serial(*layers).kernel(x)
@@ -259,7 +259,7 @@ def _operations(net: wl.Layer, size: int) -> float:
 
 
 def test_attention_then_pooling_costs_the_square_of_the_length():
-    attention = wl.Attention(8, scaling=wl.Scaling.LINEAR)
+    attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
     pooled = wl.Serial(attention, wl.MeanPool(), wl.Dense(1))
     kept = wl.Serial(attention, wl.Dense(1))
     growth = {
@@ -284,23 +284,23 @@ def test_sampled_heads_cost_the_cube_of_the_length():
 
 # --- padding -------------------------------------------------------------------------------------
 
-RELU = wl.ElementwiseMap(wl.Relu())
-LINEAR = wl.Scaling.LINEAR
+RELU = wl.layers.ElementwiseMap(wl.Relu())
+LINEAR = wl.layers.Scaling.LINEAR
 PADDED: dict[str, wl.Layer] = {
     "linear_softmax_bias": wl.Attention(8, scaling=LINEAR, b_std=0.3, positions=wl.Decay(0.5)),
     "linear_relu_concat": wl.Attention(
         8,
         scaling=LINEAR,
         score_map=RELU,
-        positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, on_values=True),
+        positions=wl.Decay(0.5, combine=wl.layers.Combine.CONCAT, on_values=True),
     ),
     "linear_rotary_alibi": wl.Attention(
         8, scaling=LINEAR, positions=(wl.Rotary(10.0, pairs=2), wl.Alibi(0.3))
     ),
-    "sqrt_identity_bias": wl.Attention(8, score_map=wl.IdentityMap(), b_std=0.3),
+    "sqrt_identity_bias": wl.Attention(8, score_map=wl.layers.IdentityMap(), b_std=0.3),
     "sqrt_relu_causal": wl.Attention(8, score_map=RELU, pattern=wl.Causal()),
     "sqrt_erf_encoding": wl.Attention(
-        8, score_map=wl.ElementwiseMap(wl.Erf()), positions=wl.Decay(0.5, on_values=True)
+        8, score_map=wl.layers.ElementwiseMap(wl.Erf()), positions=wl.Decay(0.5, on_values=True)
     ),
     "sqrt_softmax_encoding_bias": wl.Attention(8, positions=wl.Decay(0.5), b_std=0.3),
     "sqrt_softmax_causal_rotary": wl.Attention(
@@ -416,7 +416,7 @@ def test_wrong_options_are_refused(options):
 
 def test_finite_networks_need_finitely_many_heads():
     for layer in (wl.Attention(8), wl.AttentionPool(8)):
-        with pytest.raises(wl.NetworkError, match="finitely many heads"):
+        with pytest.raises(wl.errors.NetworkError, match="finitely many heads"):
             layer.init(jax.random.key(0), (3, 4))
 
 
@@ -429,26 +429,26 @@ def test_grouped_heads_of_the_limit_are_separate_ones():
 
 def test_attention_needs_positions():
     for layer in (wl.Attention(8), wl.AttentionPool(8)):
-        with pytest.raises(wl.ShapeError, match="over positions"):
+        with pytest.raises(wl.errors.ShapeError, match="over positions"):
             layer.kernel(_tokens(3, 4))
 
 
 def test_pattern_of_the_wrong_size_is_refused():
-    layer = wl.Attention(8, scaling=LINEAR, pattern=wl.Allowed(np.eye(3, dtype=bool)))
-    with pytest.raises(wl.ShapeError, match="one row and one column"):
+    layer = wl.Attention(8, scaling=LINEAR, pattern=wl.layers.Allowed(np.eye(3, dtype=bool)))
+    with pytest.raises(wl.errors.ShapeError, match="one row and one column"):
         layer.kernel(_tokens(2, 4, 5))
-    with pytest.raises(wl.ShapeError, match="square boolean"):
-        wl.Allowed(np.ones((2, 3), bool))
-    with pytest.raises(wl.ShapeError, match="square boolean"):
-        wl.Allowed(np.eye(3))
-    with pytest.raises(wl.OptionError, match="radius"):
+    with pytest.raises(wl.errors.ShapeError, match="square boolean"):
+        wl.layers.Allowed(np.ones((2, 3), bool))
+    with pytest.raises(wl.errors.ShapeError, match="square boolean"):
+        wl.layers.Allowed(np.eye(3))
+    with pytest.raises(wl.errors.OptionError, match="radius"):
         wl.Local(-1)
 
 
-@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("scaling", wl.layers.Scaling)
 def test_queries_without_keys_give_zero(scaling):
     allowed = np.array([[True, True, False], [False, False, False], [True, True, True]])
-    layer = wl.Attention(8, scaling=scaling, pattern=wl.Allowed(allowed))
+    layer = wl.Attention(8, scaling=scaling, pattern=wl.layers.Allowed(allowed))
     k = layer.kernel(_tokens(2, 3, 4), samples=4)
     for kernel in (k.nngp, k.ntk):
         assert np.isfinite(kernel).all()
@@ -459,5 +459,5 @@ def test_queries_without_keys_give_zero(scaling):
 
 def test_fully_masked_examples_are_refused():
     mask = np.array([[True, True, True], [False, False, False]])
-    with pytest.raises(wl.ShapeError, match="at least one real position"):
+    with pytest.raises(wl.errors.ShapeError, match="at least one real position"):
         wl.Attention(8).kernel(_tokens(2, 3, 4), mask=mask)

@@ -20,8 +20,8 @@ WIDTH, HEADS, DRAWS = 16, 2, 5000
 HEAVY: dict[str, Any] = {"heads": 32}
 MANY: dict[str, Any] = {"draws": 15_000}
 SHAPE = (2, 3, 4)
-LINEAR, SQRT = wl.Scaling.LINEAR, wl.Scaling.SQRT
-RELU = wl.ElementwiseMap(wl.Relu())
+LINEAR, SQRT = wl.layers.Scaling.LINEAR, wl.layers.Scaling.SQRT
+RELU = wl.layers.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
 
 
@@ -70,7 +70,7 @@ def _case(net: wl.Layer, *, x: Any = None, mask: Any = None, **options: Any) -> 
 
 _STREAMS = (_tokens((2, 2, 4), seed=1), _tokens())
 
-ERF = wl.ElementwiseMap(wl.Erf())
+ERF = wl.layers.ElementwiseMap(wl.Erf())
 _NARROW_TOKENS = _tokens((2, 3, 2), seed=4)
 _GRID = _tokens((2, 2, 2, 3), seed=2)
 _NARROW: dict[str, Any] = {"key_width": WIDTH, "value_width": WIDTH, **SCALES}
@@ -88,14 +88,16 @@ CASES = {
 SLOW = {
     "linear_softmax": _case(_attention(scaling=LINEAR), width=32),
     "linear_identity": _case(
-        _attention(scaling=LINEAR, score_map=wl.IdentityMap()), width=32, draws=10_000
+        _attention(scaling=LINEAR, score_map=wl.layers.IdentityMap()), width=32, draws=10_000
     ),
     "linear_relu": _case(_attention(scaling=LINEAR, score_map=RELU), x=_close_tokens(), width=64),
     "linear_softmax_mix_encoding_on_values": _case(
         _after_dense(
             _attention(
                 scaling=LINEAR,
-                positions=wl.Decay(0.5, strength=0.6, combine=wl.Combine.MIX, on_values=True),
+                positions=wl.Decay(
+                    0.5, strength=0.6, combine=wl.layers.Combine.MIX, on_values=True
+                ),
             )
         ),
         width=32,
@@ -133,7 +135,9 @@ SLOW = {
     "sqrt_softmax_concat_encoding_on_values": _case(
         _pooled(
             _after_dense(
-                _attention(positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, on_values=True))
+                _attention(
+                    positions=wl.Decay(0.5, combine=wl.layers.Combine.CONCAT, on_values=True)
+                )
             )
         ),
         width=40,
@@ -145,7 +149,9 @@ SLOW = {
     "sqrt_softmax_grid_encoding": _case(
         _pooled(
             _after_dense(
-                _attention(positions=wl.Decay(0.5, strength=0.5, profile=wl.Profile.EXPONENTIAL))
+                _attention(
+                    positions=wl.Decay(0.5, strength=0.5, profile=wl.layers.Profile.EXPONENTIAL)
+                )
             )
         ),
         x=_GRID,
@@ -159,7 +165,7 @@ SLOW = {
         draws=10_000,
     ),
     "sqrt_softmax_mix_encoding_on_two_channels": _case(
-        _pooled(_attention(positions=wl.Decay(0.5, strength=0.7, combine=wl.Combine.MIX))),
+        _pooled(_attention(positions=wl.Decay(0.5, strength=0.7, combine=wl.layers.Combine.MIX))),
         x=_NARROW_TOKENS,
         width=32,
         draws=14_000,
@@ -168,7 +174,9 @@ SLOW = {
         _pooled(
             _attention(
                 score_map=ERF,
-                positions=wl.Decay(0.5, combine=wl.Combine.CONCAT, channels=1, on_values=True),
+                positions=wl.Decay(
+                    0.5, combine=wl.layers.Combine.CONCAT, channels=1, on_values=True
+                ),
             )
         ),
         x=_NARROW_TOKENS,
@@ -193,7 +201,10 @@ SLOW = {
             heads=4,
             kv_heads=2,
             scaling=LINEAR,
-            positions=(wl.Alibi(0.4), wl.AdditiveBias(lambda offsets: 0.3 * offsets[..., 0])),
+            positions=(
+                wl.Alibi(0.4),
+                wl.layers.AdditiveBias(lambda offsets: 0.3 * offsets[..., 0]),
+            ),
             pattern=wl.Local(1),
         ),
         width=32,
@@ -208,7 +219,7 @@ SLOW = {
         width=16,
         draws=12_000,
     ),
-    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.IdentityMap()), **MANY),
+    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.layers.IdentityMap()), **MANY),
     "sqrt_relu": _case(_attention(**HEAVY, score_map=RELU), **MANY),
     "sqrt_relu_causal_padded": _case(
         _attention(**HEAVY, score_map=RELU, pattern=wl.Causal()), mask=_mask(), **MANY
@@ -223,7 +234,7 @@ SLOW = {
                     WIDTH,
                     heads=HEADS,
                     score_map=ERF,
-                    positions=wl.Decay(0.5, combine=wl.Combine.CONCAT),
+                    positions=wl.Decay(0.5, combine=wl.layers.Combine.CONCAT),
                     **_NARROW,
                 ),
             )
@@ -287,12 +298,12 @@ _CHANGES = {
     "pattern": {"pattern": wl.Causal()},
     "rotary": {"positions": wl.Rotary(10.0, pairs=2)},
     "alibi": {"positions": wl.Alibi(0.5)},
-    "additive": {"positions": wl.AdditiveBias(np.arange(9.0).reshape(3, 3))},
+    "additive": {"positions": wl.layers.AdditiveBias(np.arange(9.0).reshape(3, 3))},
     "qk_std": {"qk_std": 2.0},
 }
 
 
-@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("scaling", wl.layers.Scaling)
 @pytest.mark.parametrize("name", _CHANGES)
 def test_no_option_is_ignored_by_the_finite_network(name, scaling):
     """With the same parameters, every option changes what comes out."""
@@ -371,7 +382,7 @@ def _rate(sizes: list[int], gaps: list[float]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("scaling", wl.layers.Scaling)
 def test_one_network_is_a_root_of_its_size_away_and_their_mean_much_less(scaling):
     """Fluctuations fall as 1/√n with n ∝ H, the bias of the mean as 1/n."""
     x = _tokens()

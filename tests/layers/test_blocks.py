@@ -6,7 +6,7 @@ import pytest
 
 import widelimit as wl
 
-LINEAR = {"scaling": wl.Scaling.LINEAR}
+LINEAR = {"scaling": wl.layers.Scaling.LINEAR}
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def test_gate_multiplies_kernels(sentences):
     np.testing.assert_allclose(net.kernel(flat).ntk, relu.nngp * inner.nngp + theta, rtol=1e-12)
 
 
-@pytest.mark.parametrize("pooling", list(wl.Pooling))
-@pytest.mark.parametrize("norm", list(wl.Norm))
+@pytest.mark.parametrize("pooling", list(wl.layers.Pooling))
+@pytest.mark.parametrize("norm", list(wl.layers.Norm))
 def test_builders_agree_on_shapes(sentences, pooling, norm):
     net = wl.TextEncoder(width=16, depth=2, outputs=3, heads=2, norm=norm, pooling=pooling)
     params = net.init(jax.random.key(0), sentences.shape[1:])
     out = net.apply(params, sentences)
-    kept = (5,) if pooling is wl.Pooling.NONE else ()
+    kept = (5,) if pooling is wl.layers.Pooling.NONE else ()
     assert out.shape == (3, *kept, 3)
     assert bool(np.isfinite(out).all())
 
@@ -75,8 +75,8 @@ def test_block_refuses_an_attention_layer_with_options():
 
 
 def test_heads_of_a_description_can_be_changed(sentences):
-    net = wl.TextEncoder(width=16, depth=1, outputs=2, pooling=wl.Pooling.ATTENTION)
-    with pytest.raises(wl.NetworkError, match="finitely many heads"):
+    net = wl.TextEncoder(width=16, depth=1, outputs=2, pooling=wl.layers.Pooling.ATTENTION)
+    with pytest.raises(wl.errors.NetworkError, match="finitely many heads"):
         net.init(jax.random.key(0), sentences.shape[1:])
     drawn = wl.with_heads(net, 3).init(jax.random.key(0), sentences.shape[1:])
     assert max(leaf.shape[0] for leaf in jax.tree.leaves(drawn) if leaf.ndim == 3) == 3
@@ -85,7 +85,7 @@ def test_heads_of_a_description_can_be_changed(sentences):
 def test_norm_and_pooling_are_taken_by_name():
     by_name = wl.TransformerEncoder(8, depth=1, norm="post")
     assert jax.tree.structure(by_name) == jax.tree.structure(
-        wl.TransformerEncoder(8, depth=1, norm=wl.Norm.POST)
+        wl.TransformerEncoder(8, depth=1, norm=wl.layers.Norm.POST)
     )
     with pytest.raises(wl.WidelimitError, match="'pre', 'post', 'none'"):
         wl.TransformerBlock(8, norm="before")

@@ -8,7 +8,7 @@ import pytest
 
 import widelimit as wl
 
-RELU = wl.ElementwiseMap(wl.Relu())
+RELU = wl.layers.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8, "b_std": 0.2}
 
 
@@ -88,11 +88,11 @@ def test_landmarks_of_two_streams_give_the_exact_features_kernel():
 
 def test_streams_are_tuples_of_equal_size():
     net = wl.CrossAttention(8)
-    with pytest.raises(wl.ShapeError, match="tuple of 2 streams"):
+    with pytest.raises(wl.errors.ShapeError, match="tuple of 2 streams"):
         net.kernel(_tokens(2, 3, 4))
-    with pytest.raises(wl.ShapeError, match="same examples"):
+    with pytest.raises(wl.errors.ShapeError, match="same examples"):
         net.kernel((_tokens(2, 3, 4), _tokens(3, 3, 4)))
-    with pytest.raises(wl.ShapeError, match="two streams"):
+    with pytest.raises(wl.errors.ShapeError, match="two streams"):
         wl.Serial(wl.Dense(8), net).kernel(_tokens(2, 3, 4))
 
 
@@ -110,5 +110,5 @@ def test_wrong_options_are_refused(options):
 
 
 def test_finite_streams_need_finitely_many_heads():
-    with pytest.raises(wl.NetworkError, match="finitely many heads"):
+    with pytest.raises(wl.errors.NetworkError, match="finitely many heads"):
         wl.CrossAttention(8).init(jax.random.key(0), ((2, 4), (3, 4)))

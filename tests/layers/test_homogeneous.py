@@ -18,7 +18,7 @@ from widelimit.layers.attention.rules import Sides, Tangents
 COSINES = (1, -1, 0.9999, -0.9999, 1 - 1e-8, -1 + 1e-5, 1 - 1e-12, 1 - 1e-3, 0.97, 0.3, 0, -0.7)
 MAPS = {
     "relu": (wl.Relu(), 0.0, 1.0),
-    "abs": (wl.Abs(), -1.0, 1.0),
+    "abs": (wl.layers.Abs(), -1.0, 1.0),
     "leaky": (wl.LeakyRelu(0.25), 0.25, 1.0),
 }
 
@@ -90,7 +90,7 @@ def _numbers(*values: Any) -> list[Any]:
 @pytest.mark.parametrize("name", MAPS)
 def test_sums_hold_at_all_correlations(name, causal):
     layer, low, high = MAPS[name]
-    dual = wl.ElementwiseMap(layer).dual
+    dual = wl.layers.ElementwiseMap(layer).dual
     for dtype, most in ((np.float64, 2e-10), (np.float32, 2e-6)):
         problem = Problem(causal=causal, dtype=dtype)
         for one, truth in zip(problem.found(dual), problem.exact(low, high), strict=True):
@@ -100,7 +100,7 @@ def test_sums_hold_at_all_correlations(name, causal):
 @pytest.mark.slow
 def test_gradients_are_those_of_differences():
     """Backwards through all levels; nearly equal tokens included, equal ones are flat."""
-    dual = wl.ElementwiseMap(wl.Relu()).dual
+    dual = wl.layers.ElementwiseMap(wl.Relu()).dual
     problem = Problem(causal=False)
 
     with jax.enable_x64(True):

@@ -10,16 +10,16 @@ from widelimit.errors import OptionError
 ENUMS = {
     "parameterization": (
         lambda value: wl.Dense(8, parameterization=value).weights.parameterization,
-        wl.Parameterization,
+        wl.layers.Parameterization,
     ),
     "conv_parameterization": (
         lambda value: wl.Conv(8, 3, parameterization=value).weights.parameterization,
-        wl.Parameterization,
+        wl.layers.Parameterization,
     ),
-    "padding": (lambda value: wl.Conv(8, 3, padding=value).padding, wl.Padding),
-    "scaling": (lambda value: wl.Attention(8, scaling=value).scaling, wl.Scaling),
-    "combine": (lambda value: wl.Decay(strength=0.5, combine=value).combine, wl.Combine),
-    "profile": (lambda value: wl.Decay(profile=value).profile.kind, wl.Profile),
+    "padding": (lambda value: wl.Conv(8, 3, padding=value).padding, wl.layers.Padding),
+    "scaling": (lambda value: wl.Attention(8, scaling=value).scaling, wl.layers.Scaling),
+    "combine": (lambda value: wl.Decay(strength=0.5, combine=value).combine, wl.layers.Combine),
+    "profile": (lambda value: wl.Decay(profile=value).profile.kind, wl.layers.Profile),
 }
 
 
@@ -39,7 +39,7 @@ def test_an_enum_may_be_given_by_its_name(name):
 def test_the_name_of_a_parameterization_is_obeyed():
     """As a plain string it was neither of the two, and weights came out unscaled."""
     x = np.ones((1, 4))
-    for kind in wl.Parameterization:
+    for kind in wl.layers.Parameterization:
         named, meant = (wl.Dense(8, w_std=1.5, parameterization=p) for p in (kind.value, kind))
         params = meant.init(0, (4,))
         np.testing.assert_array_equal(named.apply(params, x), meant.apply(params, x))

@@ -10,7 +10,7 @@ import pytest
 
 import widelimit as wl
 
-LINEAR = wl.Scaling.LINEAR
+LINEAR = wl.layers.Scaling.LINEAR
 
 
 def _tokens(*shape: int, seed: int = 0) -> np.ndarray:
@@ -39,13 +39,13 @@ def _linear_kernels(x: np.ndarray, score: Any, value: Any) -> tuple[np.ndarray, 
 # --- encodings -----------------------------------------------------------------------------------
 
 _FORMULAS = {
-    wl.Profile.GAUSSIAN: lambda d: np.exp(-0.3 * d**2),
-    wl.Profile.EXPONENTIAL: lambda d: np.exp(-0.3 * d),
-    wl.Profile.RATIONAL: lambda d: 1 / (1 + 0.3 * d**2),
+    wl.layers.Profile.GAUSSIAN: lambda d: np.exp(-0.3 * d**2),
+    wl.layers.Profile.EXPONENTIAL: lambda d: np.exp(-0.3 * d),
+    wl.layers.Profile.RATIONAL: lambda d: 1 / (1 + 0.3 * d**2),
 }
 
 
-@pytest.mark.parametrize("profile", wl.Profile)
+@pytest.mark.parametrize("profile", wl.layers.Profile)
 @pytest.mark.parametrize("grid", [(5,), (2, 3), (2, 2, 2)])
 def test_decay_follows_the_distance(profile, grid):
     decay, like = wl.Decay(0.3, profile=profile), jnp.zeros(())
@@ -67,28 +67,30 @@ def test_rows_of_an_encoding_do_not_depend_on_the_grid_around_them():
 
 _CHANNELS, _SIGMA = 4, 0.6
 _COMBINATIONS = {
-    wl.Combine.SUM: (1.0, _SIGMA**2),
-    wl.Combine.MIX: (1 - _SIGMA**2, _SIGMA**2),
-    wl.Combine.CONCAT: (_CHANNELS / (_CHANNELS + 3), 3 / (_CHANNELS + 3) * _SIGMA**2),
+    wl.layers.Combine.SUM: (1.0, _SIGMA**2),
+    wl.layers.Combine.MIX: (1 - _SIGMA**2, _SIGMA**2),
+    wl.layers.Combine.CONCAT: (_CHANNELS / (_CHANNELS + 3), 3 / (_CHANNELS + 3) * _SIGMA**2),
 }
 
 
-@pytest.mark.parametrize("combine", wl.Combine)
+@pytest.mark.parametrize("combine", wl.layers.Combine)
 def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
     """Wide heads see κ̃ whatever the input's channels: an encoding has a width of its own."""
     x = _tokens(3, 2)
-    content, place = (1.0, _SIGMA**2) if combine is wl.Combine.SUM else (1 - _SIGMA**2, _SIGMA**2)
-    if combine is wl.Combine.CONCAT:
+    content, place = (
+        (1.0, _SIGMA**2) if combine is wl.layers.Combine.SUM else (1 - _SIGMA**2, _SIGMA**2)
+    )
+    if combine is wl.layers.Combine.CONCAT:
         content, place = 2 / (2 + 3), 3 / (2 + 3) * _SIGMA**2
     gaps = np.arange(3)[:, None] - np.arange(3)
     limit = content * x @ x.T / 2 + place * np.exp(-0.4 * gaps**2)
-    channels = 3 if combine is wl.Combine.CONCAT else None
+    channels = 3 if combine is wl.layers.Combine.CONCAT else None
     positions = wl.Decay(0.4, strength=_SIGMA, combine=combine, channels=channels)
     layer = wl.Attention(
         4,
         heads=1,
         scaling=LINEAR,
-        score_map=wl.IdentityMap(),
+        score_map=wl.layers.IdentityMap(),
         positions=positions,
         key_width=1024,
         value_width=4,
@@ -103,14 +105,14 @@ def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
     assert error < 0.12 * np.abs(limit).max()
 
 
-@pytest.mark.parametrize("combine", wl.Combine)
+@pytest.mark.parametrize("combine", wl.layers.Combine)
 def test_encodings_enter_scores_and_values_by_their_shares(combine):
     """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R, over a grid of positions."""
     x = _tokens(2, 2, 2, _CHANNELS)
     places = _places((2, 2))
     decay = np.exp(-0.4 * np.sum((places[:, None] - places[None]) ** 2, axis=-1))
     content, place = _COMBINATIONS[combine]
-    channels = 3 if combine is wl.Combine.CONCAT else None
+    channels = 3 if combine is wl.layers.Combine.CONCAT else None
     for on_values in (False, True):
         positions = wl.Decay(
             0.4, strength=_SIGMA, combine=combine, channels=channels, on_values=on_values
@@ -159,7 +161,7 @@ def test_drawn_encodings_hold_for_shorter_inputs():
     mask[:, :2, :2] = True
     padded = net.apply(params, x, mask)[:, :2, :2]
     np.testing.assert_allclose(padded, net.apply(params, x[:, :2, :2]), atol=1e-5)
-    with pytest.raises(wl.ShapeError, match="holds for no more"):
+    with pytest.raises(wl.errors.ShapeError, match="holds for no more"):
         net.apply(params, _tokens(1, 4, 3, 4).astype(np.float32))
 
 
@@ -205,8 +207,8 @@ def test_biases_are_added_to_the_scores():
     nngp, _ = _linear_kernels(x, lambda kappa: kappa - 0.7 * gaps, lambda kappa: kappa)
     for bias in (
         wl.Alibi(0.7),
-        wl.AdditiveBias(lambda offsets: -0.7 * jnp.abs(offsets).sum(axis=-1)),
-        wl.AdditiveBias(-0.7 * gaps),
+        wl.layers.AdditiveBias(lambda offsets: -0.7 * jnp.abs(offsets).sum(axis=-1)),
+        wl.layers.AdditiveBias(-0.7 * gaps),
         (wl.Alibi(0.3), wl.Alibi(0.4)),
     ):
         k = wl.Attention(8, scaling=LINEAR, positions=bias).kernel(x, ntk=False)
@@ -220,7 +222,7 @@ def test_biases_are_added_to_the_scores():
     "make",
     [
         lambda: wl.Decay(-0.5),
-        lambda: wl.Decay(strength=1.5, combine=wl.Combine.MIX),
+        lambda: wl.Decay(strength=1.5, combine=wl.layers.Combine.MIX),
         lambda: wl.Decay(profile="nothing"),
         lambda: wl.Rotary(pairs=0),
         lambda: wl.Rotary(pairs=True),
@@ -234,9 +236,9 @@ def test_wrong_parts_are_refused(make):
 
 def test_rotations_are_for_sequences():
     layer = wl.Attention(8, heads=2, positions=wl.Rotary(pairs=2))
-    with pytest.raises(wl.ShapeError, match="along a sequence"):
+    with pytest.raises(wl.errors.ShapeError, match="along a sequence"):
         layer.kernel(_tokens(2, 2, 3, 4))
-    with pytest.raises(wl.ShapeError, match="along a sequence"):
+    with pytest.raises(wl.errors.ShapeError, match="along a sequence"):
         layer.init(jax.random.key(0), (2, 3, 4))
 
 
@@ -247,14 +249,14 @@ def test_rotations_turn_pairs_of_channels():
 
 
 def test_matrices_of_the_wrong_size_are_refused():
-    layer = wl.Attention(8, scaling=LINEAR, positions=wl.AdditiveBias(np.zeros((3, 3))))
-    with pytest.raises(wl.ShapeError, match="one row and one column"):
+    layer = wl.Attention(8, scaling=LINEAR, positions=wl.layers.AdditiveBias(np.zeros((3, 3))))
+    with pytest.raises(wl.errors.ShapeError, match="one row and one column"):
         layer.kernel(_tokens(2, 4, 5))
 
 
-@pytest.mark.parametrize("scaling", wl.Scaling)
+@pytest.mark.parametrize("scaling", wl.layers.Scaling)
 def test_decays_that_are_no_covariance_are_refused(scaling):
     """A box over neighbours has negative eigenvalues; its root would be NaN."""
     box = wl.Decay(profile=lambda d: (d <= 1).astype(float))
-    with pytest.raises(wl.NumericalError, match="positive semi-definite"):
+    with pytest.raises(wl.errors.NumericalError, match="positive semi-definite"):
         wl.Attention(8, scaling=scaling, positions=box).kernel(_tokens(2, 4, 5))

@@ -27,7 +27,7 @@ def _shares(g: Any, allowed: Any) -> Any:
     return squares / (1 + jnp.sum(squares))
 
 
-class Bystanders(wl.ScoreMap):
+class Bystanders(wl.layers.ScoreMap):
     """Softmax over the queries of a key: a map that mixes queries."""
 
     def __call__(self, scores: Any, allowed: Any) -> Any:
@@ -36,7 +36,10 @@ class Bystanders(wl.ScoreMap):
         return powers / (1 + jnp.sum(powers, axis=0, keepdims=True))
 
 
-MAPS: dict[str, wl.ScoreMap] = {"rowwise": wl.RowwiseMap(_shares), "mixing": Bystanders()}
+MAPS: dict[str, wl.layers.ScoreMap] = {
+    "rowwise": wl.layers.RowwiseMap(_shares),
+    "mixing": Bystanders(),
+}
 
 
 def _shares_by_hand(g: np.ndarray) -> np.ndarray:
@@ -104,7 +107,7 @@ def test_kernels_of_drawn_heads_by_hand(name, rotary):
     np.testing.assert_allclose(k.ntk[0, 1], 0.8**2 * ntk, rtol=1e-7, atol=1e-9)
 
 
-class _MixingSoftmax(wl.ScoreMap):
+class _MixingSoftmax(wl.layers.ScoreMap):
     """Softmax, of which the library does not know that it is."""
 
     def __call__(self, scores: Any, allowed: Any) -> Any:
@@ -129,7 +132,7 @@ def test_softmax_by_any_other_name(make):
         return powers / jnp.maximum(jnp.sum(powers), 1e-30)
 
     exact = make(wl.Softmax()).kernel(x, mask=mask, samples=2)
-    for score_map in (wl.RowwiseMap(row), _MixingSoftmax()):
+    for score_map in (wl.layers.RowwiseMap(row), _MixingSoftmax()):
         k = make(score_map).kernel(x, mask=mask, samples=2)
         np.testing.assert_allclose(k.nngp, exact.nngp, rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(k.ntk, exact.ntk, rtol=1e-10, atol=1e-14)
@@ -143,13 +146,13 @@ class _Rated(eqx.Module):
 
 
 def test_leaves_of_a_map_are_leaves_of_the_network():
-    layer = wl.Attention(4, score_map=wl.RowwiseMap(_Rated(np.asarray(0.3))))
+    layer = wl.Attention(4, score_map=wl.layers.RowwiseMap(_Rated(np.asarray(0.3))))
     assert any(leaf == 0.3 for leaf in jax.tree.leaves(layer))
 
 
 def test_a_rowwise_map_is_a_function():
-    with pytest.raises(wl.NetworkError, match="function of one query's scores"):
-        wl.RowwiseMap(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(wl.errors.NetworkError, match="function of one query's scores"):
+        wl.layers.RowwiseMap(3)  # pyright: ignore[reportArgumentType]
 
 
 # --- finite networks ------------------------------------------------------------------------------
@@ -159,9 +162,9 @@ _X = (0.8 * _tokens(2, 3, 4) + 0.6).astype(np.float32)
 _STREAMS = ((0.8 * _tokens(2, 2, 4, seed=1) + 0.6).astype(np.float32), _X)
 
 
-def _nets(score_map: wl.ScoreMap) -> dict[str, tuple[wl.Layer, Any]]:
+def _nets(score_map: wl.layers.ScoreMap) -> dict[str, tuple[wl.Layer, Any]]:
     options = {"score_map": score_map, **_WIDTHS}
-    linear = wl.Attention(WIDTH, heads=4, scaling=wl.Scaling.LINEAR, **options)
+    linear = wl.Attention(WIDTH, heads=4, scaling=wl.layers.Scaling.LINEAR, **options)
     return {
         "self": (wl.Serial(wl.Attention(WIDTH, heads=4, **options), wl.MeanPool()), _X),
         "linear": (wl.Serial(linear, wl.MeanPool()), _X),

@@ -80,11 +80,11 @@ def test_a_layer_with_one_reading_refuses_the_other():
             return before
 
     net = wl.Serial(wl.Dense(4), Halved())
-    with pytest.raises(wl.NetworkError, match=r"defines cross\(\).*Halved"):
+    with pytest.raises(wl.errors.NetworkError, match=r"defines cross\(\).*Halved"):
         net.kernel(X)
-    with pytest.raises(wl.NetworkError, match=r"defines forward\(\).*Halved"):
+    with pytest.raises(wl.errors.NetworkError, match=r"defines forward\(\).*Halved"):
         net.apply(net.init(0, (4,)), X)
-    with pytest.raises(wl.NetworkError, match="end the network in Dense"):
+    with pytest.raises(wl.errors.NetworkError, match="end the network in Dense"):
         net.amplified(2.0)
 
 
@@ -93,7 +93,7 @@ def test_a_layer_that_looks_without_saying_so_is_told():
         def memo(self, example):
             return example.variance()
 
-    with pytest.raises(wl.NetworkError, match="need_own"):
+    with pytest.raises(wl.errors.NetworkError, match="need_own"):
         wl.Serial(wl.Dense(4), Curious()).kernel(X)
 
 

@@ -23,7 +23,7 @@ def test_counts_and_sizes_are_exact(monkeypatch):
 
 
 def test_unknown_sizes_are_refused():
-    with pytest.raises(wl.OptionError, match="examples="):
+    with pytest.raises(wl.errors.OptionError, match="examples="):
         network().cost(examples(), examples=0)
 
 

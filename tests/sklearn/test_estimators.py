@@ -215,7 +215,9 @@ def test_solvers_and_stores_are_parameters(tmp_path):
     pytest.importorskip("zarr")
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 3)), rng.normal(size=30)
-    dense = wl.NNGPRegressor().fit(x, y)
-    model = wl.NNGPRegressor(solver=wl.ConjugateGradients(), store=tmp_path / "kernel").fit(x, y)
+    dense = wl.sklearn.NNGPRegressor().fit(x, y)
+    model = wl.sklearn.NNGPRegressor(
+        solver=wl.inference.ConjugateGradients(), store=tmp_path / "kernel"
+    ).fit(x, y)
     np.testing.assert_allclose(model.predict(x), dense.predict(x), rtol=1e-6)
     assert (tmp_path / "kernel").is_dir()

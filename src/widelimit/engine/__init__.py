@@ -1,1 +1,14 @@
 """How kernels are computed: inputs are read, each example encoded once, pairs crossed by tiles."""
+
+from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
+from .sampling import ResidualWarning, Sampler
+
+__all__ = [
+    "Quantity",
+    "ResidualWarning",
+    "Sampler",
+    "SignalProfile",
+    "phase_diagram",
+    "plot_phase_diagram",
+    "signal",
+]

@@ -1,1 +1,133 @@
-"""Layers: each with its finite network and its infinite-width rule side by side."""
+"""Layers: each with its finite network and its infinite-width rule side by side.
+
+Every layer and every option of a layer is here; those that most networks need stand at the top of
+the package as well.
+"""
+
+from .activations import (
+    ABRelu,
+    Abs,
+    Activation,
+    Cos,
+    Elementwise,
+    Erf,
+    Exp,
+    Gaussian,
+    Gelu,
+    Hermite,
+    LeakyRelu,
+    Monomial,
+    Polynomial,
+    Relu,
+    Sigmoid,
+    Sign,
+    Silu,
+    Sin,
+    Softplus,
+    Tanh,
+)
+from .attention.cross import AttentionPool, CrossAttention
+from .attention.heads import INFINITE
+from .attention.layer import Attention
+from .attention.positional import AdditiveBias, Alibi, Combine, Decay, Profile, Rotary
+from .attention.projections import Projections
+from .attention.scores import (
+    Allowed,
+    Causal,
+    ElementwiseMap,
+    IdentityMap,
+    Local,
+    Pattern,
+    RowwiseMap,
+    Scaling,
+    ScoreMap,
+    Softmax,
+)
+from .base import Layer
+from .blocks import (
+    Mlp,
+    Norm,
+    Pooling,
+    TextEncoder,
+    TransformerBlock,
+    TransformerEncoder,
+    VisionTransformer,
+)
+from .branches import Concat, Product, Residual, Sum
+from .compose import Parallel, Repeat, Serial
+from .conv import Conv
+from .dense import Dense, Embedding, Parameterization
+from .norm import Dropout, LayerNorm, RMSNorm
+from .pool import Flatten, MeanPool, Select, SumPool
+from .windows import Padding
+
+__all__ = [
+    "INFINITE",
+    "ABRelu",
+    "Abs",
+    "Activation",
+    "AdditiveBias",
+    "Alibi",
+    "Allowed",
+    "Attention",
+    "AttentionPool",
+    "Causal",
+    "Combine",
+    "Concat",
+    "Conv",
+    "Cos",
+    "CrossAttention",
+    "Decay",
+    "Dense",
+    "Dropout",
+    "Elementwise",
+    "ElementwiseMap",
+    "Embedding",
+    "Erf",
+    "Exp",
+    "Flatten",
+    "Gaussian",
+    "Gelu",
+    "Hermite",
+    "IdentityMap",
+    "Layer",
+    "LayerNorm",
+    "LeakyRelu",
+    "Local",
+    "MeanPool",
+    "Mlp",
+    "Monomial",
+    "Norm",
+    "Padding",
+    "Parallel",
+    "Parameterization",
+    "Pattern",
+    "Polynomial",
+    "Pooling",
+    "Product",
+    "Profile",
+    "Projections",
+    "RMSNorm",
+    "Relu",
+    "Repeat",
+    "Residual",
+    "Rotary",
+    "RowwiseMap",
+    "Scaling",
+    "ScoreMap",
+    "Select",
+    "Serial",
+    "Sigmoid",
+    "Sign",
+    "Silu",
+    "Sin",
+    "Softmax",
+    "Softplus",
+    "Sum",
+    "SumPool",
+    "Tanh",
+    "TextEncoder",
+    "TransformerBlock",
+    "TransformerEncoder",
+    "VisionTransformer",
+]
