@@ -13,10 +13,11 @@ from ...errors import ShapeError, WidelimitError
 from ...options import Range, choice, whole
 from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
+from ..activations import Reach
 from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
 from ..labels import Label
-from .closed import closed_kernels
+from .closed import closed_kernels, reach_of_scores
 from .finite import (
     attention_label,
     finite_heads,
@@ -53,6 +54,8 @@ class AttentionMemo(eqx.Module):
     noise: Array | None = None
     # Of queries and keys that are brought to one length.
     inverse_lengths: Array | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
 
     def on_side(self, side: int) -> "AttentionMemo":
         """The memo of the first or the second of two passes."""
@@ -276,7 +279,11 @@ class Attention(Layer):
         if self._closed():
             variance = self.positions.variance(example)
             variance = variance if lengths is None else variance * lengths**2
-            return AttentionMemo(grid, mask, channels, variance, allowed, inverse_lengths=lengths)
+            assert isinstance(self.score_map, ElementwiseMap)
+            reach = reach_of_scores(
+                self.score_map.dual, variance, variance, cast(self.qk_std, variance)
+            )
+            return AttentionMemo(grid, mask, channels, variance, allowed, None, lengths, reach)
         field = required_field(self.field)
         rows = self.positions.features(example, field.key)
         noise = self.positions.noise(example, rows, field.slots[1])

@@ -13,10 +13,11 @@ from ...errors import WidelimitError
 from ...options import Range, whole
 from ...printing import written
 from ...state import Example, Need, Outline, Pair
+from ..activations import Reach
 from ..base import Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
 from ..labels import Label
-from .closed import closed_kernels
+from .closed import closed_kernels, reach_of_scores
 from .finite import (
     attention_label,
     finite_heads,
@@ -42,6 +43,8 @@ class _Memo(eqx.Module):
     # Feature rows of this pass alone, where entries were dropped.
     query_noise: Array | None = None
     key_noise: Array | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
 
     def on_side(self, side: int) -> "_Memo":
         """The memo of the first or the second of two passes."""
@@ -169,7 +172,10 @@ class QueriedAttention(Layer):
         channels = self.positions.channels(context.outline)
         if self._closed():
             keys, queries = self.positions.variance(context), self.query_table(example, None)
-            return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
+            assert isinstance(self.score_map, ElementwiseMap)
+            queries, qk_std = queries.astype(keys.dtype), cast(self.qk_std, keys)
+            reach = reach_of_scores(self.score_map.dual, queries, keys, qk_std)
+            return _Memo(query_mask, context.mask, queries, keys, channels, reach=reach)
         field = required_field(self.field)
         keys = self.positions.features(context, field.key)
         queries = self.query_table(example, field.query).astype(keys.dtype)
