@@ -19,13 +19,16 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # arrays. Not so where networks are drawn by the thousand; and rounding is judged as users meet it.
 _OPTIMISED = (
     *("test_finite.py", "_finite.py", "test_simulate.py", "test_precision.py", "test_closeness.py"),
-    *("test_unlike_channels.py"),
+    *("test_unlike_channels.py", "test_positional.py"),
 )
+
+
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True)
 def compiler_effort(request):
-    """Small functions are compiled without optimisation."""
+    """Small functions are compiled without optimisation, those of modules among them."""
     path = request.path.as_posix()
     jax.config.update("jax_disable_most_optimizations", not any(n in path for n in _OPTIMISED))
 
