@@ -19,7 +19,7 @@ from ..engine.inputs import Data, Inputs
 from ..engine.phases import Realisation, cross_one, encode_block, precision
 from ..engine.sampling import Sampler, covering, realisations
 from ..engine.sampling import sampler as fitted_sampler
-from ..engine.tiles import Plan
+from ..engine.tiles import TilePlan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
@@ -175,7 +175,7 @@ class NetworkKernels:
         # Θ of kinked activations has square-root singularities here: float32 would lose half its
         # digits. The heads are drawn in the precision of the other blocks, to be the same heads.
         dtype = np.float64 if ntk else self.engine.dtype
-        plan = Plan.make(self.net, [other], dtype, self.engine.memory)
+        plan = TilePlan.make(self.net, [other], dtype, self.engine.memory)
         with precision(self.engine.dtype):
             drawn = realisations(self.net, self.sampler, self.engine.dtype)
         result = np.zeros(other.size)

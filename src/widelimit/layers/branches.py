@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range, within
 from ..printing import brief
-from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean, total
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .compose import Composite, Serial, require_layers, split_key
 from .labels import Arrangement, Family, Label
@@ -115,7 +115,11 @@ class Branches(Composite):
         return memo, self._merged(example, ends, memo, anchors)
 
     def _merged(
-        self, example: Example, ends: list[Example], memo: "_Memo", anchors: "_Memo | None"
+        self,
+        example: Example,
+        ends: list[Example],
+        memo: "_BranchesMemo",
+        anchors: "_BranchesMemo | None",
     ) -> Example:
         real, shares = _Real.of([end.mask for end in ends]), memo.shares
         nngp, full = None, False
@@ -129,7 +133,7 @@ class Branches(Composite):
             )
         mean: Mean = None
         means = [end.mean for end in ends]
-        if any(isinstance(m, Unknown) for m in means):
+        if any(isinstance(m, UnknownMean) for m in means):
             mean = UNKNOWN
         elif any(m is not None for m in means):
             zeros = jnp.zeros(ends[0].outline.positions)
@@ -154,7 +158,7 @@ class Branches(Composite):
         ]
         return self._joined(ends, memo1, memo2)
 
-    def _joined(self, pairs: list[Pair], memo1: "_Memo", memo2: "_Memo") -> Pair:
+    def _joined(self, pairs: list[Pair], memo1: "_BranchesMemo", memo2: "_BranchesMemo") -> Pair:
         merged = self.merge_pairs(pairs, memo1.shares.astype(pairs[0].nngp.dtype))
         return merged.masked(memo1.mask, memo2.mask)
 
@@ -172,7 +176,7 @@ class Branches(Composite):
         return self.rebuilt(tuple(branches)), memo, merged
 
 
-class _Memo(eqx.Module):
+class _BranchesMemo(eqx.Module):
     """The branches' memos, their fractions of all channels, and where zeros are put."""
 
     branches: tuple[Memo, ...]
@@ -180,10 +184,10 @@ class _Memo(eqx.Module):
     mask: Array | None
 
 
-def _memo(memos: Sequence[Memo], ends: list[Example]) -> _Memo:
+def _memo(memos: Sequence[Memo], ends: list[Example]) -> _BranchesMemo:
     channels = jnp.asarray([float(end.outline.channels) for end in ends])
     hide = _Real.of([end.mask for end in ends]).hide
-    return _Memo(tuple(memos), channels / jnp.sum(channels), hide)
+    return _BranchesMemo(tuple(memos), channels / jnp.sum(channels), hide)
 
 
 class _Real(NamedTuple):

@@ -21,7 +21,7 @@ from ..engine.lengths import groups
 from ..engine.phases import precision
 from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
-from ..engine.tiles import Pairs, Plan
+from ..engine.tiles import Pairs, TilePlan
 from ..layers.base import Layer
 from .watch import duration
 
@@ -155,7 +155,7 @@ def measured(
 def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:
     """The side of a block where there are so many examples."""
     repeated = inputs[np.arange(min(examples, 1024)) % inputs.size]
-    return Plan.make(net, [repeated], dtype, memory).tile
+    return TilePlan.make(net, [repeated], dtype, memory).tile
 
 
 def _like(inputs: Inputs, count: int) -> Inputs:

@@ -9,7 +9,7 @@ Two small immutable states carry the whole computation:
   needs the numbers, so that attention followed by pooling costs `O(S²)` instead of `O(S³)`.
 """
 
-from .example import UNKNOWN, Example, Mean, Unknown
+from .example import UNKNOWN, Example, Mean, UnknownMean
 from .kernels import Kernels
 from .outline import Need, Outline
 from .pair import Bias, Pair, Term, require_equal_positions, total
@@ -24,7 +24,7 @@ __all__ = [
     "Outline",
     "Pair",
     "Term",
-    "Unknown",
+    "UnknownMean",
     "require_equal_positions",
     "total",
 ]

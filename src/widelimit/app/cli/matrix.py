@@ -14,7 +14,7 @@ from ...errors import WidelimitError
 from ...inference import KernelKind
 from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
-from ..workflow import Choice, Settings, Source, Task, choose, read_source
+from ..workflow import LabelledFile, NamedNetwork, Settings, Task, choose, read_source
 from ..workflow.blocks import compute
 from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
@@ -147,8 +147,8 @@ def _written(
 
 
 def _page(
-    source: Source,
-    choice: Choice,
+    source: LabelledFile,
+    choice: NamedNetwork,
     batch: Batch,
     kernel: np.ndarray,
     which: KernelKind,

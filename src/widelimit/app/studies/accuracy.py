@@ -34,7 +34,7 @@ class Validated(NamedTuple):
     accuracy: float
 
 
-class Outcome(NamedTuple):
+class Accuracy(NamedTuple):
     """A classifier on held-out examples: which of them it gets right."""
 
     validated: Validated
@@ -67,7 +67,7 @@ class Gap(NamedTuple):
         return "worse" if self.high < 0 else "no clear difference"
 
 
-def gap(first: Outcome, second: Outcome) -> Gap:
+def gap(first: Accuracy, second: Accuracy) -> Gap:
     """Paired: the spread is that of the examples on which the two disagree.
 
     One disagreement is added to each side (Agresti and Min), so that two classifiers that agree
@@ -115,14 +115,14 @@ def _posterior(kernel: np.ndarray, targets: np.ndarray, ridge: float) -> GPPoste
 
 def evaluate(
     kernel: Values, train: np.ndarray, wanted: np.ndarray, ridges: tuple[float, ...] = RIDGES
-) -> Outcome:
+) -> Accuracy:
     """Accuracy from a kernel (n + m, n) whose last m rows are the test examples."""
     whole = np.asarray(kernel)
     square, cross = whole[: len(train)], whole[len(train) :]
     validated = validate(square, train, ridges)
     targets, classes = centred_one_hot(train)
     mean = _posterior(square, targets, validated.ridge).mean(cross)
-    return Outcome(validated, classes[np.argmax(mean, axis=1)] == wanted)
+    return Accuracy(validated, classes[np.argmax(mean, axis=1)] == wanted)
 
 
 def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
     return flat @ flat[:train].T + 1.0
 
 
-def row(name: str, kind: str, tested: Outcome, **facts: Any) -> dict[str, Any]:
+def row(name: str, kind: str, tested: Accuracy, **facts: Any) -> dict[str, Any]:
     """One line of a table of accuracies."""
     low, high = tested.interval
     return {

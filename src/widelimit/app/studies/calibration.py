@@ -12,7 +12,7 @@ from ...layers.base import Layer
 _EXAMPLES = 8  # on each side of the timed block
 
 
-class Step(NamedTuple):
+class CostedKernel(NamedTuple):
     """A kernel of a run: examples like its own, and how many entries it has."""
 
     name: str
@@ -35,7 +35,7 @@ def seconds_per_entry(network: Layer, like: Labelled, examples: int = _EXAMPLES)
     return block() / examples**2
 
 
-def cost_of(title: str, steps: Sequence[Step]) -> str:
+def cost_of(title: str, steps: Sequence[CostedKernel]) -> str:
     """A few lines for a person who is about to start the run."""
     lines, total = [f"{title}, calibrated on {_EXAMPLES}×{_EXAMPLES} entries of each kernel:"], 0.0
     for step in steps:

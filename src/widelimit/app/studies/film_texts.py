@@ -29,15 +29,15 @@ from ...layers.compose import Serial
 from ...layers.conv import Conv
 from ...layers.pool import MeanPool
 from . import sources
-from .calibration import Step, cost_of
+from .calibration import CostedKernel, cost_of
 from .cifar10 import WIDTH, hidden
-from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .comparison import Arena, Claim, ContestSize, FamilyGroup, KernelFamily, Trunk, contest
 from .kept_kernels import KeptKernels, entries
 from .readouts import Readouts
 from .study import Progress, Size
 
 
-class Part(NamedTuple):
+class TextSize(NamedTuple):
     """Texts cut to their last `length` words, `phrase` at a position, and how many texts."""
 
     length: int
@@ -46,22 +46,15 @@ class Part(NamedTuple):
     test: int
 
 
-class Scale(NamedTuple):
-    """The parts of a run, and the training texts that tune. Settings hold for all parts."""
-
-    parts: tuple[Part, ...]
-    tuned_on: int
-
-
 IMDB_SCALES = {
-    Size.SMALL: Scale((Part(48, 3, 300, 400),), 300),
-    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 2, 2000, 2500)), 1000),
-    Size.PAPER: Scale((Part(1000, 1, 25_000, 25_000),), 5000),
+    Size.SMALL: ContestSize((TextSize(48, 3, 300, 400),), 300),
+    Size.LARGE: ContestSize((TextSize(100, 1, 4000, 2500), TextSize(300, 2, 2000, 2500)), 1000),
+    Size.PAPER: ContestSize((TextSize(1000, 1, 25_000, 25_000),), 5000),
 }
 RT_SCALES = {
-    Size.SMALL: Scale((Part(24, 1, 300, 400),), 300),
-    Size.LARGE: Scale((Part(32, 1, 6000, 1662),), 1000),
-    Size.PAPER: Scale((Part(50, 1, 9000, 1662),), 2000),
+    Size.SMALL: ContestSize((TextSize(24, 1, 300, 400),), 300),
+    Size.LARGE: ContestSize((TextSize(32, 1, 6000, 1662),), 1000),
+    Size.PAPER: ContestSize((TextSize(50, 1, 9000, 1662),), 2000),
 }
 
 
@@ -93,7 +86,7 @@ POOLED, CNN, ATTENTION, ENCODED = (
 )
 
 
-def groups() -> list[Group]:
+def groups() -> list[FamilyGroup]:
     """The kernels of the comparison: two starts, two views and two readouts each."""
     no_layer, words = {"no layer": Serial()}, {"words": windows(1)}
     three, mixed = {"window 3": windows(3)}, {"windows 1 and 3": windows(1, 3)}
@@ -105,9 +98,11 @@ def groups() -> list[Group]:
     alone = {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}
     encoded = {f"scores 16, rate {r:g}": read(attention(16.0, r)) for r in (0.1, 1.0)}
     return [
-        Group(trunks(no_layer | words), [Family(POOLED, means)]),
-        Group(trunks(three | mixed), [Family(CNN, means)]),
-        Group(trunks(words | mixed), [Family(ATTENTION, alone), Family(ENCODED, encoded)]),
+        FamilyGroup(trunks(no_layer | words), [KernelFamily(POOLED, means)]),
+        FamilyGroup(trunks(three | mixed), [KernelFamily(CNN, means)]),
+        FamilyGroup(
+            trunks(words | mixed), [KernelFamily(ATTENTION, alone), KernelFamily(ENCODED, encoded)]
+        ),
     ]
 
 
@@ -128,7 +123,7 @@ def claims() -> list[Claim]:
     return [*CLAIMS, *(Claim(f"{n} beats {r}", n, r) for n in names for r in ridges)]
 
 
-def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
+def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
     """The texts at one length."""
     load, title = {
         "imdb": (sources.imdb, "IMDb"),
@@ -150,7 +145,7 @@ def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
 
 def run(
     name: str,
-    scales: Mapping[Size, Scale],
+    scales: Mapping[Size, ContestSize],
     size: Size,
     out: Path,
     progress: Progress | None = None,
@@ -169,7 +164,7 @@ def run(
     )
 
 
-def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
+def cost(name: str, scales: Mapping[Size, ContestSize], size: Size) -> str:
     """How long a run takes at most, from a short calibration: shorter texts take less."""
     scale, steps = scales[Size(size)], []
     for part in scale.parts:
@@ -182,7 +177,7 @@ def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
             net = Serial(group.trunks[-1].network, Readouts(*layers))
             kernels = " and ".join(family.name for family in group.families)
             label = f"{kernels}, all texts of {part.length} words"
-            steps.append(Step(label, net, like, work))
+            steps.append(CostedKernel(label, net, like, work))
     return cost_of(f"{name} at size {size}", steps)
 
 

@@ -31,7 +31,7 @@ _REACH = 30.0
 InputMap = Callable[[np.ndarray], np.ndarray]
 
 
-class Scale(NamedTuple):
+class SimulationSize(NamedTuple):
     """How much is simulated: networks per seed, seeds, and draws behind the limit law."""
 
     runs: int
@@ -39,8 +39,8 @@ class Scale(NamedTuple):
     draws: int
 
 
-PUBLISHED = Scale(runs=50_000, seeds=10, draws=2**17)
-SMALL = Scale(runs=10_000, seeds=3, draws=2**14)
+PUBLISHED = SimulationSize(runs=50_000, seeds=10, draws=2**17)
+SMALL = SimulationSize(runs=10_000, seeds=3, draws=2**14)
 
 
 def identity_covariance() -> np.ndarray:

@@ -49,7 +49,7 @@ def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dic
 def _run(
     name: str,
     layers: list[Attention],
-    scale: setting.Scale,
+    scale: setting.SimulationSize,
     out: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:

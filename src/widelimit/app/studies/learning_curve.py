@@ -14,7 +14,7 @@ from ...data import save_figure
 from ..drawing import canvas
 from . import cifar10
 from .accuracy import evaluate, row
-from .comparison import KINDS, Group, choose
+from .comparison import KINDS, FamilyGroup, choose
 from .study import Progress, Size, tracked, write_json, write_rows
 
 
@@ -22,7 +22,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     """Write `learning_curve.csv`, `.json` and `.png` into `out`, kernels beside it."""
     scale = cifar10.SCALES[Size(size).at_most_large]
     place = cifar10.arena(Size(size), scale.parts[0], out)
-    group = Group(cifar10.trunks(), cifar10.families())
+    group = FamilyGroup(cifar10.trunks(), cifar10.families())
     trials = [
         trial
         for trunk in group.trunks

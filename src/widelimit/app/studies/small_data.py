@@ -32,7 +32,7 @@ _DEPTHS = (1, 3)
 _TREES = 200
 
 
-class Scale(NamedTuple):
+class SplitSize(NamedTuple):
     """Training examples (at most), test examples (at most), and random splits."""
 
     train: int
@@ -40,10 +40,10 @@ class Scale(NamedTuple):
     splits: int
 
 
-_SCALES = {Size.SMALL: Scale(200, 100, 6), Size.LARGE: Scale(1000, 500, 20)}
+_SCALES = {Size.SMALL: SplitSize(200, 100, 6), Size.LARGE: SplitSize(1000, 500, 20)}
 
 
-class Task(NamedTuple):
+class TableTask(NamedTuple):
     """A data set, read."""
 
     name: str
@@ -52,7 +52,7 @@ class Task(NamedTuple):
     classes: bool
 
 
-def tasks() -> list[Task]:
+def tasks() -> list[TableTask]:
     """The four data sets."""
     try:
         from sklearn import datasets
@@ -65,7 +65,7 @@ def tasks() -> list[Task]:
         "diabetes": datasets.load_diabetes,
     }
     found = {name: load(return_X_y=True) for name, load in loaders.items()}
-    return [Task(name, x, y, name != "diabetes") for name, (x, y) in found.items()]
+    return [TableTask(name, x, y, name != "diabetes") for name, (x, y) in found.items()]
 
 
 def network(depth: int) -> Layer:
@@ -139,7 +139,7 @@ class RbfProcess:
         return float(np.mean(self.labels[columns] == y))
 
 
-def splits(task: Task, scale: Scale) -> list[tuple[np.ndarray, np.ndarray]]:
+def splits(task: TableTask, scale: SplitSize) -> list[tuple[np.ndarray, np.ndarray]]:
     """Random (train, test) indices; classes keep their shares."""
     from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
@@ -158,7 +158,7 @@ def interval(scores: Values, train: int, test: int) -> float:
 
 
 def compare(
-    scale: Scale, chosen: Sequence[Task] | None = None, progress: Progress | None = None
+    scale: SplitSize, chosen: Sequence[TableTask] | None = None, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
     """One row per data set and method: mean score and its interval."""
     from sklearn.preprocessing import StandardScaler

@@ -47,7 +47,7 @@ def _run(
     name: str,
     covariance: np.ndarray,
     input_map: setting.InputMap | None,
-    scale: setting.Scale,
+    scale: setting.SimulationSize,
     out: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class LabelledFile:
     """A file with what is to be predicted.
 
     `y` holds class numbers (with `class_names`) or real targets (without); it is

@@ -72,7 +72,7 @@ class Spectrum:
         return LeaveOneOut(columns - residual, variance, density)
 
 
-class Trial(NamedTuple):
+class NoiseTrial(NamedTuple):
     """One noise variance, the amplitude that suits it, and the mean leave-one-out log score.
 
     `noise` is for the kernel as it was computed; the process has `amplitude` times both.
@@ -83,7 +83,7 @@ class Trial(NamedTuple):
     score: float
 
 
-class Part(NamedTuple):
+class CurvePoint(NamedTuple):
     """The score on the test part after learning from `size` examples."""
 
     size: int
@@ -115,7 +115,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Evaluation:
     """A posterior, how it was chosen, and how it does."""
 
     posterior: GPPosterior
@@ -123,19 +123,19 @@ class Outcome:
     noise: float
     amplitude: float
     """What the kernel was multiplied by; `noise` and `eigenvalues` are after it."""
-    trials: tuple[Trial, ...]
+    trials: tuple[NoiseTrial, ...]
     eigenvalues: np.ndarray
     test: Predicted
     score: Score
     """Accuracy or R² on the test part."""
     folds: Score | None
     """The same by cross-validation inside the training part."""
-    curve: tuple[Part, ...]
+    curve: tuple[CurvePoint, ...]
 
 
 def choose_noise(
     spectrum: Spectrum, targets: Targets, train: np.ndarray, diagonal: float
-) -> tuple[Trial, ...]:
+) -> tuple[NoiseTrial, ...]:
     """Leave-one-out log scores over a grid of noise variances.
 
     Multiplying kernel and noise by `s` keeps every mean and multiplies every variance: the best
@@ -144,7 +144,7 @@ def choose_noise(
     return tuple(_trial(spectrum, targets, train, float(noise)) for noise in _NOISES * diagonal)
 
 
-def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> Trial:
+def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> NoiseTrial:
     columns = targets.columns[train]
     left_out = spectrum.leave_one_out(columns, noise)
     residual = columns - left_out.mean
@@ -154,10 +154,10 @@ def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float
         labels = targets.labels[train]
         temperature = Temperature.fit(left_out, labels)
         table = temperature.probabilities(left_out.mean, left_out.variance)
-        return Trial(noise, amplitude, scores.log_score(table, labels))
+        return NoiseTrial(noise, amplitude, scores.log_score(table, labels))
     density = left_out.log_density + 0.5 * residual**2 / left_out.variance[:, None]
     score = float(np.mean(density)) - 0.5 * (np.log(amplitude) + ratio / amplitude)
-    return Trial(noise, amplitude, score)
+    return NoiseTrial(noise, amplitude, score)
 
 
 def evaluate(
@@ -169,7 +169,7 @@ def evaluate(
     noise: float | None = None,
     folds: int = 5,
     listener: Listener = SILENT,
-) -> Outcome:
+) -> Evaluation:
     """Condition on the training part, chosen by leave-one-out, and predict the test part.
 
     `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples.
@@ -194,7 +194,7 @@ def evaluate(
             crossed = _cross_validated(kernel, targets, train, best, folds, advance)
         curve = _learning_curve(kernel, targets, train, test, best)
         advance(steps, steps)
-    return Outcome(
+    return Evaluation(
         posterior,
         temperature,
         best,
@@ -261,7 +261,7 @@ def _cross_validated(
 
 def _learning_curve(
     kernel: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray, noise: float
-) -> tuple[Part, ...]:
+) -> tuple[CurvePoint, ...]:
     """The first training examples alone, with the same noise: blocks of the same kernel."""
     sizes = [len(train) // 2**k for k in reversed(range(_CURVE_PARTS))]
     curve = []
@@ -272,7 +272,7 @@ def _learning_curve(
         columns = targets.columns[seen]
         posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
         found = _answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
-        curve.append(Part(size, _scored(targets, found, targets.labels[test])))
+        curve.append(CurvePoint(size, _scored(targets, found, targets.labels[test])))
     return tuple(curve)
 
 

@@ -20,11 +20,11 @@ from ...inference import (
     NetworkKernels,
 )
 from .blocks import compute
-from .examples import Examples, Source
+from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
 from .model import Model
-from .networks import Choice, NetworkName, choose
-from .posterior import Outcome, Targets, evaluate
+from .networks import NamedNetwork, NetworkName, choose
+from .posterior import Evaluation, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
     Batch,
@@ -87,8 +87,8 @@ def _option(name: str, value: object, remedy: str) -> WidelimitError:
 class Result:
     """A tested model and all that a report shows of how it came about."""
 
-    source: Source
-    choice: Choice
+    source: LabelledFile
+    choice: NamedNetwork
     settings: Settings
     model: Model
     examples: Examples
@@ -99,7 +99,7 @@ class Result:
     batch: Batch
     data: NetworkKernels
     kernel: np.ndarray
-    outcome: Outcome
+    outcome: Evaluation
     notes: tuple[str, ...]
     seconds: dict[str, float]
 
@@ -199,7 +199,7 @@ def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
     return replace(how, image_size=settings.image_size) if path.is_dir() else how
 
 
-def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
+def divided(source: LabelledFile, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
     """Rows to use, training rows first, how many those are, and what was left out."""
     if source.test is None:
         order = stratified_order(source.y, seed=settings.seed)
@@ -249,7 +249,11 @@ def prepare(
 
 
 def network_data(
-    choice: Choice, preparation: Preparation, batch: Batch, train_size: int, settings: Settings
+    choice: NamedNetwork,
+    preparation: Preparation,
+    batch: Batch,
+    train_size: int,
+    settings: Settings,
 ) -> tuple[Inputs, NetworkKernels]:
     """All examples as inputs of the network, and the training part with heads drawn for it."""
     looks = choice.name not in (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
@@ -262,7 +266,12 @@ def network_data(
 
 
 def describe(
-    source: Source, choice: Choice, notes: list[str], train: int, test: int, listener: Listener
+    source: LabelledFile,
+    choice: NamedNetwork,
+    notes: list[str],
+    train: int,
+    test: int,
+    listener: Listener,
 ) -> None:
     """Tell the user what is about to happen."""
     kind = source.examples.kind
@@ -277,7 +286,7 @@ def describe(
     listener.say(f"{train:,} examples to learn from, {test:,} to test on")
 
 
-def _require_every_class(source: Source, y: np.ndarray, train: np.ndarray) -> None:
+def _require_every_class(source: LabelledFile, y: np.ndarray, train: np.ndarray) -> None:
     if not source.class_names:
         return
     missing = sorted(set(range(len(source.class_names))) - set(y[train].tolist()))

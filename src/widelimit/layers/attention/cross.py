@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 from ...errors import ShapeError
 from ...state import Example, Need, Outline, Pair
 from ..base import MaskedMemo, Memo, Params
-from .heads import INFINITE, Basis, Scheme, Side, draw_field, with_field
+from .heads import INFINITE, Basis, FeatureSide, Scheme, draw_field, with_field
 from .placement import Positions
 from .queried import QueriedAttention
 from .scores import ScoreMap
@@ -86,7 +86,7 @@ class AttentionPool(QueriedAttention):
     def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "AttentionPool":
         if not self.sampled():
             return self
-        one = Side(jnp.ones((1, 1, 1)), lambda: None)
+        one = FeatureSide(jnp.ones((1, 1, 1)), lambda: None)
         side = self.positions.side(crowd)
         count, chosen = self.heads, self.field
         field = draw_field(key, side, one, heads=count, scheme=scheme, chosen=chosen)

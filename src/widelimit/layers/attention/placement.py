@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ...errors import WidelimitError
 from ...state import Example, Outline, Pair
 from ..base import remask
-from .heads import Basis, Side, pass_noise
+from .heads import Basis, FeatureSide, pass_noise
 from .positional import Combine, Decay, Rotary, ScoreBias
 from .projections import Projections, inverse_lengths
 
@@ -143,14 +143,14 @@ class Positions(eqx.Module):
             rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
         return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
 
-    def side(self, crowd: Example) -> Side:
+    def side(self, crowd: Example) -> FeatureSide:
         """What a crowd offers as features of κ̃."""
         grid = crowd.outline.positions
         rows = None
         if crowd.features is not None:
             rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
         slots = crowd.size if crowd.outline.noisy else 0
-        return Side(rows, lambda: self._joint_covariance(crowd), grid, slots)
+        return FeatureSide(rows, lambda: self._joint_covariance(crowd), grid, slots)
 
     def noise(
         self, example: Example, rows: Float[Array, "position rank"], slots: int

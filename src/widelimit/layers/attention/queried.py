@@ -31,7 +31,7 @@ from .rules import Head, Sides, make_head, mean_over_heads
 from .scores import ElementwiseMap, ScoreMap, Softmax, checked_score_map
 
 
-class _Memo(eqx.Module):
+class _QueriedMemo(eqx.Module):
     """What pairs need of one input: variances or feature rows of queries and keys, and masks."""
 
     query_mask: Array | None
@@ -43,11 +43,11 @@ class _Memo(eqx.Module):
     query_noise: Array | None = None
     key_noise: Array | None = None
 
-    def on_side(self, side: int) -> "_Memo":
+    def on_side(self, side: int) -> "_QueriedMemo":
         """The memo of the first or the second of two passes."""
         queries = noisy_rows(self.queries, self.query_noise, side)
         keys = noisy_rows(self.keys, self.key_noise, side)
-        return _Memo(self.query_mask, self.key_mask, queries, keys, self.channels)
+        return _QueriedMemo(self.query_mask, self.key_mask, queries, keys, self.channels)
 
 
 class QueriedAttention(Layer):
@@ -164,12 +164,14 @@ class QueriedAttention(Layer):
     def query_table(self, example: Any, basis: Basis | None) -> Array:
         """Variances (no basis) or feature rows of the queries."""
 
-    def make_memo(self, example: Any, context: Example, query_mask: Array | None) -> _Memo:
+    def make_memo(self, example: Any, context: Example, query_mask: Array | None) -> _QueriedMemo:
         """Per-example quantities; `context` makes keys and values."""
         channels = self.positions.channels(context.outline)
         if self._closed():
             keys, queries = self.positions.variance(context), self.query_table(example, None)
-            return _Memo(query_mask, context.mask, queries.astype(keys.dtype), keys, channels)
+            return _QueriedMemo(
+                query_mask, context.mask, queries.astype(keys.dtype), keys, channels
+            )
         field = required_field(self.field)
         keys = self.positions.features(context, field.key)
         queries = self.query_table(example, field.query).astype(keys.dtype)
@@ -177,13 +179,15 @@ class QueriedAttention(Layer):
             self.query_noise(example, queries, field.slots[0]),
             self.positions.noise(context, keys, field.slots[1]),
         )
-        return _Memo(query_mask, context.mask, queries, keys, channels, *noise)
+        return _QueriedMemo(query_mask, context.mask, queries, keys, channels, *noise)
 
     @abstractmethod
     def query_noise(self, example: Any, rows: Array, slots: int) -> Array | None:
         """What this pass has beyond the queries' feature rows; None without dropout."""
 
-    def kernels(self, queries: Pair, context: Pair, memo1: _Memo, memo2: _Memo) -> Pair:
+    def kernels(
+        self, queries: Pair, context: Pair, memo1: _QueriedMemo, memo2: _QueriedMemo
+    ) -> Pair:
         """The rule of the class, at the queries' positions."""
         queries, context = queries.forced(), context.forced()
         scored = self.positions.scored(context, memo1.channels)
@@ -220,7 +224,7 @@ class QueriedAttention(Layer):
         moved = plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias)
         return moved.masked(memo1.query_mask, memo2.query_mask)
 
-    def _head(self, memo: _Memo, weights: Float[Array, "wave q k"], *, ntk: bool) -> Head:
+    def _head(self, memo: _QueriedMemo, weights: Float[Array, "wave q k"], *, ntk: bool) -> Head:
         rows, keys = memo.queries, memo.keys
         scores = rows @ weights[0] @ keys.T
         scores = cast(self.qk_std, scores) * scores
