@@ -6,22 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ...data import Keep
 from ...data.locks import alone
-from ...inference import KernelKind
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
-from ..workflow.run import IMAGE_SIZE, WORDS
 from . import options as o
-from .outputs import own_name, ready, show, use_data_dir, use_limits, write_predictions
+from .outputs import own_name, ready, show, write_predictions
 from .screen import Screen, print_json
 
 _LEARN, _OUTPUT = "Learning and testing", "What to write"
 
-File = Annotated[
-    Path,
-    typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder with images by class."),
-]
 Test = Annotated[float, typer.Option(help="Share held out for the test.", rich_help_panel=_LEARN)]
 MaxTrain = Annotated[
     int | None,
@@ -64,57 +57,36 @@ Save = Annotated[
 def _command(task: Task) -> Callable[..., None]:
     """The function behind a command: both tasks have the same options."""
 
+    @o.with_groups
     def learn(
-        file: File,
-        text: o.Text = None,
-        label: o.Label = None,
-        feature: o.Features = None,
+        file: o.File,
+        data: o.DataOptions,
+        net: o.NetworkOptions,
         split: o.Split = None,
-        encoding: o.Encoding = "utf-8",
-        delimiter: o.Delimiter = None,
-        skip: o.Skip = False,
-        vectors: o.Vectors = None,
-        length: o.Length = WORDS,
-        keep: o.Keep = Keep.FIRST,
-        image_size: o.ImageSize = IMAGE_SIZE,
-        data_dir: o.DataDir = None,
-        allow: o.Allow = None,
-        network: o.Network = None,
-        depth: o.Depth = None,
-        kernel: o.Kernel = KernelKind.NNGP,
-        samples: o.Samples = None,
         test: Test = 0.2,
         max_train: MaxTrain = None,
         max_test: MaxTest = None,
         folds: Folds = 5,
         noise: Noise = None,
-        seed: o.Seed = 0,
         out: Out = None,
         save: Save = None,
         report: o.Page = None,
         open_page: o.Open = False,
         as_json: o.Json = False,
     ) -> None:
-        use_data_dir(data_dir)
-        use_limits(allow)
-        how = o.reading(text, label, feature, split, encoding, delimiter, skip)
-        settings = Settings(
-            network=network,
-            depth=depth,
-            kernel=kernel,
-            vectors=vectors,
-            length=length,
-            keep=keep,
-            image_size=image_size,
+        data.take_effect()
+        settings = o.settings(
+            data,
+            net,
             test=test,
             max_train=max_train,
             max_test=max_test,
             noise=noise,
             folds=folds,
-            samples=samples,
-            seed=seed,
         )
-        _learn(file, task, how, settings, out, save, report, open_page, as_json)
+        _learn(
+            file, task, data.reading(split=split), settings, out, save, report, open_page, as_json
+        )
 
     return learn
 

@@ -1,7 +1,11 @@
-"""Options that several commands share, spelled once."""
+"""Options that several commands share, spelled once, alone and in groups."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -9,9 +13,16 @@ from ... import data
 from ...data.limits import LIMITS
 from ...errors import WidelimitError
 from ...inference import KernelKind
-from ..workflow import NetworkName, Reading
+from ..workflow import NetworkName, Reading, Settings
+from ..workflow.run import IMAGE_SIZE, WORDS
+from .outputs import use_data_dir, use_limits
 
 _DATA, _NETWORK, _OUTPUT = "The data", "The network", "What to write"
+
+File = Annotated[
+    Path,
+    typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder with images by class."),
+]
 
 Text = Annotated[
     str | None,
@@ -136,30 +147,107 @@ Open = Annotated[
 ]
 
 
-def reading(
-    text: str | None,
-    label: str | None,
-    features: list[str] | None,
-    split: str | None,
-    encoding: str,
-    delimiter: str | None,
-    skip: bool,
-) -> Reading:
-    """The options on data, in one object."""
-    if delimiter is not None:
-        delimiter = delimiter.replace("\\t", "\t")
-        if len(delimiter) != 1:
-            raise WidelimitError(
-                "A delimiter is one character.",
-                got=f"--delimiter {delimiter!r}",
-                remedy="give for instance --delimiter ';' or --delimiter '\\t'",
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How a file is read, as far as every command reads files."""
+
+    text: Text = None
+    label: Label = None
+    encoding: Encoding = "utf-8"
+    delimiter: Delimiter = None
+    skip: Skip = False
+    allow: Allow = None
+
+    def take_effect(self) -> None:
+        """Raise limits on files, in this process."""
+        use_limits(self.allow)
+
+    def reading(self, **more: Any) -> Reading:
+        """The options for the reader."""
+        delimiter = self.delimiter
+        if delimiter is not None:
+            delimiter = delimiter.replace("\\t", "\t")
+            if len(delimiter) != 1:
+                raise WidelimitError(
+                    "A delimiter is one character.",
+                    got=f"--delimiter {delimiter!r}",
+                    remedy="give for instance --delimiter ';' or --delimiter '\\t'",
+                )
+        return Reading(
+            text=self.text,
+            label=self.label,
+            encoding=self.encoding,
+            delimiter=delimiter,
+            skip=self.skip,
+            **more,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(FileOptions):
+    """How a file is read, and how its examples become arrays."""
+
+    feature: Features = None
+    vectors: Vectors = None
+    length: Length = WORDS
+    keep: Keep = data.Keep.FIRST
+    image_size: ImageSize = IMAGE_SIZE
+    data_dir: DataDir = None
+
+    def take_effect(self) -> None:
+        """Look for data in the folder and raise limits on files, in this process."""
+        super().take_effect()
+        use_data_dir(self.data_dir)
+
+    def reading(self, **more: Any) -> Reading:
+        """The options for the reader."""
+        return super().reading(features=tuple(self.feature or ()), **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Which network, and which of its kernels."""
+
+    network: Network = None
+    depth: Depth = None
+    kernel: Kernel = KernelKind.NNGP
+    samples: Samples = None
+    seed: Seed = 0
+
+
+def settings(examples: DataOptions, net: NetworkOptions, **more: Any) -> Settings:
+    """The options of both groups for a run."""
+    given = {one.name: getattr(net, one.name) for one in fields(net)}
+    names = ("vectors", "length", "keep", "image_size")
+    return Settings(**given, **{name: getattr(examples, name) for name in names}, **more)
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as Typer takes it: in place of a group of options, the options."""
+    groups, parameters = {}, []
+    for name, parameter in inspect.signature(command).parameters.items():
+        group = parameter.annotation
+        if not is_dataclass(group):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = group
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=hints[option.name],
             )
-    return Reading(
-        text=text,
-        label=label,
-        features=tuple(features or ()),
-        split=split,
-        encoding=encoding,
-        delimiter=delimiter,
-        skip=skip,
-    )
+            for option in fields(group)
+        ]
+
+    @functools.wraps(command)
+    def flat(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        command(**given)
+
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    flat.__signature__ = inspect.Signature(parameters)  # pyright: ignore
+    return flat

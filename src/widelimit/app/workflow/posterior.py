@@ -115,7 +115,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Outcome:
     """A posterior, how it was chosen, and how it does."""
 
     posterior: GPPosterior
@@ -169,7 +169,7 @@ def evaluate(
     noise: float | None = None,
     folds: int = 5,
     listener: Listener = SILENT,
-) -> Evaluation:
+) -> Outcome:
     """Condition on the training part, chosen by leave-one-out, and predict the test part.
 
     `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples.
@@ -194,7 +194,7 @@ def evaluate(
             crossed = _cross_validated(kernel, targets, train, best, folds, advance)
         curve = _learning_curve(kernel, targets, train, test, best)
         advance(steps, steps)
-    return Evaluation(
+    return Outcome(
         posterior,
         temperature,
         best,

@@ -24,7 +24,7 @@ from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
 from .model import Model
 from .networks import NamedNetwork, NetworkName, choose
-from .posterior import Evaluation, Targets, evaluate
+from .posterior import Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
     Batch,
@@ -99,7 +99,7 @@ class Result:
     batch: Batch
     data: NetworkKernels
     kernel: np.ndarray
-    outcome: Evaluation
+    outcome: Outcome
     notes: tuple[str, ...]
     seconds: dict[str, float]
 
