@@ -81,7 +81,7 @@ def _ends(lengths: np.ndarray, longest: int) -> tuple[int, ...]:
 
 
 def _seconds(positions: int, count: int) -> float:
-    """Time for a matrix of so many padded positions in so many groups, over several calls."""
+    """Time for a matrix with this many padded positions and groups, over several calls."""
     compilations = count * (count + 1) // 2
     return _CALLS * _POSITION_PAIR * positions**2 / 2 + _COMPILATION * compilations
 

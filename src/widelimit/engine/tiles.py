@@ -24,7 +24,7 @@ from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
 from .start import Encoding
 from .threads import devices, in_threads, most_at_once
 
-# Bytes of kernel values a tile may touch. On a processor a tile is worked off in cells: κ of a cell
+# Bytes of kernel values a tile may touch. On a processor a tile is computed in cells: κ of a cell
 # fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
 # large tiles whole.
 _TILE_BYTES, _CELL_BYTES = {"cpu": 32 * 2**20}, {"cpu": 2**19}
@@ -89,7 +89,7 @@ def _power_of_two(n: float) -> int:
 
 
 def _well_filled(side: int, size: int, array: int) -> int:
-    """At most this side, such that blocks of so many examples hold few copies."""
+    """At most this side, such that blocks of `size` examples hold few copies."""
     side = min(side, 1 << (size - 1).bit_length())
     while side**2 * array > _SMALL_TILE and -(-size // side) * side > _MOST_FILLING * size:
         side //= 2

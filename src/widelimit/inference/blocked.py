@@ -2,7 +2,7 @@
 
     L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj^-T,   L_jj L_jjᵀ = A_jj − Σ_{k<j} L_jk L_jkᵀ
 
-Columns are worked off from left to right. The blocks of a column depend on those to its left alone,
+Columns are computed from left to right. The blocks of a column depend on those to its left alone,
 so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
 
 `dask.array.linalg.cholesky` computes the same; it keeps every block of the factor in the memory of

@@ -269,6 +269,13 @@ class Layer(Readings):
         """Exact feature rows after this layer, where they exist."""
         return None
 
+    def looks(self, memo: Memo) -> Float[Array, "query key"] | None:
+        """Where the first attention layer in here looks: the expected size of its weights.
+
+        `memo` is what `encode` returned; None where nothing in here attends.
+        """
+        return None
+
     def masked_memo(self, example: Example) -> "MaskedMemo":
         """The memo, and where zeros must be put after this layer."""
         mask = None if example.mask is None or self.keeps_zeros else self.mask(example.mask)
@@ -310,20 +317,32 @@ class Layer(Readings):
 
     # --- random scores (see `attention.heads`): most layers have none ----------------------------
 
-    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
-        """This layer with its random scores drawn for a crowd of examples (stacked)."""
+    def drawn(self, examples: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
+        """This layer with its random scores drawn for these examples (stacked)."""
         return self
 
     def draw(
-        self, crowd: Any, need: Need, key: Key[Array, ""], scheme: Any
+        self, examples: Any, need: Need, key: Key[Array, ""], scheme: Any
     ) -> tuple["Layer", Memo, Any]:
-        """Encode a crowd jointly, drawing random scores on the way.
+        """Encode stacked examples jointly, drawing random scores on the way.
 
-        The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
+        Their `landmarks` are they themselves: kernels of all their pairs.
         """
-        layer = self.drawn(crowd, key, scheme)
-        memos = jax.vmap(layer.masked_memo)(crowd)
-        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
+        layer = self.drawn(examples, key, scheme)
+        memos = jax.vmap(layer.masked_memo)(examples)
+        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(examples)
+
+
+class Positionwise(Layer):
+    """A layer that maps every position by itself and leaves zeros at padding."""
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
 
 
 def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:

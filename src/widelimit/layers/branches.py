@@ -43,6 +43,9 @@ class Branches(Composite):
     def rebuilt(self, parts: tuple[Layer, ...]) -> "Branches":
         """The same layer around other branches."""
 
+    def parts_of(self, memo: Memo) -> tuple[Memo, ...]:
+        return memo.branches
+
     @abstractmethod
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         """Shape and facts of the merged output."""
@@ -162,16 +165,16 @@ class Branches(Composite):
         merged = self.merge_pairs(pairs, memo1.shares.astype(pairs[0].nngp.dtype))
         return merged.masked(memo1.mask, memo2.mask)
 
-    def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
+    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
         branches, memos, ends = [], [], []
         for branch, subkey in zip(self.branches, split_key(key, len(self.branches)), strict=True):
-            drawn, memo, end = branch.draw(crowd, need, subkey, scheme)
+            drawn, memo, end = branch.draw(examples, need, subkey, scheme)
             branches.append(drawn)
             memos.append(memo)
             ends.append(end)
         memo = jax.vmap(lambda own, *parts: _memo(own, list(parts)))(tuple(memos), *ends)
         merged = jax.vmap(lambda one, own, *parts: self._merged(one, list(parts), own, memo))(
-            crowd, memo, *ends
+            examples, memo, *ends
         )
         return self.rebuilt(tuple(branches)), memo, merged
 

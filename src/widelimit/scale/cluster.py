@@ -36,7 +36,7 @@ _making = threading.Lock()
 
 @contextmanager
 def local_client(workers: int | None = None) -> Iterator[Client]:
-    """A cluster on this machine: so many processes of one thread each, by default one per core."""
+    """A cluster on this machine: processes of one thread each, by default one per core."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
     before = dask_config.get("distributed.nanny.pre-spawn-environ", {})
     settings = {

@@ -22,7 +22,9 @@ class Segment(NamedTuple):
 
     first: int  # the number of its first example
     order: np.ndarray  # numbers of examples, as they stand
-    cuts: tuple[tuple[int, int | None], ...]  # so many examples in a row, and the length they have
+    cuts: tuple[
+        tuple[int, int | None], ...
+    ]  # numbers of examples in a row, and the length they have
     digests: tuple[str, ...]  # in the order of the user
 
     @classmethod

@@ -25,7 +25,7 @@ INFINITE = math.inf
 
 # Exact feature rows longer than this are compressed with landmarks like any others.
 _MOST_EXACT = 1024
-# Orthogonal directions of W pay from so many per pair of heads on, and are affordable up to here.
+# Orthogonal directions of W pay from this share of the pairs of heads on, up to this size of W.
 _FRAME_SHARE, _MOST_FRAME = 4, 1024
 
 
