@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ...data.locks import alone
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
@@ -13,45 +11,26 @@ from . import options as o
 from .outputs import own_name, ready, show, write_predictions
 from .screen import Screen, print_json
 
-_LEARN, _OUTPUT = "Learning and testing", "What to write"
-
-Test = Annotated[float, typer.Option(help="Share held out for the test.", rich_help_panel=_LEARN)]
+Test = Annotated[float, o.option("Share held out for the test.", panel=o.LEARN)]
 MaxTrain = Annotated[
     int | None,
-    typer.Option(
-        help="Examples to learn from, at most.",
-        rich_help_panel=_LEARN,
-        show_default="a few minutes' worth",
-    ),
+    o.option("Examples to learn from, at most.", panel=o.LEARN, shown="a few minutes' worth"),
 ]
 MaxTest = Annotated[
     int | None,
-    typer.Option(
-        help="Examples to test on, at most.",
-        rich_help_panel=_LEARN,
-        show_default="1000; images: 500",
-    ),
+    o.option("Examples to test on, at most.", panel=o.LEARN, shown="1000; images: 500"),
 ]
-Folds = Annotated[
-    int, typer.Option(help="Parts for cross-validation; 0 for none.", rich_help_panel=_LEARN)
-]
+Folds = Annotated[int, o.option("Parts for cross-validation; 0 for none.", panel=o.LEARN)]
 Noise = Annotated[
-    float | None,
-    typer.Option(
-        help="Noise variance.", rich_help_panel=_LEARN, show_default="chosen by leave-one-out"
-    ),
+    float | None, o.option("Noise variance.", panel=o.LEARN, shown="chosen by leave-one-out")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder for predictions, page and kernel.",
-        rich_help_panel=_OUTPUT,
-        show_default="out/<name of the file>",
+    o.option(
+        "Folder for predictions, page and kernel.", panel=o.OUTPUT, shown="out/<name of the file>"
     ),
 ]
-Save = Annotated[
-    Path | None, typer.Option(help="Save the model for 'predict'.", rich_help_panel=_OUTPUT)
-]
+Save = Annotated[Path | None, o.option("Save the model for 'predict'.", panel=o.OUTPUT)]
 
 
 def _command(task: Task) -> Callable[..., None]:

@@ -17,134 +17,88 @@ from ..workflow import NetworkName, Reading, Settings
 from ..workflow.run import IMAGE_SIZE, WORDS
 from .outputs import use_data_dir, use_limits
 
-_DATA, _NETWORK, _OUTPUT = "The data", "The network", "What to write"
+DATA, NETWORK, LEARN, OUTPUT = "The data", "The network", "Learning and testing", "What to write"
+
+
+def option(
+    help: str, *names: str, panel: str | None = None, shown: Any = True, **limits: Any
+) -> Any:
+    """An option below the heading `panel`; `shown` is its default in words."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=shown, **limits)
+
 
 File = Annotated[
     Path,
     typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder with images by class."),
 ]
-
-Text = Annotated[
-    str | None,
-    typer.Option(help="Column with the texts.", rich_help_panel=_DATA, show_default="found"),
-]
+Text = Annotated[str | None, option("Column with the texts.", panel=DATA, shown="found")]
 Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        "--target",
-        help="Column to predict.",
-        rich_help_panel=_DATA,
-        show_default="found",
-    ),
+    str | None, option("Column to predict.", "--label", "--target", panel=DATA, shown="found")
 ]
 Features = Annotated[
     list[str] | None,
-    typer.Option(
-        "--feature",
-        help="Column of numbers or categories to use; give it several times.",
-        rich_help_panel=_DATA,
-        show_default="all",
+    option(
+        "Column to use, of numbers or categories; repeatable.", "--feature", panel=DATA, shown="all"
     ),
 ]
 Split = Annotated[
-    str | None,
-    typer.Option(
-        help="Column that says 'train' or 'test'.", rich_help_panel=_DATA, show_default="found"
-    ),
+    str | None, option("Column that says 'train' or 'test'.", panel=DATA, shown="found")
 ]
-Encoding = Annotated[str, typer.Option(help="Encoding of text files.", rich_help_panel=_DATA)]
+Encoding = Annotated[str, option("Encoding of text files.", panel=DATA)]
 Delimiter = Annotated[
     str | None,
-    typer.Option(
-        help="What separates columns in a CSV file.",
-        rich_help_panel=_DATA,
-        show_default="comma, or tab in .tsv",
-    ),
+    option("What separates columns in a CSV file.", panel=DATA, shown="comma, or tab in .tsv"),
 ]
 Skip = Annotated[
     bool,
-    typer.Option(
-        "--skip",
-        help="Leave out empty texts and files that are no images instead of stopping.",
-        rich_help_panel=_DATA,
-    ),
+    option("Leave out empty texts and files that are no images.", "--skip", panel=DATA),
 ]
 Vectors = Annotated[
     Path | None,
-    typer.Option(
-        help="Word vectors: GloVe text or .npz.",
-        rich_help_panel=_DATA,
-        show_default="GloVe in the data directory or beside the file, else a small sample",
+    option(
+        "Word vectors: GloVe text or .npz.",
+        panel=DATA,
+        shown="GloVe in the data directory or beside the file, else a small sample",
     ),
 ]
-Length = Annotated[
-    int, typer.Option(help="Words of a text that are read.", rich_help_panel=_DATA, min=1)
-]
-Keep = Annotated[
-    data.Keep,
-    typer.Option(help="Which words of a longer text are read.", rich_help_panel=_DATA),
-]
-ImageSize = Annotated[
-    int,
-    typer.Option(help="Images are shrunk to this many pixels a side.", rich_help_panel=_DATA),
-]
+Length = Annotated[int, option("Words of a text that are read.", panel=DATA, min=1)]
+Keep = Annotated[data.Keep, option("Which words of a longer text are read.", panel=DATA)]
+ImageSize = Annotated[int, option("Images are shrunk to this many pixels a side.", panel=DATA)]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        help="Where data sets and GloVe files lie (else WIDELIMIT_DATA, else the cache).",
-        rich_help_panel=_DATA,
-        show_default=False,
+    option(
+        "Where data sets and GloVe files are (else WIDELIMIT_DATA, else the cache).",
+        panel=DATA,
+        shown=False,
     ),
 ]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        help=f"Raise a limit on what a file may ask for, such as bytes=8GB ({', '.join(LIMITS)}).",
-        rich_help_panel=_DATA,
-        show_default=False,
+    option(
+        f"Raise a limit on what a file may ask for, such as bytes=8GB ({', '.join(LIMITS)}).",
+        panel=DATA,
+        shown=False,
     ),
 ]
 Network = Annotated[
-    NetworkName | None,
-    typer.Option(
-        help="Which network.", rich_help_panel=_NETWORK, show_default="by the kind of data"
-    ),
+    NetworkName | None, option("Which network.", panel=NETWORK, shown="by the kind of data")
 ]
 Depth = Annotated[
-    int | None,
-    typer.Option(
-        help="Hidden layers or blocks.", rich_help_panel=_NETWORK, show_default="by the network"
-    ),
+    int | None, option("Hidden layers or blocks.", panel=NETWORK, shown="by the network")
 ]
 Kernel = Annotated[
-    KernelKind,
-    typer.Option(
-        help="nngp: the Bayesian network; ntk: the trained network.", rich_help_panel=_NETWORK
-    ),
+    KernelKind, option("nngp: the Bayesian network; ntk: the trained network.", panel=NETWORK)
 ]
 Samples = Annotated[
     int | None,
-    typer.Option(
-        help="Heads to sample for softmax attention at 1/√d.",
-        rich_help_panel=_NETWORK,
-        show_default="enough",
-    ),
+    option("Heads to sample for softmax attention at 1/√d.", panel=NETWORK, shown="enough"),
 ]
-Seed = Annotated[
-    int,
-    typer.Option(help="Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1),
-]
+Seed = Annotated[int, option("Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1)]
 Json = Annotated[
-    bool, typer.Option("--json", help="Numbers as JSON on standard output; text on standard error.")
+    bool, option("Numbers as JSON on standard output; text on standard error.", "--json")
 ]
-Page = Annotated[
-    Path | None,
-    typer.Option("--report", help="Write a page with pictures here.", rich_help_panel=_OUTPUT),
-]
-Open = Annotated[
-    bool, typer.Option("--open", help="Open the page when done.", rich_help_panel=_OUTPUT)
-]
+Page = Annotated[Path | None, option("Write a page with pictures here.", "--report", panel=OUTPUT)]
+Open = Annotated[bool, option("Open the page when done.", "--open", panel=OUTPUT)]
 
 
 @dataclass(frozen=True, kw_only=True)
