@@ -12,11 +12,11 @@ from ...data import save_npz
 from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import KernelKind
+from ...inference.spectrum import Spectrum
 from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import LabelledFile, NamedNetwork, Task, choose, read_source
 from ..workflow.blocks import compute
-from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
 from ..workflow.run import network_data, prepare, sized
 from . import options as o

@@ -14,32 +14,20 @@ from ..drawing import canvas
 from . import finite_heads as setting
 from .study import Progress, Size, tracked, write_json, write_rows
 
-_SHOWN = (
-    "kl_histogram",
-    "kl_histogram_floor",
-    "kl_corrected",
-    "kl_density",
-    "kl_density_floor",
-    "ks",
-    "ks_gaussian",
-    "variance",
-    "kurtosis",
-)
-
 # Bins of a histogram with fewer networks than these are not drawn: seen ones alone mislead.
 _FEWEST = 8
 
 
 def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     layers = [Attention(256, heads=heads) for heads in (1, 256)]
     return _run("heads", layers, scale, out, progress)
 
 
 def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Heads of width 64 in a network of width 64H, as in practice; H = 1, 4, 16."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     layers = [
         Attention(64 * heads, heads=heads, key_width=64, value_width=64) for heads in (1, 4, 16)
     ]
@@ -77,7 +65,10 @@ def _run(
             "law_kurtosis_error": float(law.error),
             "law_ks_from_gaussian": law_ks(limit, variance),
             "law_kl_from_gaussian": setting.gaussian_kl(limit),
-            **setting.averaged([r for r in rows if r["heads"] == heads], _SHOWN),
+            **setting.averaged(
+                [r for r in rows if r["heads"] == heads],
+                (*setting.DISTANCES, "ks_gaussian", "variance"),
+            ),
         }
     write_rows(out / f"{name}.csv", rows)
     write_json(out / f"{name}.json", result)
@@ -105,7 +96,7 @@ def law_ks(limit: Marginal, variance: float) -> float:
 
 def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """The picture that opened the question: one head stays non-Gaussian at every width."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     covariance = setting.identity_covariance()
     heads = (1, 2, 8, 64)
     limits = {h: setting.limit_law(h, covariance, scale.draws) for h in tracked(heads, progress)}

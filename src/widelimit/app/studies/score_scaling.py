@@ -34,7 +34,7 @@ def layers() -> dict[str, tuple[Attention, bool]]:
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}

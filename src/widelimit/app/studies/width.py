@@ -18,27 +18,17 @@ from .study import Progress, Size, tracked, write_json, write_rows
 
 WIDTHS = (16, 64, 256, 1024)
 HEADS = 2
-_SHOWN = (
-    "kl_histogram",
-    "kl_histogram_floor",
-    "kl_corrected",
-    "kl_density",
-    "kl_density_floor",
-    "ks",
-    "kurtosis",
-    "kurtosis_from_variances",
-)
 
 
 def run_width(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Clipped-identity inputs."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     return _run("width", setting.identity_covariance(), None, scale, out, progress)
 
 
 def run_relu(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """ReLU inputs, with twice the networks, as published."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     scale = scale._replace(runs=2 * scale.runs)
     return _run("relu", setting.relu_covariance(), relu, scale, out, progress)
 
@@ -61,7 +51,10 @@ def _run(
         found = setting.compared(y, variances, limit, seed=seed)
         rows.append({"width": width, "seed": seed, **found})
     by_width = {
-        str(width): setting.averaged([r for r in rows if r["width"] == width], _SHOWN)
+        str(width): setting.averaged(
+            [r for r in rows if r["width"] == width],
+            (*setting.DISTANCES, "kurtosis_from_variances"),
+        )
         for width in WIDTHS
     }
     law = limit.kurtosis()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data import stratified_order
-from ...inference import GPPosterior, LeaveOneOut, Temperature, centred_one_hot
+from ...inference import GPPosterior, Temperature, centred_one_hot
+from ...inference.spectrum import Spectrum
 from . import scores
 from .kinds import SILENT, Listener, Task
 from .scores import Score
@@ -45,31 +46,6 @@ class Targets:
         shift, scale = float(seen.mean()), float(seen.std()) or 1.0
         columns = (y / unit - shift)[:, None] / scale
         return cls(columns, y, task, shift * unit, scale * unit)
-
-
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """`K = V diag(λ) Vᵀ`, from which leave-one-out predictions follow for any noise in `O(N²)`."""
-
-    values: np.ndarray
-    vectors: np.ndarray
-
-    @classmethod
-    def of(cls, kernel: np.ndarray) -> "Spectrum":
-        """Rounding makes the smallest eigenvalues slightly negative: they are zero."""
-        # NumPy's, not SciPy's: it lets other threads run, so that Ctrl-C is heard.
-        values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
-        return cls(np.maximum(values, 0.0), vectors)
-
-    def leave_one_out(self, columns: np.ndarray, noise: float) -> LeaveOneOut:
-        """`m_i = y_i − (A⁻¹y)_i/(A⁻¹)_ii`, `v_i = 1/(A⁻¹)_ii`, with `A = K + noise`."""
-        inverse = 1.0 / (self.values + noise)
-        weights = self.vectors @ (inverse[:, None] * (self.vectors.T @ columns))
-        variance = 1.0 / (self.vectors**2 @ inverse)
-        residual = weights * variance[:, None]
-        spread = variance[:, None]
-        density = -0.5 * (residual**2 / spread + np.log(2 * np.pi * spread))
-        return LeaveOneOut(columns - residual, variance, density)
 
 
 class NoiseTrial(NamedTuple):
