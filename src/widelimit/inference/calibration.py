@@ -131,14 +131,3 @@ def reliability(
         confidence=np.bincount(group, confidence, groups)[used] / count[used],
         accuracy=np.bincount(group, correct, groups)[used] / count[used],
     )
-
-
-def expected_calibration_error(
-    probabilities: Values,
-    labels: Values,
-    *,
-    groups: int = 15,
-    binning: Binning | str = Binning.EQUAL_WIDTH,
-) -> float:
-    """`Σ_g (n_g/n) |accuracy_g − confidence_g|` over groups of similar confidence."""
-    return reliability(probabilities, labels, groups=groups, binning=binning).expected_error

@@ -215,10 +215,12 @@ class _SimulationPlan:
             len(self.queries), channels, inputs.positions if layer.tied else 1
         )
         self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
-        per_run = max(
-            self.head_block * per_head, inputs.positions**2, inputs.footprint(layer.channels)
-        )
-        self.chunk = max(1, _BLOCK // per_run)
+        self.chunk = max(1, self.runs_at_once(self.head_block * per_head))
+
+    def runs_at_once(self, per_block: int) -> int:
+        """Runs whose temporary arrays stay in the cache, `per_block` numbers for some heads."""
+        positions, channels = self.inputs.positions, self.layer.channels
+        return _BLOCK // max(per_block, positions**2, self.inputs.footprint(channels))
 
     def allocate(
         self, runs: int, *, scores: bool, weights: bool, variances: bool
@@ -303,15 +305,8 @@ class _SimulationPlan:
 class _ExplicitPlan(_SimulationPlan):
     """A simulation that draws every weight matrix."""
 
-    def __init__(
-        self,
-        layer: _Setting,
-        inputs: SimulatedInputs,
-        positions: Sequence[int] | None,
-        channels: int,
-    ):
-        super().__init__(layer, inputs, positions, channels)
-        self.chunk = max(1, _EXPLICIT_BLOCK // (inputs.positions * layer.channels**2))
+    def runs_at_once(self, per_block: int) -> int:
+        return _EXPLICIT_BLOCK // (self.inputs.positions * self.layer.channels**2)
 
     def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
         layer, runs = self.layer, part.stop - part.start

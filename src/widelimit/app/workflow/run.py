@@ -211,22 +211,22 @@ def divided(source: LabelledFile, settings: Settings) -> tuple[np.ndarray, int, 
             part[stratified_order(source.y[part], seed=settings.seed)]
             for part in (rest, source.test)
         )
-    notes = []
-    most = settings.max_train or MOST_TRAIN[source.examples.kind]
-    if len(train) > most:
-        notes.append(
-            f"learning from {most:,} of {len(train):,} training examples "
-            f"(--max-train {len(train)} uses them all)"
-        )
-        train = train[:most]
-    most = settings.max_test or MOST_TEST[source.examples.kind]
-    if len(test) > most:
-        notes.append(
-            f"testing on {most:,} of {len(test):,} held-out examples "
-            f"(--max-test {len(test)} uses them all)"
-        )
-        test = test[:most]
-    return np.concatenate([train, test]), len(train), notes
+    kind = source.examples.kind
+    train, few = _capped(train, settings.max_train or MOST_TRAIN[kind], "train")
+    test, fewer = _capped(test, settings.max_test or MOST_TEST[kind], "test")
+    return np.concatenate([train, test]), len(train), few + fewer
+
+
+def _capped(rows: np.ndarray, most: int, part: str) -> tuple[np.ndarray, list[str]]:
+    """The first `most` rows of a part, and a note where there are more."""
+    if len(rows) <= most:
+        return rows, []
+    use = {"train": "learning from", "test": "testing on"}[part]
+    what = {"train": "training", "test": "held-out"}[part]
+    note = (
+        f"{use} {most:,} of {len(rows):,} {what} examples (--max-{part} {len(rows)} uses them all)"
+    )
+    return rows[:most], [note]
 
 
 def prepare(
