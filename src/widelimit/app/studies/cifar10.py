@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data import Labelled
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
 from ...layers.attention.positional import Combine, Decay
@@ -30,9 +29,17 @@ from ...layers.dense import Dense
 from ...layers.pool import Flatten, MeanPool
 from . import sources
 from .calibration import CostedKernel, cost_of
-from .comparison import Arena, Claim, ContestSize, FamilyGroup, KernelFamily, Trunk, contest
+from .comparison import (
+    Arena,
+    Claim,
+    ContestSize,
+    FamilyGroup,
+    KernelFamily,
+    Trunk,
+    beats_ridge,
+    contest,
+)
 from .kept_kernels import KeptKernels, entries
-from .readouts import Readouts
 from .study import Progress, Size
 
 WIDTH = 128
@@ -134,9 +141,8 @@ CLAIMS = (
 
 def claims() -> list[Claim]:
     """What is published, and that every kernel beats ridge regression on the pixels."""
-    ridges = [f"ridge, {view}" for view in (sources.WHITE, sources.STANDARD)]
     names = [family.name for family in families()]
-    return [*CLAIMS, *(Claim(f"{n} beats pixel {r}", n, r) for n in names for r in ridges)]
+    return [*CLAIMS, *beats_ridge(names, (sources.WHITE, sources.STANDARD))]
 
 
 def arena(size: Size, part: ImageSize, out: Path) -> Arena:
@@ -171,12 +177,13 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 def cost(size: Size) -> str:
     """How long a run takes, from a short calibration."""
-    steps, layers = [], [next(iter(family.readouts.values())) for family in families()]
-    for part in SCALES[Size(size)].parts:
-        side = part.side // part.patch
-        x = np.random.default_rng(0).normal(size=(16, side, side, 3 * part.patch**2))
-        like = Labelled(x.astype(np.float32), np.zeros(16, np.int64), ())
-        net = Serial(trunks()[0].network, Readouts(*layers))
-        work = entries(part.train, part.test)
-        steps.append(CostedKernel(f"all kernels at {part.side}×{part.side}", net, like, work))
-    return cost_of(f"cifar10 at size {size}", steps)
+    parts = SCALES[Size(size)].parts
+    kernels = [
+        CostedKernel(
+            f"{part.side}×{part.side}",
+            (part.side // part.patch, part.side // part.patch, 3 * part.patch**2),
+            entries(part.train, part.test),
+        )
+        for part in parts
+    ]
+    return cost_of(f"cifar10 at size {size}", [FamilyGroup(trunks(), families())], kernels)

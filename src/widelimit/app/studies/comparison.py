@@ -7,7 +7,7 @@ at once. NNGP and tangent kernel come from one computation and share their setti
 its own ridge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,6 +88,11 @@ class Selection(NamedTuple):
 
     trunk: Trunk
     readouts: Mapping[str, str]
+
+
+def beats_ridge(names: Iterable[str], views: Sequence[str]) -> list[Claim]:
+    """That every family is better than ridge regression on every view."""
+    return [Claim(f"{name} beats ridge, {v}", name, f"ridge, {v}") for name in names for v in views]
 
 
 def require_equal_effort(groups: Sequence[FamilyGroup]) -> None:

@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ...data import Keep, Labelled
+from ...data import Keep
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
 from ...layers.attention.positional import Combine, Decay
@@ -31,9 +29,17 @@ from ...layers.pool import MeanPool
 from . import sources
 from .calibration import CostedKernel, cost_of
 from .cifar10 import WIDTH, hidden
-from .comparison import Arena, Claim, ContestSize, FamilyGroup, KernelFamily, Trunk, contest
+from .comparison import (
+    Arena,
+    Claim,
+    ContestSize,
+    FamilyGroup,
+    KernelFamily,
+    Trunk,
+    beats_ridge,
+    contest,
+)
 from .kept_kernels import KeptKernels, entries
-from .readouts import Readouts
 from .study import Progress, Size
 
 
@@ -78,6 +84,7 @@ def attention(scores: float, rate: float | None = None) -> Attention:
     return Attention(WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
 
 
+BASELINES = tuple(sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN))
 POOLED, CNN, ATTENTION, ENCODED = (
     "pooled embeddings",
     "CNN",
@@ -118,9 +125,7 @@ CLAIMS = (
 
 def claims() -> list[Claim]:
     """What is published, and that every kernel beats ridge regression on the mean vectors."""
-    ridges = [f"ridge, {sources.mean_of(view)}" for view in (sources.UNIT, sources.PLAIN)]
-    names = (POOLED, CNN, ATTENTION, ENCODED)
-    return [*CLAIMS, *(Claim(f"{n} beats {r}", n, r) for n in names for r in ridges)]
+    return [*CLAIMS, *beats_ridge((POOLED, CNN, ATTENTION, ENCODED), BASELINES)]
 
 
 def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
@@ -157,7 +162,7 @@ def run(
         groups(),
         [arena(name, Size(size), part, out) for part in scale.parts],
         tuned_on=scale.tuned_on,
-        baselines=[sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN)],
+        baselines=BASELINES,
         claims=claims(),
         out=out,
         progress=progress,
@@ -166,19 +171,15 @@ def run(
 
 def cost(name: str, scales: Mapping[Size, ContestSize], size: Size) -> str:
     """How long a run takes at most, from a short calibration: shorter texts take less."""
-    scale, steps = scales[Size(size)], []
-    for part in scale.parts:
-        positions = -(-part.length // part.phrase)
-        x = np.random.default_rng(0).normal(size=(16, positions, 100)).astype(np.float32)
-        like = Labelled(x, np.zeros(16, np.int64), ())
-        work = entries(part.train, part.test)
-        for group in groups():
-            layers = [next(iter(family.readouts.values())) for family in group.families]
-            net = Serial(group.trunks[-1].network, Readouts(*layers))
-            kernels = " and ".join(family.name for family in group.families)
-            label = f"{kernels}, all texts of {part.length} words"
-            steps.append(CostedKernel(label, net, like, work))
-    return cost_of(f"{name} at size {size}", steps)
+    kernels = [
+        CostedKernel(
+            f"texts of {part.length} words",
+            (-(-part.length // part.phrase), 100),
+            entries(part.train, part.test),
+        )
+        for part in scales[Size(size)].parts
+    ]
+    return cost_of(f"{name} at size {size}", groups(), kernels)
 
 
 run_imdb = partial(run, "imdb", IMDB_SCALES)

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal, ScaleMixture
 from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 # Bins of a histogram with fewer networks than these are not drawn: seen ones alone mislead.
 _FEWEST = 8
@@ -70,8 +69,6 @@ def _run(
                 (*setting.DISTANCES, "ks_gaussian", "variance"),
             ),
         }
-    write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
     figure, axes = canvas(len(layers))
     for axis, layer in zip(axes[0], layers, strict=True):
         label = f"networks, H={layer.heads}, n={layer.width}"
@@ -83,7 +80,7 @@ def _run(
         axis.plot(grid, gaussian.density(grid), "--", color="C0", label="infinitely many heads")
         axis.legend(frameon=False, fontsize=8, loc="upper right")
     axes[0, 0].set_ylabel("density")
-    save_figure(figure, out / f"{name}.png")
+    publish(out, name, result, rows, figure)
     return result
 
 
@@ -130,19 +127,13 @@ def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> 
             for h, limit in limits.items()
         },
     }
-    write_rows(out / "single_head.csv", rows)
-    write_json(out / "single_head.json", result)
-    _plot_single(out / "single_head.png", y, rows, heads, fitted)
+    publish(out, "single_head", result, rows, _plot_single(y, rows, heads, fitted))
     return result
 
 
 def _plot_single(
-    path: Path,
-    y: np.ndarray,
-    rows: list[dict[str, Any]],
-    heads: tuple[int, ...],
-    fitted: ScaleMixture,
-) -> None:
+    y: np.ndarray, rows: list[dict[str, Any]], heads: tuple[int, ...], fitted: ScaleMixture
+) -> Any:
     figure, axes = canvas(2)
     grid = np.array([row["y"] for row in rows])
     gaussian = np.array([row["gaussian"] for row in rows])
@@ -167,4 +158,4 @@ def _plot_single(
     axes[0, 1].set_ylabel("log density − log Gaussian")
     axes[0, 1].set_ylim(-0.4, 4.5)
     axes[0, 0].legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
+    return figure

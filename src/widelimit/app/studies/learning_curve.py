@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ..drawing import canvas
 from . import cifar10
 from .accuracy import evaluate, row
 from .comparison import KINDS, FamilyGroup, choose
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -41,9 +40,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
             name = group.families[index].name
             rows.append(row(name, kind, tested, data=place.name, train=count))
     result = {"data": place.name, "rows": rows, "gain_per_doubling": gains(rows)}
-    write_rows(out / "learning_curve.csv", rows)
-    write_json(out / "learning_curve.json", result)
-    _plot(rows, out / "learning_curve.png")
+    publish(out, "learning_curve", result, rows, _plot(rows))
     return result
 
 
@@ -65,7 +62,7 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _plot(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Curves, with the interval of the first kernel: those of the others are as wide."""
     figure, axes = canvas(len(KINDS), width=5.2, height=4.0)
     counts = list(dict.fromkeys(one["train"] for one in rows))
@@ -82,4 +79,4 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set_xticks(counts, [str(count) for count in counts])
         axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
         axis.legend(fontsize=8)
-    save_figure(figure, path)
+    return figure

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from ...data import save_figure, write_text
+from ...data import write_text
 from ...errors import MissingExtraError
 from ...inference import KernelKind, centred_one_hot
 from ...inference.checks import Values
@@ -25,7 +25,7 @@ from ...layers.base import Layer
 from ...layers.compose import Repeat, Serial
 from ...layers.dense import Dense
 from ..drawing import canvas
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 _NOISES = [1e-3, 1e-2, 1e-1, 1.0]
 _DEPTHS = (1, 3)
@@ -220,15 +220,13 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     """Write `small_data.json`, `.csv`, `.md` and `.png` into the folder `out`."""
     rows = compare(_SCALES[Size(size).at_most_large], progress=progress)
     result = {"rows": rows}
-    write_json(out / "small_data.json", result)
     plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]
-    write_rows(out / "small_data.csv", plain)
     write_text(out / "small_data.md", table(rows) + "\n")
-    _plot(rows, out / "small_data.png")
+    publish(out, "small_data", result, plain, _plot(rows))
     return result
 
 
-def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _plot(rows: Sequence[dict[str, Any]]) -> Any:
     data = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = canvas(len(data), width=3.2, height=3.0)
     for axis, name in zip(axes[0], data, strict=True):
@@ -239,7 +237,7 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.errorbar(means, places, xerr=halves, fmt="o", capsize=3, color="tab:blue")
         axis.set_yticks(places, [row["method"] for row in here])
         axis.set(title=name, xlabel=here[0]["score"])
-    save_figure(figure, path)
+    return figure
 
 
 if __name__ == "__main__":

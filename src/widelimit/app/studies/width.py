@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ...laws.simulation_inputs import relu
 from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 WIDTHS = (16, 64, 256, 1024)
 HEADS = 2
@@ -70,13 +69,11 @@ def _run(
         },
         "widths": by_width,
     }
-    write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
-    _plot(out / f"{name}.png", limit, samples, by_width)
+    publish(out, name, result, rows, _plot(limit, samples, by_width))
     return result
 
 
-def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[str, Any]) -> None:
+def _plot(limit: Any, samples: dict[int, np.ndarray], found: dict[str, Any]) -> Any:
     figure, axes = canvas(3)
     for axis, width in zip(axes[0], (WIDTHS[0], WIDTHS[-1]), strict=False):
         setting.draw_density(axis, samples[width], limit, label=f"networks, n={width}", color="C3")
@@ -97,4 +94,4 @@ def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[st
     axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
     axis.set_xticks([], minor=True)
     axis.legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
+    return figure
