@@ -1,4 +1,4 @@
-"""Where data lies: a directory given by the user, the environment variable, or the cache."""
+"""Where data is: a directory given by the user, the environment variable, or the cache."""
 
 import os
 from collections.abc import Sequence

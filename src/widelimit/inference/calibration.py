@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: reliability, expected calibration error, a picture."""
+"""Calibration of probabilities: reliability, expected calibration error, a picture."""
 
 import enum
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Reliability:
     def accuracy_interval(
         self, level: float = 0.9
     ) -> tuple[Float[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-        """Wilson's interval for each group's accuracy: what its count allows to say."""
+        """Wilson's interval for each group's accuracy, given its count."""
         return wilson_interval(self.accuracy * self.count, self.count, level=level)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

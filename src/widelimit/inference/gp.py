@@ -55,7 +55,7 @@ class KernelKind(enum.Enum):
 class Prediction:
     """Mean (…, outputs) and variance (…) of the function; the outputs share the variance.
 
-    Unpacks into what is mostly wanted: `mean, std = posterior.predict(...)`.
+    Unpacks into mean and standard deviation: `mean, std = posterior.predict(...)`.
     """
 
     mean: Float[np.ndarray, " *points"]
@@ -204,7 +204,7 @@ class GPPosterior(Conditioned):
 
     @classmethod
     def given(cls, factor: "AnyFactor", targets: Values, *, noise: Values) -> "GPPosterior":
-        """The posterior given what solves with `A`, noise included."""
+        """The posterior from a factor of `A`, noise included."""
         columns, vector = checks.targets(targets, len(factor))
         variances = checks.variances(noise, "The noise", len(factor))
         if isinstance(factor, Iterative):  # this one solve is long enough to be interrupted

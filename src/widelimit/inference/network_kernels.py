@@ -54,7 +54,7 @@ class Engine:
     client: Any = None
 
     def alone(self) -> "Engine":
-        """Without what belongs to one place and one session."""
+        """A copy without `store` and `client`, which belong to one session."""
         return replace(self, store=None, client=None)
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:

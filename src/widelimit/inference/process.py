@@ -72,7 +72,7 @@ class GP:
         return model if samples is None else replace(model, samples=samples)
 
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
-        """One Gaussian process for examples that were read before."""
+        """Condition on targets for examples that are read already: one Gaussian process."""
         checks.targets(y, len(data))  # before the expensive part
         marks, posterior = self.solver.condition(
             data, y, kind=self.kind, noise=self.noise, jitter=self.jitter

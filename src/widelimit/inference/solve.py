@@ -33,8 +33,8 @@ class Jitter:
     """How much may be added to the diagonal when, and only when, a factorisation fails.
 
     Both numbers are fractions of the mean kernel diagonal. `None` takes what rounding in the
-    kernel's own precision explains: `start = √N·ε`, though at least 10³ roundings of the float64
-    solve, of which an answer would otherwise consist; and `limit = 10⁻³` for float32 kernels,
+    kernel's own precision explains: `start = √N·ε`, but at least 10³ roundings of the float64
+    solve, below which an answer is rounding error; and `limit = 10⁻³` for float32 kernels,
     `10⁻⁶` for float64 ones. `Jitter(limit=0.0)` forbids jitter.
     """
 

@@ -165,14 +165,14 @@ def simulate(
     workers: int | None = None,
     progress: bool | Callback | None = None,
 ) -> SimulatedAttention:
-    """Draw `runs` independent networks and inputs, exactly in law, at a cost free of the width.
+    """Draw `runs` independent networks and inputs, exactly in law, at any width for the same cost.
 
     `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
     channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
     share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
     depends on `key` and the arguments, not on `workers` (threads; all cores by default).
     Temporary memory is bounded whatever the runs and heads; what is returned is not: scores and
-    weights take `runs·heads·queries·S` numbers each. `progress` is as everywhere: None draws a bar
+    weights take `runs·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
     on a terminal only, False never, a function is called with `(chunks done, chunks)`. With
     `explicit` every weight matrix is drawn, `O(n²)` numbers a run: the plain reference, which knows
     no `variances`.

@@ -84,8 +84,8 @@ class Layer(Readings):
     pair. `outline` says what happens to shapes, `need` what part of the input's covariance the
     output's needs, `need_own` what `memo` looks at. A layer may have one of the readings only.
 
-    Everything else that the library knows about a layer are the facts below. Their defaults are
-    safe: a layer that leaves them out is right, and at worst slower or refused somewhere.
+    The facts below are all else that the library knows about a layer. Their defaults are safe: a
+    layer that leaves them out is right, and at worst slower or refused somewhere.
     """
 
     # --- facts ------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Layer(Readings):
 
     @property
     def linear(self) -> bool:
-        """Whether the output is linear in the input, given the weights; with parts, in theirs."""
+        """Whether the output is linear in the input or the parts' outputs, given the weights."""
         return False
 
     @property
@@ -223,7 +223,7 @@ class Layer(Readings):
         """The mask of a batch after this layer; raises where an example has no real position left.
 
         Valid windows shorten sequences: one that is shorter than the window has nothing left, and
-        its kernels would be zero without a word.
+        its kernels would silently be zero.
         """
         after = None if mask is None else jax.vmap(self.mask)(mask)
         if after is None:
@@ -261,7 +261,7 @@ class Layer(Readings):
     def mean(self, example: Example, memo: Memo) -> Mean:
         """Mean over channels after this layer; None where it is zero.
 
-        A layer that does not say cannot stand below one that asks (LayerNorm).
+        Layers that leave this out cannot stand below LayerNorm, which needs it.
         """
         return UNKNOWN
 
@@ -269,10 +269,10 @@ class Layer(Readings):
         """Exact feature rows after this layer, where they exist."""
         return None
 
-    def looks(self, memo: Memo) -> Float[Array, "query key"] | None:
-        """Where the first attention layer in here looks: the expected size of its weights.
+    def attention_map(self, memo: Memo) -> Float[Array, "query key"] | None:
+        """The expected size of the weights of the first attention layer; None without attention.
 
-        `memo` is what `encode` returned; None where nothing in here attends.
+        `memo` is what `encode` returned.
         """
         return None
 
@@ -326,7 +326,7 @@ class Layer(Readings):
     ) -> tuple["Layer", Memo, Any]:
         """Encode stacked examples jointly, drawing random scores on the way.
 
-        Their `landmarks` are they themselves: kernels of all their pairs.
+        Their `landmarks` are the same examples: kernels of all pairs of them.
         """
         layer = self.drawn(examples, key, scheme)
         memos = jax.vmap(layer.masked_memo)(examples)

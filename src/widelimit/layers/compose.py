@@ -76,8 +76,9 @@ class Composite(Layer):
         """The memos of the parts."""
         return memo
 
-    def looks(self, memo: Memo) -> Array | None:
-        found = (part.looks(own) for part, own in zip(self.parts, self.parts_of(memo), strict=True))
+    def attention_map(self, memo: Memo) -> Array | None:
+        pairs = zip(self.parts, self.parts_of(memo), strict=True)
+        found = (part.attention_map(own) for part, own in pairs)
         return next((weights for weights in found if weights is not None), None)
 
     def with_heads(self, heads: float) -> "Composite":
@@ -90,7 +91,7 @@ class Serial(Composite):
     layers: tuple[Layer, ...]
 
     def __init__(self, *layers: Layer):
-        """The first layer meets the input."""
+        """The first layer receives the input."""
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise NetworkError(

@@ -58,7 +58,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Until the kernel is there."""
+        """Seconds until the kernel is computed."""
         return self.compiling + self.encoding + self.pairs / self.rate
 
     def with_workers(self, workers: int) -> "Cost":

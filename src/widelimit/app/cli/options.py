@@ -31,9 +31,9 @@ File = Annotated[
     Path,
     typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder with images by class."),
 ]
-Text = Annotated[str | None, option("Column with the texts.", panel=DATA, shown="found")]
+Text = Annotated[str | None, option("Column with the texts.", panel=DATA, shown="detected")]
 Label = Annotated[
-    str | None, option("Column to predict.", "--label", "--target", panel=DATA, shown="found")
+    str | None, option("Column to predict.", "--label", "--target", panel=DATA, shown="detected")
 ]
 Features = Annotated[
     list[str] | None,
@@ -42,7 +42,7 @@ Features = Annotated[
     ),
 ]
 Split = Annotated[
-    str | None, option("Column that says 'train' or 'test'.", panel=DATA, shown="found")
+    str | None, option("Column that says 'train' or 'test'.", panel=DATA, shown="detected")
 ]
 Encoding = Annotated[str, option("Encoding of text files.", panel=DATA)]
 Delimiter = Annotated[

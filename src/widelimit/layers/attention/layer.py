@@ -87,7 +87,7 @@ class Attention(MultiHead):
 
         `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
         tuple of them. `pattern`: Causal, Local, Allowed. `projections`: biases of queries, keys and
-        values, and queries and keys of one length. Finite network only: `key_width` and
+        values, and normalised queries and keys. Finite network only: `key_width` and
         `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
         """
         placed = Positions.make(positions, projections)
@@ -309,7 +309,7 @@ class Attention(MultiHead):
     def with_heads(self, heads: float) -> Layer:
         return self.changed(heads=checked_heads(heads), kv_heads=None)
 
-    def looks(self, memo: MaskedMemo) -> Float[Array, "query key"]:
+    def attention_map(self, memo: MaskedMemo) -> Float[Array, "query key"]:
         return mean_sizes(self, memo.own.on_side(0))
 
 
