@@ -12,7 +12,7 @@ Two small immutable states carry the whole computation:
 from .example import UNKNOWN, Example, Mean, UnknownMean
 from .kernels import Kernels
 from .outline import Need, Outline
-from .pair import Bias, Pair, Term, require_equal_positions, total
+from .pair import Bias, Pair, PendingMap, require_equal_positions, total
 
 __all__ = [
     "UNKNOWN",
@@ -23,7 +23,7 @@ __all__ = [
     "Need",
     "Outline",
     "Pair",
-    "Term",
+    "PendingMap",
     "UnknownMean",
     "require_equal_positions",
     "total",
