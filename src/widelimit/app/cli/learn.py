@@ -8,15 +8,18 @@ import typer
 
 from ...data import Keep
 from ...data.locks import alone
-from ...inference import KernelKind
+from ...errors import WidelimitError
+from ...inference import BlockedCholesky, ConjugateGradients, KernelKind, Solver
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
 from ..workflow.run import IMAGE_SIZE, WORDS
+from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
 from .outputs import own_name, ready, show, use_data_dir, use_limits, write_predictions
 from .screen import Screen, print_json
 
 _LEARN, _OUTPUT = "Learning and testing", "What to write"
+_SOLVER = "The solver"
 
 File = Annotated[
     Path,
@@ -46,6 +49,41 @@ Noise = Annotated[
     float | None,
     typer.Option(
         help="Noise variance.", rich_help_panel=_LEARN, show_default="chosen by leave-one-out"
+    ),
+]
+SolverOption = Annotated[
+    SolverName,
+    typer.Option(
+        "--solver",
+        help="How the process is conditioned: in memory, in blocks on disk, by iterations, or "
+        "through landmarks.",
+        rich_help_panel=_SOLVER,
+    ),
+]
+Landmarks = Annotated[
+    int | None,
+    typer.Option(
+        help="nystrom: training examples that stand for all.",
+        rich_help_panel=_SOLVER,
+        min=1,
+        show_default=False,
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        help="conjugate-gradients: relative residual to reach.",
+        rich_help_panel=_SOLVER,
+        show_default="1e-10",
+    ),
+]
+Block = Annotated[
+    int | None,
+    typer.Option(
+        help="blocked-cholesky: examples on the side of a block.",
+        rich_help_panel=_SOLVER,
+        min=1,
+        show_default="2048",
     ),
 ]
 Out = Annotated[
@@ -88,6 +126,11 @@ def _command(task: Task) -> Callable[..., None]:
         max_test: MaxTest = None,
         folds: Folds = 5,
         noise: Noise = None,
+        solver: SolverOption = SolverName.CHOLESKY,
+        landmarks: Landmarks = None,
+        tolerance: Tolerance = None,
+        block: Block = None,
+        workers: o.Workers = None,
         seed: o.Seed = 0,
         out: Out = None,
         save: Save = None,
@@ -112,6 +155,10 @@ def _command(task: Task) -> Callable[..., None]:
             noise=noise,
             folds=folds,
             samples=samples,
+            solver=solver_named(
+                solver, landmarks=landmarks, tolerance=tolerance, block=block, key=seed
+            ),
+            workers=workers,
             seed=seed,
         )
         _learn(file, task, how, settings, out, save, report, open_page, as_json)
@@ -134,6 +181,7 @@ def _learn(
     open_page: bool,
     as_json: bool,
 ) -> None:
+    _require_savable(settings.solver, save)
     screen = Screen()
     folder = out or Path("out") / own_name(file)
     predictions, path = folder / "predictions.csv", report or folder / "report.html"
@@ -152,6 +200,16 @@ def _learn(
     if as_json:
         print_json(_numbers(result) | {"files": written})
     show(path, open_page)
+
+
+def _require_savable(solver: Solver, save: Path | None) -> None:
+    """Before hours of work: some posteriors live in stores and temporary files."""
+    if save is not None and isinstance(solver, BlockedCholesky | ConjugateGradients):
+        raise WidelimitError(
+            "A model in one file has its factor in it.",
+            got=f"--save {save} with --solver {name_of(solver)}, which keeps it elsewhere",
+            remedy="leave out --save, or give --solver cholesky or --solver nystrom",
+        )
 
 
 def _write(result: Result, predictions: Path, save: Path | None, report: Path) -> dict[str, str]:
@@ -195,7 +253,8 @@ def _numbers(result: Result) -> dict[str, Any]:
         "train": len(result.train),
         "test": len(result.test),
         "noise": outcome.noise,
-        "log_evidence": float(outcome.posterior.log_evidence),
+        "solver": name_of(result.settings.solver).value,
+        "log_evidence": evidence(outcome.posterior),
         "cross_validated": None if outcome.folds is None else outcome.folds.numbers(),
         "learning_curve": [{"train": part.size, **part.score.numbers()} for part in outcome.curve],
         "seconds": result.seconds,

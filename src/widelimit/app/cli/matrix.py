@@ -60,9 +60,7 @@ def kernel(
     limit: Annotated[
         int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="So many processes share the work.", min=1)
-    ] = None,
+    workers: o.Workers = None,
     seed: o.Seed = 0,
     report: o.Page = None,
     open_page: o.Open = False,

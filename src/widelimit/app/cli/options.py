@@ -120,6 +120,9 @@ Samples = Annotated[
         show_default="enough",
     ),
 ]
+Workers = Annotated[
+    int | None, typer.Option(help="So many processes share the kernel.", min=1, show_default=False)
+]
 Seed = Annotated[
     int,
     typer.Option(help="Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1),
