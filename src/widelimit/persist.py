@@ -39,6 +39,7 @@ from .duals import Series
 from .errors import WidelimitError
 from .inference.blocked import StoredFactor
 from .inference.iterative import Iterative
+from .inference.network_kernels import Engine
 from .inference.solve import Factor
 
 FORMAT, VERSION = "widelimit model", 1
@@ -244,6 +245,8 @@ def _encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
             for k, v in value.items()
         ]
         return {"dict": pairs}
+    if isinstance(value, Engine):  # a cluster belongs to one session
+        value = dataclasses.replace(value, store=None, client=None)
     if isinstance(value, Factor):
         return _encoded_factor(value, arrays)
     if isinstance(value, StoredFactor) or (
