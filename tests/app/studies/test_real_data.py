@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, trained
+from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, landmarks, trained
 from widelimit.app.studies.comparison import Group, require_equal_effort
 
 FILES = {
     "cifar10": "cifar10",
     "imdb": "imdb",
     "rt-polarity": "rt_polarity",
+    "cifar10-landmarks": "landmarks",
     "learning-curve": "learning_curve",
     "ablations": "ablations",
     "trained": "trained",
@@ -23,6 +24,7 @@ def sample(monkeypatch, tmp_path):
     monkeypatch.setenv("WIDELIMIT_DATA", str(tmp_path))
     tiny = {Size.SMALL: cifar10.Scale((cifar10.Part(8, 60, 40),), 40)}
     monkeypatch.setattr(cifar10, "SCALES", tiny)
+    monkeypatch.setitem(landmarks.PARTS, Size.SMALL, tiny[Size.SMALL].parts[0])
     monkeypatch.setattr(trained, "SCALES", {Size.SMALL: trained.Scale(60, 40, 8, 60, 2)})
     texts = {Size.SMALL: film_texts.Scale((film_texts.Part(12, 2, 60, 80),), 40)}
     for scales in (film_texts.IMDB_SCALES, film_texts.RT_SCALES):

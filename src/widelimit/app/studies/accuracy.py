@@ -4,6 +4,7 @@ Labels are regressed on as centred one-hot vectors. The ridge is chosen on the t
 alone: each is predicted from all others, which comes in closed form from one factorisation.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,18 +88,24 @@ def validate(kernel: Values, labels: np.ndarray, ridges: tuple[float, ...] = RID
 
     Of many examples the first 2,000 decide."""
     count = min(len(labels), _MOST_LEFT_OUT)
-    whole, labels, known = np.asarray(kernel)[:count, :count], labels[:count], {}
+    whole, labels = np.asarray(kernel)[:count, :count], labels[:count]
+    return climbed(lambda ridge: _left_out(whole, labels, ridge), ridges)
 
-    def accuracy(step: int) -> float:
+
+def climbed(score: Callable[[float], float], ridges: tuple[float, ...]) -> Validated:
+    """The ridge with the best score, climbing from the middle of the ladder."""
+    known: dict[int, float] = {}
+
+    def at(step: int) -> float:
         if step not in known:
-            known[step] = _left_out(whole, labels, ridges[step])
+            known[step] = score(ridges[step])
         return known[step]
 
     best = len(ridges) // 2
     for direction in (1, -1):
-        while 0 <= best + direction < len(ridges) and accuracy(best + direction) > accuracy(best):
+        while 0 <= best + direction < len(ridges) and at(best + direction) > at(best):
             best += direction
-    return Validated(ridges[best], accuracy(best))
+    return Validated(ridges[best], at(best))
 
 
 def _left_out(kernel: np.ndarray, labels: np.ndarray, ridge: float) -> float:
