@@ -7,7 +7,7 @@ import pytest
 from matplotlib import pyplot
 
 import widelimit as wl
-from widelimit import Quantity
+from widelimit.engine import Quantity
 
 matplotlib.use("Agg")
 

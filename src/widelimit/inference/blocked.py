@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from .solve import Jitter, JitterWarning
 
 _FACTOR = "factor"
 Told = Callable[[int, int], None]
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +146,15 @@ def factorise_in_blocks(
     diagonal = np.asarray(kernel.diagonal(), np.float64)
     unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
     start, limit = jitter.range_for(len(order), unit)
-    added = 0.0
+    added, attempt = 0.0, 0
     while True:
+        # A folder of its own: workers may still be at a block of an attempt that failed.
+        target = str(place / f"{_FACTOR}{attempt or ''}")
         try:
-            work = _Work(kernel, noise + added, order, str(place / _FACTOR), block)
-            _run(work, client, told)
+            _run(_Work(kernel, noise + added, order, target, block), client, told)
             break
         except LinAlgError as error:
+            shutil.rmtree(target, ignore_errors=True)
             if added >= limit * scale:
                 raise NumericalError(
                     "A kernel matrix plus noise must be positive definite.",
@@ -159,6 +162,7 @@ def factorise_in_blocks(
                     remedy="give the data noise, or allow more with Jitter(limit=...)",
                 ) from error
             added = min(max(start * scale, added * jitter.growth), limit * scale)
+            attempt += 1
     if added:
         warnings.warn(
             f"The kernel matrix is not positive definite in floating point; added {added:.3g} to "
@@ -166,7 +170,7 @@ def factorise_in_blocks(
             JitterWarning,
             stacklevel=3,
         )
-    factor = StoredFactor(str(place / _FACTOR), order, block, added, scale, unit)
+    factor = StoredFactor(target, order, block, added, scale, unit)
     if temporary:
         weakref.finalize(factor, shutil.rmtree, place, ignore_errors=True)
     return factor
@@ -203,25 +207,67 @@ class _Work:
 
 
 def _run(work: _Work, client: Any, told: Told | None) -> None:
+    """All blocks; `told` hears how many there are."""
     count = len(edges(len(work.order), work.block))
-    blocks = opened(work.folder, create=count * work.block, block=work.block)
-    spans = edges(len(work.order), work.block)
-    data = None if client is None else client.scatter(work, broadcast=True, hash=False)
-    for j in range(count):
-        if client is None:
-            work.compute(j, j)
-            row = [read_block(blocks, spans, j, k) for k in range(j + 1)]
-            for i in range(j + 1, count):
-                work.compute(i, j, row)
-        else:
-            client.submit(_compute, data, j, j, pure=False).result()
-            below = [client.submit(_compute, data, i, j, pure=False) for i in range(j + 1, count)]
-            client.gather(below)
+    opened(work.folder, create=count * work.block, block=work.block)
+    walk = _here(work, count) if client is None else _by_workers(work, count, client)
+    total = count * (count + 1) // 2
+    for done, _ in enumerate(walk, start=1):
         if told is not None:
-            told(j + 1, count)
+            told(done, total)
 
 
-def _compute(work: _Work, i: int, j: int) -> None:
+def _here(work: _Work, count: int) -> Iterator[Place]:
+    """Column by column; the row of blocks that a column needs is read once."""
+    blocks, spans = opened(work.folder), edges(len(work.order), work.block)
+    for j in range(count):
+        work.compute(j, j)
+        yield j, j
+        row = [read_block(blocks, spans, j, k) for k in range(j + 1)]
+        for i in range(j + 1, count):
+            work.compute(i, j, row)
+            yield i, j
+
+
+def _by_workers(work: _Work, count: int, client: Any) -> Iterator[Place]:
+    """Every block as soon as its left neighbour and the diagonal above it are there.
+
+    What goes between tasks is only that they are done: blocks are read from disk.
+    """
+    from distributed import as_completed  # only who has a client needs Dask
+
+    from ..scale.cluster import require_client
+
+    require_client(client)
+    data = client.scatter(work, broadcast=True, hash=False)
+    futures: dict[Place, Any] = {}
+    for j in range(count):
+        for i in range(j, count):
+            after = [futures[place] for place in ((i, j - 1), (j, j)) if place in futures]
+            futures[i, j] = client.submit(_compute, data, i, j, *after, pure=False)
+    places = {future: place for place, future in futures.items()}
+    try:
+        for future in as_completed(list(places)):
+            if future.status != "finished":
+                _raise(future)
+            yield places[future]
+    finally:
+        client.cancel(list(places), force=True)
+
+
+def _raise(future: Any) -> None:
+    """The error of a block, as it would be without a cluster."""
+    if future.status in ("cancelled", "lost"):
+        raise WidelimitError(
+            "Workers live until the kernel is factorised.",
+            got="all workers that had the work were lost",
+            remedy="look at the logs of the workers: the usual cause is too little memory, for "
+            "which there is block=",
+        )
+    future.result()
+
+
+def _compute(work: _Work, i: int, j: int, *_: Any) -> None:
     work.compute(i, j)
 
 

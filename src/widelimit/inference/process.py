@@ -77,8 +77,8 @@ class GP:
         marks, posterior = self.solver.condition(
             data, y, kind=self.kind, noise=self.noise, jitter=self.jitter
         )
-        alone = self.engine.alone()
-        return FittedGP(replace(self, engine=alone), replace(marks, engine=alone), posterior)
+        engine = self.engine.without_store()
+        return FittedGP(replace(self, engine=engine), replace(marks, engine=engine), posterior)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

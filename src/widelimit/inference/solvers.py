@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.inputs import Inputs
 from ..options import RandomKey, generator, positive, whole
 from . import checks
 from .blocked import factorise_in_blocks
@@ -140,19 +139,19 @@ class Nystrom(Solver):
         ntk, inputs = kind is KernelKind.NTK, data.inputs
         diagonal = data.diagonal(inputs, kind)
 
-        def kernel(rows: Inputs, numbers: np.ndarray) -> np.ndarray:
-            marks = replace(data, inputs=inputs[numbers])
-            return chosen(marks.cross(rows, ntk=ntk), kind)
+        def columns(numbers: np.ndarray) -> np.ndarray:
+            return chosen(data.cross(inputs[numbers], ntk=ntk), kind).T
 
         def corner(numbers: np.ndarray) -> np.ndarray:
-            block = np.array(kernel(inputs[numbers], numbers), np.float64)
+            marks = replace(data, inputs=inputs[numbers])
+            block = np.array(chosen(marks.cross(marks.inputs, ntk=ntk), kind), np.float64)
             np.fill_diagonal(block, diagonal[numbers])
             return block
 
         unit = float(np.finfo(data.engine.dtype).eps)
         found = pivoted(
             diagonal,
-            lambda numbers: kernel(inputs, numbers),
+            columns,
             corner,
             self.landmarks,
             rng=generator(self.key),

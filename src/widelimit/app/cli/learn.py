@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...data.locks import alone
+from ...errors import WidelimitError
+from ...inference import BlockedCholesky, ConjugateGradients, Solver
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
+from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
 from .outputs import own_name, ready, show, write_predictions
 from .screen import Screen, print_json
+
+_SOLVER = "The solver"
 
 Test = Annotated[float, o.option("Share held out for the test.", panel=o.LEARN)]
 MaxTrain = Annotated[
@@ -23,6 +28,29 @@ MaxTest = Annotated[
 Folds = Annotated[int, o.option("Parts for cross-validation; 0 for none.", panel=o.LEARN)]
 Noise = Annotated[
     float | None, o.option("Noise variance.", panel=o.LEARN, shown="chosen by leave-one-out")
+]
+SolverOption = Annotated[
+    SolverName,
+    o.option(
+        "How the process is conditioned: in memory, in blocks on disk, by iterations, or through "
+        "landmarks.",
+        "--solver",
+        panel=_SOLVER,
+    ),
+]
+Landmarks = Annotated[
+    int | None,
+    o.option("nystrom: training examples that stand for all.", panel=_SOLVER, shown=False, min=1),
+]
+Tolerance = Annotated[
+    float | None,
+    o.option("conjugate-gradients: relative residual to reach.", panel=_SOLVER, shown="1e-10"),
+]
+Block = Annotated[
+    int | None,
+    o.option(
+        "blocked-cholesky: examples on the side of a block.", panel=_SOLVER, shown="2048", min=1
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -47,6 +75,11 @@ def _command(task: Task) -> Callable[..., None]:
         max_test: MaxTest = None,
         folds: Folds = 5,
         noise: Noise = None,
+        solver: SolverOption = SolverName.CHOLESKY,
+        landmarks: Landmarks = None,
+        tolerance: Tolerance = None,
+        block: Block = None,
+        workers: o.Workers = None,
         out: Out = None,
         save: Save = None,
         report: o.Page = None,
@@ -62,6 +95,10 @@ def _command(task: Task) -> Callable[..., None]:
             max_test=max_test,
             noise=noise,
             folds=folds,
+            solver=solver_named(
+                solver, landmarks=landmarks, tolerance=tolerance, block=block, key=net.seed
+            ),
+            workers=workers,
         )
         _learn(
             file, task, data.reading(split=split), settings, out, save, report, open_page, as_json
@@ -85,6 +122,7 @@ def _learn(
     open_page: bool,
     as_json: bool,
 ) -> None:
+    _require_savable(settings.solver, save)
     screen = Screen()
     folder = out or Path("out") / own_name(file)
     predictions, path = folder / "predictions.csv", report or folder / "report.html"
@@ -103,6 +141,16 @@ def _learn(
     if as_json:
         print_json(_numbers(result) | {"files": written})
     show(path, open_page)
+
+
+def _require_savable(solver: Solver, save: Path | None) -> None:
+    """Before hours of work: some posteriors live in stores and temporary files."""
+    if save is not None and isinstance(solver, BlockedCholesky | ConjugateGradients):
+        raise WidelimitError(
+            "A model in one file has its factor in it.",
+            got=f"--save {save} with --solver {name_of(solver)}, which keeps it elsewhere",
+            remedy="leave out --save, or give --solver cholesky or --solver nystrom",
+        )
 
 
 def _write(result: Result, predictions: Path, save: Path | None, report: Path) -> dict[str, str]:
@@ -146,7 +194,8 @@ def _numbers(result: Result) -> dict[str, Any]:
         "train": len(result.train),
         "test": len(result.test),
         "noise": outcome.noise,
-        "log_evidence": float(outcome.posterior.log_evidence),
+        "solver": name_of(result.settings.solver).value,
+        "log_evidence": evidence(outcome.posterior),
         "cross_validated": None if outcome.folds is None else outcome.folds.numbers(),
         "learning_curve": [{"train": part.size, **part.score.numbers()} for part in outcome.curve],
         "seconds": result.seconds,

@@ -42,9 +42,7 @@ def kernel(
     limit: Annotated[
         int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of processes that share the work.", min=1)
-    ] = None,
+    workers: o.Workers = None,
     report: o.Page = None,
     open_page: o.Open = False,
     as_json: o.Json = False,

@@ -93,6 +93,9 @@ Samples = Annotated[
     int | None,
     option("Heads to sample for softmax attention at 1/√d.", panel=NETWORK, shown="enough"),
 ]
+Workers = Annotated[
+    int | None, option("Number of processes that share the kernel.", shown=False, min=1)
+]
 Seed = Annotated[int, option("Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1)]
 Json = Annotated[
     bool, option("Numbers as JSON on standard output; text on standard error.", "--json")

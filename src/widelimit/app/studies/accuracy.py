@@ -4,7 +4,7 @@ Labels are regressed on as centred one-hot vectors. The ridge is chosen on the t
 alone: each is predicted from all others, which comes in closed form from one factorisation.
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,16 +85,27 @@ def validate(kernel: Values, labels: np.ndarray, ridges: tuple[float, ...] = RID
     spectrum, unit = Spectrum.of(whole), float(np.mean(np.diagonal(whole)))
     targets, classes = centred_one_hot(labels)
 
-    @functools.cache
-    def accuracy(step: int) -> float:
-        left_out = spectrum.leave_one_out(targets, ridges[step] * unit)
+    def accuracy(ridge: float) -> float:
+        left_out = spectrum.leave_one_out(targets, ridge * unit)
         return float(np.mean(classes[np.argmax(left_out.mean, axis=1)] == labels))
+
+    return climbed(accuracy, ridges)
+
+
+def climbed(score: Callable[[float], float], ridges: tuple[float, ...]) -> Validated:
+    """The ridge with the best score, climbing from the middle of the ladder."""
+    known: dict[int, float] = {}
+
+    def at(step: int) -> float:
+        if step not in known:
+            known[step] = score(ridges[step])
+        return known[step]
 
     best = len(ridges) // 2
     for direction in (1, -1):
-        while 0 <= best + direction < len(ridges) and accuracy(best + direction) > accuracy(best):
+        while 0 <= best + direction < len(ridges) and at(best + direction) > at(best):
             best += direction
-    return Validated(ridges[best], accuracy(best))
+    return Validated(ridges[best], at(best))
 
 
 def evaluate(

@@ -32,6 +32,7 @@ class KeptKernels:
     def __init__(self, folder: Path, *, tile: int | None = None):
         """`tile`: examples on the side of a tile, which is how much work an interruption costs."""
         self.folder, self.tile = Path(folder), tile
+        self.client: Any = None  # whose workers compute, while somebody has one
 
     @classmethod
     def beside(cls, out: Path) -> "KeptKernels":
@@ -54,6 +55,7 @@ class KeptKernels:
         are part of what the kernels are known by.
         """
         x, rest = train.x, {"dtype": np.float32, "progress": progress or False, "tile": self.tile}
+        rest["client"] = self.client
         positions = net.outline(Outline(x.shape[1:-1], x.shape[-1])).positions
         readouts, size = math.prod(positions), len(x) + (0 if test is None else len(test))
         whole = np.empty((2, readouts, size, len(x)), np.float32)

@@ -1,7 +1,7 @@
 """Accuracy by the number of training images: beginnings of one kernel, so every N is nested.
 
-The kernels are those of the CIFAR-10 study at its first resolution, found again if that study ran
-before with the same output folder.
+The kernels are those of the CIFAR-10 study at 8×8, of all images at hand; they are found again if
+the study of landmarks ran before with the same output folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,34 +11,25 @@ from typing import Any
 import numpy as np
 
 from ..drawing import canvas
-from . import cifar10
+from . import landmarks
 from .accuracy import evaluate, row
-from .comparison import KINDS, FamilyGroup, choose
+from .comparison import KINDS
 from .study import Progress, Size, publish, tracked
 
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `learning_curve.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    scale = cifar10.SCALES[Size(size).at_most_large]
-    place = cifar10.arena(Size(size), scale.parts[0], out)
-    group = FamilyGroup(cifar10.trunks(), cifar10.families())
-    trials = [
-        trial
-        for trunk in group.trunks
-        for trial in place.validated(trunk, group.families, scale.tuned_on)
-    ]
-    choice = choose(group, trials)
-    layers = [family.readouts[choice.readouts[family.name]] for family in group.families]
-    kernels = place.kernels(choice.trunk, layers, None)
-    data = place.views[choice.trunk.view]
+    place = landmarks.arena(size, out)
+    with landmarks.shared(place, size):
+        choice, kernels = landmarks.everything(place, size)
+    data, names = place.views[choice.trunk.view], list(choice.readouts)
     rows = []
-    work = [(count, i) for count in sizes(len(data.y_train)) for i in range(len(layers))]
+    work = [(count, i) for count in sizes(len(data.y_train)) for i in range(len(names))]
     for count, index in tracked(work, progress):
         for kind, kernel in zip(KINDS, kernels, strict=True):
             block = np.concatenate([kernel[index, :count], kernel[index, len(data.y_train) :]])
             tested = evaluate(block[:, :count], data.y_train[:count], data.y_test)
-            name = group.families[index].name
-            rows.append(row(name, kind, tested, data=place.name, train=count))
+            rows.append(row(names[index], kind, tested, data=place.name, train=count))
     result = {"data": place.name, "rows": rows, "gain_per_doubling": gains(rows)}
     publish(out, "learning_curve", result, rows, _plot(rows))
     return result

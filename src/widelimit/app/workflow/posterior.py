@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data import stratified_order
-from ...inference import GPPosterior, Temperature, centred_one_hot
+from ...inference import GPPosterior, Prediction, Temperature, centred_one_hot
+from ...inference.nystrom import NystromPosterior
 from ...inference.spectrum import Spectrum
 from . import scores
 from .kinds import SILENT, Listener, Task
@@ -77,6 +78,18 @@ class Predicted:
     std: np.ndarray
     probabilities: np.ndarray | None
 
+    @classmethod
+    def of(
+        cls, found: Prediction, targets: Targets, temperature: Temperature | None, noise: float
+    ) -> "Predicted":
+        """From means and variances of the process, in the units of the targets."""
+        variance = found.variance + noise
+        if temperature is not None:
+            table = temperature.probabilities(found.mean, variance)
+            return cls(found.mean, np.sqrt(variance), table)
+        mean = found.mean[:, 0] * targets.scale + targets.shift
+        return cls(mean, np.sqrt(variance) * targets.scale, None)
+
     @property
     def labels(self) -> np.ndarray:
         """The most probable class."""
@@ -94,7 +107,7 @@ class Predicted:
 class Outcome:
     """A posterior, how it was chosen, and how it does."""
 
-    posterior: GPPosterior
+    posterior: GPPosterior | NystromPosterior
     temperature: Temperature | None
     noise: float
     amplitude: float
@@ -178,7 +191,7 @@ def evaluate(
         tuple(t._replace(noise=t.noise * chosen.amplitude) for t in trials),
         spectrum.values[::-1] * chosen.amplitude,
         predicted,
-        _score(targets, predicted, test),
+        scored(targets, predicted, test),
         crossed,
         curve,
     )
@@ -204,15 +217,11 @@ def _predicted(
     noise: float,
 ) -> Predicted:
     found = posterior.predict(kernel[np.ix_(test, train)], np.diagonal(kernel)[test])
-    variance = found.variance + noise
-    if temperature is not None:
-        table = temperature.probabilities(found.mean, variance)
-        return Predicted(found.mean, np.sqrt(variance), table)
-    mean = found.mean[:, 0] * targets.scale + targets.shift
-    return Predicted(mean, np.sqrt(variance) * targets.scale, None)
+    return Predicted.of(found, targets, temperature, noise)
 
 
-def _score(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
+def scored(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
+    """Accuracy or R² of predictions for the examples `test`."""
     if targets.task is Task.CLASSIFY:
         return scores.accuracy(predicted.labels == targets.labels[test])
     return scores.r_squared(targets.labels[test], predicted.mean)
@@ -232,7 +241,7 @@ def _cross_validated(
         values.append(_answers(targets, posterior.mean(kernel[np.ix_(left, seen)])))
         truth.append(targets.labels[left])
         advance(3 + done, 3 + folds)
-    return _scored(targets, np.concatenate(values), np.concatenate(truth))
+    return _agreement(targets, np.concatenate(values), np.concatenate(truth))
 
 
 def _learning_curve(
@@ -248,7 +257,7 @@ def _learning_curve(
         columns = targets.columns[seen]
         posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
         found = _answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
-        curve.append(CurvePoint(size, _scored(targets, found, targets.labels[test])))
+        curve.append(CurvePoint(size, _agreement(targets, found, targets.labels[test])))
     return tuple(curve)
 
 
@@ -259,7 +268,7 @@ def _answers(targets: Targets, mean: np.ndarray) -> np.ndarray:
     return mean[:, 0] * targets.scale + targets.shift
 
 
-def _scored(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
+def _agreement(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
     if targets.task is Task.CLASSIFY:
         return scores.accuracy(found == truth)
     return scores.r_squared(truth, found)

@@ -2,8 +2,9 @@
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from ...engine.inputs import Inputs, as_inputs
 from ...errors import WidelimitError
 from ...inference import (
     GP,
+    Cholesky,
     Engine,
     FittedClassifier,
     FittedGP,
     KernelKind,
     NetworkKernels,
+    Solver,
 )
 from .blocks import compute
 from .examples import Examples, LabelledFile
@@ -32,6 +35,7 @@ from .preparation import (
     TablePreparation,
     TextPreparation,
 )
+from .solving import solved
 from .sources import Reading, read_source
 from .words import find_vectors
 
@@ -59,6 +63,8 @@ class Settings:
     noise: float | None = None
     folds: int = 5
     samples: int | None = None
+    solver: Solver = field(default_factory=Cholesky)
+    workers: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +105,7 @@ class Result:
     batch: Batch
     data: NetworkKernels
     kernel: np.ndarray
+    """Of the training examples; with another solver than `Cholesky`, of the first of them."""
     outcome: Outcome
     notes: tuple[str, ...]
     seconds: dict[str, float]
@@ -144,25 +151,34 @@ def run(
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin
     store = None if kernel_folder is None else kernel_folder / f"kernel_{settings.kernel.value}"
-    kernels = compute(data, inputs, (settings.kernel,), store=store, listener=listener)
-    kernel = np.asarray(kernels[settings.kernel])
-    computed = time.monotonic() - begin - read
-    targets = Targets.of(y, task, train)
-    outcome = evaluate(
-        kernel,
-        targets,
-        train,
-        test,
-        noise=settings.noise,
-        folds=min(settings.folds, train_size // 2),
-        listener=listener,
-    )
-    data = data.with_net(choice.net.amplified(outcome.amplitude))
-    process = GP(data.net, kind=settings.kernel, noise=outcome.noise, engine=data.engine)
-    fitted: FittedClassifier | FittedGP = FittedGP(process, data, outcome.posterior)
+    targets, kind = Targets.of(y, task, train), settings.kernel
+    folds = min(settings.folds, train_size // 2)
+    choices: dict[str, Any] = {"noise": settings.noise, "folds": folds, "listener": listener}
+    found: FittedGP
+    if isinstance(settings.solver, Cholesky):
+        where = {"store": store, "workers": settings.workers, "listener": listener}
+        kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
+        computed = time.monotonic() - begin - read
+        outcome = evaluate(kernel, targets, train, test, **choices)
+        kernel = kernel[:train_size, :train_size]
+        data = data.with_net(choice.net.amplified(outcome.amplitude))
+        process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
+        found = FittedGP(process, data, outcome.posterior)
+        seconds = {"kernel": computed, "fit": time.monotonic() - begin - read - computed}
+    else:
+        where = {"store": store, "workers": settings.workers, "solver": settings.solver}
+        kernel, outcome, found = solved(data, inputs, targets, kind=kind, **where, **choices)
+        data = found.data
+        seconds = {"kernel and fit": time.monotonic() - begin - read}
+        if train_size > len(kernel):
+            notes.append(
+                f"noise, folds and the kernel that is shown are of the first {len(kernel):,} "
+                f"training examples"
+            )
+    fitted: FittedClassifier | FittedGP = found
     if outcome.temperature is not None:
         classes = np.arange(len(source.class_names))
-        fitted = FittedClassifier(fitted, outcome.temperature, classes)
+        fitted = FittedClassifier(found, outcome.temperature, classes)
     model = Model(
         task,
         preparation,
@@ -173,8 +189,6 @@ def run(
         targets.scale,
         f"{train_size} examples of {path.name}, network '{choice.name}'",
     )
-    fit = time.monotonic() - begin - read - computed
-    seconds = {"read": read, "kernel": computed, "fit": fit}
     return Result(
         source,
         choice,
@@ -189,7 +203,7 @@ def run(
         kernel,
         outcome,
         tuple(notes),
-        seconds,
+        {"read": read, **seconds},
     )
 
 
