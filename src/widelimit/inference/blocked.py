@@ -2,8 +2,8 @@
 
     L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj^-T,   L_jj L_jjᵀ = A_jj − Σ_{k<j} L_jk L_jkᵀ
 
-Columns are computed from left to right. The blocks of a column depend on those to its left alone,
-so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
+Columns are computed from left to right. A block depends on those to its left and on the diagonal
+above it, so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
 
 `dask.array.linalg.cholesky` computes the same; it keeps every block of the factor in the memory of
 its workers until the last one is done, which is what this is to avoid.

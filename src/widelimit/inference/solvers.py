@@ -59,8 +59,9 @@ class Cholesky(Solver):
 class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
-    The factor takes 4 N² bytes in `folder` (None: a temporary one); two rows of blocks of `block`
-    examples are in memory.
+    The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
+    other machines need one that all reach). Two rows of blocks of `block` examples are in memory;
+    a worker has three blocks. `told(done, blocks)` hears how far it is.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -88,10 +89,10 @@ class BlockedCholesky(Solver):
 class ConjugateGradients(Solver):
     """Iterations over the kernel, for one right-hand side per output and per test example.
 
-    They stop at a relative residual of `tolerance`. `rank` columns make the preconditioner (None:
-    about √N of them). `keep` is a file for the last iterate, from which a run that was stopped goes
-    on. `told(iteration, residual)` hears of every iteration, and so does the logger
-    `widelimit.scale`.
+    They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
+    the prior is known to that relative error. `rank` columns make the preconditioner (None: 4√N of
+    them). `keep` is a file for the last iterate, from which a run that was stopped goes on.
+    `told(iteration, error)` hears of every iteration, and so does the logger `widelimit.scale`.
     """
 
     tolerance: float = 1e-10
