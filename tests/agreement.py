@@ -105,7 +105,12 @@ def estimated(
 
 def assert_agrees(net: wl.Layer, x: Any, limit: wl.Layer | Kernels | None = None, **options: Any):
     """The limit is what finite networks approach, and 7 % more or less would not be."""
-    for name, estimate in estimated(net, x, limit, **options).items():
+    assert_close(estimated(net, x, limit, **options))
+
+
+def assert_close(found: dict[str, Estimate]) -> None:
+    """As far from the limit as chance allows, and 7 % more or less would be further."""
+    for name, estimate in found.items():
         precision, z = estimate.precision(), estimate.z()
         assert precision < PRECISION, f"{name}: standard error {precision:.2%}, take more draws"
         assert z < MOST, f"{name}: {z:.1f} standard errors (of {precision:.2%}) away"
@@ -113,7 +118,11 @@ def assert_agrees(net: wl.Layer, x: Any, limit: wl.Layer | Kernels | None = None
             assert estimate.z(factor) > MOST, f"{name}: cannot tell a factor of {factor}"
 
 
-def assert_differs(net: wl.Layer, x: Any, wrong: wl.Layer | Kernels, **options: Any) -> None:
-    """A limit that is not the network's own is noticed, in one of the two kernels at least."""
-    found = estimated(net, x, wrong, **options)
-    assert max(estimate.z() for estimate in found.values()) > MOST
+def assert_differs(found: dict[str, Estimate], right: Kernels, wrong: Kernels) -> None:
+    """Kernels that are not the limit's are noticed, in one of the two kernels at least."""
+    pairs = {"NNGP": (right.nngp, wrong.nngp), "NTK": (right.ntk, wrong.ntk)}
+    z = [
+        np.abs(found[name].mean - other / np.abs(limit).max()) / found[name].error
+        for name, (limit, other) in pairs.items()
+    ]
+    assert np.max(z) > MOST

@@ -162,6 +162,15 @@ COMPOSITIONS = {
         wl.Residual(wl.Serial(wl.LayerNorm(), _GATE, dense())),
         wl.LayerNorm(),
     ),
+    "every_rule": _pooled(
+        wl.Embedding(8, vocabulary=VOCABULARY, std=1.4),
+        conv(),
+        wl.Gelu(),
+        wl.LayerNorm(),
+        wl.Residual(conv(2)),
+        pool=wl.Select(-1),
+        kind=Kind.TOKENS,
+    ),
     "text_cnn": _pooled(
         wl.Embedding(8, vocabulary=VOCABULARY),
         wl.Concat(wl.Serial(conv(2), wl.Relu()), wl.Serial(conv(3), wl.Relu())),

@@ -1,6 +1,6 @@
 """One composition, compared with everything that must give the same numbers.
 
-The slow reference; every example alone, without its padding; the branches in another order.
+The slow reference, and every example alone, without its padding.
 """
 
 import re
@@ -13,13 +13,14 @@ from draw import Composition, accepted
 from parts import Part, build
 from slow_attention import Sampling, is_sampled
 from slow_reference import walk
-from slow_state import PAIRS, State, Undefined, Uneven, start
+from slow_state import PAIRS, State, Undefined, start
 
 import widelimit as wl
 
 # Relative to the largest entry. The library sums series to 4e-7; the slope of an activation with a
-# kink has an infinite derivative at equal inputs, so that rounding ε leaves √ε of it.
-EXACT, KINKED, SERIES, SINGLE = 1e-10, 2e-8, 3e-6, 3e-5
+# kink has an infinite derivative at equal inputs, so that rounding ε leaves √ε of it. In single
+# precision, inputs that are equal as a whole are redone in double; tokens of unequal ones are not.
+EXACT, KINKED, SERIES, SINGLE, SINGLE_KINKED = 1e-10, 2e-8, 3e-6, 3e-5, 2.5e-4
 # Sums that cancel to less than this share of their terms are not compared.
 MOST_LOSS = 1e4
 MOST_SIGMAS = 6.0
@@ -59,10 +60,12 @@ def functions(part: Part) -> set[str]:
     return found | {p["map"]["name"] for p in part.all() if p.options.get("map")}
 
 
-def tolerance(c: Composition, ours: "Found") -> float:
+def tolerance(c: Composition, ours: "Found", kernel: str) -> float:
     names = functions(c.part)
     usual = SERIES if names & _SERIES else KINKED if names & _KINKS else EXACT
-    return max(SINGLE if c.dtype == np.float32 else usual, ANNOUNCED * ours.announced)
+    if c.dtype == np.float32:
+        usual = SINGLE_KINKED if names & _KINKS and kernel == "NTK" else SINGLE
+    return max(usual, ANNOUNCED * ours.announced)
 
 
 def sampled(part: Part) -> bool:
@@ -164,9 +167,9 @@ def against_reference(c: Composition, ours: Found) -> tuple[list[Finding], float
     end = reference(c)
     if end.loss > MOST_LOSS:
         return [], end.loss
-    allowed = tolerance(c, ours) * end.loss
     findings = []
     for (name, kernel), slow in zip(ours.both(), (end.nngp, end.ntk), strict=True):
+        allowed = tolerance(c, ours, name) * end.loss
         exact = {pair: _placed(end, slow, *pair) for pair in PAIRS}
         scale = _scale(exact)
         for pair, value in kernel.items():
@@ -233,26 +236,15 @@ def against_alone(c: Composition, ours: Found, sampler: Any, loss: float) -> lis
         alone = found(c.part, c, apart=True, sampler=sampler)
     except wl.WidelimitError as error:
         return [Finding("padded and alone", c, f"alone it is refused: {error}")]
-    findings, allowed = [], tolerance(c, ours) * loss
+    findings = []
     for (name, padded), (_, plain) in zip(ours.both(), alone.both(), strict=True):
+        allowed = tolerance(c, ours, name) * loss
         exact = np.zeros(padded[0, 1].shape)
         exact[tuple(slice(n) for n in plain[0, 1].shape)] = plain[0, 1]
         error = np.abs(padded[0, 1] - exact).max() / _scale(padded)
         if not error <= allowed:
             detail = f"{name} off by {error:.1e}\n  padded {_entry(padded[0, 1])}, {_entry(exact)}"
             findings.append(Finding("padded and alone", c, detail))
-    return findings
-
-
-def against_swapped(c: Composition, ours: Found) -> list[Finding]:
-    """Branches have no order."""
-    other = found(c.part.swapped(), c, apart=c.apart)
-    findings = []
-    for (name, kernel), (_, swapped) in zip(ours.both(), other.both(), strict=True):
-        for pair, value in kernel.items():
-            error = np.abs(value - swapped[pair]).max() / max(np.abs(value).max(), 1e-30)
-            if not error <= tolerance(c, ours):
-                findings.append(Finding("branches swapped", c, f"{name} changes by {error:.1e}"))
     return findings
 
 
@@ -277,9 +269,6 @@ def compared(c: Composition) -> tuple[list[Finding], bool]:
             findings, loss = against_drawn_scores(c, ours), 1.0
         else:
             findings, loss = against_reference(c, ours)
-    except Uneven as reason:
-        findings = [] if sampled(c.part) else against_swapped(c, ours)
-        return [Finding("not refused", c, f"{reason}; {f.detail}") for f in findings], True
     except Undefined as reason:
         return [Finding("not refused", c, str(reason))], True
     if loss <= MOST_LOSS and not c.apart:

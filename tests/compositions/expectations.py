@@ -16,9 +16,9 @@ from scipy.special import erf, expit
 
 mp.dps = 30
 
+# In standard deviations; and in units of the functions, whose poles are at least π/2 from the axis.
 _STEP, _END = 0.1, 8.8
-_NODES = np.arange(-_END, _END + _STEP / 2, _STEP)
-_WEIGHTS = np.exp(-(_NODES**2) / 2) * _STEP / np.sqrt(2 * np.pi)
+_FINEST = 0.35
 
 Pair = tuple[Any, Any]
 
@@ -46,13 +46,23 @@ def quadrature(fn: Callable, slope: Callable, q1: Any, q2: Any, k: Any) -> Pair:
     c = correlation(q1, q2, k)
     root1, root2 = float(mp.sqrt(q1)), float(mp.sqrt(q2))
     along, across = float(c), float(mp.sqrt(1 - c * c))
-    u = root1 * _NODES
-    v = root2 * (along * _NODES[:, None] + across * _NODES[None, :])
-    return tuple(mpf(float((_WEIGHTS * f(u)) @ (f(v) @ _WEIGHTS))) for f in (fn, slope))
+    nodes, weights = _rule(max(root1, root2))
+    u = root1 * nodes
+    v = root2 * (along * nodes[:, None] + across * nodes[None, :])
+    return tuple(mpf(float((weights * f(u)) @ (f(v) @ weights))) for f in (fn, slope))
+
+
+def _rule(root: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for functions of a variable with this standard deviation."""
+    step = min(_STEP, _FINEST / max(root, 1e-30))
+    nodes = step * np.arange(-np.ceil(_END / step), np.ceil(_END / step) + 1)
+    return nodes, np.exp(-(nodes**2) / 2) * step / np.sqrt(2 * np.pi)
 
 
 def mean_by_quadrature(fn: Callable, q: Any) -> Any:
-    return mpf(float(_WEIGHTS @ fn(float(mp.sqrt(q)) * _NODES)))
+    root = float(mp.sqrt(q))
+    nodes, weights = _rule(root)
+    return mpf(float(weights @ fn(root * nodes)))
 
 
 def _integrated(fn: Callable, slope: Callable, *, exact: bool = False) -> Expectation:

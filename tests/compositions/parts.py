@@ -35,12 +35,6 @@ class Part:
         for part in self.parts:
             yield from part.all()
 
-    def swapped(self) -> "Part":
-        """All branches in the opposite order: the same network, where order has no meaning."""
-        parts = tuple(part.swapped() for part in self.parts)
-        merged = self.kind in ("sum", "product", "concat")
-        return replace(self, parts=parts[::-1] if merged else parts)
-
     def __str__(self) -> str:
         given = {k: v for k, v in self.options.items() if v is not None}
         inside = [str(part) for part in self.parts]

@@ -19,7 +19,7 @@ from expectations import expectation
 from mpmath import mp, mpf
 from parts import Part
 from slow_attention import Sampling, linear_attention, read_out, sqrt_attention
-from slow_state import PAIRS, Place, Side, State, Undefined, Uneven, exact, mapped, zeros
+from slow_state import PAIRS, Place, Side, State, Undefined, exact, mapped, zeros
 
 # --- maps over positions -------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ def _merged(ends: list[State], weights: list[Any]) -> State:
 def _require_same_places(ends: list[State]) -> None:
     for i in (0, 1):
         if any(end.sides[i].places != ends[0].sides[i].places for end in ends):
-            raise Uneven("branches that leave different positions")
+            raise Undefined("branches that leave different positions")
 
 
 def _with_means(state: State, ends: list[State], merge: Callable[[list[Any]], Any]) -> State:

@@ -14,10 +14,6 @@ class Undefined(Exception):
     """A network without a meaning on these inputs; the library must refuse it."""
 
 
-class Uneven(Undefined):
-    """Branches that leave different positions: refused, or the order of branches has no say."""
-
-
 @dataclass(frozen=True)
 class Side:
     """One example: its array's extents, its real places, covariance and mean over channels."""

@@ -169,6 +169,10 @@ def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
             if "parallel" in kinds or c.apart:
                 raise wl.WidelimitError("Wide ones.", got="another", remedy="draw again")
             net.kernel(c.x, mask=c.mask, **({"samples": 16} if net.sampled() else {}))
+            if "Sign" in functions(c.part) and not c.tokens:  # rounding decides what sign 0 has
+                raise wl.WidelimitError("No jumps at zero.", got="Sign", remedy="draw again")
+            # Raw inputs beside a branch have the channels that they have.
+            wl.with_width(net, width=24, outputs=48).init(0, c.x.shape[1:])
             return net
 
         try:

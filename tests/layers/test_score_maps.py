@@ -195,3 +195,27 @@ def test_finite_heads_have_the_same_mean(name):
     assert error.max() < 0.02 * np.abs(mean.value).max()
     assert (np.abs(kernel.ntk - mean.value) / error).max() < 5
     assert (np.abs(1.12 * kernel.ntk - mean.value) / error).max() > 5
+
+
+@pytest.mark.parametrize("std", [3.0, 6.0, 60.0])
+def test_large_scores_keep_the_accuracy_of_a_series(std):
+    """One token: κ ← κ E[tanh(g)²], g ~ N(0, qk²κ²), by the trapezoidal rule in units of g.
+
+    Beyond what a series reaches, it says so.
+    """
+    x = np.full((1, 1, 4), 1.0)
+    step, end = 0.05, 9 * std
+    g = np.arange(-end, end + step / 2, step)
+    weights = np.exp(-((g / std) ** 2) / 2) * step / (std * np.sqrt(2 * np.pi))
+    tanh = wl.layers.ElementwiseMap(wl.Tanh())
+    for layer, inputs in (
+        (wl.Attention(8, score_map=tanh, qk_std=std), x),
+        (wl.AttentionPool(8, score_map=tanh, qk_std=std), x),
+        (wl.CrossAttention(8, score_map=tanh, qk_std=std), (x, x)),
+    ):
+        if std > 10:
+            with pytest.warns(wl.errors.AccuracyWarning, match="up to 3.6e"):
+                layer.kernel(inputs)
+            continue
+        found = layer.kernel(inputs).nngp
+        assert np.asarray(found).item() == pytest.approx(weights @ np.tanh(g) ** 2, rel=1e-5)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...duals import Dual, Identity
+from ..activations import Reach
 from .homogeneous import homogeneous_kernels, summed
 from .rules import ElementwiseScores
 
@@ -15,6 +16,14 @@ def closed_kernels(dual: Dual, scores: ElementwiseScores) -> tuple[Array, Array 
         return identity_kernels(scores)
     rule = homogeneous_kernels if dual.homogeneous else elementwise_kernels
     return rule(dual, scores)
+
+
+def reach_of_scores(dual: Dual, queries: Array, keys: Array, qk_std: Array) -> Reach | None:
+    """How far the variances `σ²κ^q_aa κ^k_ii` of scores reach, where a dual has limits."""
+    if not dual.ranged:
+        return None
+    query, key, scale = Reach.of(queries), Reach.of(keys), qk_std**2
+    return Reach(scale * query.least * key.least, scale * query.largest * key.largest)
 
 
 def identity_kernels(scores: ElementwiseScores) -> tuple[Array, Array | None]:

@@ -15,7 +15,9 @@ from ...errors import ShapeError, WidelimitError
 from ...options import choice, whole
 from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
+from ..activations import Reach
 from ..base import Layer, MaskedMemo, Memo, Params, cast
+from .closed import reach_of_scores
 from .heads import INFINITE, FeatureSide, checked_heads, noisy_rows, required_field
 from .multihead import MultiHead, project, standard_normals
 from .placement import Positions
@@ -36,6 +38,8 @@ class AttentionMemo(eqx.Module):
     noise: Array | None = None
     # Of queries and keys that are brought to one length.
     inverse_lengths: Array | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
 
     def on_side(self, side: int) -> "AttentionMemo":
         """The memo of the first or the second of two passes."""
@@ -214,7 +218,11 @@ class Attention(MultiHead):
         if self.closed():
             variance = self.positions.variance(example)
             variance = variance if lengths is None else variance * lengths**2
-            return AttentionMemo(grid, mask, channels, variance, allowed, inverse_lengths=lengths)
+            assert isinstance(self.score_map, ElementwiseMap)
+            reach = reach_of_scores(
+                self.score_map.dual, variance, variance, cast(self.qk_std, variance)
+            )
+            return AttentionMemo(grid, mask, channels, variance, allowed, None, lengths, reach)
         field = required_field(self.field)
         rows = self.positions.features(example, field.key)
         noise = self.positions.noise(example, rows, field.slots[1])

@@ -13,7 +13,9 @@ from jaxtyping import Array, Float
 from ...errors import WidelimitError
 from ...printing import written
 from ...state import Example, Need, Pair
+from ..activations import Reach
 from ..base import Params, cast
+from .closed import reach_of_scores
 from .heads import INFINITE, Basis, noisy_rows, required_field
 from .multihead import MultiHead, project
 from .placement import Positions
@@ -32,6 +34,8 @@ class _QueriedMemo(eqx.Module):
     # Feature rows of this pass alone, where entries were dropped.
     query_noise: Array | None = None
     key_noise: Array | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
 
     def on_side(self, side: int) -> "_QueriedMemo":
         """The memo of the first or the second of two passes."""
@@ -116,9 +120,10 @@ class QueriedAttention(MultiHead):
         channels = self.positions.channels(context.outline)
         if self.closed():
             keys, queries = self.positions.variance(context), self.query_table(example, None)
-            return _QueriedMemo(
-                query_mask, context.mask, queries.astype(keys.dtype), keys, channels
-            )
+            assert isinstance(self.score_map, ElementwiseMap)
+            queries, qk_std = queries.astype(keys.dtype), cast(self.qk_std, keys)
+            reach = reach_of_scores(self.score_map.dual, queries, keys, qk_std)
+            return _QueriedMemo(query_mask, context.mask, queries, keys, channels, reach=reach)
         field = required_field(self.field)
         keys = self.positions.features(context, field.key)
         queries = self.query_table(example, field.query).astype(keys.dtype)
