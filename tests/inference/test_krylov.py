@@ -22,7 +22,7 @@ def solved(right, *, root_inverse=lambda block: block, tolerance=1e-9, most=500)
         error=lambda _, residual: float((np.linalg.norm(residual, axis=0) / sizes).max()),
         tolerance=tolerance,
         most=most,
-        told=lambda *parts: told.append(parts),
+        progress=lambda *parts: told.append(parts),
     )
     return found, told
 

@@ -98,7 +98,7 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
             rank=5,
             keep=tmp_path / "iterate.npz",
             most_iterations=most,
-            told=lambda iteration, residual: seen.append(residual),
+            progress=lambda iteration, residual: seen.append(residual),
         )
         try:
             return fitted(images, solver)

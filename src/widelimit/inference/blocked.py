@@ -29,7 +29,7 @@ from .checks import Values
 from .solve import Jitter, JitterWarning
 
 _FACTOR = "factor"
-Told = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 Place = tuple[int, int]
 
 
@@ -137,7 +137,7 @@ def factorise_in_blocks(
     block: int,
     jitter: Jitter,
     client: Any = None,
-    told: Told | None = None,
+    progress: Report | None = None,
 ) -> StoredFactor:
     """The factor of `kernel + noise`; a temporary folder goes when nobody holds the factor."""
     temporary = folder is None
@@ -151,7 +151,7 @@ def factorise_in_blocks(
         # A folder of its own: workers may still be at a block of an attempt that failed.
         target = str(place / f"{_FACTOR}{attempt or ''}")
         try:
-            _run(_Work(kernel, noise + added, order, target, block), client, told)
+            _run(_Work(kernel, noise + added, order, target, block), client, progress)
             break
         except LinAlgError as error:
             shutil.rmtree(target, ignore_errors=True)
@@ -206,15 +206,15 @@ class _Work:
         blocks.set_block_selection((i, j), whole)
 
 
-def _run(work: _Work, client: Any, told: Told | None) -> None:
-    """All blocks; `told` hears how many there are."""
+def _run(work: _Work, client: Any, progress: Report | None) -> None:
+    """All blocks, reporting how many are done."""
     count = len(edges(len(work.order), work.block))
     opened(work.folder, create=count * work.block, block=work.block)
     walk = _here(work, count) if client is None else _by_workers(work, count, client)
     total = count * (count + 1) // 2
     for done, _ in enumerate(walk, start=1):
-        if told is not None:
-            told(done, total)
+        if progress is not None:
+            progress(done, total)
 
 
 def _here(work: _Work, count: int) -> Iterator[Place]:

@@ -28,7 +28,7 @@ from .pivots import pivoted
 
 log = logging.getLogger("widelimit.scale")
 
-Told = Callable[[int, float], None]
+Report = Callable[[int, float], None]
 """Hears the number of the iteration and the largest relative error."""
 
 _LEFT_OUT = 256  # training examples whose leave-one-out predictions are computed
@@ -49,7 +49,7 @@ class Iterative:
     keep: Path | None
     unit: float
     scale: float
-    told: Told | None = field(default=None, repr=False)
+    progress: Report | None = field(default=None, repr=False)
     jitter: float = 0.0
 
     @classmethod
@@ -63,7 +63,7 @@ class Iterative:
         tolerance: float,
         most_iterations: int,
         keep: str | os.PathLike[str] | None,
-        told: Told | None,
+        progress: Report | None,
     ) -> "Iterative":
         """Choose the preconditioner."""
         if noise.min() <= 0:
@@ -87,7 +87,7 @@ class Iterative:
         scale = float(diagonal.mean())
         place = None if keep is None else Path(keep)
         return cls(
-            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, told
+            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, progress
         )
 
     def __len__(self) -> int:
@@ -118,10 +118,10 @@ class Iterative:
     ) -> Solved:
         """Iterate on the scaled system until the error is below the tolerance."""
 
-        def told(iteration: int, reached: float, found: np.ndarray) -> None:
+        def progress(iteration: int, reached: float, found: np.ndarray) -> None:
             log.info("conjugate gradients: iteration %d, error %.1e", iteration, reached)
-            if self.told is not None:
-                self.told(iteration, reached)
+            if self.progress is not None:
+                self.progress(iteration, reached)
             _keep(place, scaled, found)
 
         start = _kept(place, scaled)
@@ -135,7 +135,7 @@ class Iterative:
             error=error,
             tolerance=self.tolerance,
             most=self.most_iterations,
-            told=told,
+            progress=progress,
         )
         if solved.error > self.tolerance:
             raise NumericalError(

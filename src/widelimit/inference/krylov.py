@@ -44,12 +44,12 @@ def block_gradients(
     error: Callable[[np.ndarray, np.ndarray], float],
     tolerance: float,
     most: int,
-    told: Callable[[int, float, np.ndarray], None],
+    progress: Callable[[int, float, np.ndarray], None],
 ) -> Solved:
     """Iterate until `error(Z, B − A Z)` is at most the tolerance, with the true residual.
 
-    `told(iteration, error, Z)` hears of every iteration. What is returned may be further off, after
-    `most` iterations or where rounding allows no more.
+    `progress(iteration, error, Z)` is called after every iteration. What is returned may be further
+    off, after `most` iterations or where rounding allows no more.
     """
     found, count, before = start, 0, np.inf
     while True:
@@ -60,7 +60,7 @@ def block_gradients(
         before = now
         enough = max(tolerance, _PROGRESS * now)
         found, count = _rounds(
-            product, root_inverse, found, residual, count, error, enough, most, told
+            product, root_inverse, found, residual, count, error, enough, most, progress
         )
 
 
@@ -73,7 +73,7 @@ def _rounds(
     error: Callable[[np.ndarray, np.ndarray], float],
     enough: float,
     most: int,
-    told: Callable[[int, float, np.ndarray], None],
+    progress: Callable[[int, float, np.ndarray], None],
 ) -> tuple[np.ndarray, int]:
     """Iterations with residuals that are updated, until they are small."""
     basis, left = _orthonormal(root_inverse(residual))
@@ -91,7 +91,7 @@ def _rounds(
         residual = residual - moved @ lengths
         count += 1
         reached = error(found, residual)
-        told(count, reached, found)
+        progress(count, reached, found)
         if reached <= enough:
             return found, count
         basis, turned = _orthonormal(basis - cho_solve(curvature, inside.T).T)

@@ -61,12 +61,12 @@ class BlockedCholesky(Solver):
 
     The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
     other machines need one that all reach). Two rows of blocks of `block` examples are in memory;
-    a worker has three blocks. `told(done, blocks)` hears how far it is.
+    a worker has three blocks. `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
     block: int = 2048
-    told: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("block", self.block)
@@ -80,7 +80,7 @@ class BlockedCholesky(Solver):
             block=self.block,
             jitter=jitter or Jitter(),
             client=data.engine.client,
-            told=self.told,
+            progress=self.progress,
         )
         return data, GPPosterior.given(factor, y, noise=noise)
 
@@ -92,7 +92,8 @@ class ConjugateGradients(Solver):
     They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
     the prior is known to that relative error. `rank` columns make the preconditioner (None: 4√N of
     them). `keep` is a file for the last iterate, from which a run that was stopped goes on.
-    `told(iteration, error)` hears of every iteration, and so does the logger `widelimit.scale`.
+    `progress(iteration, error)` is called after every iteration, of which the logger
+    `widelimit.scale` keeps a record.
     """
 
     tolerance: float = 1e-10
@@ -100,7 +101,7 @@ class ConjugateGradients(Solver):
     most_iterations: int = 1000
     keep: str | os.PathLike[str] | None = None
     key: RandomKey = 0
-    told: Callable[[int, float], None] | None = None
+    progress: Callable[[int, float], None] | None = None
 
     def __post_init__(self):
         positive("tolerance", self.tolerance)
@@ -117,7 +118,7 @@ class ConjugateGradients(Solver):
             tolerance=self.tolerance,
             most_iterations=self.most_iterations,
             keep=self.keep,
-            told=self.told,
+            progress=self.progress,
         )
         return data, GPPosterior.given(factor, y, noise=noise)
 
@@ -126,12 +127,12 @@ class ConjugateGradients(Solver):
 class Nystrom(Solver):
     """`landmarks` training examples stand for all: `N·m` kernel entries are computed, not `N²`.
 
-    They are drawn by randomly pivoted Cholesky. `told(chosen, landmarks)` hears how far it is.
+    They are drawn by randomly pivoted Cholesky. `progress(chosen, landmarks)` is called as it goes.
     """
 
     landmarks: int
     key: RandomKey = 0
-    told: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("landmarks", self.landmarks)
@@ -157,7 +158,7 @@ class Nystrom(Solver):
             self.landmarks,
             rng=generator(self.key),
             unit=unit,
-            told=self.told,
+            progress=self.progress,
         )
         posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
         return replace(data, inputs=inputs[found.pivots]), posterior

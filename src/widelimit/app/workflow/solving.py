@@ -143,8 +143,8 @@ def solved(
     if store is not None and not isinstance(solver, Nystrom):
         compute(data, data.inputs, (kind,), store=store, workers=workers, listener=listener)
         data = replace(data, engine=replace(data.engine, store=store))
-    with _told(solver, listener) as telling:
-        process = GP(data.net, kind=kind, noise=begun.noise, engine=data.engine, solver=telling)
+    with _reporting(solver, listener) as reporting:
+        process = GP(data.net, kind=kind, noise=begun.noise, engine=data.engine, solver=reporting)
         fitted = process.condition(data, targets.columns[:size])
     fitted = replace(fitted, gp=replace(fitted.gp, solver=solver))
     posterior = fitted.posterior
@@ -169,8 +169,8 @@ def solved(
 
 
 @contextmanager
-def _told(solver: Solver, listener: Listener) -> Iterator[Solver]:
-    """The solver, telling the listener how far it is."""
+def _reporting(solver: Solver, listener: Listener) -> Iterator[Solver]:
+    """The solver, with its progress shown to the listener."""
     if isinstance(solver, Cholesky):
         yield solver
         return
@@ -178,12 +178,12 @@ def _told(solver: Solver, listener: Listener) -> Iterator[Solver]:
         if isinstance(solver, ConjugateGradients):
             digits = -math.log10(solver.tolerance)
 
-            def told(_: int, residual: float) -> None:
+            def progress(_: int, residual: float) -> None:
                 reached = min(digits, max(0.0, -math.log10(max(residual, 1e-300))))
                 advance(round(10 * reached), max(1, round(10 * digits)))
 
-            yield replace(solver, told=told)
+            yield replace(solver, progress=progress)
         elif isinstance(solver, BlockedCholesky | Nystrom):
-            yield replace(solver, told=advance)
+            yield replace(solver, progress=advance)
         else:
             yield solver
