@@ -26,7 +26,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from ..errors import MissingExtraError, NumericalError, WidelimitError
 from . import checks
 from .checks import Values
-from .solve import Jitter, JitterWarning
+from .solve import Jitter, JitterWarning, Triangular
 
 _FACTOR = "factor"
 Report = Callable[[int, int], None]
@@ -34,7 +34,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class StoredFactor:
+class StoredFactor(Triangular):
     """The lower Cholesky factor of `A = K + noise + jitter`, in blocks of a Zarr array.
 
     It is the factor of `A` with its examples in `order`, which is how the kernel stands on disk.
@@ -83,16 +83,6 @@ class StoredFactor:
         back = np.empty_like(found)
         back[self.order] = found
         return back.reshape(right.shape)
-
-    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return np.einsum("nm,nm->m", half, half)
-
-    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return half.T @ half
 
     @cached_property
     def log_determinant(self) -> float:
