@@ -13,7 +13,7 @@ from workloads import B_STD, DECAY, W_STD, WORKLOADS, Layers
 
 import widelimit as wl
 from widelimit.inference import GPPosterior
-from widelimit.laws.simulation import simulate, simulate_explicit
+from widelimit.laws.simulation import simulate
 from widelimit.laws.simulation_inputs import GaussianInputs
 
 _TOLERANCE = 0.01
@@ -126,7 +126,7 @@ def _simulated(size: int) -> Callable[[], Result]:
 def _explicit(size: int) -> Callable[[], Result]:
     layer, inputs = _layer_and_inputs()
     return lambda: {
-        "outputs": simulate_explicit(layer, inputs, runs=size, key=0, progress=False).outputs
+        "outputs": simulate(layer, inputs, runs=size, key=0, explicit=True, progress=False).outputs
     }
 
 

@@ -15,14 +15,14 @@ from scipy.special import expit, logit
 
 from .errors import OptionError
 
-Choice = TypeVar("Choice", bound=Enum)
+Member = TypeVar("Member", bound=Enum)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 RandomKey = int | Key[Array, ""]
 """What `key=` takes: a non-negative integer, or a JAX key."""
 
 
-def choice(kind: type[Choice], value: Any, name: str) -> Choice:
+def choice(kind: type[Member], value: Any, name: str) -> Member:
     """A member of an enum, given as itself or by its name ("ntk" and "NTK" alike)."""
     if isinstance(value, kind):
         return value

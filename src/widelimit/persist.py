@@ -37,6 +37,9 @@ from .data.arrays import read_member, require_small
 from .data.files import reading, writing
 from .duals import Series
 from .errors import WidelimitError
+from .inference.blocked import StoredFactor
+from .inference.iterative import Iterative
+from .inference.network_kernels import Engine
 from .inference.solve import Factor
 
 FORMAT, VERSION = "widelimit model", 1
@@ -242,8 +245,19 @@ def _encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
             for k, v in value.items()
         ]
         return {"dict": pairs}
+    if isinstance(value, Engine):  # a cluster belongs to one session
+        value = dataclasses.replace(value, store=None, client=None)
     if isinstance(value, Factor):
         return _encoded_factor(value, arrays)
+    if isinstance(value, StoredFactor) or (
+        isinstance(value, Iterative) and not isinstance(value.kernel, np.ndarray)
+    ):
+        raise ModelFileError(
+            "A saved model is one file, with all it needs.",
+            got=f"{place} is on disk elsewhere",
+            remedy="save a model with solver=Cholesky() or Nystrom(...), or fit again from the "
+            "store, which has the kernel",
+        )
     own = isinstance(value, eqx.Module) or type(value) in _classes().values()
     if callable(value) and not own:
         return {"function": _known_function(value, place)}

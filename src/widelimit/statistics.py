@@ -16,7 +16,7 @@ _MOST_SHOWN = 8
 class Estimate:
     """A value and its standard error: numbers, or arrays of one shape.
 
-    Where NumPy expects an array, and where Python expects a number, it is the value. It prints as
+    NumPy and Python take it for its value where they expect an array or a number. It prints as
     `0.532 ± 0.004`.
     """
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from widelimit.app.studies import small_data
-from widelimit.app.studies.small_data import Scale, interval, splits, table, tasks
+from widelimit.app.studies.small_data import SplitSize, interval, splits, table, tasks
 
 
 def test_every_method_learns_something(tmp_path, monkeypatch):
@@ -14,7 +14,7 @@ def test_every_method_learns_something(tmp_path, monkeypatch):
     monkeypatch.setattr(small_data, "_NOISES", [0.1])
     monkeypatch.setattr(small_data, "_TREES", 20)
     monkeypatch.setattr(small_data, "tasks", lambda: [wine, diabetes])
-    monkeypatch.setitem(small_data._SCALES, small_data.Size.SMALL, Scale(60, 40, 2))
+    monkeypatch.setitem(small_data._SCALES, small_data.Size.SMALL, SplitSize(60, 40, 2))
     rows = small_data.run(small_data.Size.SMALL, tmp_path)["rows"]
     assert len(rows) == 10
     for row in rows:
@@ -26,7 +26,7 @@ def test_every_method_learns_something(tmp_path, monkeypatch):
 
 def test_splits_are_disjoint_and_of_the_asked_size():
     for task in tasks():
-        for train, test in splits(task, Scale(120, 400, 3)):
+        for train, test in splits(task, SplitSize(120, 400, 3)):
             assert len(train) == 120
             assert not set(train) & set(test)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from widelimit.data import CIFAR10, GLOVE, IMDB, DataError, Source, data_root, fetch, verify
+from widelimit.data import CIFAR10, GLOVE, IMDB, DataError, RemoteFile, data_root, fetch, verify
 from widelimit.data.places import locate
 
 CONTENT = os.urandom(3_000_000)
@@ -41,7 +41,7 @@ def server():
 @pytest.fixture
 def source(server, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    return Source(f"{server}/good.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    return RemoteFile(f"{server}/good.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 
 
 def test_fetch_checks_and_keeps(tmp_path, source):

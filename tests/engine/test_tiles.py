@@ -8,7 +8,7 @@ import pytest
 import widelimit as wl
 from widelimit.engine.inputs import Inputs
 from widelimit.engine.phases import Realisation, cross_tile, encode_block
-from widelimit.engine.tiles import Plan
+from widelimit.engine.tiles import TilePlan
 
 RNG = np.random.default_rng(8)
 ATTENTIVE = wl.Serial(
@@ -24,8 +24,8 @@ def _inputs(*shape: int) -> Inputs:
     return Inputs(RNG.normal(size=shape).astype(np.float32), None, False)
 
 
-def _plan(*shape: int, memory: int = 2**30) -> Plan:
-    return Plan.make(ATTENTIVE, [_inputs(*shape)], np.float32, memory)
+def _plan(*shape: int, memory: int = 2**30) -> TilePlan:
+    return TilePlan.make(ATTENTIVE, [_inputs(*shape)], np.float32, memory)
 
 
 @pytest.mark.parametrize("shape", [(500, 24, 3), (500, 100, 3), (30, 300, 3), (40, 8, 8, 3)])
@@ -53,13 +53,13 @@ def test_blocks_hold_few_copies(size):
 
 def test_small_networks_take_one_tile():
     net = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
-    assert Plan.make(net, [_inputs(100, 5)], np.float32, 2**30).tile == 128
+    assert TilePlan.make(net, [_inputs(100, 5)], np.float32, 2**30).tile == 128
 
 
 def test_where_two_lengths_meet_cells_have_the_size_between():
-    short, long = Plan(64, 256, 1), Plan(4, 4, 1)
+    short, long = TilePlan(64, 256, 1), TilePlan(4, 4, 1)
     assert short.cell_with(long) == long.cell_with(short) == 32
-    assert short.cell_with(Plan(4, None, 1)) is None
+    assert short.cell_with(TilePlan(4, None, 1)) is None
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 5, 7, 12, 100])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from widelimit.errors import MissingExtraError, NumericalError, OptionError, ShapeError
-from widelimit.inference import Binning, expected_calibration_error, reliability
+from widelimit.inference import Binning, reliability
 
 
 def table(confidence):
@@ -22,7 +22,7 @@ def test_a_small_case_by_hand():
     np.testing.assert_allclose(found.accuracy, [0.0, 0.5, 0.8])
     expected = (1 * 0.55 + 2 * 0.12 + 5 * 0.12) / 8
     assert found.expected_error == pytest.approx(expected)
-    assert expected_calibration_error(p, labels, groups=10) == pytest.approx(expected)
+    assert reliability(p, labels, groups=10).expected_error == pytest.approx(expected)
     assert found.largest_error == pytest.approx(0.55)
 
 
@@ -39,9 +39,9 @@ def test_honest_probabilities_have_a_small_error_and_boastful_ones_do_not(binnin
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 1.0, size=20_000)
     labels = (rng.uniform(size=20_000) > confidence).astype(int)
-    assert expected_calibration_error(table(confidence), labels, binning=binning) < 0.015
+    assert reliability(table(confidence), labels, binning=binning).expected_error < 0.015
     boast = table(confidence**0.5)
-    assert expected_calibration_error(boast, labels, binning=binning) > 0.08
+    assert reliability(boast, labels, binning=binning).expected_error > 0.08
 
 
 def test_intervals_cover_the_true_accuracy():

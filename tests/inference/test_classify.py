@@ -9,7 +9,7 @@ from widelimit.inference import (
     LeaveOneOut,
     Temperature,
     centred_one_hot,
-    expected_calibration_error,
+    reliability,
 )
 
 
@@ -60,7 +60,7 @@ def test_a_known_temperature_is_found_again():
     assert abs(fitted.inverse - 1.7) / error < 4.0
     assert abs(fitted.inverse - 1.7 * 1.1) / error > 4.0  # a tenth off would be noticed
     table = fitted.probabilities(data.mean, data.variance)
-    assert expected_calibration_error(table, labels) < 0.02
+    assert reliability(table, labels).expected_error < 0.02
 
 
 def test_the_fit_maximises_the_log_score():
@@ -145,4 +145,4 @@ def test_probabilities_are_calibrated_on_real_data(load, train, accuracy, score)
     held_out = y[train:]
     assert np.mean(table.argmax(axis=1) == held_out) > accuracy
     assert -np.mean(np.log(table[np.arange(len(held_out)), held_out])) < score
-    assert expected_calibration_error(table, held_out) < 0.05
+    assert reliability(table, held_out).expected_error < 0.05

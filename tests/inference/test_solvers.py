@@ -6,6 +6,7 @@ import pytest
 import widelimit as wl
 from widelimit.data import load_sample_images
 from widelimit.inference.pivots import pivoted
+from widelimit.persist import ModelFileError, save
 
 pytest.importorskip("zarr")
 
@@ -97,7 +98,7 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
             rank=5,
             keep=tmp_path / "iterate.npz",
             most_iterations=most,
-            told=lambda iteration, residual: seen.append(residual),
+            progress=lambda iteration, residual: seen.append(residual),
         )
         try:
             return fitted(images, solver)
@@ -137,6 +138,14 @@ def test_what_cannot_be_extended_says_so(images, name):
     _, y, test = images
     with pytest.raises(wl.WidelimitError, match=r"not extended|at once|not to be had"):
         fitted(images, SOLVERS[name]).extend(test[:1], y[:1])
+
+
+@pytest.mark.parametrize("name", ["blocked", "iterative"])
+def test_what_is_on_disk_elsewhere_is_not_saved(images, tmp_path, name):
+    model = fitted(images, SOLVERS[name], tmp_path / "k")
+    with pytest.raises(ModelFileError, match="on disk elsewhere"):
+        save(model, tmp_path / "model.wl")
+    assert not (tmp_path / "model.wl").exists()
 
 
 def test_wrong_solvers_are_refused():

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -5,7 +7,7 @@ from scipy import special, stats
 from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.laws.distances import kl_quadrature
 from widelimit.laws.marginal import ScaleMixture
-from widelimit.laws.simulation import SimulatedAttention, _softmax, simulate, simulate_explicit
+from widelimit.laws.simulation import SimulatedAttention, _softmax, simulate
 from widelimit.laws.simulation_inputs import (
     GaussianInputs,
     GivenGram,
@@ -28,6 +30,7 @@ from widelimit.layers.attention.scores import (
     Softmax,
 )
 
+simulate_explicit = functools.partial(simulate, explicit=True)
 PUBLISHED = GaussianInputs(positions=4)
 EIGHT = GaussianInputs(positions=4, channels=8)
 RELU = GaussianInputs(positions=4, input_map=relu)

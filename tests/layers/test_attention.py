@@ -13,7 +13,7 @@ from widelimit.engine.door import outline_of
 from widelimit.engine.phases import Realisation, cross_one, encode_block
 from widelimit.engine.sampling import realisations
 from widelimit.layers.attention.closed import elementwise_kernels, homogeneous_kernels
-from widelimit.layers.attention.rules import Sides, head_kernels, make_head
+from widelimit.layers.attention.rules import ElementwiseScores, Sides, head_kernels, make_head
 from widelimit.state import Pair
 
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
@@ -154,8 +154,8 @@ def test_homogeneous_maps_need_no_fourth_power(name, causal):
     with jax.enable_x64(True):
         sides, one, two = _random_sides(5)
         allowed = jnp.asarray(np.tril(np.ones((5, 5)))) if causal else None
-        args = (sides, one, two, allowed, allowed, jnp.asarray(1.7))
-        fast, slow = (rule(dual, *args) for rule in (homogeneous_kernels, elementwise_kernels))
+        scores = ElementwiseScores(sides, (one, two), (allowed, allowed), jnp.asarray(1.7))
+        fast, slow = (rule(dual, scores) for rule in (homogeneous_kernels, elementwise_kernels))
     for a, b in zip(fast, slow, strict=True):
         assert np.abs(a - b).max() < 1e-8 * np.abs(b).max()
 

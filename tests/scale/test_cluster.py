@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from stores import TILE, examples, network
 
+import widelimit as wl
+from widelimit.data import load_sample_images
+from widelimit.inference import network_kernels
+
 pytest.importorskip("distributed")
 from distributed import Client, LocalCluster
 from zarr.storage import MemoryStore
@@ -26,20 +30,54 @@ def threads(workers):
     )
 
 
-def test_threads_of_a_cluster_compute_the_same_bits(tmp_path):
-    x = examples()
-    alone = network().kernel(x, store=tmp_path / "one", tile=TILE)
+@pytest.fixture(scope="module")
+def two_threads():
+    """A client of two workers in this process."""
     with (
+        warnings.catch_warnings(),
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as c,
         Client(c) as client,
     ):
-        shared = network().kernel(x, store=tmp_path / "two", tile=TILE, client=client)
-        with pytest.raises(StoreError, match="belongs to one process"):
-            network().kernel(x, store=MemoryStore(), tile=TILE, client=client)
+        yield client
+
+
+def test_threads_of_a_cluster_compute_the_same_bits(tmp_path, two_threads):
+    x = examples()
+    alone = network().kernel(x, store=tmp_path / "one", tile=TILE)
+    shared = network().kernel(x, store=tmp_path / "two", tile=TILE, client=two_threads)
+    with pytest.raises(StoreError, match="belongs to one process"):
+        network().kernel(x, store=MemoryStore(), tile=TILE, client=two_threads)
     np.testing.assert_array_equal(np.asarray(shared.nngp), np.asarray(alone.nngp))
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        wl.inference.BlockedCholesky(block=7),
+        pytest.param(wl.inference.Nystrom(landmarks=30), marks=pytest.mark.slow),
+    ],
+)
+def test_workers_factorise_and_predict(tmp_path, two_threads, monkeypatch, solver):
+    """Blocks of the factor, columns of landmarks and blocks of tests, all by workers."""
+    monkeypatch.setattr(network_kernels, "ALONE", 1)
+    x, test = examples(), examples(11, seed=1)
+    dense = wl.GP(network(), noise=0.1, engine=wl.Engine(dtype=np.float64)).fit(x, x[:, 0])
+    asked = []
+    submit = two_threads.submit
+    monkeypatch.setattr(
+        two_threads, "submit", lambda *a, **k: asked.append(a[0].__name__) or submit(*a, **k)
+    )
+    engine = wl.Engine(dtype=np.float64, store=tmp_path / "k", client=two_threads)
+    model = wl.GP(network(), noise=0.1, engine=engine, solver=solver).fit(x, x[:, 0])
+    found, wanted = model.predict(test), dense.predict(test)
+    np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.std, wanted.std, rtol=1e-7)
+    assert "_block" in asked
+    if isinstance(solver, wl.inference.BlockedCholesky):
+        assert asked.count("_compute") == 5 * 6 // 2
 
 
 def test_a_client_without_workers(tmp_path):
@@ -51,6 +89,28 @@ def test_a_client_without_workers(tmp_path):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
     with pytest.raises(StoreError, match=r"client= is a client of dask\.distributed"):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client="local")
+
+
+@pytest.mark.slow
+def test_processes_factorise_out_of_core(tmp_path):
+    """Real images, workers of their own, and a kernel that needs jitter to be factorised."""
+    data = load_sample_images()
+    x, test = (part.x[:200].astype(np.float64) for part in (data.train, data.test))
+    y = np.eye(10)[data.train.y[:200]]
+    net = wl.Serial(wl.Flatten(), wl.Dense(8, b_std=0.3), wl.Relu(), wl.Dense(1))
+    engine = wl.Engine(dtype=np.float64)
+    dense = wl.GP(net, noise=0.01, engine=engine).fit(x, y).predict(test)
+    with local_client(2) as client:
+        engine = wl.Engine(dtype=np.float64, store=tmp_path / "k", client=client)
+        solver = wl.inference.BlockedCholesky(folder=tmp_path / "factor", block=64)
+        found = wl.GP(net, noise=0.01, engine=engine, solver=solver).fit(x, y).predict(test)
+        assert np.abs(found.mean - dense.mean).max() < 1e-6 * np.abs(dense.mean).max()
+        assert np.abs(found.std - dense.std).max() < 1e-6 * dense.std.max()
+        twice = np.concatenate([x[:100], x[:100]])
+        engine = wl.Engine(dtype=np.float64, store=tmp_path / "twice", client=client)
+        with pytest.warns(wl.inference.JitterWarning):
+            model = wl.GP(net, noise=0.0, engine=engine, solver=solver).fit(twice, y)
+        assert model.jitter > 0
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from .datasets import (
     TextDataset,
     stratified_order,
 )
-from .download import CIFAR10, GLOVE, IMDB, Source, fetch, verify
+from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
 from .embedding import Embedder, Empty, Keep, Unknown
 from .errors import DataError, MissingDataError
 from .files import save_figure, write_text, writing
@@ -58,7 +58,7 @@ __all__ = [
     "Labelled",
     "LabelledTexts",
     "MissingDataError",
-    "Source",
+    "RemoteFile",
     "Standardise",
     "Table",
     "TextDataset",

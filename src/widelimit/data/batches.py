@@ -27,11 +27,15 @@ def pad(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
             got=", ".join(sorted({str(array.shape) for array in arrays})) or "no such example",
             remedy="leave out empty examples and give all the same number of axes and channels",
         )
-    shapes = np.array([array.shape for array in arrays])
-    x = np.zeros((len(arrays), *shapes.max(axis=0)), dtype=dtype)
-    mask = np.zeros(x.shape[:-1], dtype=bool)
+    return padded(arrays, arrays[0].ndim - 1)
+
+
+def padded(arrays: Sequence[np.ndarray], axes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays that differ in their first `axes` extents only, as one array, and its mask."""
+    longest = np.max([array.shape[:axes] for array in arrays], axis=0)
+    shape = (len(arrays), *longest, *arrays[0].shape[axes:])
+    x, mask = np.zeros(shape, np.result_type(*arrays)), np.zeros((len(arrays), *longest), bool)
     for i, array in enumerate(arrays):
-        real = (i, *map(slice, array.shape[:-1]))
-        x[real] = array
-        mask[real] = True
+        real = (i, *map(slice, array.shape[:axes]))
+        x[real], mask[real] = array, True
     return x, mask

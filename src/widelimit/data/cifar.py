@@ -41,7 +41,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 def load_cifar10(directory: Path | str | None = None, *, download: bool = False) -> Dataset:
     """CIFAR-10 as `uint8` images `(N, 32, 32, 3)`, from whichever form is found.
 
-    Read are the official python or binary batches (a folder or the archive itself), `cifar10.npz`
+    Reads the official python or binary batches (a folder or the archive itself), `cifar10.npz`
     with `x_train`, `y_train`, `x_test`, `y_test`, and folders `train/<class>/`, `test/<class>/` of
     images. `directory` is the folder that holds one of them, or the thing itself; without it the
     environment variable `WIDELIMIT_DATA` and then the cache are searched.

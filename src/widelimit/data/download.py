@@ -18,7 +18,7 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 @dataclass(frozen=True)
-class Source:
+class RemoteFile:
     """A file on its authors' server: address, length in bytes and SHA-256."""
 
     url: str
@@ -31,17 +31,17 @@ class Source:
         return self.url.rpartition("/")[2]
 
 
-CIFAR10 = Source(
+CIFAR10 = RemoteFile(
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     170_498_071,
     "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
 )
-IMDB = Source(
+IMDB = RemoteFile(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
     84_125_825,
     "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
 )
-GLOVE = Source(
+GLOVE = RemoteFile(
     "https://nlp.stanford.edu/data/glove.6B.zip",
     862_182_613,
     "617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
@@ -49,7 +49,7 @@ GLOVE = Source(
 
 
 def fetch(
-    source: Source, directory: Path | str, *, progress: bool | Callback | None = None
+    source: RemoteFile, directory: Path | str, *, progress: bool | Callback | None = None
 ) -> Path:
     """Download `source` into `directory`, check it, and return its path.
 
@@ -75,7 +75,7 @@ def fetch(
     return path
 
 
-def verify(source: Source, path: Path | str) -> None:
+def verify(source: RemoteFile, path: Path | str) -> None:
     """Check that `path` is `source`, byte for byte."""
     path = Path(path)
     with reading(path), path.open("rb") as file:
@@ -88,7 +88,7 @@ def verify(source: Source, path: Path | str) -> None:
         )
 
 
-def _stream(source: Source, file: BinaryIO, progress: Progress | None) -> str:
+def _stream(source: RemoteFile, file: BinaryIO, progress: Progress | None) -> str:
     """Copy the remote file into `file` and return its SHA-256."""
     digest, done = hashlib.sha256(), 0
     steps = range(math.ceil(source.size / CHUNK))
@@ -103,14 +103,14 @@ def _stream(source: Source, file: BinaryIO, progress: Progress | None) -> str:
     return digest.hexdigest()
 
 
-def _opened(source: Source) -> http.client.HTTPResponse:
+def _opened(source: RemoteFile) -> http.client.HTTPResponse:
     try:
         return urllib.request.urlopen(source.url, timeout=TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(source, str(error)) from error
 
 
-def _read(source: Source, response: http.client.HTTPResponse) -> bytes:
+def _read(source: RemoteFile, response: http.client.HTTPResponse) -> bytes:
     # Kept apart from writing: a broken connection and a full disk are both an OSError.
     try:
         return response.read(CHUNK)
@@ -118,7 +118,7 @@ def _read(source: Source, response: http.client.HTTPResponse) -> bytes:
         raise _unreachable(source, str(error)) from error
 
 
-def _unreachable(source: Source, why: str) -> DataError:
+def _unreachable(source: RemoteFile, why: str) -> DataError:
     return DataError(
         "A download needs the network.",
         got=f"{source.url}: {why}; nothing was kept",
@@ -127,7 +127,7 @@ def _unreachable(source: Source, why: str) -> DataError:
     )
 
 
-def _check_room(source: Source, path: Path) -> None:
+def _check_room(source: RemoteFile, path: Path) -> None:
     """Refuse before the first byte when the disk cannot hold the file."""
     place = next(p for p in path.absolute().parents if p.is_dir())
     free = shutil.disk_usage(place).free

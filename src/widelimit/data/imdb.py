@@ -23,9 +23,9 @@ REVIEW = re.compile(r"(?P<part>train|test)/(?P<folder>neg|pos)/(?P<number>\d+)_\
 def load_imdb(directory: Path | str | None = None, *, download: bool = False) -> TextDataset:
     """IMDb reviews with labels 0 (negative) and 1 (positive), from whichever form is found.
 
-    Read are the official folder `aclImdb` or its archive, and tables `imdb.jsonl`, `imdb.csv`
+    Reads the official folder `aclImdb` or its archive, and tables `imdb.jsonl`, `imdb.csv`
     (`.gz` too) with the columns `split` (`train` or `test`), `label` (0 or 1) and `text`.
-    Looked for as in `load_cifar10`.
+    Searched for as in `load_cifar10`.
     """
     path = locate("IMDb", FORMS, directory, source=IMDB, download=download)
     if path.is_dir() or ".tar" in path.name:

@@ -1,10 +1,10 @@
-"""Where data lies: a directory given by the user, the environment variable, or the cache."""
+"""Where data is: a directory given by the user, the environment variable, or the cache."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .download import Source, fetch
+from .download import RemoteFile, fetch
 from .errors import MissingDataError
 
 ENVIRONMENT = "WIDELIMIT_DATA"
@@ -25,7 +25,7 @@ def locate(
     names: Sequence[str],
     directory: Path | str | None = None,
     *,
-    source: Source,
+    source: RemoteFile,
     download: bool = False,
 ) -> Path:
     """The first of `names` below the data root; the root itself if it is a file.

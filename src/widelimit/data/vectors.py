@@ -73,7 +73,7 @@ def load_vectors(
     """Word vectors from a file; with `vocabulary` only those of its words, which is faster.
 
     Text files (`.gz` too; in a `.zip` the file `member`) have lines `word v1 … vd`, with or
-    without a first line `count d`. In an `.npz` file are `words` (text), `vectors` (any float,
+    without a first line `count d`. An `.npz` file holds `words` (text), `vectors` (any float,
     or whole numbers with a `scale` per component that multiplies them).
     """
     path = Path(path)
@@ -99,8 +99,8 @@ def load_glove(
 ) -> WordVectors:
     """GloVe vectors of 50, 100, 200 or 300 components, from whichever form is found.
 
-    Read are `glove_<d>d.npz`, `glove.6B.<d>d.txt` (`.gz` too) and the official `glove.6B.zip`,
-    looked for as in `load_cifar10`.
+    Reads `glove_<d>d.npz`, `glove.6B.<d>d.txt` (`.gz` too) and the official `glove.6B.zip`,
+    searched for as in `load_cifar10`.
     """
     text = f"glove.6B.{dimension}d.txt"
     forms = (f"glove_{dimension}d.npz", text, f"{text}.gz", GLOVE.name)

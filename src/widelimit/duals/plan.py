@@ -60,7 +60,7 @@ def _finest_rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SeriesPlan:
     """The kept powers, the nodes, and the matrix T from Hermite orders to kept powers.
 
     Smooth functions are sampled by their slope: `ε_r = E[φ'(√q z) Σ_j T_jr h_j(z)]`. If φ' jumps,
@@ -146,7 +146,7 @@ class Plan:
         return self.powers, self.tail, self.by_slope, digest
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self._key == other._key
+        return isinstance(other, SeriesPlan) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -220,7 +220,7 @@ def _chain(e: np.ndarray, orders: np.ndarray, tolerance: float) -> tuple[np.ndar
     return best
 
 
-def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan:
+def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> SeriesPlan:
     """Choose powers and nodes for an error of `tolerance · √(E[φ'(u)²] E[φ'(v)²])`.
 
     `variances` are those to plan for, the largest first.
@@ -263,7 +263,7 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
         lifted = np.zeros((len(transform) + 1, len(powers)))
         lifted[1:] = lift[: len(transform), None] * transform
         transform = lifted
-    plan = Plan(
+    plan = SeriesPlan(
         powers=tuple(powers[i] for i in sort),
         tail=(beyond, beyond + 1) if missing > 2 * tolerance else None,
         by_slope=by_slope,
@@ -274,7 +274,9 @@ def make_plan(samples: Samples, variances: np.ndarray, tolerance: float) -> Plan
     return _coarsen(plan, samples, variances, tolerance / 20)
 
 
-def _coarsen(finest: Plan, samples: Samples, variances: np.ndarray, tolerance: float) -> Plan:
+def _coarsen(
+    finest: SeriesPlan, samples: Samples, variances: np.ndarray, tolerance: float
+) -> SeriesPlan:
     """The same plan with the widest spacing and least reach of nodes for the same coefficients."""
     _, mean, factors = finest.coefficients(samples, variances)
     mean_size = 1 + np.abs(mean)[:, None]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from ..errors import NetworkError
 from ..printing import brief
 from .base import Dual, as_module
-from .plan import Plan, make_plan
+from .plan import SeriesPlan, make_plan
 
 _BATCH = 4096  # positions whose samples are held at once
 
@@ -47,8 +47,8 @@ class Series(Dual):
     ranged: ClassVar[bool] = True
 
     function: Callable[[Array], Array]
-    plan: Plan = eqx.field(static=True)
-    unit_plan: Plan = eqx.field(static=True)
+    plan: SeriesPlan = eqx.field(static=True)
+    unit_plan: SeriesPlan = eqx.field(static=True)
     max_variance: float = eqx.field(static=True)
     tolerance: float = eqx.field(static=True)
 
@@ -143,7 +143,7 @@ class UnitSeries(Dual):
     homogeneous: ClassVar[bool] = False
 
     function: Callable[[Array], Array]
-    plan: Plan = eqx.field(static=True)
+    plan: SeriesPlan = eqx.field(static=True)
 
     @property
     def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -210,7 +210,9 @@ def _both(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
     return jax.jvp(function, (x,), (jnp.ones_like(x),))
 
 
-def _position(function: Callable[[Array], Array], plan: Plan, q: Float[Array, ""]) -> _Position:
+def _position(
+    function: Callable[[Array], Array], plan: SeriesPlan, q: Float[Array, ""]
+) -> _Position:
     """Sample φ and φ' at one position. Centring on φ(0), φ'(0) keeps small variances accurate."""
     q = jnp.maximum(q, 8 * jnp.finfo(q.dtype).eps)
     nodes = jnp.asarray(plan.nodes, q.dtype)
@@ -230,7 +232,7 @@ def _position(function: Callable[[Array], Array], plan: Plan, q: Float[Array, ""
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _factors(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
+def _factors(plan: SeriesPlan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
     """`(2q d/dq)^times` of the coefficients; the gradient in q is this again, not the samples'.
 
     So it needs no second derivative of φ, and is right where φ' jumps.
@@ -239,20 +241,20 @@ def _factors(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, 
 
 
 @_factors.defjvp
-def _factors_jvp(plan: Plan, times: int, primals, tangents):
+def _factors_jvp(plan: SeriesPlan, times: int, primals, tangents):
     (q, samples), (d_q, d_samples) = primals, tangents
     slope = _factors(plan, times + 1, q, samples) / (2 * q)
     return _factors(plan, times, q, samples), _factors(plan, times, q, d_samples) + slope * d_q
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _mean(plan: Plan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
+def _mean(plan: SeriesPlan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
     """`(2q d/dq)^times E[φ]` from samples, likewise."""
     return samples @ jnp.asarray(plan.mean_weights(times), q.dtype)
 
 
 @_mean.defjvp
-def _mean_jvp(plan: Plan, times: int, primals, tangents):
+def _mean_jvp(plan: SeriesPlan, times: int, primals, tangents):
     (q, samples), (d_q, d_samples) = primals, tangents
     slope = _mean(plan, times + 1, q, samples) / (2 * q)
     return _mean(plan, times, q, samples), _mean(plan, times, q, d_samples) + slope * d_q

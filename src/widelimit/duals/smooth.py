@@ -196,8 +196,8 @@ def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
     return Sine(scale=scale, rate=rate, phase=phase + jnp.pi / 2)
 
 
-class Exp(Dual):
-    """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
+class _Exponential(Dual):
+    """An exponential with a scale a and a rate b > 0."""
 
     kinked: ClassVar[bool] = False
     homogeneous: ClassVar[bool] = False
@@ -208,6 +208,12 @@ class Exp(Dual):
     def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
         """`scale` is a, `rate` is b."""
         self.scale, self.rate = leaf(scale), leaf(rate)
+
+
+class Exp(_Exponential):
+    """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
+
+    __init__ = _Exponential.__init__  # type checkers take inherited fields for arguments
 
     def fn(self, x):
         """`a·exp(b·x)`."""
@@ -228,21 +234,13 @@ class Exp(Dual):
         return cast(self.scale, q) * jnp.exp(self.prepare(q))
 
 
-class Gaussian(Dual):
+class Gaussian(_Exponential):
     """`φ(x) = a·exp(−b·x²)`.
 
     With `Δ = (1 + 2bq₁)(1 + 2bq₂) − 4b²κ²`: value `a²/√Δ`, derivative `4a²b²κ/Δ^{3/2}`.
     """
 
-    kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
-
-    scale: Float[Array, ""]
-    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
-
-    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
-        """`scale` is a, `rate` is b > 0."""
-        self.scale, self.rate = leaf(scale), leaf(rate)
+    __init__ = _Exponential.__init__  # type checkers take inherited fields for arguments
 
     def fn(self, x):
         """`a·exp(−b·x²)`."""

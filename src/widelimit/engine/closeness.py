@@ -17,7 +17,7 @@ _NEAR = 2 * _CLOSE + 1e-6
 # Inputs are compared along a few directions first: a product over all of them would cost as much
 # as a first layer. All pairs along the first of these, what is left along the others.
 _DIRECTIONS, _FIRST = 16, 4
-# Candidates are compared in full so many at a time.
+# Candidates that are compared in full at a time.
 _AT_ONCE = 512
 
 

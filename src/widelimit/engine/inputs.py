@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..data.batches import padded
 from ..errors import NumericalError, OptionError, ShapeError
 from ..state import Outline
 
@@ -126,7 +127,7 @@ def as_inputs(
     if isinstance(x, Inputs):
         return x
     if isinstance(x, list | tuple):
-        x, mask = _padded(x, mask, tokens=tokens, name=name)
+        x, mask = _from_list(x, mask, tokens=tokens, name=name)
     _check_dtype(dtype)
     if isinstance(x, Tracer):
         _check_numbers(x.dtype, tokens, name)
@@ -271,7 +272,7 @@ def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarr
     return mask
 
 
-def _padded(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
+def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
     """A padded array and its mask from sequences of different lengths."""
     if len(sequences) == 0:
         raise ShapeError(
@@ -296,11 +297,4 @@ def _padded(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
             got=f"a list and a mask for '{name}'",
             remedy="pass the list alone, or a padded array with the mask",
         )
-    longest = tuple(max(extents) for extents in zip(*positions, strict=True))
-    tail = () if tokens else (arrays[0].shape[-1],)
-    x = np.zeros((len(arrays), *longest, *tail), np.result_type(*arrays))
-    real = np.zeros((len(arrays), *longest), bool)
-    for i, (array, shape) in enumerate(zip(arrays, positions, strict=True)):
-        corner = (i, *(slice(extent) for extent in shape))
-        x[corner], real[corner] = array, True
-    return x, real
+    return padded(arrays, len(positions[0]))

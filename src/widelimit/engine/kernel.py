@@ -35,7 +35,7 @@ from .sampling import (
 )
 from .sampling import sampler as fitted_sampler
 from .start import Encoding, kernel_dtype
-from .tiles import Plan, Tile, tiles
+from .tiles import Tile, TilePlan, tiles
 
 # How often a whole kernel may be computed anew to meet a tolerance.
 _MOST_ROUNDS = 4
@@ -205,7 +205,7 @@ def _traced_kernel(
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
     x, mask = rows.on_device()
     dtype = kernel_dtype(x)
-    plan = Plan.make(net, [rows] if columns is None else [rows, columns], dtype, memory)
+    plan = TilePlan.make(net, [rows] if columns is None else [rows, columns], dtype, memory)
 
     def matrix(real: Realisation) -> tuple[Array, Array | None]:
         one = encode_block(real, x, mask, rows.outline)

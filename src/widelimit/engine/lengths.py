@@ -23,7 +23,7 @@ _CALLS = 3
 _SHORTEST = 16
 
 
-class Group(NamedTuple):
+class LengthGroup(NamedTuple):
     """Some examples of a batch, and the length they are cut to (None: as they are)."""
 
     members: np.ndarray
@@ -38,12 +38,12 @@ class Group(NamedTuple):
         return Inputs(x, mask, inputs.tokens)
 
 
-def whole(inputs: Inputs) -> Group:
+def whole(inputs: Inputs) -> LengthGroup:
     """All examples, at full length."""
-    return Group(np.arange(inputs.size), None)
+    return LengthGroup(np.arange(inputs.size), None)
 
 
-def groups(net: Layer, inputs: Inputs) -> list[Group]:
+def groups(net: Layer, inputs: Inputs) -> list[LengthGroup]:
     """How a batch is cut; one group where padding is no matter, or is part of the result."""
     if not _may_be_cut(net, inputs):
         return [whole(inputs)]
@@ -53,7 +53,7 @@ def groups(net: Layer, inputs: Inputs) -> list[Group]:
     order = np.argsort(lengths, kind="stable")
     bounds = np.searchsorted(lengths[order], ends, side="right")
     parts = np.split(order, bounds[:-1])
-    return [Group(part, end) for part, end in zip(parts, ends, strict=True) if len(part)]
+    return [LengthGroup(part, end) for part, end in zip(parts, ends, strict=True) if len(part)]
 
 
 def _ends(lengths: np.ndarray, longest: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _ends(lengths: np.ndarray, longest: int) -> tuple[int, ...]:
 
 
 def _seconds(positions: int, count: int) -> float:
-    """Time for a matrix of so many padded positions in so many groups, over several calls."""
+    """Time for a matrix with this many padded positions and groups, over several calls."""
     compilations = count * (count + 1) // 2
     return _CALLS * _POSITION_PAIR * positions**2 / 2 + _COMPILATION * compilations
 

@@ -73,10 +73,10 @@ def draw_block(
 ) -> Realisation:
     """Draw random scores; with landmarks, `x` are the landmark inputs."""
     anchors = Encoding(x, mask, None) if with_landmarks else None
-    # Variances are followed to the end: a crowd is stacked, so it holds some array everywhere.
+    # Variances are followed to the end: stacked examples hold some array everywhere.
     need = net.encode_need(Need.DIAGONAL)
-    crowd = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
-    drawn, memos, _ = net.draw(crowd, Need.DIAGONAL, key, scheme)
+    examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
+    drawn, memos, _ = net.draw(examples, Need.DIAGONAL, key, scheme)
     return Realisation(drawn, Encoding(x, mask, memos) if with_landmarks else None)
 
 
@@ -89,7 +89,7 @@ def cross_tile(
     with_ntk: bool,
     at_once: int | None = None,
 ) -> tuple[Array, Array | None]:
-    """All pairs of two blocks; so many of them `at_once` that what they need stays in the cache."""
+    """All pairs of two blocks, `at_once` of them together, so that they stay in the cache."""
 
     def pair(one: Encoding, two: Encoding):
         return cross_one(net, one, two, outline, with_ntk=with_ntk)

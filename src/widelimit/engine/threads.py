@@ -6,11 +6,15 @@ shapes are compiled side by side too.
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
+
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
@@ -23,10 +27,22 @@ _MOST_THREADS = 16
 
 def most_at_once() -> int:
     """How many tiles keep all devices busy: some for every core, two where they have a queue."""
+    if _alone.get():
+        return 1
     count = len(devices())
     if jax.default_backend() != "cpu":
         return 2 * count
     return max(count, min(_PER_CORE * (os.cpu_count() or 1), _MOST_THREADS))
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Tiles one after the other: for processes that have neighbours on every other core."""
+    before = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(before)
 
 
 def devices() -> list[Any]:

@@ -18,13 +18,13 @@ from ..state import Kernels, Need
 from .closeness import close_pairs, compared
 from .coverage import covering, limited, reached, require_digits, say_error, trusted_range
 from .inputs import Inputs
-from .lengths import Group, groups, whole
+from .lengths import LengthGroup, groups, whole
 from .moments import Moments
 from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
 from .start import Encoding
 from .threads import devices, in_threads, most_at_once
 
-# Bytes of kernel values a tile may touch. On a processor a tile is worked off in cells: κ of a cell
+# Bytes of kernel values a tile may touch. On a processor a tile is computed in cells: κ of a cell
 # fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
 # large tiles whole.
 _TILE_BYTES, _CELL_BYTES = {"cpu": 32 * 2**20}, {"cpu": 2**19}
@@ -44,7 +44,7 @@ def _is_kinked(net: Layer) -> bool:
     return any(isinstance(node, Dual) and node.kinked for node in found)
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """How a kernel call is cut: everything that follows from shapes and the memory budget."""
 
     tile: int  # examples per side of a tile, a power of two
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     nbytes: int  # what a tile takes while it is computed
 
     @classmethod
-    def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "Plan":
+    def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "TilePlan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
         area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
         array = area * itemsize * (area if net.need(Need.FULL) is Need.FULL else 1)
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
             cell = _power_of_two(min(_CELL_BYTES[platform] / array, side**2))
         return cls(side, cell, (side**2 if cell is None else max(cell, side)) * per_pair)
 
-    def cell_with(self, other: "Plan") -> int | None:
+    def cell_with(self, other: "TilePlan") -> int | None:
         """Pairs at once where two lengths meet: a pair takes the product of its lengths."""
         if self.cell is None or other.cell is None:
             return None
@@ -89,7 +89,7 @@ def _power_of_two(n: float) -> int:
 
 
 def _well_filled(side: int, size: int, array: int) -> int:
-    """At most this side, such that blocks of so many examples hold few copies."""
+    """At most this side, such that blocks of `size` examples hold few copies."""
     side = min(side, 1 << (size - 1).bit_length())
     while side**2 * array > _SMALL_TILE and -(-size // side) * side > _MOST_FILLING * size:
         side //= 2
@@ -99,9 +99,9 @@ def _well_filled(side: int, size: int, array: int) -> int:
 class Block(NamedTuple):
     """Some examples of one length, in an array of a tile's side."""
 
-    group: Group
+    group: LengthGroup
     members: np.ndarray
-    plan: Plan
+    plan: TilePlan
 
     @property
     def kind(self) -> tuple[int | None, int]:
@@ -116,7 +116,7 @@ class Blocks:
         self,
         reals: Sequence[Realisation],
         inputs: Inputs,
-        cut: list[Group],
+        cut: list[LengthGroup],
         dtype: Any,
         memory: int,
     ):
@@ -128,11 +128,11 @@ class Blocks:
         self.counting, self.exactly = threading.Lock(), threading.Lock()
         self.blocks: list[Block] = []
         # One plan for all groups of a length: blocks of one kind share a compilation.
-        largest: dict[int | None, Group] = {}
+        largest: dict[int | None, LengthGroup] = {}
         for group in sorted(cut, key=lambda group: len(group.members)):
             largest[group.length] = group
         plans = {
-            length: Plan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
+            length: TilePlan.make(reals[0].net, [group.of(inputs, group.members)], dtype, memory)
             for length, group in largest.items()
         }
         for group in cut:
@@ -208,7 +208,7 @@ class Pairs:
         rows: Inputs,
         columns: Inputs | None,
         *,
-        cuts: Sequence[list[Group]],
+        cuts: Sequence[list[LengthGroup]],
         dtype: Any,
         with_ntk: bool,
         memory: int,

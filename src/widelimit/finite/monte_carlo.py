@@ -45,7 +45,7 @@ def monte_carlo_kernel(
     tangent kernel the mean over output channels of `∂f_c(x)·∂f_c(x')`, which is estimated without
     bias by one random sign per channel (`Σ_c ±f_c` has all of it in one Jacobian). Channels of one
     draw share their hidden layers, so standard errors come from draws alone. Widths are those of
-    the layers: `with_width` changes them, and more output channels make every draw tell more.
+    the layers: `with_width` changes them, and more output channels lower the error of every draw.
 
     Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
     """

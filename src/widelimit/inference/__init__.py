@@ -7,7 +7,6 @@ of takes kernel matrices and works with kernels from anywhere.
 from .calibration import (
     Binning,
     Reliability,
-    expected_calibration_error,
     reliability,
 )
 from .classify import Classifier, FittedClassifier, Temperature, centred_one_hot
@@ -114,7 +113,6 @@ __all__ = [
     "accuracy",
     "centred_one_hot",
     "cross_entropy_path",
-    "expected_calibration_error",
     "factorise",
     "grid",
     "hyperparameters",

@@ -2,8 +2,8 @@
 
     L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj^-T,   L_jj L_jjᵀ = A_jj − Σ_{k<j} L_jk L_jkᵀ
 
-Columns are worked off from left to right. The blocks of a column depend on those to its left alone,
-so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
+Columns are computed from left to right. A block depends on those to its left and on the diagonal
+above it, so the workers of a cluster share them. In memory are one row of blocks and a few blocks.
 
 `dask.array.linalg.cholesky` computes the same; it keeps every block of the factor in the memory of
 its workers until the last one is done, which is what this is to avoid.
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,14 +26,15 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from ..errors import MissingExtraError, NumericalError, WidelimitError
 from . import checks
 from .checks import Values
-from .solve import Jitter, JitterWarning
+from .solve import Jitter, JitterWarning, Triangular
 
 _FACTOR = "factor"
-Told = Callable[[int, int], None]
+Report = Callable[[int, int], None]
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class StoredFactor:
+class StoredFactor(Triangular):
     """The lower Cholesky factor of `A = K + noise + jitter`, in blocks of a Zarr array.
 
     It is the factor of `A` with its examples in `order`, which is how the kernel stands on disk.
@@ -83,16 +84,6 @@ class StoredFactor:
         back[self.order] = found
         return back.reshape(right.shape)
 
-    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return np.einsum("nm,nm->m", half, half)
-
-    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return half.T @ half
-
     @cached_property
     def log_determinant(self) -> float:
         """`log det A`."""
@@ -136,7 +127,7 @@ def factorise_in_blocks(
     block: int,
     jitter: Jitter,
     client: Any = None,
-    told: Told | None = None,
+    progress: Report | None = None,
 ) -> StoredFactor:
     """The factor of `kernel + noise`; a temporary folder goes when nobody holds the factor."""
     temporary = folder is None
@@ -145,13 +136,15 @@ def factorise_in_blocks(
     diagonal = np.asarray(kernel.diagonal(), np.float64)
     unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
     start, limit = jitter.range_for(len(order), unit)
-    added = 0.0
+    added, attempt = 0.0, 0
     while True:
+        # A folder of its own: workers may still be at a block of an attempt that failed.
+        target = str(place / f"{_FACTOR}{attempt or ''}")
         try:
-            work = _Work(kernel, noise + added, order, str(place / _FACTOR), block)
-            _run(work, client, told)
+            _run(_Work(kernel, noise + added, order, target, block), client, progress)
             break
         except LinAlgError as error:
+            shutil.rmtree(target, ignore_errors=True)
             if added >= limit * scale:
                 raise NumericalError(
                     "A kernel matrix plus noise must be positive definite.",
@@ -159,6 +152,7 @@ def factorise_in_blocks(
                     remedy="give the data noise, or allow more with Jitter(limit=...)",
                 ) from error
             added = min(max(start * scale, added * jitter.growth), limit * scale)
+            attempt += 1
     if added:
         warnings.warn(
             f"The kernel matrix is not positive definite in floating point; added {added:.3g} to "
@@ -166,7 +160,7 @@ def factorise_in_blocks(
             JitterWarning,
             stacklevel=3,
         )
-    factor = StoredFactor(str(place / _FACTOR), order, block, added, scale, unit)
+    factor = StoredFactor(target, order, block, added, scale, unit)
     if temporary:
         weakref.finalize(factor, shutil.rmtree, place, ignore_errors=True)
     return factor
@@ -202,26 +196,68 @@ class _Work:
         blocks.set_block_selection((i, j), whole)
 
 
-def _run(work: _Work, client: Any, told: Told | None) -> None:
+def _run(work: _Work, client: Any, progress: Report | None) -> None:
+    """All blocks, reporting how many are done."""
     count = len(edges(len(work.order), work.block))
-    blocks = opened(work.folder, create=count * work.block, block=work.block)
-    spans = edges(len(work.order), work.block)
-    data = None if client is None else client.scatter(work, broadcast=True, hash=False)
+    opened(work.folder, create=count * work.block, block=work.block)
+    walk = _here(work, count) if client is None else _by_workers(work, count, client)
+    total = count * (count + 1) // 2
+    for done, _ in enumerate(walk, start=1):
+        if progress is not None:
+            progress(done, total)
+
+
+def _here(work: _Work, count: int) -> Iterator[Place]:
+    """Column by column; the row of blocks that a column needs is read once."""
+    blocks, spans = opened(work.folder), edges(len(work.order), work.block)
     for j in range(count):
-        if client is None:
-            work.compute(j, j)
-            row = [read_block(blocks, spans, j, k) for k in range(j + 1)]
-            for i in range(j + 1, count):
-                work.compute(i, j, row)
-        else:
-            client.submit(_compute, data, j, j, pure=False).result()
-            below = [client.submit(_compute, data, i, j, pure=False) for i in range(j + 1, count)]
-            client.gather(below)
-        if told is not None:
-            told(j + 1, count)
+        work.compute(j, j)
+        yield j, j
+        row = [read_block(blocks, spans, j, k) for k in range(j + 1)]
+        for i in range(j + 1, count):
+            work.compute(i, j, row)
+            yield i, j
 
 
-def _compute(work: _Work, i: int, j: int) -> None:
+def _by_workers(work: _Work, count: int, client: Any) -> Iterator[Place]:
+    """Every block as soon as its left neighbour and the diagonal above it are there.
+
+    What goes between tasks is only that they are done: blocks are read from disk.
+    """
+    from distributed import as_completed  # only who has a client needs Dask
+
+    from ..scale.cluster import require_client
+
+    require_client(client)
+    data = client.scatter(work, broadcast=True, hash=False)
+    futures: dict[Place, Any] = {}
+    for j in range(count):
+        for i in range(j, count):
+            after = [futures[place] for place in ((i, j - 1), (j, j)) if place in futures]
+            futures[i, j] = client.submit(_compute, data, i, j, *after, pure=False)
+    places = {future: place for place, future in futures.items()}
+    try:
+        for future in as_completed(list(places)):
+            if future.status != "finished":
+                _raise(future)
+            yield places[future]
+    finally:
+        client.cancel(list(places), force=True)
+
+
+def _raise(future: Any) -> None:
+    """The error of a block, as it would be without a cluster."""
+    if future.status in ("cancelled", "lost"):
+        raise WidelimitError(
+            "Workers live until the kernel is factorised.",
+            got="all workers that had the work were lost",
+            remedy="look at the logs of the workers: the usual cause is too little memory, for "
+            "which there is block=",
+        )
+    future.result()
+
+
+def _compute(work: _Work, i: int, j: int, *_: Any) -> None:
     work.compute(i, j)
 
 

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: reliability, expected calibration error, a picture."""
+"""Calibration of probabilities: reliability, expected calibration error, a picture."""
 
 import enum
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Reliability:
     def accuracy_interval(
         self, level: float = 0.9
     ) -> tuple[Float[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-        """Wilson's interval for each group's accuracy: what its count allows to say."""
+        """Wilson's interval for each group's accuracy, given its count."""
         return wilson_interval(self.accuracy * self.count, self.count, level=level)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
@@ -131,14 +131,3 @@ def reliability(
         confidence=np.bincount(group, confidence, groups)[used] / count[used],
         accuracy=np.bincount(group, correct, groups)[used] / count[used],
     )
-
-
-def expected_calibration_error(
-    probabilities: Values,
-    labels: Values,
-    *,
-    groups: int = 15,
-    binning: Binning | str = Binning.EQUAL_WIDTH,
-) -> float:
-    """`Σ_g (n_g/n) |accuracy_g − confidence_g|` over groups of similar confidence."""
-    return reliability(probabilities, labels, groups=groups, binning=binning).expected_error

@@ -170,7 +170,7 @@ class FittedClassifier:
         groups: int = 15,
         binning: Binning = Binning.EQUAL_WIDTH,
     ) -> Reliability:
-        """Whether the probabilities mean what they say on held-out examples; has a picture."""
+        """How well the probabilities are calibrated on held-out examples; `.plot()` draws it."""
         known = np.asarray(labels)
         if not np.isin(known, self.classes).all():
             raise ShapeError(

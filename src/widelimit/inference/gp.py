@@ -10,8 +10,9 @@ Several outputs (columns of `y`) are independent processes that share the kernel
 The covariances are those of the function `f`; add the noise to speak of new observations.
 """
 
+import abc
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ class KernelKind(enum.Enum):
 class Prediction:
     """Mean (…, outputs) and variance (…) of the function; the outputs share the variance.
 
-    Unpacks into what is mostly wanted: `mean, std = posterior.predict(...)`.
+    Unpacks into mean and standard deviation: `mean, std = posterior.predict(...)`.
     """
 
     mean: Float[np.ndarray, " *points"]
@@ -102,9 +103,67 @@ class LeaveOneOut(NamedTuple):
     variance: Float[np.ndarray, " n"]
     log_density: Float[np.ndarray, " *points"]
 
+    @classmethod
+    def of(
+        cls, targets: np.ndarray, weights: np.ndarray, inverse: np.ndarray, missed: Any = 0.0
+    ) -> "LeaveOneOut":
+        """`m_i = y_i − α_i/c_i` and `v_i = 1/c_i`, with `α = A⁻¹y` and `c = diag(A⁻¹)`.
+
+        `missed` is variance beyond that of `A`.
+        """
+        residual = weights / inverse[:, None]
+        variance = 1.0 / inverse + missed
+        spread = variance[:, None]
+        density = -0.5 * (residual**2 / spread + np.log(spread) + LOG_2PI)
+        return cls(targets - residual, variance, density)
+
+    def mapped(self, outputs: Callable[[np.ndarray], np.ndarray]) -> "LeaveOneOut":
+        """With what has columns for the outputs changed."""
+        return LeaveOneOut(outputs(self.mean), self.variance, outputs(self.log_density))
+
+
+class Conditioned(abc.ABC):
+    """A process that has seen targets, whatever it was conditioned by."""
+
+    vector_targets: bool
+
+    @abc.abstractmethod
+    def rounding(self) -> float:
+        """Machine epsilon of the precision in which kernels were computed."""
+
+    @abc.abstractmethod
+    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
+        """Means from a block of kernels with test examples."""
+
+    @abc.abstractmethod
+    def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
+        """The joint covariance of the tests, from that block and (test, test)."""
+
+    def sample(
+        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
+    ) -> Float[np.ndarray, " draws *points"]:
+        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
+        mean, covariance = self.mean(cross), self.covariance(cross, corner)
+        return drawn_functions(mean, covariance, corner, unit=self.rounding(), draws=draws, key=key)
+
+    def _outputs(self, columns: np.ndarray) -> np.ndarray:
+        return columns[:, 0] if self.vector_targets else columns
+
+
+def symmetrised(
+    posterior: Float[np.ndarray, "m m"], prior: Float[np.ndarray, "m m"], unit: float
+) -> Float[np.ndarray, "m m"]:
+    """A covariance that came out of a subtraction, exactly symmetric, with checked variances."""
+    largest = float(np.diagonal(prior).max())
+    variance = checks.variances_from_difference(
+        np.diagonal(posterior), largest_prior=largest, unit=unit
+    )
+    np.fill_diagonal(posterior, variance)
+    return (posterior + posterior.T) / 2.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GPPosterior:
+class GPPosterior(Conditioned):
     """A Gaussian process after seeing targets; build it with `GPPosterior.condition`."""
 
     factor: "AnyFactor"
@@ -145,7 +204,7 @@ class GPPosterior:
 
     @classmethod
     def given(cls, factor: "AnyFactor", targets: Values, *, noise: Values) -> "GPPosterior":
-        """The posterior given what solves with `A`, noise included."""
+        """The posterior from a factor of `A`, noise included."""
         columns, vector = checks.targets(targets, len(factor))
         variances = checks.variances(noise, "The noise", len(factor))
         if isinstance(factor, Iterative):  # this one solve is long enough to be interrupted
@@ -188,22 +247,11 @@ class GPPosterior:
         block = self._cross(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         checks.matrix(prior, "The kernel of the test examples", rows=len(block))
-        posterior = prior - self.factor.gram(block.T)
         unit = max(self.factor.unit, checks.rounding_unit(block))
-        variance = checks.variances_from_difference(
-            np.diagonal(posterior), largest_prior=float(np.diagonal(prior).max()), unit=unit
-        )
-        np.fill_diagonal(posterior, variance)
-        return (posterior + posterior.T) / 2.0
+        return symmetrised(prior - self.factor.gram(block.T), prior, unit)
 
-    def sample(
-        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
-    ) -> Float[np.ndarray, " draws *points"]:
-        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
-        mean, covariance = self.mean(cross), self.covariance(cross, corner)
-        return drawn_functions(
-            mean, covariance, corner, unit=self.factor.unit, draws=draws, key=key
-        )
+    def rounding(self) -> float:
+        return self.factor.unit
 
     @cached_property
     def log_evidence(self) -> float:
@@ -214,10 +262,7 @@ class GPPosterior:
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut:
-        """Predictions of each target from the others, without refitting.
-
-        `m_i = y_i − (A⁻¹y)_i / (A⁻¹)_ii`, `v_i = 1 / (A⁻¹)_ii`.
-        """
+        """Predictions of each target from the others, without refitting."""
         return self._left_out(self.factor.inverse_diagonal, slice(None))
 
     def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
@@ -232,11 +277,8 @@ class GPPosterior:
         return self.factor.calibration_rows
 
     def _left_out(self, inverse: np.ndarray, rows: Any) -> LeaveOneOut:
-        variance = 1.0 / inverse
-        residual = self.weights[rows] * variance[:, None]
-        density = -0.5 * (residual**2 / variance[:, None] + np.log(variance)[:, None] + LOG_2PI)
-        mean = self.targets[rows] - residual
-        return LeaveOneOut(self._outputs(mean), variance, self._outputs(density))
+        found = LeaveOneOut.of(self.targets[rows], self.weights[rows], inverse)
+        return found.mapped(self._outputs)
 
     def extend(
         self,
@@ -269,9 +311,6 @@ class GPPosterior:
         return checks.matrix(
             cross, "The kernel of test against training examples", columns=len(self)
         )
-
-    def _outputs(self, columns: np.ndarray) -> np.ndarray:
-        return columns[:, 0] if self.vector_targets else columns
 
 
 def drawn_functions(

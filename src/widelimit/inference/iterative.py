@@ -2,7 +2,8 @@
 
 With noise variances `Λ`, `(K + Λ) x = b` is scaled to `(Λ^-½ K Λ^-½ + I) z = Λ^-½ b`, and
 preconditioned by `F Fᵀ + I`, where `F Fᵀ` is a low-rank part of the scaled kernel by randomly
-pivoted Cholesky (`pivots`). Every iteration reads the kernel once.
+pivoted Cholesky (`pivots`). Every iteration reads the kernel once for all right-hand sides
+(`krylov`).
 """
 
 import hashlib
@@ -17,18 +18,18 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import cho_factor, cho_solve
 
 from ..data.files import writing
 from ..errors import NumericalError, WidelimitError
 from . import checks
 from .checks import Values
+from .krylov import Solved, block_gradients
 from .pivots import pivoted
 
 log = logging.getLogger("widelimit.scale")
 
-Told = Callable[[int, float], None]
-"""Hears the number of the iteration and the largest relative residual."""
+Report = Callable[[int, float], None]
+"""Hears the number of the iteration and the largest relative error."""
 
 _LEFT_OUT = 256  # training examples whose leave-one-out predictions are computed
 
@@ -48,7 +49,7 @@ class Iterative:
     keep: Path | None
     unit: float
     scale: float
-    told: Told | None = field(default=None, repr=False)
+    progress: Report | None = field(default=None, repr=False)
     jitter: float = 0.0
 
     @classmethod
@@ -62,7 +63,7 @@ class Iterative:
         tolerance: float,
         most_iterations: int,
         keep: str | os.PathLike[str] | None,
-        told: Told | None,
+        progress: Report | None,
     ) -> "Iterative":
         """Choose the preconditioner."""
         if noise.min() <= 0:
@@ -86,79 +87,115 @@ class Iterative:
         scale = float(diagonal.mean())
         place = None if keep is None else Path(keep)
         return cls(
-            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, told
+            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, progress
         )
 
     def __len__(self) -> int:
         return len(self.noise)
 
     @cached_property
-    def _inner(self) -> Any:
-        gram = self.low_rank.T @ self.low_rank
-        return cho_factor(gram + np.eye(len(gram)), lower=True)
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues and eigenvectors of `FᵀF`."""
+        return np.linalg.eigh(self.low_rank.T @ self.low_rank)
 
-    def _preconditioned(self, right: np.ndarray) -> np.ndarray:
-        """`(F Fᵀ + I)⁻¹ right`."""
-        return right - self.low_rank @ cho_solve(self._inner, self.low_rank.T @ right)
+    def _root_inverse(self, right: np.ndarray) -> np.ndarray:
+        """`(F Fᵀ + I)^-½ right`."""
+        values, vectors = self._spectrum
+        values = np.maximum(values, np.finfo(float).tiny)
+        shrink = np.expm1(-0.5 * np.log1p(values)) / values
+        inside = vectors.T @ (self.low_rank.T @ right)
+        return right + self.low_rank @ (vectors @ (shrink[:, None] * inside))
 
     def _product(self, right: np.ndarray) -> np.ndarray:
         root = np.sqrt(self.noise)[:, None]
         return multiplied(self.kernel, right / root) / root + right
 
+    def _run(
+        self,
+        scaled: np.ndarray,
+        error: Callable[[np.ndarray, np.ndarray], float],
+        place: Path | None = None,
+    ) -> Solved:
+        """Iterate on the scaled system until the error is below the tolerance."""
+
+        def progress(iteration: int, reached: float, found: np.ndarray) -> None:
+            log.info("conjugate gradients: iteration %d, error %.1e", iteration, reached)
+            if self.progress is not None:
+                self.progress(iteration, reached)
+            _keep(place, scaled, found)
+
+        start = _kept(place, scaled)
+        if start is None:
+            start = self._root_inverse(self._root_inverse(scaled))
+        solved = block_gradients(
+            self._product,
+            self._root_inverse,
+            scaled,
+            start,
+            error=error,
+            tolerance=self.tolerance,
+            most=self.most_iterations,
+            progress=progress,
+        )
+        if solved.error > self.tolerance:
+            raise NumericalError(
+                f"Conjugate gradients reach a relative error of {self.tolerance:g}.",
+                got=f"{solved.error:.1e} after {solved.iterations} iterations",
+                remedy="raise rank= (a better preconditioner) or most_iterations=; where rounding "
+                "allows no more, raise tolerance= or the noise",
+            )
+        return solved
+
     def solve(self, right: Values, *, keep: bool = False) -> Float[np.ndarray, "n columns"]:
-        """`A⁻¹ right` to the tolerance, relative to each column; `keep` its iterates on disk."""
+        """`A⁻¹ right` to the tolerance: the residual relative to each column.
+
+        `keep` its iterates on disk.
+        """
         root = np.sqrt(self.noise)[:, None]
         given = np.asarray(right, np.float64)
-        wanted = given.reshape(len(given), -1) / root
-        size = np.maximum(np.linalg.norm(wanted, axis=0), np.finfo(float).tiny)
-        place = self.keep if keep else None
-        found = _kept(place, wanted)
-        if found is None:
-            found = self._preconditioned(wanted)
-        residual = wanted - self._product(found)
-        step = ahead = self._preconditioned(residual)
-        energy = np.einsum("nk,nk->k", residual, ahead)
-        worst = np.inf
-        for iteration in range(1, self.most_iterations + 1):
-            worst = float((np.linalg.norm(residual, axis=0) / size).max())
-            log.info("conjugate gradients: iteration %d, residual %.1e", iteration, worst)
-            if self.told is not None:
-                self.told(iteration, worst)
-            if worst <= self.tolerance:
-                return (found / root).reshape(given.shape)
-            moved = self._product(step)
-            curvature = np.einsum("nk,nk->k", step, moved)
-            length = _ratio(energy, curvature)
-            found = found + length * step
-            residual = residual - length * moved
-            ahead = self._preconditioned(residual)
-            before, energy = energy, np.einsum("nk,nk->k", residual, ahead)
-            step = (
-                ahead + np.where(before > 0, energy / np.where(before > 0, before, 1.0), 0) * step
-            )
-            _keep(place, wanted, found)
-        raise NumericalError(
-            f"Conjugate gradients reach a relative residual of {self.tolerance:g}.",
-            got=f"{worst:.1e} after {self.most_iterations} iterations",
-            remedy="raise rank= (a better preconditioner), most_iterations= or the noise",
-        )
+        scaled = given.reshape(len(given), -1) / root
+        size = np.maximum(np.linalg.norm(scaled, axis=0), np.finfo(float).tiny)
+
+        def error(_: np.ndarray, residual: np.ndarray) -> float:
+            return float((np.linalg.norm(residual, axis=0) / size).max())
+
+        found = self._run(scaled, error, self.keep if keep else None).found
+        return (found / root).reshape(given.shape)
+
+    def _quadratic(self, right: Values) -> tuple[np.ndarray, Solved]:
+        """The scaled right-hand sides `b`, and `z ≈ A⁻¹ b` good enough for `bᵀ A⁻¹ b`.
+
+        With the residual `r = b − A z`, `bᵀ A⁻¹ b = bᵀz + zᵀr + rᵀ A⁻¹ r`, and the last term is at
+        most `‖r‖²`, because the scaled `A` is at least the identity. So the tolerance bounds the
+        relative error of every such form with half the digits of a solve.
+        """
+        scaled = np.asarray(right, np.float64) / np.sqrt(self.noise)[:, None]
+
+        def error(found: np.ndarray, residual: np.ndarray) -> float:
+            left = np.einsum("nk,nk->k", residual, residual)
+            form = np.einsum("nk,nk->k", found, scaled + residual)
+            # Zero columns have nothing to explain; a form below zero is not yet one.
+            ratio = np.divide(left, form, out=np.full(len(left), np.inf), where=form > 0)
+            return float(np.where(left == 0, 0.0, ratio).max(initial=0.0))
+
+        return scaled, self._run(scaled, error)
 
     def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
         """The diagonal of `rightᵀ A⁻¹ right`."""
-        right = np.asarray(right, np.float64)
-        return np.einsum("nm,nm->m", right, self.solve(right))
+        scaled, solved = self._quadratic(right)
+        return np.einsum("nk,nk->k", solved.found, scaled + solved.residual)
 
     def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
         """`rightᵀ A⁻¹ right`."""
-        right = np.asarray(right, np.float64)
-        found = right.T @ self.solve(right)
+        scaled, solved = self._quadratic(right)
+        found = solved.found.T @ (scaled + solved.residual)
         return (found + found.T) / 2
 
     def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Some entries of `diag(A⁻¹)`, one right-hand side each."""
         unit = np.zeros((len(self), len(rows)))
         unit[rows, np.arange(len(rows))] = 1.0
-        return self.solve(unit)[rows, np.arange(len(rows))]
+        return self.explained(unit)
 
     @property
     def calibration_rows(self) -> np.ndarray:
@@ -187,11 +224,6 @@ class Iterative:
             got="solver=ConjugateGradients(...)",
             remedy="choose Cholesky(), BlockedCholesky(...) or Nystrom(...)",
         )
-
-
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Zero for columns that are done."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def multiplied(kernel: Any, right: np.ndarray) -> np.ndarray:

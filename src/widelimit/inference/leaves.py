@@ -23,9 +23,9 @@ _SILENT = {"layers", "branches", "weights"}
 class Hyperparameter(NamedTuple):
     """One array leaf of a network.
 
-    `scale` tells the scales of a model (standard deviations, rates, residual weights) from the
-    constants of its formulas (slopes of an activation, an ε). A leaf on the border of its range,
-    such as the standard deviation 0 of a bias that is not there, is `absent` and cannot move.
+    `scale` is True for the scales of a model (standard deviations, rates, residual weights), False
+    for constants of its formulas (slopes of an activation, an ε). A leaf on the border of its
+    range, such as the standard deviation 0 of a missing bias, is `absent` and cannot move.
     """
 
     name: str

@@ -79,7 +79,7 @@ class MixtureGP:
     `noise` is the variance of the noise in the targets, one number or one per training example;
     `method` how the scores are averaged over; `samples` heads stand for infinitely many in layers
     that have them. Outputs (columns of the targets) are channels of one network: they share the
-    scores, and all of them inform about these.
+    scores, and each of them carries information about the scores.
     """
 
     net: Layer

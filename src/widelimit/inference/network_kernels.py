@@ -19,7 +19,7 @@ from ..engine.inputs import Data, Inputs
 from ..engine.phases import Realisation, cross_one, encode_block, precision
 from ..engine.sampling import Sampler, covering, realisations
 from ..engine.sampling import sampler as fitted_sampler
-from ..engine.tiles import Plan
+from ..engine.tiles import TilePlan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
@@ -27,6 +27,8 @@ from ..options import RandomKey
 from ..state import Kernels
 from .gp import KernelKind
 
+# Fewer pairs than this are not worth a message to a worker.
+ALONE = 2**15
 _LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive during a solve
 
 
@@ -40,7 +42,8 @@ class Engine:
     needs; `rank` bounds the features of the scores; `key` fixes the heads.
 
     `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), where a later
-    fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it.
+    fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it, and
+    kernels with other examples as long as the client lives.
     """
 
     dtype: Any = np.float32
@@ -53,9 +56,9 @@ class Engine:
     store: Any = None
     client: Any = None
 
-    def alone(self) -> "Engine":
-        """Without what belongs to one place and one session."""
-        return replace(self, store=None, client=None)
+    def without_store(self) -> "Engine":
+        """For other examples than those whose kernel is stored."""
+        return replace(self, store=None)
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
         """Heads and landmarks for these examples; None for networks that need none."""
@@ -155,8 +158,23 @@ class NetworkKernels:
         )
 
     def cross(self, other: Inputs, *, ntk: bool) -> Kernels:
-        """Kernels (other, train)."""
-        return self._kernel(other, self.inputs, ntk)
+        """Kernels (other, train), by the workers of a client that lives, else by this process."""
+        client = self.engine.client
+        gone = client is None or getattr(client, "status", None) in ("closing", "closed")
+        if gone or other.size * len(self) < ALONE:
+            return self._kernel(other, self.inputs, ntk)
+        return self._crossing(ntk).kernels(other)
+
+    def _crossing(self, ntk: bool) -> Any:
+        """The training examples on the workers, sent once."""
+        from ..scale.crossing import Crossed, Crossing  # only who has a client needs Dask
+
+        found = self.__dict__.setdefault("_crossings", {})
+        if ntk not in found:
+            engine = self.engine
+            parts = (self.net, self.inputs, self.sampler, ntk, engine.dtype, engine.memory)
+            found[ntk] = Crossing(Crossed(*parts), engine.client)
+        return found[ntk]
 
     def corner(self, other: Inputs, *, ntk: bool) -> Kernels:
         """Kernels (other, other)."""
@@ -175,7 +193,7 @@ class NetworkKernels:
         # Θ of kinked activations has square-root singularities here: float32 would lose half its
         # digits. The heads are drawn in the precision of the other blocks, to be the same heads.
         dtype = np.float64 if ntk else self.engine.dtype
-        plan = Plan.make(self.net, [other], dtype, self.engine.memory)
+        plan = TilePlan.make(self.net, [other], dtype, self.engine.memory)
         with precision(self.engine.dtype):
             drawn = realisations(self.net, self.sampler, self.engine.dtype)
         result = np.zeros(other.size)

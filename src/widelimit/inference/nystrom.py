@@ -18,15 +18,14 @@ from jaxtyping import Float, Int
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from ..errors import NumericalError, WidelimitError
-from ..options import RandomKey
 from . import checks
 from .checks import Values
-from .gp import LOG_2PI, LeaveOneOut, Prediction, drawn_functions
+from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
 from .pivots import Pivoted
 
 
 @dataclass(frozen=True, eq=False)
-class NystromPosterior:
+class NystromPosterior(Conditioned):
     """A process that has seen targets through landmarks; blocks are (test, landmarks)."""
 
     landmarks: Int[np.ndarray, " m"] = field(repr=False)
@@ -68,15 +67,8 @@ class NystromPosterior:
         half = solve_triangular(inner, scaled.T, lower=True)
         inverse = (1.0 - np.einsum("mn,mn->n", half, half)) / variances
         solved = (white - scaled @ weights) / np.sqrt(variances)[:, None]
-        spread = 1.0 / inverse
-        residual = solved * spread[:, None]
-        total = spread + found.missed
-        density = -0.5 * (residual**2 / total[:, None] + np.log(total)[:, None] + LOG_2PI)
-
-        def outputs(values: np.ndarray) -> np.ndarray:
-            return values[:, 0] if vector else values
-
-        left_out = LeaveOneOut(outputs(columns - residual), total, outputs(density))
+        left_out = LeaveOneOut.of(columns, solved, inverse, found.missed)
+        left_out = left_out.mapped(lambda one: one[:, 0] if vector else one)
         determinant = 2 * np.log(np.diagonal(inner)).sum() + np.log(variances).sum()
         trace = float((found.missed / variances).sum())
         many = columns.shape[1]
@@ -88,14 +80,14 @@ class NystromPosterior:
     def __len__(self) -> int:
         return len(self.left_out.variance)
 
+    def rounding(self) -> float:
+        return self.unit
+
     def _features(self, cross: Values) -> np.ndarray:
         block = checks.matrix(
             cross, "The kernel of test examples against landmarks", columns=len(self.landmarks)
         )
         return solve_triangular(self.lower, block.T.astype(np.float64), lower=True).T
-
-    def _outputs(self, columns: np.ndarray) -> np.ndarray:
-        return columns[:, 0] if self.vector_targets else columns
 
     def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
         """Means from a block (test, landmarks)."""
@@ -118,19 +110,7 @@ class NystromPosterior:
         features = self._features(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         half = solve_triangular(self.inner, features.T, lower=True)
-        posterior = prior - features @ features.T + half.T @ half
-        variance = checks.variances_from_difference(
-            np.diagonal(posterior), largest_prior=float(np.diagonal(prior).max()), unit=self.unit
-        )
-        np.fill_diagonal(posterior, variance)
-        return (posterior + posterior.T) / 2.0
-
-    def sample(
-        self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
-    ) -> Float[np.ndarray, " draws *points"]:
-        """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
-        mean, covariance = self.mean(cross), self.covariance(cross, corner)
-        return drawn_functions(mean, covariance, corner, unit=self.unit, draws=draws, key=key)
+        return symmetrised(prior - features @ features.T + half.T @ half, prior, self.unit)
 
     @property
     def log_evidence(self) -> float:

@@ -46,7 +46,7 @@ def pivoted(
     *,
     rng: np.random.Generator,
     unit: float,
-    told: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Pivoted:
     """At most `rank` pivots; fewer where nothing but rounding is left to explain."""
     start = np.asarray(diagonal, np.float64)
@@ -87,6 +87,6 @@ def pivoted(
         found += accepted
         missed = np.maximum(missed - np.einsum("nm,nm->n", part, part), 0.0)
         missed[chosen] = 0.0
-        if told is not None:
-            told(len(found), rank)
+        if progress is not None:
+            progress(len(found), rank)
     return Pivoted(np.array(found, int), factor[:, : len(found)], missed)

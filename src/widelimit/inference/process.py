@@ -72,13 +72,13 @@ class GP:
         return model if samples is None else replace(model, samples=samples)
 
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
-        """One Gaussian process for examples that were read before."""
+        """Condition on targets for examples that are read already: one Gaussian process."""
         checks.targets(y, len(data))  # before the expensive part
         marks, posterior = self.solver.condition(
             data, y, kind=self.kind, noise=self.noise, jitter=self.jitter
         )
-        alone = self.engine.alone()
-        return FittedGP(replace(self, engine=alone), replace(marks, engine=alone), posterior)
+        engine = self.engine.without_store()
+        return FittedGP(replace(self, engine=engine), replace(marks, engine=engine), posterior)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

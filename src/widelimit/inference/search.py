@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from scipy.linalg import eigh
 
 from ..engine.inputs import Data
 from ..errors import NumericalError
@@ -29,6 +27,7 @@ from .network_kernels import (
     require_layer,
 )
 from .process import GP
+from .spectrum import NoiseLadder
 
 Score = Callable[[Prediction, np.ndarray, float], float]
 """A function of (prediction, targets, noise variance); larger is better."""
@@ -120,48 +119,10 @@ def search(
         checks.matrix(wanted, "The validation targets", columns=targets.shape[1])
         kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in chosen_kinds)
         for kind in chosen_kinds:
-            ladder = _Ladder.make(chosen(kernels, kind), targets)
+            ladder = NoiseLadder.of(chosen(kernels, kind), targets)
             for noise in noises:
                 found = ladder.predict(float(noise))
                 value = score(found, wanted, float(noise))
                 gp = GP(net, kind=kind, noise=float(noise), engine=engine)
                 trials.append(Trial(label, gp, float(value)))
     return Search(tuple(sorted(trials, key=lambda trial: -trial.score)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Ladder:
-    """Predictions at every noise level `ρ` from one decomposition `K = U diag(λ) Uᵀ`.
-
-    `m = (K_* U) (λ+ρ)⁻¹ Uᵀy` and `v = k_** − Σ_j (K_* U)_j² / (λ_j+ρ)`.
-    """
-
-    eigenvalues: Float[np.ndarray, " n"]
-    response: Float[np.ndarray, "m n"]
-    rotated: Float[np.ndarray, "n outputs"]
-    prior: Float[np.ndarray, " m"]
-    unit: float
-
-    @classmethod
-    def make(cls, kernel: Values, targets: Float[np.ndarray, "n outputs"]) -> "_Ladder":
-        whole = checks.square(kernel, "The kernel of training and validation examples")
-        rows = len(targets)
-        wide = whole.astype(np.float64)
-        eigenvalues, basis = eigh(wide[:rows, :rows])
-        return cls(
-            np.maximum(eigenvalues, 0.0),
-            wide[rows:, :rows] @ basis,
-            basis.T @ targets,
-            np.diagonal(wide)[rows:],
-            checks.rounding_unit(whole),
-        )
-
-    def predict(self, noise: float) -> Prediction:
-        """Mean (m, outputs) and variance (m,)."""
-        shrunk = self.response / (self.eigenvalues + noise)
-        variance = self.prior - np.einsum("mn,mn->m", shrunk, self.response)
-        largest = float(self.prior.max())
-        return Prediction(
-            shrunk @ self.rotated,
-            checks.variances_from_difference(variance, largest_prior=largest, unit=self.unit),
-        )

@@ -4,6 +4,7 @@ The upper triangle of the working array is never touched by the factorisation, s
 the backup from which a failed attempt is restored: one N×N float64 array is all the memory used.
 """
 
+import abc
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,8 +34,8 @@ class Jitter:
     """How much may be added to the diagonal when, and only when, a factorisation fails.
 
     Both numbers are fractions of the mean kernel diagonal. `None` takes what rounding in the
-    kernel's own precision explains: `start = √N·ε`, though at least 10³ roundings of the float64
-    solve, of which an answer would otherwise consist; and `limit = 10⁻³` for float32 kernels,
+    kernel's own precision explains: `start = √N·ε`, but at least 10³ roundings of the float64
+    solve, below which an answer is rounding error; and `limit = 10⁻³` for float32 kernels,
     `10⁻⁶` for float64 ones. `Jitter(limit=0.0)` forbids jitter.
     """
 
@@ -51,8 +52,26 @@ class Jitter:
         return start, 1e-6 if unit < 1e-10 else 1e-3
 
 
+class Triangular(abc.ABC):
+    """What follows from solving with the triangular factor `L` of `A = L Lᵀ`."""
+
+    @abc.abstractmethod
+    def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
+        """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
+
+    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
+        """The diagonal of `rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return np.einsum("nm,nm->m", half, half)
+
+    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
+        """`rightᵀ A⁻¹ right`."""
+        half = self.half_solve(right)
+        return half.T @ half
+
+
 @dataclass(frozen=True, eq=False)
-class Factor:
+class Factor(Triangular):
     """Lower Cholesky factor `L` of `A = K + noise + jitter·I`, so that `A = L Lᵀ`.
 
     `storage` holds `L` in its lower triangle; what is above the diagonal has no meaning.
@@ -105,16 +124,6 @@ class Factor:
         """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
         solution, _ = _trtrs(self.storage, _columns(right, len(self)), lower=1)
         return solution
-
-    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return np.einsum("nm,nm->m", half, half)
-
-    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return half.T @ half
 
     def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Some entries of `diag(A⁻¹)`."""

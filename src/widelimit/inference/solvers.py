@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.inputs import Inputs
 from ..options import RandomKey, generator, positive, whole
 from . import checks
 from .blocked import factorise_in_blocks
@@ -60,13 +59,14 @@ class Cholesky(Solver):
 class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
-    The factor takes 4 N² bytes in `folder` (None: a temporary one); two rows of blocks of `block`
-    examples are in memory.
+    The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
+    other machines need one that all reach). Two rows of blocks of `block` examples are in memory;
+    a worker has three blocks. `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
     block: int = 2048
-    told: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("block", self.block)
@@ -80,7 +80,7 @@ class BlockedCholesky(Solver):
             block=self.block,
             jitter=jitter or Jitter(),
             client=data.engine.client,
-            told=self.told,
+            progress=self.progress,
         )
         return data, GPPosterior.given(factor, y, noise=noise)
 
@@ -89,10 +89,11 @@ class BlockedCholesky(Solver):
 class ConjugateGradients(Solver):
     """Iterations over the kernel, for one right-hand side per output and per test example.
 
-    They stop at a relative residual of `tolerance`. `rank` columns make the preconditioner (None:
-    about √N of them). `keep` is a file for the last iterate, from which a run that was stopped goes
-    on. `told(iteration, residual)` hears of every iteration, and so does the logger
-    `widelimit.scale`.
+    They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
+    the prior is known to that relative error. `rank` columns make the preconditioner (None: 4√N of
+    them). `keep` is a file for the last iterate, from which a run that was stopped goes on.
+    `progress(iteration, error)` is called after every iteration, of which the logger
+    `widelimit.scale` keeps a record.
     """
 
     tolerance: float = 1e-10
@@ -100,7 +101,7 @@ class ConjugateGradients(Solver):
     most_iterations: int = 1000
     keep: str | os.PathLike[str] | None = None
     key: RandomKey = 0
-    told: Callable[[int, float], None] | None = None
+    progress: Callable[[int, float], None] | None = None
 
     def __post_init__(self):
         positive("tolerance", self.tolerance)
@@ -117,7 +118,7 @@ class ConjugateGradients(Solver):
             tolerance=self.tolerance,
             most_iterations=self.most_iterations,
             keep=self.keep,
-            told=self.told,
+            progress=self.progress,
         )
         return data, GPPosterior.given(factor, y, noise=noise)
 
@@ -126,12 +127,12 @@ class ConjugateGradients(Solver):
 class Nystrom(Solver):
     """`landmarks` training examples stand for all: `N·m` kernel entries are computed, not `N²`.
 
-    They are drawn by randomly pivoted Cholesky. `told(chosen, landmarks)` hears how far it is.
+    They are drawn by randomly pivoted Cholesky. `progress(chosen, landmarks)` is called as it goes.
     """
 
     landmarks: int
     key: RandomKey = 0
-    told: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("landmarks", self.landmarks)
@@ -140,24 +141,24 @@ class Nystrom(Solver):
         ntk, inputs = kind is KernelKind.NTK, data.inputs
         diagonal = data.diagonal(inputs, kind)
 
-        def kernel(rows: Inputs, numbers: np.ndarray) -> np.ndarray:
-            marks = replace(data, inputs=inputs[numbers])
-            return chosen(marks.cross(rows, ntk=ntk), kind)
+        def columns(numbers: np.ndarray) -> np.ndarray:
+            return chosen(data.cross(inputs[numbers], ntk=ntk), kind).T
 
         def corner(numbers: np.ndarray) -> np.ndarray:
-            block = np.array(kernel(inputs[numbers], numbers), np.float64)
+            marks = replace(data, inputs=inputs[numbers])
+            block = np.array(chosen(marks.cross(marks.inputs, ntk=ntk), kind), np.float64)
             np.fill_diagonal(block, diagonal[numbers])
             return block
 
         unit = float(np.finfo(data.engine.dtype).eps)
         found = pivoted(
             diagonal,
-            lambda numbers: kernel(inputs, numbers),
+            columns,
             corner,
             self.landmarks,
             rng=generator(self.key),
             unit=unit,
-            told=self.told,
+            progress=self.progress,
         )
         posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
         return replace(data, inputs=inputs[found.pivots]), posterior

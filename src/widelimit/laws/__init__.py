@@ -10,7 +10,7 @@ from ..statistics import Estimate
 from .law import Law, law_from_covariance, tokens_with_covariance
 from .marginal import Marginal, ScaleMixture
 from .points import Points
-from .simulation import SimulatedAttention, simulate, simulate_explicit
+from .simulation import SimulatedAttention, simulate
 from .simulation_inputs import GaussianInputs, GivenGram, GivenInputs
 
 __all__ = [
@@ -28,6 +28,5 @@ __all__ = [
     "refuse_factorised_ntk",
     "refuse_finite_heads",
     "simulate",
-    "simulate_explicit",
     "tokens_with_covariance",
 ]

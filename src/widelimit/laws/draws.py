@@ -63,8 +63,8 @@ class GivenScores(Layer):
     def sampled(self) -> bool:
         return True
 
-    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> Layer:
-        layer = self.inner.drawn(crowd, key, scheme)
+    def drawn(self, examples: Example, key: Key[Array, ""], scheme: Any) -> Layer:
+        layer = self.inner.drawn(examples, key, scheme)
         return eqx.tree_at(lambda node: node.field.weights, layer, self.weights)
 
 

@@ -158,7 +158,7 @@ class Marginal:
         return self._average(y, lambda z, _: ndtr(z))
 
     def sf(self, y: ArrayLike) -> Estimate:
-        """`P(Y > y)`, accurate far out."""
+        """`P(Y > y)`, accurate in the far tail."""
         return self.cdf(-np.asarray(y, np.float64))
 
     def _average(

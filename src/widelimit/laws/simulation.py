@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, OptionError, ShapeError
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
 from ..layers.attention.scores import Scaling, ScoreMap, Softmax
@@ -161,20 +161,30 @@ def simulate(
     scores: bool = False,
     weights: bool = False,
     variances: bool = False,
+    explicit: bool = False,
     workers: int | None = None,
     progress: bool | Callback | None = None,
 ) -> SimulatedAttention:
-    """Draw `runs` independent networks and inputs, exactly in law, at a cost free of the width.
+    """Draw `runs` independent networks and inputs, exactly in law, at any width for the same cost.
 
     `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
     channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
     share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
     depends on `key` and the arguments, not on `workers` (threads; all cores by default).
     Temporary memory is bounded whatever the runs and heads; what is returned is not: scores and
-    weights take `runs·heads·queries·S` numbers each. `progress` is as everywhere: None draws a bar
-    on a terminal only, False never, a function is called with `(chunks done, chunks)`.
+    weights take `runs·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
+    on a terminal only, False never, a function is called with `(chunks done, chunks)`. With
+    `explicit` every weight matrix is drawn, `O(n²)` numbers a run: the plain reference, which knows
+    no `variances`.
     """
-    plan = _SimulationPlan(_Setting.of(layer, inputs, tied), inputs, positions, channels)
+    if explicit and variances:
+        raise OptionError(
+            "variances= are known of networks that are simulated without their weights.",
+            got="variances=True with explicit=True",
+            remedy="leave one of them out",
+        )
+    kind = _ExplicitPlan if explicit else _SimulationPlan
+    plan = kind(_Setting.of(layer, inputs, tied), inputs, positions, channels)
     words = seed_words(key)
     result = plan.allocate(runs, scores=scores, weights=weights, variances=variances)
 
@@ -205,10 +215,12 @@ class _SimulationPlan:
             len(self.queries), channels, inputs.positions if layer.tied else 1
         )
         self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
-        per_run = max(
-            self.head_block * per_head, inputs.positions**2, inputs.footprint(layer.channels)
-        )
-        self.chunk = max(1, _BLOCK // per_run)
+        self.chunk = max(1, self.runs_at_once(self.head_block * per_head))
+
+    def runs_at_once(self, per_block: int) -> int:
+        """Runs whose temporary arrays stay in the cache, `per_block` numbers for some heads."""
+        positions, channels = self.inputs.positions, self.layer.channels
+        return _BLOCK // max(per_block, positions**2, self.inputs.footprint(channels))
 
     def allocate(
         self, runs: int, *, scores: bool, weights: bool, variances: bool
@@ -290,64 +302,39 @@ class _SimulationPlan:
             result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
 
 
-def simulate_explicit(
-    layer: Attention,
-    inputs: SimulatedInputs,
-    *,
-    runs: int,
-    key: RandomKey = 0,
-    positions: Sequence[int] | None = None,
-    channels: int = 1,
-    tied: bool | None = None,
-    scores: bool = False,
-    weights: bool = False,
-    workers: int | None = None,
-    progress: bool | Callback | None = None,
-) -> SimulatedAttention:
-    """The plain reference for `simulate`: draw every weight matrix, `O(n²)` numbers a run."""
-    setting = _Setting.of(layer, inputs, tied)
-    queries = _checked_request(setting, inputs, positions, channels)
-    whole("runs", runs)
-    words = seed_words(key)
-    by_head = (runs, setting.heads, len(queries), inputs.positions)
-    result = SimulatedAttention(
-        outputs=np.zeros((runs, len(queries), channels)),
-        scores=np.empty(by_head) if scores else None,
-        weights=np.empty(by_head) if weights else None,
-    )
+class _ExplicitPlan(_SimulationPlan):
+    """A simulation that draws every weight matrix."""
 
-    def work(chunk: int, part: slice) -> None:
-        rng = stream(words, chunk)
-        count = part.stop - part.start
-        x = inputs.explicit(rng, count, width=setting.channels)
-        for head in range(setting.heads):
-            head_scores, head_weights, y = _head(setting, rng, count, x)
+    def runs_at_once(self, per_block: int) -> int:
+        return _EXPLICIT_BLOCK // (self.inputs.positions * self.layer.channels**2)
+
+    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
+        layer, runs = self.layer, part.stop - part.start
+        x = self.inputs.explicit(rng, runs, width=layer.channels)
+        for head in range(layer.heads):
+            scores, weights, y = self._head(rng, runs, x)
             if result.scores is not None:
-                result.scores[part, head] = head_scores[:, queries]
+                result.scores[part, head] = scores[:, self.queries]
             if result.weights is not None:
-                result.weights[part, head] = head_weights[:, queries]
-            result.outputs[part] += y[:, queries, :channels]
+                result.weights[part, head] = weights[:, self.queries]
+            result.outputs[part] += y[:, self.queries, : self.channels]
 
-    size = max(1, _EXPLICIT_BLOCK // (inputs.positions * setting.channels**2))
-    _in_parallel(work, runs, size=size, workers=workers, progress=progress)
-    return result
+    def _head(
+        self, rng: np.random.Generator, runs: int, x: Float[np.ndarray, "r S n"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores, weights and contribution to the outputs of one head with fresh weights."""
+        layer = self.layer
 
+        def matrix(rows: int, columns: int) -> Float[np.ndarray, "runs rows columns"]:
+            return rng.standard_normal((runs, rows, columns)) / np.sqrt(rows)
 
-def _head(
-    layer: _Setting, rng: np.random.Generator, runs: int, x: Float[np.ndarray, "r S n"]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, weights and contribution to the outputs of one head with fresh weights."""
-
-    def matrix(rows: int, columns: int) -> Float[np.ndarray, "runs rows columns"]:
-        return rng.standard_normal((runs, rows, columns)) / np.sqrt(rows)
-
-    keys = x @ matrix(layer.channels, layer.key_width)
-    queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
-    scores = layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
-    weights = layer.weights(scores, np.arange(x.shape[1]))
-    values = x @ matrix(layer.channels, layer.value_width)
-    outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
-    return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
+        keys = x @ matrix(layer.channels, layer.key_width)
+        queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
+        scores = layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
+        weights = layer.weights(scores, np.arange(x.shape[1]))
+        values = x @ matrix(layer.channels, layer.value_width)
+        outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
+        return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
 
 
 def _checked_request(

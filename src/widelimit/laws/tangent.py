@@ -109,25 +109,25 @@ class RecordedAttention(Layer):
     def need(self, out: Need) -> Need:
         return Need.FULL
 
-    def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
-        layer, marks = self.inner, crowd.landmarks
+    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
+        layer, marks = self.inner, examples.landmarks
         assert marks is not None
-        channels = layer.positions.channels(crowd.outline)
+        channels = layer.positions.channels(examples.outline)
         seen = jax.vmap(jax.vmap(lambda pair: layer.positions.scored(pair, channels)))(marks)
         if layer.positions.projections.qk_norm:
-            seen = _of_one_length(seen, crowd.size)
-        scores = _scores(layer, seen.nngp, crowd, key)
+            seen = _of_one_length(seen, examples.size)
+        scores = _scores(layer, seen.nngp, examples, key)
 
         def frozen(own: Array) -> FrozenAttention:
             return FrozenAttention(layer, own)
 
-        memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, crowd)
-        after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, crowd)
+        memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, examples)
+        after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, examples)
         return FrozenAttention(layer, scores, seen), memos, after
 
 
 def _of_one_length(seen: Pair, size: int) -> Pair:
-    """Kernels of all pairs of a crowd, of queries and keys that are brought to one length."""
+    """Kernels of all pairs of examples, of queries and keys that are brought to one length."""
     own = jax.vmap(lambda n: seen.nngp[n, n].reshape(size, size))(jnp.arange(len(seen.nngp)))
     lengths = jax.vmap(lambda block: inverse_lengths(jnp.diagonal(block)))(own)
     rows = jax.vmap(of_one_length, (0, None, 0))

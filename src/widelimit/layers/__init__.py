@@ -53,10 +53,11 @@ from .blocks import (
     TransformerEncoder,
     VisionTransformer,
 )
-from .branches import Concat, Product, Residual, Sum
+from .branches import Concat, Residual, Sum
 from .compose import Parallel, Repeat, Serial
 from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
+from .gates import Product
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
 from .windows import Padding

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from .. import duals
 from ..errors import AccuracyWarning, NetworkError
 from ..state import Example, Need, Outline, Pair
-from .base import Layer, Memo, fenced
+from .base import Memo, Positionwise, fenced
 from .labels import Family, Label
 
 
@@ -29,7 +29,7 @@ class Reach(eqx.Module):
         return cls(jnp.min(jnp.where(variance > 0, variance, jnp.inf)), jnp.max(variance))
 
 
-class Activation(Layer):
+class Activation(Positionwise):
     """`y_a = φ(x_a)`: with (u, v) ~ N(0, [[κ_aa, κ_ab], [κ_ab, κ'_bb]]),
 
     κ_ab ← E[φ(u) φ(v)],  Θ_ab ← Θ_ab E[φ'(u) φ'(v)].
@@ -52,15 +52,6 @@ class Activation(Layer):
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return self.dual.fn(x)
-
-    @property
-    def keeps_zeros(self) -> bool:
-        """Padding is zeroed before the fence, so that no other follows."""
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
 
     def __repr__(self) -> str:
         return repr(self.dual)

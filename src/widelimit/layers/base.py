@@ -84,8 +84,8 @@ class Layer(Readings):
     pair. `outline` says what happens to shapes, `need` what part of the input's covariance the
     output's needs, `need_own` what `memo` looks at. A layer may have one of the readings only.
 
-    Everything else that the library knows about a layer are the facts below. Their defaults are
-    safe: a layer that leaves them out is right, and at worst slower or refused somewhere.
+    The facts below are all else that the library knows about a layer. Their defaults are safe: a
+    layer that leaves them out is right, and at worst slower or refused somewhere.
     """
 
     # --- facts ------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Layer(Readings):
 
     @property
     def linear(self) -> bool:
-        """Whether the output is linear in the input, given the weights; with parts, in theirs."""
+        """Whether the output is linear in the input or the parts' outputs, given the weights."""
         return False
 
     @property
@@ -223,7 +223,7 @@ class Layer(Readings):
         """The mask of a batch after this layer; raises where an example has no real position left.
 
         Valid windows shorten sequences: one that is shorter than the window has nothing left, and
-        its kernels would be zero without a word.
+        its kernels would silently be zero.
         """
         after = None if mask is None else jax.vmap(self.mask)(mask)
         if after is None:
@@ -261,12 +261,19 @@ class Layer(Readings):
     def mean(self, example: Example, memo: Memo) -> Mean:
         """Mean over channels after this layer; None where it is zero.
 
-        A layer that does not say cannot stand below one that asks (LayerNorm).
+        Layers that leave this out cannot stand below LayerNorm, which needs it.
         """
         return UNKNOWN
 
     def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
         """Exact feature rows after this layer, where they exist."""
+        return None
+
+    def attention_map(self, memo: Memo) -> Float[Array, "query key"] | None:
+        """The expected size of the weights of the first attention layer; None without attention.
+
+        `memo` is what `encode` returned.
+        """
         return None
 
     def masked_memo(self, example: Example) -> "MaskedMemo":
@@ -310,20 +317,32 @@ class Layer(Readings):
 
     # --- random scores (see `attention.heads`): most layers have none ----------------------------
 
-    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
-        """This layer with its random scores drawn for a crowd of examples (stacked)."""
+    def drawn(self, examples: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
+        """This layer with its random scores drawn for these examples (stacked)."""
         return self
 
     def draw(
-        self, crowd: Any, need: Need, key: Key[Array, ""], scheme: Any
+        self, examples: Any, need: Need, key: Key[Array, ""], scheme: Any
     ) -> tuple["Layer", Memo, Any]:
-        """Encode a crowd jointly, drawing random scores on the way.
+        """Encode stacked examples jointly, drawing random scores on the way.
 
-        The crowd's `landmarks` are the crowd itself: kernels of all its pairs.
+        Their `landmarks` are the same examples: kernels of all pairs of them.
         """
-        layer = self.drawn(crowd, key, scheme)
-        memos = jax.vmap(layer.masked_memo)(crowd)
-        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(crowd)
+        layer = self.drawn(examples, key, scheme)
+        memos = jax.vmap(layer.masked_memo)(examples)
+        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(examples)
+
+
+class Positionwise(Layer):
+    """A layer that maps every position by itself and leaves zeros at padding."""
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def cuttable(self) -> bool:
+        return True
 
 
 def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:

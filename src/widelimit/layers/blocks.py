@@ -11,10 +11,11 @@ from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
 from .attention.layer import Attention
 from .base import Layer
-from .branches import Product, Residual
+from .branches import Residual
 from .compose import Repeat, Serial
 from .conv import Conv
 from .dense import Dense, Embedding
+from .gates import Product
 from .norm import LayerNorm
 from .pool import MeanPool, Select
 

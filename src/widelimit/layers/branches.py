@@ -1,7 +1,6 @@
 """Several layers on the same input: added, multiplied, side by side, around each other."""
 
 import functools
-import math
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Key
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range, within
 from ..printing import brief
-from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, Unknown, total
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean, total
 from .base import Layer, Memo, Params, cast, hyperparameter, remask
 from .compose import Composite, Serial, require_layers, split_key
 from .labels import Arrangement, Family, Label
@@ -42,6 +41,9 @@ class Branches(Composite):
     @abstractmethod
     def rebuilt(self, parts: tuple[Layer, ...]) -> "Branches":
         """The same layer around other branches."""
+
+    def parts_of(self, memo: Memo) -> tuple[Memo, ...]:
+        return memo.branches
 
     @abstractmethod
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
@@ -115,7 +117,11 @@ class Branches(Composite):
         return memo, self._merged(example, ends, memo, anchors)
 
     def _merged(
-        self, example: Example, ends: list[Example], memo: "_Memo", anchors: "_Memo | None"
+        self,
+        example: Example,
+        ends: list[Example],
+        memo: "_BranchesMemo",
+        anchors: "_BranchesMemo | None",
     ) -> Example:
         real, shares = _Real.of([end.mask for end in ends]), memo.shares
         nngp, full = None, False
@@ -129,7 +135,7 @@ class Branches(Composite):
             )
         mean: Mean = None
         means = [end.mean for end in ends]
-        if any(isinstance(m, Unknown) for m in means):
+        if any(isinstance(m, UnknownMean) for m in means):
             mean = UNKNOWN
         elif any(m is not None for m in means):
             zeros = jnp.zeros(ends[0].outline.positions)
@@ -154,25 +160,25 @@ class Branches(Composite):
         ]
         return self._joined(ends, memo1, memo2)
 
-    def _joined(self, pairs: list[Pair], memo1: "_Memo", memo2: "_Memo") -> Pair:
+    def _joined(self, pairs: list[Pair], memo1: "_BranchesMemo", memo2: "_BranchesMemo") -> Pair:
         merged = self.merge_pairs(pairs, memo1.shares.astype(pairs[0].nngp.dtype))
         return merged.masked(memo1.mask, memo2.mask)
 
-    def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
+    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
         branches, memos, ends = [], [], []
         for branch, subkey in zip(self.branches, split_key(key, len(self.branches)), strict=True):
-            drawn, memo, end = branch.draw(crowd, need, subkey, scheme)
+            drawn, memo, end = branch.draw(examples, need, subkey, scheme)
             branches.append(drawn)
             memos.append(memo)
             ends.append(end)
         memo = jax.vmap(lambda own, *parts: _memo(own, list(parts)))(tuple(memos), *ends)
         merged = jax.vmap(lambda one, own, *parts: self._merged(one, list(parts), own, memo))(
-            crowd, memo, *ends
+            examples, memo, *ends
         )
         return self.rebuilt(tuple(branches)), memo, merged
 
 
-class _Memo(eqx.Module):
+class _BranchesMemo(eqx.Module):
     """The branches' memos, their fractions of all channels, and where zeros are put."""
 
     branches: tuple[Memo, ...]
@@ -180,10 +186,10 @@ class _Memo(eqx.Module):
     mask: Array | None
 
 
-def _memo(memos: Sequence[Memo], ends: list[Example]) -> _Memo:
+def _memo(memos: Sequence[Memo], ends: list[Example]) -> _BranchesMemo:
     channels = jnp.asarray([float(end.outline.channels) for end in ends])
     hide = _Real.of([end.mask for end in ends]).hide
-    return _Memo(tuple(memos), channels / jnp.sum(channels), hide)
+    return _BranchesMemo(tuple(memos), channels / jnp.sum(channels), hide)
 
 
 class _Real(NamedTuple):
@@ -233,7 +239,7 @@ class Additive(Branches):
             )
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        _require_same_channels(outlines, "added")
+        require_same_channels(outlines, "added")
         return outlines[0].to(
             gaussian=all(o.gaussian for o in outlines),
             fresh=all(o.fresh for o in outlines),
@@ -316,75 +322,6 @@ class Residual(Additive):
         return [1.0, 1.0] if self.weight is None else [self.weight, 1 - self.weight]
 
 
-class Product(Branches):
-    """`y = Π_i g_i(x)`, channel by channel (gates): κ ← Π κ_i, Θ ← Σ_i Θ_i Π_{j≠i} κ_j.
-
-    True when the branches are independent, all but one of them containing weights of their own, and
-    when the average over channels of a product is the product of averages: in all but one of them
-    the channels share one law.
-    """
-
-    branches: tuple[Layer, ...]
-
-    def __init__(self, *branches: Layer):
-        """At least one branch, all of the same width."""
-        require_layers(branches, "Product")
-        self.branches = branches
-
-    def rebuilt(self, parts: tuple[Layer, ...]) -> "Product":
-        return Product(*parts)
-
-    @property
-    def label(self) -> Label:
-        return Label("×", "", Family.OTHER)
-
-    def require(self, before: Outline) -> None:
-        plain = before.to(weighted=False)
-        without = [b for b in self.branches if not b.outline(plain).weighted]
-        if len(without) > 1:
-            raise NetworkError(
-                "Kernels of a product multiply when the branches are independent: all but one of "
-                "them must contain weights of their own.",
-                got=f"{len(without)} branches without weights",
-                remedy="put a Dense or Conv layer into the branches",
-            )
-        unlike = [b for b in self.branches if not b.outline(before).alike]
-        if len(unlike) > 1:
-            raise NetworkError(
-                "Kernels of a product multiply when channels share one law in all branches but "
-                "one; large channels may meet large ones otherwise.",
-                got=f"{len(unlike)} branches that end in raw inputs, Concat or Flatten",
-                remedy="end all branches but one in Dense or Conv",
-            )
-
-    def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        _require_same_channels(outlines, "multiplied")
-        return outlines[0].to(
-            gaussian=len(outlines) == 1 and outlines[0].gaussian,
-            # Uncorrelated with the input as soon as one independent factor has mean zero.
-            fresh=any(o.fresh for o in outlines),
-            weighted=all(o.weighted for o in outlines),
-            alike=all(o.alike for o in outlines),
-            raw=False,
-        )
-
-    def merge_outputs(self, outputs: list[Array]) -> Array:
-        return math.prod(outputs[1:], start=outputs[0])
-
-    def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
-        product = pairs[0].forced()
-        for pair in pairs[1:]:
-            other = pair.forced()
-            ntk = None
-            if product.ntk is not None and other.ntk is not None:
-                ntk = product.ntk * other.nngp + product.nngp * other.ntk
-            product = product.to(product.nngp * other.nngp, ntk)
-        return product
-
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return self.merge_outputs(means)
-
-
 class Concat(Branches):
     """Channels side by side: κ ← Σ_i (c_i/C) κ_i for c_i of C channels; Θ likewise."""
 
@@ -433,7 +370,8 @@ class Concat(Branches):
         return jnp.concatenate(scaled, axis=-1)
 
 
-def _require_same_channels(outlines: list[Outline], how: str) -> None:
+def require_same_channels(outlines: list[Outline], how: str) -> None:
+    """Raise unless all branches have as many channels."""
     if len({outline.channels for outline in outlines}) > 1:
         raise ShapeError(
             f"Branches that are {how} have the same number of channels.",

@@ -72,6 +72,15 @@ class Composite(Layer):
         ends = [part.resized(new, last=last) for part in self.parts]
         return self.rebuilt(tuple(part for part, _ in ends)), any(below for _, below in ends)
 
+    def parts_of(self, memo: Memo) -> tuple[Memo, ...]:
+        """The memos of the parts."""
+        return memo
+
+    def attention_map(self, memo: Memo) -> Array | None:
+        pairs = zip(self.parts, self.parts_of(memo), strict=True)
+        found = (part.attention_map(own) for part, own in pairs)
+        return next((weights for weights in found if weights is not None), None)
+
     def with_heads(self, heads: float) -> "Composite":
         return self.rebuilt(tuple(part.with_heads(heads) for part in self.parts))
 
@@ -82,7 +91,7 @@ class Serial(Composite):
     layers: tuple[Layer, ...]
 
     def __init__(self, *layers: Layer):
-        """The first layer meets the input."""
+        """The first layer receives the input."""
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise NetworkError(
@@ -206,15 +215,15 @@ class Serial(Composite):
             return super().amplified(amplitude)
         return Serial(*self.layers[:-1], self.layers[-1].amplified(amplitude))
 
-    def draw(self, crowd: Example, need: Need, key: Key[Array, ""], scheme: Any):
+    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
         layers, memos = [], []
-        needs = self._encode_needs(need, noisy=is_noisy(crowd))[1:]
+        needs = self._encode_needs(need, noisy=is_noisy(examples))[1:]
         keys = split_key(key, len(self.layers))
         for layer, after, subkey in zip(self.layers, needs, keys, strict=True):
-            layer, memo, crowd = layer.draw(crowd, after, subkey, scheme)
+            layer, memo, examples = layer.draw(examples, after, subkey, scheme)
             layers.append(layer)
             memos.append(memo)
-        return Serial(*layers), tuple(memos), jax.vmap(lambda one: trimmed(one, need))(crowd)
+        return Serial(*layers), tuple(memos), jax.vmap(lambda one: trimmed(one, need))(examples)
 
 
 def _chain(trees: Iterable[Any], needs: list[Need]) -> list[Link]:
@@ -305,9 +314,9 @@ class Parallel(Composite):
         parts = zip(self.networks, pair, memo1, memo2, strict=True)
         return tuple(net.step(p, own1, own2, need) for net, p, own1, own2 in parts)
 
-    def draw(self, crowd: Any, need: Need, key: Key[Array, ""], scheme: Any):
+    def draw(self, examples: Any, need: Need, key: Key[Array, ""], scheme: Any):
         keys = split_key(key, len(self.networks))
-        parts = zip(self.networks, crowd, keys, strict=True)
+        parts = zip(self.networks, examples, keys, strict=True)
         drawn = [net.draw(stream, need, subkey, scheme) for net, stream, subkey in parts]
         networks, memos, ends = zip(*drawn, strict=True)
         return Parallel(*networks), memos, ends

@@ -17,6 +17,7 @@ from .base import (
     Layer,
     Memo,
     Params,
+    Positionwise,
     cast,
     fenced,
     hyperparameter,
@@ -132,7 +133,7 @@ def require_channels(x: Array, weight: Array) -> None:
         )
 
 
-class Dense(Layer):
+class Dense(Positionwise):
     """`y_a = (σ_w/√n) W x_a + σ_b b` at every position a.
 
     κ ← σ_w² κ + σ_b²,  Θ ← κ_new + σ_w² Θ.
@@ -164,15 +165,6 @@ class Dense(Layer):
         require_channels(x, weight)
         y = x @ weight
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
-
-    @property
-    def keeps_zeros(self) -> bool:
-        """The bias, which may be pending, is put at real positions alone."""
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
 
     @property
     def linear(self) -> bool:

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from ..errors import OptionError
 from ..options import Range
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Layer, Memo, cast, leaf
+from .base import Memo, Positionwise, cast, leaf
 from .labels import Family, Label
 
 
@@ -37,23 +37,15 @@ def _inverse_root(square: Array, eps: Any, mask: Array | None) -> Array:
     return jax.lax.rsqrt(square if mask is None else jnp.where(mask, square, 1))
 
 
-class Positionwise(Layer):
-    """A layer that maps every position by itself, and zeros to zeros."""
-
-    @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return True
+class _Normalisation(Positionwise):
+    """Over the channels of every position; zeros stay zeros."""
 
     @property
     def label(self) -> Label:
         return Label(type(self).__name__, "", Family.NORM)
 
 
-class LayerNorm(Positionwise):
+class LayerNorm(_Normalisation):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
     With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
@@ -109,7 +101,7 @@ class LayerNorm(Positionwise):
         return None
 
 
-class RMSNorm(Positionwise):
+class RMSNorm(_Normalisation):
     """`y_a = x_a / √(mean(x_a²) + ε)` over the channels of every position.
 
     κ_ab ← κ_ab / √((κ_aa + ε)(κ'_bb + ε)), and Θ_ab is divided by the same root.

@@ -142,14 +142,14 @@ class _Pool(PositionMap):
         return self.windowed(f, mask)
 
     def _pooled(self, f: Array, mask: Array | None, real: Array | None) -> Array:
-        """Over all positions, so many of them real."""
+        """Over all positions, of which `real` are real."""
         f = _hidden(f, mask)
         size = math.prod(f.shape[:-1]) if real is None else real.astype(f.dtype)
         return jnp.sum(f, axis=tuple(range(f.ndim - 1))) * self.share(size)
 
     @abstractmethod
     def share(self, count: Any) -> Any:
-        """What each position contributes, when so many are pooled."""
+        """What each position contributes where `count` are pooled."""
 
     @abstractmethod
     def windowed(self, f: Array, mask: Array | None) -> Array:
@@ -171,16 +171,7 @@ def _hidden(f: Array, mask: Array | None) -> Array:
 class SumPool(_Pool):
     """Sum over the real positions of each window (by default: of everything)."""
 
-    # Spelled out for type checkers, which take inherited fields for arguments.
-    def __init__(
-        self,
-        window: int | tuple[int, ...] | None = None,
-        *,
-        stride: int | tuple[int, ...] | None = None,
-        padding: Padding | str = Padding.VALID,
-    ):
-        """Without a window: over all (real) positions. `stride` defaults to the window."""
-        super().__init__(window, stride=stride, padding=padding)
+    __init__ = _Pool.__init__  # type checkers take inherited fields for arguments
 
     def share(self, count: Any) -> Any:
         return 1.0
@@ -192,16 +183,7 @@ class SumPool(_Pool):
 class MeanPool(_Pool):
     """Average over the real positions of each window (by default: of everything)."""
 
-    # Spelled out for type checkers, which take inherited fields for arguments.
-    def __init__(
-        self,
-        window: int | tuple[int, ...] | None = None,
-        *,
-        stride: int | tuple[int, ...] | None = None,
-        padding: Padding | str = Padding.VALID,
-    ):
-        """Without a window: over all (real) positions. `stride` defaults to the window."""
-        super().__init__(window, stride=stride, padding=padding)
+    __init__ = _Pool.__init__  # type checkers take inherited fields for arguments
 
     def share(self, count: Any) -> Any:
         return 1.0 / count if isinstance(count, int) else 1.0 / jnp.maximum(count, 1)

@@ -150,10 +150,10 @@ class Readings(eqx.Module):
     ) -> "Cost":
         """Time, memory and disk of a kernel on this machine, before it is computed.
 
-        `x` are some examples (all of them, or a few dozen); the kernel is that of so many
-        `examples` like them (by default of x itself), and of `tests` against these. A few tiles
-        are computed to find out, which takes some seconds. `with_workers(k)` of the result says
-        what a cluster would take.
+        `x` are some examples (all of them, or a few dozen); the kernel is that of
+        `examples` inputs like them (by default of x itself), and of `tests` against these. A few
+        tiles are computed to find out, which takes some seconds. `with_workers(k)` of the result
+        says what a cluster would take.
         """
         return read(
             "cost",

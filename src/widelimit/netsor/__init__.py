@@ -23,8 +23,8 @@ from .nodes import Dot, MatMul, Matrix, Scalar, Vector
 from .preconditions import (
     Finding,
     Precondition,
+    PreconditionReport,
     PreconditionWarning,
-    Report,
     Severity,
 )
 from .program import Program
@@ -44,9 +44,9 @@ __all__ = [
     "Matrix",
     "Method",
     "Precondition",
+    "PreconditionReport",
     "PreconditionWarning",
     "Program",
-    "Report",
     "Scalar",
     "ScalarFunction",
     "Severity",

@@ -14,7 +14,7 @@ _WAYPOINT = 0.45  # rows a passing edge takes
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """Where everything goes; rows are centred on 0 and span `±extent`."""
 
     column: np.ndarray
@@ -24,7 +24,7 @@ class Layout:
     extent: float
 
 
-def layered(reads: Sequence[Sequence[int]]) -> Layout:
+def layered(reads: Sequence[Sequence[int]]) -> GraphLayout:
     """Lay out a graph of at least one node given, for every node, the earlier nodes it reads."""
     column = _columns(reads)
     ends: list[tuple[int, int]] = []  # edges between neighbouring columns, waypoints included
@@ -43,7 +43,7 @@ def layered(reads: Sequence[Sequence[int]]) -> Layout:
             chains[source, target] = chain
     row = _rows(np.array(where), np.array(size), ends)
     passes = {edge: [row[i] for i in chain] for edge, chain in chains.items()}
-    return Layout(np.array(column), row[: len(reads)], passes, float(row.max()))
+    return GraphLayout(np.array(column), row[: len(reads)], passes, float(row.max()))
 
 
 def _columns(reads: Sequence[Sequence[int]]) -> list[int]:

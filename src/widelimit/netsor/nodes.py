@@ -254,8 +254,8 @@ class Map(Vector):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class VectorArithmetic(Vector):
-    """A coordinatewise sum or product of vectors, scalars and numbers."""
+class Arithmetic(Node):
+    """A sum or product of lines and numbers."""
 
     operation: Operation
     parts: tuple[Vector | Scalar | float, ...]
@@ -269,6 +269,11 @@ class VectorArithmetic(Vector):
     def bounded(self) -> bool:
         """Sums and products of bounded parts are bounded."""
         return all(node.bounded for node in self.operands)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorArithmetic(Arithmetic, Vector):
+    """A coordinatewise sum or product of vectors, scalars and numbers."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -314,21 +319,8 @@ class ScalarMap(Scalar):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScalarArithmetic(Scalar):
+class ScalarArithmetic(Arithmetic, Scalar):
     """A sum or product of scalars and numbers."""
-
-    operation: Operation
-    parts: tuple[Scalar | float, ...]
-
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The parts that are lines, not numbers."""
-        return tuple(part for part in self.parts if isinstance(part, Node))
-
-    @cached_property
-    def bounded(self) -> bool:
-        """Sums and products of bounded parts are bounded."""
-        return all(node.bounded for node in self.operands)
 
 
 def is_gaussian(node: Node) -> bool:

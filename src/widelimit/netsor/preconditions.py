@@ -61,7 +61,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class PreconditionReport:
     """The result of `Program.check()`."""
 
     program: str
@@ -100,7 +100,7 @@ class Report:
         return "\n".join([f"{self.program}:", *(f"  {f}" for f in self.findings)])
 
 
-def check(program: Program) -> Report:
+def check(program: Program) -> PreconditionReport:
     """Every precondition the program violates, errors first."""
     found = [
         *_sides(program),
@@ -111,7 +111,9 @@ def check(program: Program) -> Report:
         *_after_scalars(program),
     ]
     order = list(Severity)
-    return Report(program.name, tuple(sorted(found, key=lambda f: order.index(f.severity))))
+    return PreconditionReport(
+        program.name, tuple(sorted(found, key=lambda f: order.index(f.severity)))
+    )
 
 
 def _names(nodes: list[str]) -> str:

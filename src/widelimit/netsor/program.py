@@ -36,7 +36,7 @@ from .nodes import (
     Vector,
     VectorArithmetic,
 )
-from .preconditions import Report, check
+from .preconditions import PreconditionReport, check
 from .simulate import Simulation, simulate
 from .validation import require_std
 
@@ -248,7 +248,7 @@ class Program:
             remedy="print(program) shows the names",
         )
 
-    def check(self) -> Report:
+    def check(self) -> PreconditionReport:
         """Test the limit theorem's preconditions; every violated one is named."""
         return check(self)
 

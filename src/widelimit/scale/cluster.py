@@ -27,7 +27,7 @@ except ImportError as missing:
 # Tiles that wait at a worker's thread, so that it never waits for the scheduler.
 _AHEAD = 2
 # How often examples are sent anew without a single tile in between.
-_MOST_ATTEMPTS = 3
+MOST_ATTEMPTS = 3
 
 # What a worker keeps between its tasks: the pairs of one problem, with its encoded examples.
 _walks: dict[str, Walk] = {}
@@ -36,7 +36,7 @@ _making = threading.Lock()
 
 @contextmanager
 def local_client(workers: int | None = None) -> Iterator[Client]:
-    """A cluster on this machine: so many processes of one thread each, by default one per core."""
+    """A cluster on this machine: processes of one thread each, by default one per core."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
     before = dask_config.get("distributed.nanny.pre-spawn-environ", {})
     settings = {
@@ -66,12 +66,8 @@ def computed_by_workers(
         begun = len(waiting)
         yield from _round(problem, store, waiting, client, mark)
         attempts = attempts + 1 if len(waiting) == begun else 0
-        if attempts == _MOST_ATTEMPTS:
-            raise StoreError(
-                "Workers live long enough to compute a tile.",
-                got=f"{attempts} times all workers that had the examples were lost",
-                remedy="look at the logs of the workers: the usual cause is too little memory",
-            )
+        if attempts == MOST_ATTEMPTS:
+            raise no_worker_lived("a tile", attempts)
 
 
 def _round(
@@ -138,7 +134,17 @@ def _walk(problem: Problem, place: Any, mark: str) -> Walk:
         return _walks[mark]
 
 
-def _require_workers(client: Any, store: KernelStore) -> None:
+def no_worker_lived(what: str, attempts: int) -> StoreError:
+    """All workers that had the examples died, again and again."""
+    return StoreError(
+        f"Workers live long enough to compute {what}.",
+        got=f"{attempts} times all workers that had the examples were lost",
+        remedy="look at the logs of the workers: the usual cause is too little memory",
+    )
+
+
+def require_client(client: Any) -> None:
+    """A client of Dask that has workers."""
     if not isinstance(client, Client):
         raise StoreError(
             "client= is a client of dask.distributed.",
@@ -151,6 +157,10 @@ def _require_workers(client: Any, store: KernelStore) -> None:
             got=f"a client without workers, {client!r}",
             remedy="start some, and call client.wait_for_workers(1) first",
         )
+
+
+def _require_workers(client: Any, store: KernelStore) -> None:
+    require_client(client)
     if not shared(store.place):
         raise StoreError(
             "Workers write to a store that all of them reach.",

@@ -116,7 +116,7 @@ def computed_here(
 
 
 def _batches(walk: Walk, tiles: Sequence[Place2]) -> Iterator[dict[Place2, list[Any]]]:
-    """Tiles with their jobs, so many that the queue stays short."""
+    """Tiles with their jobs, few enough for a short queue."""
     batch: dict[Place2, list[Any]] = {}
     count = 0
     for tile in tiles:

@@ -21,7 +21,7 @@ from ..engine.lengths import groups
 from ..engine.phases import precision
 from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
-from ..engine.tiles import Pairs, Plan
+from ..engine.tiles import Pairs, TilePlan
 from ..layers.base import Layer
 from .watch import duration
 
@@ -58,11 +58,11 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Until the kernel is there."""
+        """Seconds until the kernel is computed."""
         return self.compiling + self.encoding + self.pairs / self.rate
 
     def with_workers(self, workers: int) -> "Cost":
-        """With so many single-threaded workers like the cores of this machine."""
+        """With this number of single-threaded workers like the cores of this machine."""
         share = workers / self.workers
         encoding = self.encoding / share
         return replace(self, rate=self.rate * share, encoding=encoding, workers=workers)
@@ -97,7 +97,7 @@ def measured(
     memory: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Cost:
-    """The cost for so many examples like these."""
+    """The cost for a number of examples like these."""
     side = _largest_tile(net, inputs, dtype, memory, examples)
     sample = _like(inputs, min(examples, _BLOCKS * side))
     with precision(dtype):
@@ -153,13 +153,13 @@ def measured(
 
 
 def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:
-    """The side of a block where there are so many examples."""
+    """The side of a block for this number of examples."""
     repeated = inputs[np.arange(min(examples, 1024)) % inputs.size]
-    return Plan.make(net, [repeated], dtype, memory).tile
+    return TilePlan.make(net, [repeated], dtype, memory).tile
 
 
 def _like(inputs: Inputs, count: int) -> Inputs:
-    """So many examples like these; those beyond them are changed, for equal ones cost more."""
+    """More examples like these; copies are changed a little, for equal examples cost more."""
     rng = np.random.default_rng(0)
     index = np.arange(count) % inputs.size
     chosen = inputs[index]

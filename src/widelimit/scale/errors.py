@@ -4,11 +4,11 @@ from ..errors import WidelimitError
 
 
 class StoreError(WidelimitError):
-    """A store that cannot be used for what is asked."""
+    """A store that cannot serve this call."""
 
 
 class OtherKernelError(StoreError):
-    """A store of another kernel than the one that is asked for."""
+    """The store holds another kernel than the one that is wanted."""
 
 
 class DamagedTilesWarning(UserWarning):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.inputs import Inputs
-from ..engine.lengths import Group, groups
+from ..engine.lengths import LengthGroup, groups
 from ..layers.base import Layer
 from .fingerprints import digests
 
@@ -22,7 +22,9 @@ class Segment(NamedTuple):
 
     first: int  # the number of its first example
     order: np.ndarray  # numbers of examples, as they stand
-    cuts: tuple[tuple[int, int | None], ...]  # so many examples in a row, and the length they have
+    cuts: tuple[
+        tuple[int, int | None], ...
+    ]  # numbers of examples in a row, and the length they have
     digests: tuple[str, ...]  # in the order of the user
 
     @classmethod
@@ -34,16 +36,16 @@ class Segment(NamedTuple):
         cuts = tuple((len(group.members), group.length) for group in found)
         return cls(first, order, cuts, tuple(digests(new, height)))
 
-    def strips(self, height: int) -> list[list[Group]]:
+    def strips(self, height: int) -> list[list[LengthGroup]]:
         """Its examples `height` at a time, each strip in parts of one length."""
-        result: list[list[Group]] = [[] for _ in range(-(-len(self.order) // height))]
+        result: list[list[LengthGroup]] = [[] for _ in range(-(-len(self.order) // height))]
         begin = 0
         for count, length in self.cuts:
             end = begin + count
             while begin < end:
                 strip = begin // height
                 stop = min(end, (strip + 1) * height)
-                result[strip].append(Group(self.order[begin:stop], length))
+                result[strip].append(LengthGroup(self.order[begin:stop], length))
                 begin = stop
         return result
 
@@ -70,7 +72,7 @@ class Side(NamedTuple):
         return sum(len(segment.order) for segment in self.segments)
 
     @property
-    def groups(self) -> list[list[Group]]:
+    def groups(self) -> list[list[LengthGroup]]:
         """For every strip, its parts of one length."""
         return [strip for segment in self.segments for strip in segment.strips(self.height)]
 

@@ -49,7 +49,7 @@ def cost(
     dtype: Any = None,
     memory: int = DEFAULT_MEMORY,
 ) -> Cost:
-    """What a kernel of so many examples like x would take; see `Layer.cost`."""
+    """What a kernel of `examples` inputs like x would take; see `Layer.cost`."""
     inputs = read_inputs(net, x, mask, dtype=dtype)
     count = inputs.size if examples is None else whole("examples", examples)
     if tests:

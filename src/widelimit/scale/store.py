@@ -117,7 +117,7 @@ class KernelStore:
 
     @staticmethod
     def exists(place: Place) -> bool:
-        """Whether a store was begun there; a folder without a manifest is none."""
+        """Whether a store was started there; a folder without a manifest does not count."""
         name = place if isinstance(place, Store) else os.fspath(place)
         with _understood(name):
             _, group = _opened(name, read_only=True)
@@ -144,7 +144,7 @@ class KernelStore:
 
     @cached_property
     def ntk(self) -> StoredMatrix | None:
-        """The tangent kernel, where it was asked for."""
+        """The tangent kernel, where it was computed."""
         return self._matrix("ntk")
 
     @cached_property

@@ -9,10 +9,10 @@ Two small immutable states carry the whole computation:
   needs the numbers, so that attention followed by pooling costs `O(S²)` instead of `O(S³)`.
 """
 
-from .example import UNKNOWN, Example, Mean, Unknown
+from .example import UNKNOWN, Example, Mean, UnknownMean
 from .kernels import Kernels
 from .outline import Need, Outline
-from .pair import Bias, Pair, Term, require_equal_positions, total
+from .pair import Bias, Pair, PendingMap, require_equal_positions, total
 
 __all__ = [
     "UNKNOWN",
@@ -23,8 +23,8 @@ __all__ = [
     "Need",
     "Outline",
     "Pair",
-    "Term",
-    "Unknown",
+    "PendingMap",
+    "UnknownMean",
     "require_equal_positions",
     "total",
 ]

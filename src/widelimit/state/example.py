@@ -13,12 +13,12 @@ from .outline import Need, Outline
 from .pair import Pair
 
 
-class Unknown(eqx.Module):
+class UnknownMean(eqx.Module):
     """Stands for a channel mean that a layer did not say."""
 
 
-UNKNOWN = Unknown()
-Mean = Float[Array, "*positions"] | Unknown | None
+UNKNOWN = UnknownMean()
+Mean = Float[Array, "*positions"] | UnknownMean | None
 """The mean over channels; None where it is zero."""
 
 
@@ -62,7 +62,7 @@ class Example(eqx.Module):
 
     def mean_for(self, layer: str) -> Float[Array, "*positions"] | None:
         """The mean over channels for a layer that needs it; None where it is zero."""
-        if isinstance(self.mean, Unknown):
+        if isinstance(self.mean, UnknownMean):
             raise NetworkError(
                 f"{layer} needs the mean over channels of its input.",
                 got="a layer below whose mean is not known",
@@ -73,7 +73,7 @@ class Example(eqx.Module):
 
     def mapped_mean(self, function: Callable[[Array], Array]) -> Mean:
         """A linear function of the mean: zero stays zero, unknown stays unknown."""
-        if self.mean is None or isinstance(self.mean, Unknown):
+        if self.mean is None or isinstance(self.mean, UnknownMean):
             return self.mean
         return function(self.mean)
 

@@ -16,7 +16,7 @@ from .products import sandwich
 _MOST_TERMS = 2
 
 
-class Term(eqx.Module):
+class PendingMap(eqx.Module):
     """One pending map: contributes `nngp·LκRᵀ` to κ and `ntk·LΘRᵀ + lift·LκRᵀ` to Θ.
 
     `left` and `right` have axes (positions…, flattened base positions); None is the identity.
@@ -64,7 +64,7 @@ class Pair(eqx.Module):
     ntk: Array | None
     rank: int = eqx.field(static=True)
     full: bool = eqx.field(static=True)
-    terms: tuple[Term, ...] | None = None
+    terms: tuple[PendingMap, ...] | None = None
     biases: tuple[Bias, ...] = ()
     # The arrays stand in memory: reading them many times recomputes nothing.
     settled: bool = eqx.field(static=True, default=False)
@@ -126,7 +126,9 @@ class Pair(eqx.Module):
         """κ ← scale·κ + bias·1 and Θ ← scale·Θ + lift·κ + ntk_bias·1, with 1 at real positions."""
         if self.terms is not None:
             terms = tuple(
-                Term(t.left, t.right, scale * t.nngp, scale * t.ntk, scale * t.lift + lift * t.nngp)
+                PendingMap(
+                    t.left, t.right, scale * t.nngp, scale * t.ntk, scale * t.lift + lift * t.nngp
+                )
                 for t in self.terms
             )
             biases = tuple(
@@ -185,7 +187,7 @@ class Pair(eqx.Module):
         base = self.nngp.ndim // 2
         shape1, shape2 = self.nngp.shape[:base], self.nngp.shape[base:]
         terms = tuple(
-            Term(
+            PendingMap(
                 left(_identity_map(shape1, self.nngp.dtype) if t.left is None else t.left),
                 right(_identity_map(shape2, self.nngp.dtype) if t.right is None else t.right),
                 t.nngp,
@@ -214,7 +216,7 @@ class Pair(eqx.Module):
                 (right, pair.nngp.shape[pair.rank :]),
             )
         )
-        term = Term(left, right, one, one, zero)
+        term = PendingMap(left, right, one, one, zero)
         return Pair(pair.nngp, pair.ntk, pair.rank, True, (term,))
 
     def forced(self) -> "Pair":
@@ -275,11 +277,11 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
     base = pairs[0].nngp
     if all(p.nngp is base and p.full for p in pairs) and any(p.terms is not None for p in pairs):
         one, zero = jnp.ones((), base.dtype), jnp.zeros((), base.dtype)
-        terms: list[Term] = []
+        terms: list[PendingMap] = []
         biases: list[Bias] = []
         for pair, w in zip(pairs, weights, strict=True):
-            for t in pair.terms or (Term(None, None, one, one, zero),):
-                terms.append(Term(t.left, t.right, w * t.nngp, w * t.ntk, w * t.lift))
+            for t in pair.terms or (PendingMap(None, None, one, one, zero),):
+                terms.append(PendingMap(t.left, t.right, w * t.nngp, w * t.ntk, w * t.lift))
             biases += [Bias(b.left, b.right, w * b.nngp, w * b.ntk) for b in pair.biases]
         shapes_agree = len({t.left.shape for t in terms if t.left is not None}) <= 1
         if shapes_agree:

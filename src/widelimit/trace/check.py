@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..netsor.preconditions import Finding, Precondition, Report, Severity
+from ..netsor.preconditions import Finding, Precondition, PreconditionReport, Severity
 from .alignment import Step
 from .gaussian import Form
 from .vectors import Vector
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FAST = {"exp", "exp2", "expm1", "sinh", "cosh"}
 
 
-def preconditions(machine: Machine, name: str) -> Report:
+def preconditions(machine: Machine, name: str) -> PreconditionReport:
     """What the theorem asks and the program does not keep; see `Precondition`."""
     scores = [(s, u, v) for s, u, v in machine.dot_steps if not machine.on_tail(s.results[0])]
     found: list[Finding] = []
@@ -27,7 +27,7 @@ def preconditions(machine: Machine, name: str) -> Report:
     found += _bounded(machine, scores)
     found += _after(machine)
     order = list(Severity)
-    return Report(name, tuple(sorted(found, key=lambda f: order.index(f.severity))))
+    return PreconditionReport(name, tuple(sorted(found, key=lambda f: order.index(f.severity))))
 
 
 def _sides(scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:

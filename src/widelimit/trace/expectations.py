@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special, stats
 
 from .gaussian import Form, Source
-from .hermite import COARSE, FINE, Grid, Series, mehler, nodes
+from .hermite import COARSE, FINE, Grid, HermiteSeries, mehler, nodes
 from .trees import Atom, Leaf, Tree, Whole
 from .vectors import Vector, members_of
 
@@ -216,13 +216,13 @@ class Integrator:
             raise _NeedsPoints
         return self._series(tree, form, self._draws(tree)).mean
 
-    def _series(self, tree: Tree, form: Form, draws: int) -> Series:
+    def _series(self, tree: Tree, form: Form, draws: int) -> HermiteSeries:
         grid = self.grid(draws)
         key = (grid, tuple(t.source.size for t in form.terms))
         if key not in tree.memory:
             values = np.asarray(tree.evaluate(_Line(grid, draws)), float)
             shape = (values.shape[0], grid.points, tree.size)
-            tree.memory[key] = Series.of(np.broadcast_to(values, shape), grid)
+            tree.memory[key] = HermiteSeries.of(np.broadcast_to(values, shape), grid)
         return tree.memory[key]
 
     def _draws(self, tree: Tree) -> int:

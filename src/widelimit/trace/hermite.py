@@ -51,7 +51,7 @@ def nodes(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Series:
+class HermiteSeries:
     """Values on the grid (draws, P, size) and coefficients (draws, size, orders)."""
 
     grid: Grid
@@ -62,7 +62,7 @@ class Series:
     energy: np.ndarray
 
     @classmethod
-    def of(cls, values: np.ndarray, grid: Grid) -> Series:
+    def of(cls, values: np.ndarray, grid: Grid) -> HermiteSeries:
         """The series of functions given by their values on the grid."""
         _, weights, table = nodes(grid)
         draws, points, size = values.shape
@@ -83,7 +83,11 @@ class Series:
 
 
 def mehler(
-    left: Series, right: Series, rows: np.ndarray, columns: np.ndarray, rho: np.ndarray
+    left: HermiteSeries,
+    right: HermiteSeries,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    rho: np.ndarray,
 ) -> np.ndarray:
     """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
     a, b = left.at(rows), right.at(columns)
@@ -111,13 +115,13 @@ def mehler(
     return total + _tail(left, right, rows, columns, rho, (even, odd), (half_even, half_odd))
 
 
-def _share_left(series: Series) -> float:
+def _share_left(series: HermiteSeries) -> float:
     return float((series.rest / np.maximum(series.energy, 1e-300)).max(initial=0.0))
 
 
 def _tail(
-    left: Series,
-    right: Series,
+    left: HermiteSeries,
+    right: HermiteSeries,
     rows: np.ndarray,
     columns: np.ndarray,
     rho: np.ndarray,

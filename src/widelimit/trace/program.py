@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NetworkError, ShapeError
-from ..netsor.preconditions import Report
+from ..netsor.preconditions import PreconditionReport
 from .alignment import FlatProgram, align, trace_at
 from .audit import Audit, audited
 from .check import preconditions
@@ -165,7 +165,7 @@ class Traced:
         key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
         return tangent_kernel(self, draws, key)
 
-    def check(self) -> Report:
+    def check(self) -> PreconditionReport:
         """The preconditions of the limit theorem, each violated one by name and source line."""
         return preconditions(self._first[0], self._name)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .vectors import Vector
 
 
-class Points(Protocol):
+class LimitPoints(Protocol):
     """Where trees are evaluated."""
 
     cache: dict[int, tuple[Any, np.ndarray]]
@@ -46,7 +46,7 @@ class Tree:
             self._remapped[remap.key] = self._remap(remap)
         return self._remapped[remap.key]
 
-    def evaluate(self, points: Points) -> np.ndarray:
+    def evaluate(self, points: LimitPoints) -> np.ndarray:
         """Values, (draws, points, size)."""
         key = id(self)
         if key not in points.cache:
@@ -57,7 +57,7 @@ class Tree:
     def _remap(self, remap: Remap) -> Tree:
         raise NotImplementedError
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         raise NotImplementedError
 
     def forms(self) -> Iterator[Form]:
@@ -86,7 +86,7 @@ class Leaf(Tree):
     def _remap(self, remap: Remap) -> Tree:
         return Leaf(self.form.remapped(remap))
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         return points.form(self.form)
 
     def forms(self) -> Iterator[Form]:
@@ -103,7 +103,7 @@ class Number(Tree):
     def _remap(self, remap: Remap) -> Tree:
         return Number(self.data[:, remap.index])
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         return self.data[:, None, :]
 
     def forms(self) -> Iterator[Form]:
@@ -121,7 +121,7 @@ class Apply(Tree):
     def _remap(self, remap: Remap) -> Tree:
         return Apply(self.name, self.function, tuple(c.remapped(remap) for c in self.children))
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         values = np.broadcast_arrays(*(child.evaluate(points) for child in self.children))
         return np.asarray(self.function(*values))
 
@@ -147,7 +147,7 @@ class Mixed(Tree):
             return Mixed(weights, self.atom)
         return Mixed(*cut_mixture(weights, self.atom, remap))
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         return self.atom.evaluate(points) @ np.swapaxes(self.weights, 1, 2)
 
     def forms(self) -> Iterator[Form]:
@@ -167,7 +167,7 @@ class Whole(Tree):
     def _remap(self, remap: Remap) -> Tree:
         return Whole(self.vector.remapped_members(remap))
 
-    def _evaluate(self, points: Points) -> np.ndarray:
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
         return self.vector.evaluate(points)
 
     def forms(self) -> Iterator[Form]:
@@ -193,7 +193,7 @@ class Atom:
             factors = (masked(factors[0], remap.present), *factors[1:])
         return Atom(factors)
 
-    def evaluate(self, points: Points) -> np.ndarray:
+    def evaluate(self, points: LimitPoints) -> np.ndarray:
         """The product's values."""
         value = self.factors[0].evaluate(points)
         for factor in self.factors[1:]:

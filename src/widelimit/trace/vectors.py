@@ -14,7 +14,7 @@ import numpy as np
 
 from .gaussian import Form, Remap
 from .layout import Layout, refinement
-from .trees import Apply, Atom, Leaf, Mixed, Number, Points, Tree, Whole, cut_mixture
+from .trees import Apply, Atom, Leaf, LimitPoints, Mixed, Number, Tree, Whole, cut_mixture
 
 Part = tuple[np.ndarray | None, Atom]
 _NOTHING = Layout(1, 1, Fraction(1))
@@ -90,7 +90,7 @@ class Vector:
             total = Apply("add", np.add, (total, tree))
         return total
 
-    def evaluate(self, points: Points) -> np.ndarray:
+    def evaluate(self, points: LimitPoints) -> np.ndarray:
         """Values at points of the limit variables."""
         total = self.constant[:, None, :]
         if self.form is not None:

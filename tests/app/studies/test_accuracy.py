@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from widelimit.app.studies.accuracy import (
-    Outcome,
+    Accuracy,
     Validated,
     evaluate,
     gap,
@@ -22,7 +22,7 @@ def classes(count, seed=0, spread=1.0):
 
 
 def outcome(correct):
-    return Outcome(Validated(0.1, 0.5), np.asarray(correct, bool))
+    return Accuracy(Validated(0.1, 0.5), np.asarray(correct, bool))
 
 
 def test_the_interval_is_wilsons():

@@ -9,10 +9,10 @@ import widelimit as wl
 from widelimit.app.studies.accuracy import Gap
 from widelimit.app.studies.comparison import (
     Arena,
-    Choice,
     Claim,
-    Family,
-    Group,
+    FamilyGroup,
+    KernelFamily,
+    Selection,
     Trunk,
     choose,
     contest,
@@ -45,9 +45,11 @@ def groups():
         return wl.Serial(wl.Repeat(layer, depth), wl.Dense(1))
 
     trunks = [Trunk("none", view, wl.Serial()) for view in ("shuffled", "real")]
-    useful = Family("useful", {"linear": wl.Serial(wl.Dense(1)), "two": read(2)})
-    useless = Family("useless", {"w 1": wl.Serial(wl.Dense(1)), "w 2": wl.Dense(1, w_std=2.0)})
-    return [Group(trunks, [useful, useless])]
+    useful = KernelFamily("useful", {"linear": wl.Serial(wl.Dense(1)), "two": read(2)})
+    useless = KernelFamily(
+        "useless", {"w 1": wl.Serial(wl.Dense(1)), "w 2": wl.Dense(1, w_std=2.0)}
+    )
+    return [FamilyGroup(trunks, [useful, useless])]
 
 
 def held(folder):
@@ -78,9 +80,9 @@ def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
 
 def test_unequal_effort_is_refused():
     (group,) = groups()
-    more = Family("more", {str(i): wl.Dense(1) for i in range(3)})
+    more = KernelFamily("more", {str(i): wl.Dense(1) for i in range(3)})
     with pytest.raises(WidelimitError, match="same effort"):
-        require_equal_effort([Group(group.trunks, [*group.families, more])])
+        require_equal_effort([FamilyGroup(group.trunks, [*group.families, more])])
 
 
 def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
@@ -99,7 +101,7 @@ def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
         {"kernel": k, "trunk": "none", "view": v, "readout": r, "NNGP": s, "NTK": s}
         for (k, v, r), s in score.items()
     ]
-    assert choose(group, trials) == Choice(group.trunks[1], {"useful": "two", "useless": "w 1"})
+    assert choose(group, trials) == Selection(group.trunks[1], {"useful": "two", "useless": "w 1"})
 
 
 @pytest.mark.parametrize(

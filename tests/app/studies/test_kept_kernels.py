@@ -58,12 +58,12 @@ def test_a_second_run_computes_nothing(tmp_path, data, computed):
     first = KeptKernels(tmp_path, tile=HEIGHT).get(network(), *data)
     assert sum(computed) == entries(TRAIN, TEST)
     computed.clear()
-    told = []
+    seen = []
     again = KeptKernels(tmp_path, tile=HEIGHT).get(
-        network(), *data, told=lambda *step: told.append(step)
+        network(), *data, progress=lambda *step: seen.append(step)
     )
     assert computed == []
-    assert told == []
+    assert seen == []
     np.testing.assert_array_equal(first.ntk, again.ntk)
     np.testing.assert_array_equal(first.nngp, again.nngp)
 
@@ -76,7 +76,7 @@ def test_an_interrupted_run_goes_on(tmp_path, data, computed):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept.get(network(), *data, told=stop)
+        kept.get(network(), *data, progress=stop)
     computed.clear()
     kept.get(network(), *data)
     assert 0 < sum(computed) < entries(TRAIN, TEST)

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, trained
-from widelimit.app.studies.comparison import Group, require_equal_effort
+from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, landmarks, trained
+from widelimit.app.studies.comparison import ContestSize, FamilyGroup, require_equal_effort
 
 FILES = {
     "cifar10": "cifar10",
     "imdb": "imdb",
     "rt-polarity": "rt_polarity",
+    "cifar10-landmarks": "landmarks",
     "learning-curve": "learning_curve",
     "ablations": "ablations",
     "trained": "trained",
@@ -21,10 +22,11 @@ FILES = {
 @pytest.fixture
 def sample(monkeypatch, tmp_path):
     monkeypatch.setenv("WIDELIMIT_DATA", str(tmp_path))
-    tiny = {Size.SMALL: cifar10.Scale((cifar10.Part(8, 60, 40),), 40)}
+    tiny = {Size.SMALL: ContestSize((cifar10.ImageSize(8, 60, 40),), 40)}
     monkeypatch.setattr(cifar10, "SCALES", tiny)
-    monkeypatch.setattr(trained, "SCALES", {Size.SMALL: trained.Scale(60, 40, 8, 60, 2)})
-    texts = {Size.SMALL: film_texts.Scale((film_texts.Part(12, 2, 60, 80),), 40)}
+    monkeypatch.setitem(landmarks.PARTS, Size.SMALL, tiny[Size.SMALL].parts[0])
+    monkeypatch.setattr(trained, "SCALES", {Size.SMALL: trained.TrainingSize(60, 40, 8, 60, 2)})
+    texts = {Size.SMALL: ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)}
     for scales in (film_texts.IMDB_SCALES, film_texts.RT_SCALES):
         monkeypatch.setitem(scales, Size.SMALL, texts[Size.SMALL])
 
@@ -53,7 +55,7 @@ def test_the_cost_is_told_before_a_run(name):
 
 
 @pytest.mark.parametrize(
-    "groups", [lambda: [Group(cifar10.trunks(), cifar10.families())], film_texts.groups]
+    "groups", [lambda: [FamilyGroup(cifar10.trunks(), cifar10.families())], film_texts.groups]
 )
 def test_families_try_equally_many_settings(groups):
     require_equal_effort(groups())

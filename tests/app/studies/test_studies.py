@@ -8,7 +8,7 @@ import pytest
 
 from widelimit.app.studies import STUDIES, Size
 from widelimit.app.studies import finite_heads as setting
-from widelimit.app.studies.finite_heads import Scale
+from widelimit.app.studies.finite_heads import SimulationSize
 
 FILES = {
     "width": "width",
@@ -23,7 +23,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def few_networks(monkeypatch):
-    monkeypatch.setattr(setting, "SMALL", Scale(runs=4000, seeds=2, draws=2**12))
+    monkeypatch.setattr(setting, "SMALL", SimulationSize(runs=4000, seeds=2, draws=2**12))
 
 
 def run(name, folder):

@@ -17,14 +17,16 @@ from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
 from ..workflow.preparation import TextPreparation
 from ..workflow.run import prepare
 from . import options as o
-from .outputs import ready, show, use_data_dir, use_limits
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _GRID = np.linspace(-6, 6, 241)
 _PROBABILITIES = (0.5, 0.9, 0.99, 0.999)
 
 
+@o.with_groups
 def law(
+    source: o.FileOptions,
     file: Annotated[
         Path | None,
         typer.Argument(help="A file with texts or sequences; without one: random inputs."),
@@ -47,11 +49,8 @@ def law(
     ] = 128,
     draws: Annotated[int, typer.Option(help="Draws of the scores.", min=16)] = 4096,
     networks: Annotated[int, typer.Option(help="Finite networks to draw.", min=10)] = 1000,
-    text: o.Text = None,
-    label: o.Label = None,
     vectors: o.Vectors = None,
     data_dir: o.DataDir = None,
-    allow: o.Allow = None,
     seed: o.Seed = 0,
     report: o.Page = None,
     open_page: o.Open = False,
@@ -59,11 +58,15 @@ def law(
 ) -> None:
     """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
     use_data_dir(data_dir)
-    use_limits(allow)
+    source.take_effect()
     path = report or Path("out") / "law" / "report.html"
     ready({"--report": path}, [file, vectors])
     screen, begin = Screen(), time.monotonic()
-    x, shown = _input(file, row, positions, channels, text, label, vectors, seed)
+    if file is None:
+        x = np.random.default_rng(seed).normal(size=(1, positions, channels))
+        shown = f"{positions} random positions of {channels} channels"
+    else:
+        x, shown = _input(file, source, row, Settings(vectors=vectors, length=positions))
     counts = _counts(heads)
     screen.say(f"{LAW_NETWORKS[network]}; input: {shown}")
     found: list[HeadLaw] = []
@@ -108,21 +111,10 @@ def _counts(heads: list[int] | None) -> list[int]:
 
 
 def _input(
-    file: Path | None,
-    row: int,
-    positions: int,
-    channels: int,
-    text: str | None,
-    label: str | None,
-    vectors: Path | None,
-    seed: int,
+    file: Path, options: o.FileOptions, row: int, settings: Settings
 ) -> tuple[np.ndarray, str]:
-    """One input (1, positions, channels) and what it is in words."""
-    if file is None:
-        x = np.random.default_rng(seed).normal(size=(1, positions, channels))
-        return x, f"{positions} random positions of {channels} channels"
-    how = o.reading(text, label, None, None, "utf-8", None, False)
-    source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
+    """One input of a file (1, positions, channels) and what it is in words."""
+    source = read_source(file, Task.CLASSIFY, options.reading(), labels_needed=False)
     if row >= len(source):
         raise DataError(
             "The row must be in the file.",
@@ -130,7 +122,6 @@ def _input(
             remedy=f"give a row from 0 to {len(source) - 1}",
         )
     one = source.examples.take(np.array([row]))
-    settings = Settings(vectors=vectors, length=positions)
     preparation, _ = prepare(one, file, settings, source.columns.get("text"))
     batch = preparation(one)
     if batch.x.ndim != 3:
@@ -142,7 +133,7 @@ def _input(
     real = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
     words = preparation.words(one.content[0]) if isinstance(preparation, TextPreparation) else []
     shown = f"'{' '.join(words)}'" if words else f"{one.names[0]}"
-    return real[None, :positions].astype(np.float64), shown
+    return real[None, : settings.length].astype(np.float64), shown
 
 
 def _line(one: HeadLaw) -> str:

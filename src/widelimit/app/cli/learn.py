@@ -4,117 +4,105 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from ...data import Keep
 from ...data.locks import alone
-from ...inference import KernelKind
+from ...errors import WidelimitError
+from ...inference import BlockedCholesky, ConjugateGradients, Solver
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.pages import baseline, page
-from ..workflow.run import IMAGE_SIZE, WORDS
+from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
-from .outputs import own_name, ready, show, use_data_dir, use_limits, write_predictions
+from .outputs import own_name, ready, show, write_predictions
 from .screen import Screen, print_json
 
-_LEARN, _OUTPUT = "Learning and testing", "What to write"
+_SOLVER = "The solver"
 
-File = Annotated[
-    Path,
-    typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder with images by class."),
-]
-Test = Annotated[float, typer.Option(help="Share held out for the test.", rich_help_panel=_LEARN)]
+Test = Annotated[float, o.option("Share held out for the test.", panel=o.LEARN)]
 MaxTrain = Annotated[
     int | None,
-    typer.Option(
-        help="Examples to learn from, at most.",
-        rich_help_panel=_LEARN,
-        show_default="a few minutes' worth",
-    ),
+    o.option("Examples to learn from, at most.", panel=o.LEARN, shown="a few minutes' worth"),
 ]
 MaxTest = Annotated[
     int | None,
-    typer.Option(
-        help="Examples to test on, at most.",
-        rich_help_panel=_LEARN,
-        show_default="1000; images: 500",
+    o.option("Examples to test on, at most.", panel=o.LEARN, shown="1000; images: 500"),
+]
+Folds = Annotated[int, o.option("Parts for cross-validation; 0 for none.", panel=o.LEARN)]
+Noise = Annotated[
+    float | None, o.option("Noise variance.", panel=o.LEARN, shown="chosen by leave-one-out")
+]
+SolverOption = Annotated[
+    SolverName,
+    o.option(
+        "How the process is conditioned: in memory, in blocks on disk, by iterations, or through "
+        "landmarks.",
+        "--solver",
+        panel=_SOLVER,
     ),
 ]
-Folds = Annotated[
-    int, typer.Option(help="Parts for cross-validation; 0 for none.", rich_help_panel=_LEARN)
+Landmarks = Annotated[
+    int | None,
+    o.option("nystrom: training examples that stand for all.", panel=_SOLVER, shown=False, min=1),
 ]
-Noise = Annotated[
+Tolerance = Annotated[
     float | None,
-    typer.Option(
-        help="Noise variance.", rich_help_panel=_LEARN, show_default="chosen by leave-one-out"
+    o.option("conjugate-gradients: relative residual to reach.", panel=_SOLVER, shown="1e-10"),
+]
+Block = Annotated[
+    int | None,
+    o.option(
+        "blocked-cholesky: examples on the side of a block.", panel=_SOLVER, shown="2048", min=1
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder for predictions, page and kernel.",
-        rich_help_panel=_OUTPUT,
-        show_default="out/<name of the file>",
+    o.option(
+        "Folder for predictions, page and kernel.", panel=o.OUTPUT, shown="out/<name of the file>"
     ),
 ]
-Save = Annotated[
-    Path | None, typer.Option(help="Save the model for 'predict'.", rich_help_panel=_OUTPUT)
-]
+Save = Annotated[Path | None, o.option("Save the model for 'predict'.", panel=o.OUTPUT)]
 
 
 def _command(task: Task) -> Callable[..., None]:
     """The function behind a command: both tasks have the same options."""
 
+    @o.with_groups
     def learn(
-        file: File,
-        text: o.Text = None,
-        label: o.Label = None,
-        feature: o.Features = None,
+        file: o.File,
+        data: o.DataOptions,
+        net: o.NetworkOptions,
         split: o.Split = None,
-        encoding: o.Encoding = "utf-8",
-        delimiter: o.Delimiter = None,
-        skip: o.Skip = False,
-        vectors: o.Vectors = None,
-        length: o.Length = WORDS,
-        keep: o.Keep = Keep.FIRST,
-        image_size: o.ImageSize = IMAGE_SIZE,
-        data_dir: o.DataDir = None,
-        allow: o.Allow = None,
-        network: o.Network = None,
-        depth: o.Depth = None,
-        kernel: o.Kernel = KernelKind.NNGP,
-        samples: o.Samples = None,
         test: Test = 0.2,
         max_train: MaxTrain = None,
         max_test: MaxTest = None,
         folds: Folds = 5,
         noise: Noise = None,
-        seed: o.Seed = 0,
+        solver: SolverOption = SolverName.CHOLESKY,
+        landmarks: Landmarks = None,
+        tolerance: Tolerance = None,
+        block: Block = None,
+        workers: o.Workers = None,
         out: Out = None,
         save: Save = None,
         report: o.Page = None,
         open_page: o.Open = False,
         as_json: o.Json = False,
     ) -> None:
-        use_data_dir(data_dir)
-        use_limits(allow)
-        how = o.reading(text, label, feature, split, encoding, delimiter, skip)
-        settings = Settings(
-            network=network,
-            depth=depth,
-            kernel=kernel,
-            vectors=vectors,
-            length=length,
-            keep=keep,
-            image_size=image_size,
+        data.take_effect()
+        settings = o.settings(
+            data,
+            net,
             test=test,
             max_train=max_train,
             max_test=max_test,
             noise=noise,
             folds=folds,
-            samples=samples,
-            seed=seed,
+            solver=solver_named(
+                solver, landmarks=landmarks, tolerance=tolerance, block=block, key=net.seed
+            ),
+            workers=workers,
         )
-        _learn(file, task, how, settings, out, save, report, open_page, as_json)
+        _learn(
+            file, task, data.reading(split=split), settings, out, save, report, open_page, as_json
+        )
 
     return learn
 
@@ -134,6 +122,7 @@ def _learn(
     open_page: bool,
     as_json: bool,
 ) -> None:
+    _require_savable(settings.solver, save)
     screen = Screen()
     folder = out or Path("out") / own_name(file)
     predictions, path = folder / "predictions.csv", report or folder / "report.html"
@@ -152,6 +141,16 @@ def _learn(
     if as_json:
         print_json(_numbers(result) | {"files": written})
     show(path, open_page)
+
+
+def _require_savable(solver: Solver, save: Path | None) -> None:
+    """Before hours of work: some posteriors live in stores and temporary files."""
+    if save is not None and isinstance(solver, BlockedCholesky | ConjugateGradients):
+        raise WidelimitError(
+            "A model in one file has its factor in it.",
+            got=f"--save {save} with --solver {name_of(solver)}, which keeps it elsewhere",
+            remedy="leave out --save, or give --solver cholesky or --solver nystrom",
+        )
 
 
 def _write(result: Result, predictions: Path, save: Path | None, report: Path) -> dict[str, str]:
@@ -195,7 +194,8 @@ def _numbers(result: Result) -> dict[str, Any]:
         "train": len(result.train),
         "test": len(result.test),
         "noise": outcome.noise,
-        "log_evidence": float(outcome.posterior.log_evidence),
+        "solver": name_of(result.settings.solver).value,
+        "log_evidence": evidence(outcome.posterior),
         "cross_validated": None if outcome.folds is None else outcome.folds.numbers(),
         "learning_curve": [{"train": part.size, **part.score.numbers()} for part in outcome.curve],
         "seconds": result.seconds,

@@ -8,28 +8,27 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ...data import Keep, save_npz
+from ...data import save_npz
 from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import KernelKind
+from ...inference.spectrum import Spectrum
 from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
-from ..workflow import Choice, Settings, Source, Task, choose, read_source
+from ..workflow import LabelledFile, NamedNetwork, Task, choose, read_source
 from ..workflow.blocks import compute
-from ..workflow.posterior import Spectrum
 from ..workflow.preparation import Batch
-from ..workflow.run import IMAGE_SIZE, WORDS, network_data, prepare, sized
+from ..workflow.run import network_data, prepare, sized
 from . import options as o
-from .outputs import ready, show, use_data_dir, use_limits
+from .outputs import ready, show
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
 
 
+@o.with_groups
 def kernel(
-    file: Annotated[
-        Path, typer.Argument(help="CSV, TSV or JSONL (also .gz), .npz, or a folder of images.")
-    ],
+    file: o.File,
     out: Annotated[
         Path,
         typer.Option(
@@ -38,39 +37,18 @@ def kernel(
             help=".npy: one kernel; .npz: both, with the labels.",
         ),
     ],
-    text: o.Text = None,
-    label: o.Label = None,
-    feature: o.Features = None,
-    encoding: o.Encoding = "utf-8",
-    delimiter: o.Delimiter = None,
-    skip: o.Skip = False,
-    vectors: o.Vectors = None,
-    length: o.Length = WORDS,
-    keep: o.Keep = Keep.FIRST,
-    image_size: o.ImageSize = IMAGE_SIZE,
-    data_dir: o.DataDir = None,
-    allow: o.Allow = None,
-    network: o.Network = None,
-    depth: o.Depth = None,
-    which: Annotated[
-        KernelKind,
-        typer.Option("--kernel", help="Which kernel a .npy file holds."),
-    ] = KernelKind.NNGP,
-    samples: o.Samples = None,
+    data: o.DataOptions,
+    net: o.NetworkOptions,
     limit: Annotated[
         int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="So many processes share the work.", min=1)
-    ] = None,
-    seed: o.Seed = 0,
+    workers: o.Workers = None,
     report: o.Page = None,
     open_page: o.Open = False,
     as_json: o.Json = False,
 ) -> None:
     """Compute the kernel matrix of all examples in a file, in the order of the file."""
-    use_data_dir(data_dir)
-    use_limits(allow)
+    data.take_effect()
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
             "A kernel is written to a .npy or an .npz file.",
@@ -78,37 +56,27 @@ def kernel(
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
         )
     wanted = report or (out.with_suffix(".html") if open_page else None)
-    ready({"--out": out, "--report": wanted}, [file, vectors])
+    ready({"--out": out, "--report": wanted}, [file, data.vectors])
     screen, begin = Screen(), time.monotonic()
-    settings = Settings(
-        network=network,
-        depth=depth,
-        kernel=which,
-        vectors=vectors,
-        length=length,
-        keep=keep,
-        image_size=image_size,
-        samples=samples,
-        seed=seed,
-    )
-    how = o.reading(text, label, feature, None, encoding, delimiter, skip)
-    source = read_source(file, Task.CLASSIFY, sized(file, how, settings), labels_needed=False)
+    settings = o.settings(data, net)
+    how = sized(file, data.reading(), settings)
+    source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
     examples = source.examples
     if limit is not None and limit < len(examples):
         examples = examples.take(np.arange(limit))
     preparation, notes = prepare(examples, file, settings, source.columns.get("text"))
-    choice = choose(examples.kind, network, depth=depth)
+    choice = choose(examples.kind, net.network, depth=net.depth)
     for note in (*source.notes, *notes, *preparation.notes(examples)):
         screen.say(note)
     screen.say(f"network '{choice.name}': {choice.summary}")
     batch = preparation(examples)
-    inputs, data = network_data(choice, preparation, batch, len(examples), settings)
+    inputs, kernels = network_data(choice, preparation, batch, len(examples), settings)
     both = out.suffix == ".npz"
-    kinds = tuple(KernelKind) if both else (which,)
+    kinds = tuple(KernelKind) if both else (net.kernel,)
     store = out.with_name(f"{out.name}.store")
     with alone(out.with_name(f".{out.name}.lock")):
-        kernels = compute(data, inputs, kinds, store=store, workers=workers, listener=screen)
-        arrays = _written(out, kernels, store)
+        found = compute(kernels, inputs, kinds, store=store, workers=workers, listener=screen)
+        arrays = _written(out, found, store)
         if both:
             labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
             named = {kind.value: array for kind, array in arrays.items()}
@@ -126,8 +94,7 @@ def kernel(
         "seconds": seconds,
     }
     if wanted is not None:
-        shown = arrays[which] if which in arrays else next(iter(arrays.values()))
-        page = _page(source, choice, batch, shown, which, seconds)
+        page = _page(source, choice, batch, arrays[net.kernel], net.kernel, seconds)
         page.write(wanted)
         screen.say(f"report: {wanted}")
         numbers["report"] = str(wanted)
@@ -147,8 +114,8 @@ def _written(
 
 
 def _page(
-    source: Source,
-    choice: Choice,
+    source: LabelledFile,
+    choice: NamedNetwork,
     batch: Batch,
     kernel: np.ndarray,
     which: KernelKind,

@@ -7,36 +7,31 @@ import typer
 
 from ..workflow import Task, load_model, read_new_examples, scores
 from . import options as o
-from .outputs import own_name, ready, use_limits, write_predictions
+from .outputs import own_name, ready, write_predictions
 from .screen import Screen, print_json
 
 
+@o.with_groups
 def predict(
     model: Annotated[Path, typer.Argument(help="A model saved by 'classify --save'.")],
     file: Annotated[Path, typer.Argument(help="Examples like those it was trained on.")],
+    source: o.FileOptions,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", "-o", help="CSV file to write.", show_default="<file>.predictions.csv"
         ),
     ] = None,
-    text: o.Text = None,
-    label: o.Label = None,
-    encoding: o.Encoding = "utf-8",
-    delimiter: o.Delimiter = None,
-    skip: o.Skip = False,
     score: Annotated[bool, typer.Option(help="Compare with labels if the file has them.")] = True,
-    allow: o.Allow = None,
     as_json: o.Json = False,
 ) -> None:
     """Predict new examples with a saved model: probabilities or numbers with deviations."""
-    use_limits(allow)
+    source.take_effect()
     screen = Screen()
     path = out or file.with_name(f"{own_name(file)}.predictions.csv")
     ready({"--out": path}, [model, file])
     loaded = load_model(model)
-    how = o.reading(text, label, None, None, encoding, delimiter, skip)
-    new = read_new_examples(loaded, file, how, score=score)
+    new = read_new_examples(loaded, file, source.reading(), score=score)
     screen.say(f"model trained on {loaded.trained}")
     for note in new.notes:
         screen.say(note)

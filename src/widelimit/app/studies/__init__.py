@@ -5,6 +5,7 @@ from . import (
     cifar10,
     film_texts,
     head_counts,
+    landmarks,
     learning_curve,
     moving_kernel,
     sampled_heads,
@@ -92,6 +93,12 @@ _ALL = (
         "The kernels of the IMDb study on short sentences of every length.",
         film_texts.run_rt_polarity,
         film_texts.cost_rt_polarity,
+    ),
+    Study(
+        "cifar10-landmarks",
+        "Landmarks against exact kernels on all images",
+        "CIFAR-10 at 8×8 by store and cluster: accuracy lost by Nyström over the landmarks.",
+        landmarks.run,
     ),
     Study(
         "learning-curve",

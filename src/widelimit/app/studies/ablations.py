@@ -20,12 +20,12 @@ from ...layers.dense import Dense
 from ...layers.norm import LayerNorm
 from ...layers.pool import MeanPool
 from . import cifar10, sources
-from .comparison import Claim, Family, Group, Trunk, contest
+from .comparison import Claim, FamilyGroup, KernelFamily, Trunk, contest
 from .study import Progress, Size
 
 SCALES = {
-    Size.SMALL: cifar10.Part(8, 160, 300),
-    Size.LARGE: cifar10.Part(8, 1000, 1000),
+    Size.SMALL: cifar10.ImageSize(8, 160, 300),
+    Size.LARGE: cifar10.ImageSize(8, 1000, 1000),
 }
 _STRUCTURED = Decay(0.5, strength=math.sqrt(0.9), combine=Combine.MIX)
 BASE = "base: depth 2, softmax, structured"
@@ -58,12 +58,12 @@ def readout(
     return Serial(mixed, MeanPool(), Dense(1))
 
 
-def groups() -> list[Group]:
+def groups() -> list[FamilyGroup]:
     """Variants of the trunk, each on its own; variants of the readout, computed together."""
 
-    def on(label: str, layers: Layer, readouts: dict[str, Layer]) -> Group:
-        families = [Family(name, {"fixed": layer}) for name, layer in readouts.items()]
-        return Group([Trunk(label, sources.WHITE, layers)], families)
+    def on(label: str, layers: Layer, readouts: dict[str, Layer]) -> FamilyGroup:
+        families = [KernelFamily(name, {"fixed": layer}) for name, layer in readouts.items()]
+        return FamilyGroup([Trunk(label, sources.WHITE, layers)], families)
 
     attended = {
         BASE: readout(),

@@ -4,6 +4,7 @@ Labels are regressed on as centred one-hot vectors. The ridge is chosen on the t
 alone: each is predicted from all others, which comes in closed form from one factorisation.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,20 +12,13 @@ from scipy.stats import norm
 
 from ...inference import GPPosterior, centred_one_hot
 from ...inference.checks import Values
-from ...statistics import wilson_interval
+from ...inference.spectrum import Spectrum
+from ..workflow import scores
 
 RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 """Noise variances that are tried, in units of the mean kernel diagonal."""
 
-_LEVEL = 0.95
 _MOST_LEFT_OUT = 2000  # training examples from which the ridge is chosen
-
-
-class Interval(NamedTuple):
-    """Lower and upper end."""
-
-    low: float
-    high: float
 
 
 class Validated(NamedTuple):
@@ -34,7 +28,7 @@ class Validated(NamedTuple):
     accuracy: float
 
 
-class Outcome(NamedTuple):
+class Accuracy(NamedTuple):
     """A classifier on held-out examples: which of them it gets right."""
 
     validated: Validated
@@ -46,10 +40,10 @@ class Outcome(NamedTuple):
         return float(np.mean(self.correct))
 
     @property
-    def interval(self) -> Interval:
-        """Wilson's 95 % interval."""
-        low, high = wilson_interval(self.correct.sum(), len(self.correct), level=_LEVEL)
-        return Interval(float(low), float(high))
+    def interval(self) -> tuple[float, float]:
+        """Both ends of Wilson's 95 % interval."""
+        score = scores.accuracy(self.correct)
+        return score.low, score.high
 
 
 class Gap(NamedTuple):
@@ -67,7 +61,7 @@ class Gap(NamedTuple):
         return "worse" if self.high < 0 else "no clear difference"
 
 
-def gap(first: Outcome, second: Outcome) -> Gap:
+def gap(first: Accuracy, second: Accuracy) -> Gap:
     """Paired: the spread is that of the examples on which the two disagree.
 
     One disagreement is added to each side (Agresti and Min), so that two classifiers that agree
@@ -78,7 +72,7 @@ def gap(first: Outcome, second: Outcome) -> Gap:
     total = len(first.correct) + 2
     difference = (wins - losses) / total
     spread = np.sqrt((wins + losses) / total - difference**2) / np.sqrt(total)
-    half = float(norm.ppf(0.5 + _LEVEL / 2) * spread)
+    half = float(norm.ppf(0.5 + scores.LEVEL / 2) * spread)
     return Gap(first.accuracy - second.accuracy, difference - half, difference + half)
 
 
@@ -87,42 +81,44 @@ def validate(kernel: Values, labels: np.ndarray, ridges: tuple[float, ...] = RID
 
     Of many examples the first 2,000 decide."""
     count = min(len(labels), _MOST_LEFT_OUT)
-    whole, labels, known = np.asarray(kernel)[:count, :count], labels[:count], {}
+    whole, labels = np.asarray(kernel)[:count, :count], labels[:count]
+    spectrum, unit = Spectrum.of(whole), float(np.mean(np.diagonal(whole)))
+    targets, classes = centred_one_hot(labels)
 
-    def accuracy(step: int) -> float:
+    def accuracy(ridge: float) -> float:
+        left_out = spectrum.leave_one_out(targets, ridge * unit)
+        return float(np.mean(classes[np.argmax(left_out.mean, axis=1)] == labels))
+
+    return climbed(accuracy, ridges)
+
+
+def climbed(score: Callable[[float], float], ridges: tuple[float, ...]) -> Validated:
+    """The ridge with the best score, climbing from the middle of the ladder."""
+    known: dict[int, float] = {}
+
+    def at(step: int) -> float:
         if step not in known:
-            known[step] = _left_out(whole, labels, ridges[step])
+            known[step] = score(ridges[step])
         return known[step]
 
     best = len(ridges) // 2
     for direction in (1, -1):
-        while 0 <= best + direction < len(ridges) and accuracy(best + direction) > accuracy(best):
+        while 0 <= best + direction < len(ridges) and at(best + direction) > at(best):
             best += direction
-    return Validated(ridges[best], accuracy(best))
-
-
-def _left_out(kernel: np.ndarray, labels: np.ndarray, ridge: float) -> float:
-    targets, classes = centred_one_hot(labels)
-    posterior = _posterior(kernel, targets, ridge)
-    guesses = classes[np.argmax(posterior.leave_one_out.mean, axis=1)]
-    return float(np.mean(guesses == labels))
-
-
-def _posterior(kernel: np.ndarray, targets: np.ndarray, ridge: float) -> GPPosterior:
-    noise = ridge * float(np.mean(np.diagonal(kernel)))
-    return GPPosterior.condition(kernel, targets, noise=noise)
+    return Validated(ridges[best], at(best))
 
 
 def evaluate(
     kernel: Values, train: np.ndarray, wanted: np.ndarray, ridges: tuple[float, ...] = RIDGES
-) -> Outcome:
+) -> Accuracy:
     """Accuracy from a kernel (n + m, n) whose last m rows are the test examples."""
     whole = np.asarray(kernel)
     square, cross = whole[: len(train)], whole[len(train) :]
     validated = validate(square, train, ridges)
     targets, classes = centred_one_hot(train)
-    mean = _posterior(square, targets, validated.ridge).mean(cross)
-    return Outcome(validated, classes[np.argmax(mean, axis=1)] == wanted)
+    noise = validated.ridge * float(np.mean(np.diagonal(square)))
+    mean = GPPosterior.condition(square, targets, noise=noise).mean(cross)
+    return Accuracy(validated, classes[np.argmax(mean, axis=1)] == wanted)
 
 
 def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
@@ -136,7 +132,7 @@ def linear_kernel(x: np.ndarray, train: int) -> np.ndarray:
     return flat @ flat[:train].T + 1.0
 
 
-def row(name: str, kind: str, tested: Outcome, **facts: Any) -> dict[str, Any]:
+def row(name: str, kind: str, tested: Accuracy, **facts: Any) -> dict[str, Any]:
     """One line of a table of accuracies."""
     low, high = tested.interval
     return {

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...data import Labelled
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
 from ...layers.attention.positional import Combine, Decay
@@ -29,16 +28,24 @@ from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import Flatten, MeanPool
 from . import sources
-from .calibration import Step, cost_of
-from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .calibration import CostedKernel, cost_of
+from .comparison import (
+    Arena,
+    Claim,
+    ContestSize,
+    FamilyGroup,
+    KernelFamily,
+    Trunk,
+    beats_ridge,
+    contest,
+)
 from .kept_kernels import KeptKernels, entries
-from .readouts import Readouts
 from .study import Progress, Size
 
 WIDTH = 128
 
 
-class Part(NamedTuple):
+class ImageSize(NamedTuple):
     """One resolution: pixels a side, training and test images, pixels a side of a patch."""
 
     side: int
@@ -47,17 +54,10 @@ class Part(NamedTuple):
     patch: int = 1
 
 
-class Scale(NamedTuple):
-    """The parts of a run, and the training images that tune. Settings hold for all parts."""
-
-    parts: tuple[Part, ...]
-    tuned_on: int
-
-
 SCALES = {
-    Size.SMALL: Scale((Part(8, 200, 400),), 200),
-    Size.LARGE: Scale((Part(8, 4000, 1000), Part(16, 2000, 1000, patch=2)), 500),
-    Size.PAPER: Scale((Part(32, 50_000, 10_000),), 5000),
+    Size.SMALL: ContestSize((ImageSize(8, 200, 400),), 200),
+    Size.LARGE: ContestSize((ImageSize(8, 4000, 1000), ImageSize(16, 2000, 1000, patch=2)), 500),
+    Size.PAPER: ContestSize((ImageSize(32, 50_000, 10_000),), 5000),
 }
 
 
@@ -92,7 +92,7 @@ def residual(rate: float, scores: float) -> Layer:
     return Residual(structured(rate, scores), weight=0.5)
 
 
-def families() -> list[Family]:
+def families() -> list[KernelFamily]:
     """Every kernel of the table, each with four settings."""
 
     def plain(pool: Layer) -> dict[str, Layer]:
@@ -115,12 +115,12 @@ def families() -> list[Family]:
         for depth in (0, 1)
     }
     return [
-        Family("flatten", plain(Flatten())),
-        Family("global pooling", plain(MeanPool())),
-        Family("local pooling", local),
-        Family("attention", attended(added)),
-        Family("structured attention", attended(structured)),
-        Family("residual attention", attended(residual)),
+        KernelFamily("flatten", plain(Flatten())),
+        KernelFamily("global pooling", plain(MeanPool())),
+        KernelFamily("local pooling", local),
+        KernelFamily("attention", attended(added)),
+        KernelFamily("structured attention", attended(structured)),
+        KernelFamily("residual attention", attended(residual)),
     ]
 
 
@@ -141,12 +141,11 @@ CLAIMS = (
 
 def claims() -> list[Claim]:
     """What is published, and that every kernel beats ridge regression on the pixels."""
-    ridges = [f"ridge, {view}" for view in (sources.WHITE, sources.STANDARD)]
     names = [family.name for family in families()]
-    return [*CLAIMS, *(Claim(f"{n} beats pixel {r}", n, r) for n in names for r in ridges)]
+    return [*CLAIMS, *beats_ridge(names, (sources.WHITE, sources.STANDARD))]
 
 
-def arena(size: Size, part: Part, out: Path) -> Arena:
+def arena(size: Size, part: ImageSize, out: Path) -> Arena:
     """The images of one resolution."""
     data, name = sources.images(size, side=part.side, train=part.train, test=part.test)
     views = sources.image_views(data)
@@ -166,7 +165,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     scale = SCALES[Size(size)]
     return contest(
         "cifar10",
-        [Group(trunks(), families())],
+        [FamilyGroup(trunks(), families())],
         [arena(Size(size), part, out) for part in scale.parts],
         tuned_on=scale.tuned_on,
         baselines=[sources.WHITE, sources.STANDARD],
@@ -178,12 +177,13 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 def cost(size: Size) -> str:
     """How long a run takes, from a short calibration."""
-    steps, layers = [], [next(iter(family.readouts.values())) for family in families()]
-    for part in SCALES[Size(size)].parts:
-        side = part.side // part.patch
-        x = np.random.default_rng(0).normal(size=(16, side, side, 3 * part.patch**2))
-        like = Labelled(x.astype(np.float32), np.zeros(16, np.int64), ())
-        net = Serial(trunks()[0].network, Readouts(*layers))
-        work = entries(part.train, part.test)
-        steps.append(Step(f"all kernels at {part.side}×{part.side}", net, like, work))
-    return cost_of(f"cifar10 at size {size}", steps)
+    parts = SCALES[Size(size)].parts
+    kernels = [
+        CostedKernel(
+            f"{part.side}×{part.side}",
+            (part.side // part.patch, part.side // part.patch, 3 * part.patch**2),
+            entries(part.train, part.test),
+        )
+        for part in parts
+    ]
+    return cost_of(f"cifar10 at size {size}", [FamilyGroup(trunks(), families())], kernels)

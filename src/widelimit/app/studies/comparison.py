@@ -7,7 +7,7 @@ at once. NNGP and tangent kernel come from one computation and share their setti
 its own ridge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from ...layers.base import Layer
 from ...layers.compose import Serial
 from ...state import Kernels
 from .accuracy import (
+    Accuracy,
     Gap,
-    Outcome,
     evaluate,
     gap,
     linear_kernel,
@@ -46,23 +46,33 @@ class Trunk:
 
 
 @dataclass(frozen=True)
-class Family:
+class KernelFamily:
     """A kernel of the comparison: the readouts it may try, by what distinguishes them."""
 
     name: str
     readouts: Mapping[str, Layer]
 
 
-class Group(NamedTuple):
+class FamilyGroup(NamedTuple):
     """Families that are computed together on the same trunks."""
 
     trunks: Sequence[Trunk]
-    families: Sequence[Family]
+    families: Sequence[KernelFamily]
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to choose."""
         return len(self.trunks) == 1 and all(len(f.readouts) == 1 for f in self.families)
+
+
+class ContestSize(NamedTuple):
+    """The data sets of a run, largest question first, and how many training examples tune.
+
+    Settings are tuned on the first and hold for all.
+    """
+
+    parts: tuple[Any, ...]
+    tuned_on: int
 
 
 class Claim(NamedTuple):
@@ -73,14 +83,19 @@ class Claim(NamedTuple):
     second: str
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """A trunk, and one readout for each family."""
 
     trunk: Trunk
     readouts: Mapping[str, str]
 
 
-def require_equal_effort(groups: Sequence[Group]) -> None:
+def beats_ridge(names: Iterable[str], views: Sequence[str]) -> list[Claim]:
+    """That every family is better than ridge regression on every view."""
+    return [Claim(f"{name} beats ridge, {v}", name, f"ridge, {v}") for name in names for v in views]
+
+
+def require_equal_effort(groups: Sequence[FamilyGroup]) -> None:
     """Raise unless all families try equally many settings: trunks × readouts."""
     counts = {
         family.name: len(group.trunks) * len(family.readouts)
@@ -107,7 +122,7 @@ class Arena:
     views: Mapping[str, Dataset]
     kept: KeptKernels
     heads: int = 16
-    found: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    found: dict[tuple[str, str], Accuracy] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def kernels(self, trunk: Trunk, readouts: Sequence[Layer], examples: int | None) -> Kernels:
@@ -123,7 +138,7 @@ class Arena:
         return self.kept.get(net, train, test, **options)
 
     def validated(
-        self, trunk: Trunk, families: Sequence[Family], examples: int
+        self, trunk: Trunk, families: Sequence[KernelFamily], examples: int
     ) -> list[dict[str, Any]]:
         """Every readout of every family on one trunk: accuracy on the first training examples."""
         labels = [(family.name, label) for family in families for label in family.readouts]
@@ -137,7 +152,7 @@ class Arena:
             trials.append(facts | dict(zip(KINDS, scores, strict=True)))
         return trials
 
-    def test(self, choice: Choice, families: Sequence[Family]) -> None:
+    def test(self, choice: Selection, families: Sequence[KernelFamily]) -> None:
         """Compute the chosen kernels of all examples, and test them."""
         layers = [family.readouts[choice.readouts[family.name]] for family in families]
         kernels = self.kernels(choice.trunk, layers, None)
@@ -160,7 +175,7 @@ class Arena:
         sizes = {"data": self.name, "train": len(data.y_train), "test": len(data.y_test)}
         self.rows.append(row(name, kind, tested, **sizes, settings=settings))
 
-    def best(self, name: str) -> Outcome:
+    def best(self, name: str) -> Accuracy:
         """Of a family's two kernels the one that validates best: that saw no test example."""
         mine = [tested for (other, _), tested in self.found.items() if other == name]
         return max(mine, key=lambda tested: tested.validated.accuracy)
@@ -178,19 +193,19 @@ class Arena:
         ]
 
 
-def choose(group: Group, trials: Sequence[dict[str, Any]]) -> Choice:
+def choose(group: FamilyGroup, trials: Sequence[dict[str, Any]]) -> Selection:
     """For each trunk the best readout of every family; then the trunk with the best mean of them.
 
     One trunk for all families of a group: they are compared by their readouts.
     """
 
     if group.settled:
-        return Choice(group.trunks[0], {f.name: next(iter(f.readouts)) for f in group.families})
+        return Selection(group.trunks[0], {f.name: next(iter(f.readouts)) for f in group.families})
 
     def score(trial: Mapping[str, Any]) -> float:
         return float(np.mean([trial[kind] for kind in KINDS]))
 
-    def best(trunk: Trunk, family: Family) -> Mapping[str, Any]:
+    def best(trunk: Trunk, family: KernelFamily) -> Mapping[str, Any]:
         here = (family.name, trunk.label, trunk.view)
         mine = [t for t in trials if (t["kernel"], t["trunk"], t["view"]) == here]
         return max(mine, key=score)
@@ -199,12 +214,12 @@ def choose(group: Group, trials: Sequence[dict[str, Any]]) -> Choice:
         return float(np.mean([score(best(trunk, family)) for family in group.families]))
 
     trunk = max(group.trunks, key=together)
-    return Choice(trunk, {f.name: best(trunk, f)["readout"] for f in group.families})
+    return Selection(trunk, {f.name: best(trunk, f)["readout"] for f in group.families})
 
 
 def contest(
     name: str,
-    groups: Sequence[Group],
+    groups: Sequence[FamilyGroup],
     places: Sequence[Arena],
     *,
     tuned_on: int,

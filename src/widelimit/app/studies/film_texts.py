@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ...data import Keep, Labelled
+from ...data import Keep
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
 from ...layers.attention.positional import Combine, Decay
@@ -29,15 +27,23 @@ from ...layers.compose import Serial
 from ...layers.conv import Conv
 from ...layers.pool import MeanPool
 from . import sources
-from .calibration import Step, cost_of
+from .calibration import CostedKernel, cost_of
 from .cifar10 import WIDTH, hidden
-from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .comparison import (
+    Arena,
+    Claim,
+    ContestSize,
+    FamilyGroup,
+    KernelFamily,
+    Trunk,
+    beats_ridge,
+    contest,
+)
 from .kept_kernels import KeptKernels, entries
-from .readouts import Readouts
 from .study import Progress, Size
 
 
-class Part(NamedTuple):
+class TextSize(NamedTuple):
     """Texts cut to their last `length` words, `phrase` at a position, and how many texts."""
 
     length: int
@@ -46,22 +52,15 @@ class Part(NamedTuple):
     test: int
 
 
-class Scale(NamedTuple):
-    """The parts of a run, and the training texts that tune. Settings hold for all parts."""
-
-    parts: tuple[Part, ...]
-    tuned_on: int
-
-
 IMDB_SCALES = {
-    Size.SMALL: Scale((Part(48, 3, 300, 400),), 300),
-    Size.LARGE: Scale((Part(100, 1, 4000, 2500), Part(300, 2, 2000, 2500)), 1000),
-    Size.PAPER: Scale((Part(1000, 1, 25_000, 25_000),), 5000),
+    Size.SMALL: ContestSize((TextSize(48, 3, 300, 400),), 300),
+    Size.LARGE: ContestSize((TextSize(100, 1, 4000, 2500), TextSize(300, 2, 2000, 2500)), 1000),
+    Size.PAPER: ContestSize((TextSize(1000, 1, 25_000, 25_000),), 5000),
 }
 RT_SCALES = {
-    Size.SMALL: Scale((Part(24, 1, 300, 400),), 300),
-    Size.LARGE: Scale((Part(32, 1, 6000, 1662),), 1000),
-    Size.PAPER: Scale((Part(50, 1, 9000, 1662),), 2000),
+    Size.SMALL: ContestSize((TextSize(24, 1, 300, 400),), 300),
+    Size.LARGE: ContestSize((TextSize(32, 1, 6000, 1662),), 1000),
+    Size.PAPER: ContestSize((TextSize(50, 1, 9000, 1662),), 2000),
 }
 
 
@@ -85,6 +84,7 @@ def attention(scores: float, rate: float | None = None) -> Attention:
     return Attention(WIDTH, scaling=Scaling.LINEAR, qk_std=scores, positions=positions)
 
 
+BASELINES = tuple(sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN))
 POOLED, CNN, ATTENTION, ENCODED = (
     "pooled embeddings",
     "CNN",
@@ -93,7 +93,7 @@ POOLED, CNN, ATTENTION, ENCODED = (
 )
 
 
-def groups() -> list[Group]:
+def groups() -> list[FamilyGroup]:
     """The kernels of the comparison: two starts, two views and two readouts each."""
     no_layer, words = {"no layer": Serial()}, {"words": windows(1)}
     three, mixed = {"window 3": windows(3)}, {"windows 1 and 3": windows(1, 3)}
@@ -105,9 +105,11 @@ def groups() -> list[Group]:
     alone = {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}
     encoded = {f"scores 16, rate {r:g}": read(attention(16.0, r)) for r in (0.1, 1.0)}
     return [
-        Group(trunks(no_layer | words), [Family(POOLED, means)]),
-        Group(trunks(three | mixed), [Family(CNN, means)]),
-        Group(trunks(words | mixed), [Family(ATTENTION, alone), Family(ENCODED, encoded)]),
+        FamilyGroup(trunks(no_layer | words), [KernelFamily(POOLED, means)]),
+        FamilyGroup(trunks(three | mixed), [KernelFamily(CNN, means)]),
+        FamilyGroup(
+            trunks(words | mixed), [KernelFamily(ATTENTION, alone), KernelFamily(ENCODED, encoded)]
+        ),
     ]
 
 
@@ -123,12 +125,10 @@ CLAIMS = (
 
 def claims() -> list[Claim]:
     """What is published, and that every kernel beats ridge regression on the mean vectors."""
-    ridges = [f"ridge, {sources.mean_of(view)}" for view in (sources.UNIT, sources.PLAIN)]
-    names = (POOLED, CNN, ATTENTION, ENCODED)
-    return [*CLAIMS, *(Claim(f"{n} beats {r}", n, r) for n in names for r in ridges)]
+    return [*CLAIMS, *beats_ridge((POOLED, CNN, ATTENTION, ENCODED), BASELINES)]
 
 
-def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
+def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
     """The texts at one length."""
     load, title = {
         "imdb": (sources.imdb, "IMDb"),
@@ -150,7 +150,7 @@ def arena(name: str, size: Size, part: Part, out: Path) -> Arena:
 
 def run(
     name: str,
-    scales: Mapping[Size, Scale],
+    scales: Mapping[Size, ContestSize],
     size: Size,
     out: Path,
     progress: Progress | None = None,
@@ -162,28 +162,24 @@ def run(
         groups(),
         [arena(name, Size(size), part, out) for part in scale.parts],
         tuned_on=scale.tuned_on,
-        baselines=[sources.mean_of(view) for view in (sources.UNIT, sources.PLAIN)],
+        baselines=BASELINES,
         claims=claims(),
         out=out,
         progress=progress,
     )
 
 
-def cost(name: str, scales: Mapping[Size, Scale], size: Size) -> str:
+def cost(name: str, scales: Mapping[Size, ContestSize], size: Size) -> str:
     """How long a run takes at most, from a short calibration: shorter texts take less."""
-    scale, steps = scales[Size(size)], []
-    for part in scale.parts:
-        positions = -(-part.length // part.phrase)
-        x = np.random.default_rng(0).normal(size=(16, positions, 100)).astype(np.float32)
-        like = Labelled(x, np.zeros(16, np.int64), ())
-        work = entries(part.train, part.test)
-        for group in groups():
-            layers = [next(iter(family.readouts.values())) for family in group.families]
-            net = Serial(group.trunks[-1].network, Readouts(*layers))
-            kernels = " and ".join(family.name for family in group.families)
-            label = f"{kernels}, all texts of {part.length} words"
-            steps.append(Step(label, net, like, work))
-    return cost_of(f"{name} at size {size}", steps)
+    kernels = [
+        CostedKernel(
+            f"texts of {part.length} words",
+            (-(-part.length // part.phrase), 100),
+            entries(part.train, part.test),
+        )
+        for part in scales[Size(size)].parts
+    ]
+    return cost_of(f"{name} at size {size}", groups(), kernels)
 
 
 run_imdb = partial(run, "imdb", IMDB_SCALES)

@@ -23,6 +23,7 @@ from ...laws.marginal import Marginal, ScaleMixture
 from ...laws.simulation import simulate
 from ...laws.simulation_inputs import GaussianInputs
 from ...layers.attention.layer import Attention
+from .study import Size
 
 TOKENS = 4
 # Beyond this many standard deviations neither density matters to a divergence.
@@ -31,7 +32,7 @@ _REACH = 30.0
 InputMap = Callable[[np.ndarray], np.ndarray]
 
 
-class Scale(NamedTuple):
+class SimulationSize(NamedTuple):
     """How much is simulated: networks per seed, seeds, and draws behind the limit law."""
 
     runs: int
@@ -39,8 +40,24 @@ class Scale(NamedTuple):
     draws: int
 
 
-PUBLISHED = Scale(runs=50_000, seeds=10, draws=2**17)
-SMALL = Scale(runs=10_000, seeds=3, draws=2**14)
+DISTANCES = (
+    "kl_histogram",
+    "kl_histogram_floor",
+    "kl_corrected",
+    "kl_density",
+    "kl_density_floor",
+    "ks",
+    "kurtosis",
+)
+"""What studies average over seeds, of the numbers that `compared` returns."""
+
+PUBLISHED = SimulationSize(runs=50_000, seeds=10, draws=2**17)
+SMALL = SimulationSize(runs=10_000, seeds=3, draws=2**14)
+
+
+def simulation_size(size: Size) -> SimulationSize:
+    """How much a study of this size simulates."""
+    return SMALL if size == Size.SMALL else PUBLISHED
 
 
 def identity_covariance() -> np.ndarray:

@@ -6,25 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal, ScaleMixture
 from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, tracked, write_json, write_rows
-
-_SHOWN = (
-    "kl_histogram",
-    "kl_histogram_floor",
-    "kl_corrected",
-    "kl_density",
-    "kl_density_floor",
-    "ks",
-    "ks_gaussian",
-    "variance",
-    "kurtosis",
-)
+from .study import Progress, Size, publish, tracked
 
 # Bins of a histogram with fewer networks than these are not drawn: seen ones alone mislead.
 _FEWEST = 8
@@ -32,14 +19,14 @@ _FEWEST = 8
 
 def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     layers = [Attention(256, heads=heads) for heads in (1, 256)]
     return _run("heads", layers, scale, out, progress)
 
 
 def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Heads of width 64 in a network of width 64H, as in practice; H = 1, 4, 16."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     layers = [
         Attention(64 * heads, heads=heads, key_width=64, value_width=64) for heads in (1, 4, 16)
     ]
@@ -49,7 +36,7 @@ def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dic
 def _run(
     name: str,
     layers: list[Attention],
-    scale: setting.Scale,
+    scale: setting.SimulationSize,
     out: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -77,10 +64,11 @@ def _run(
             "law_kurtosis_error": float(law.error),
             "law_ks_from_gaussian": law_ks(limit, variance),
             "law_kl_from_gaussian": setting.gaussian_kl(limit),
-            **setting.averaged([r for r in rows if r["heads"] == heads], _SHOWN),
+            **setting.averaged(
+                [r for r in rows if r["heads"] == heads],
+                (*setting.DISTANCES, "ks_gaussian", "variance"),
+            ),
         }
-    write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
     figure, axes = canvas(len(layers))
     for axis, layer in zip(axes[0], layers, strict=True):
         label = f"networks, H={layer.heads}, n={layer.width}"
@@ -92,7 +80,7 @@ def _run(
         axis.plot(grid, gaussian.density(grid), "--", color="C0", label="infinitely many heads")
         axis.legend(frameon=False, fontsize=8, loc="upper right")
     axes[0, 0].set_ylabel("density")
-    save_figure(figure, out / f"{name}.png")
+    publish(out, name, result, rows, figure)
     return result
 
 
@@ -105,7 +93,7 @@ def law_ks(limit: Marginal, variance: float) -> float:
 
 def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """The picture that opened the question: one head stays non-Gaussian at every width."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     covariance = setting.identity_covariance()
     heads = (1, 2, 8, 64)
     limits = {h: setting.limit_law(h, covariance, scale.draws) for h in tracked(heads, progress)}
@@ -139,19 +127,13 @@ def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> 
             for h, limit in limits.items()
         },
     }
-    write_rows(out / "single_head.csv", rows)
-    write_json(out / "single_head.json", result)
-    _plot_single(out / "single_head.png", y, rows, heads, fitted)
+    publish(out, "single_head", result, rows, _plot_single(y, rows, heads, fitted))
     return result
 
 
 def _plot_single(
-    path: Path,
-    y: np.ndarray,
-    rows: list[dict[str, Any]],
-    heads: tuple[int, ...],
-    fitted: ScaleMixture,
-) -> None:
+    y: np.ndarray, rows: list[dict[str, Any]], heads: tuple[int, ...], fitted: ScaleMixture
+) -> Any:
     figure, axes = canvas(2)
     grid = np.array([row["y"] for row in rows])
     gaussian = np.array([row["gaussian"] for row in rows])
@@ -176,4 +158,4 @@ def _plot_single(
     axes[0, 1].set_ylabel("log density − log Gaussian")
     axes[0, 1].set_ylim(-0.4, 4.5)
     axes[0, 0].legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
+    return figure

@@ -8,7 +8,6 @@ share its store.
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ import numpy as np
 from ...data import Labelled
 from ...engine.inputs import as_inputs
 from ...layers.base import Layer
+from ...progress import Callback
 from ...scale.fingerprints import described, digests
 from ...state import Kernels, Outline
-
-Told = Callable[[int, int], None]
 
 
 def entries(train: int, test: int) -> int:
@@ -34,6 +32,7 @@ class KeptKernels:
     def __init__(self, folder: Path, *, tile: int | None = None):
         """`tile`: examples on the side of a tile, which is how much work an interruption costs."""
         self.folder, self.tile = Path(folder), tile
+        self.client: Any = None  # whose workers compute, while somebody has one
 
     @classmethod
     def beside(cls, out: Path) -> "KeptKernels":
@@ -46,16 +45,17 @@ class KeptKernels:
         train: Labelled,
         test: Labelled | None = None,
         *,
-        told: Told | None = None,
+        progress: Callback | None = None,
         **options: Any,
     ) -> Kernels:
         """NNGP and tangent kernels (n + m, n) in float32, read from disk or computed.
 
-        A network that ends in `Readouts` has kernels (readouts, n + m, n). `told(done, total)`
-        hears of every finished tile; `options` (such as a `sampler`) go to `net.kernel` and are
-        part of what the kernels are known by.
+        A network that ends in `Readouts` has kernels (readouts, n + m, n). `progress(done,
+        total)` is called after every tile; `options` (such as a `sampler`) go to `net.kernel` and
+        are part of what the kernels are known by.
         """
-        x, rest = train.x, {"dtype": np.float32, "progress": told or False, "tile": self.tile}
+        x, rest = train.x, {"dtype": np.float32, "progress": progress or False, "tile": self.tile}
+        rest["client"] = self.client
         positions = net.outline(Outline(x.shape[1:-1], x.shape[-1])).positions
         readouts, size = math.prod(positions), len(x) + (0 if test is None else len(test))
         whole = np.empty((2, readouts, size, len(x)), np.float32)

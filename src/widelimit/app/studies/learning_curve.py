@@ -1,7 +1,7 @@
 """Accuracy by the number of training images: beginnings of one kernel, so every N is nested.
 
-The kernels are those of the CIFAR-10 study at its first resolution, found again if that study ran
-before with the same output folder.
+The kernels are those of the CIFAR-10 study at 8×8, of all images at hand; they are found again if
+the study of landmarks ran before with the same output folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,40 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ..drawing import canvas
-from . import cifar10
+from . import landmarks
 from .accuracy import evaluate, row
-from .comparison import KINDS, Group, choose
-from .study import Progress, Size, tracked, write_json, write_rows
+from .comparison import KINDS
+from .study import Progress, Size, publish, tracked
 
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `learning_curve.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    scale = cifar10.SCALES[Size(size).at_most_large]
-    place = cifar10.arena(Size(size), scale.parts[0], out)
-    group = Group(cifar10.trunks(), cifar10.families())
-    trials = [
-        trial
-        for trunk in group.trunks
-        for trial in place.validated(trunk, group.families, scale.tuned_on)
-    ]
-    choice = choose(group, trials)
-    layers = [family.readouts[choice.readouts[family.name]] for family in group.families]
-    kernels = place.kernels(choice.trunk, layers, None)
-    data = place.views[choice.trunk.view]
+    place = landmarks.arena(size, out)
+    with landmarks.shared(place, size):
+        choice, kernels = landmarks.everything(place, size)
+    data, names = place.views[choice.trunk.view], list(choice.readouts)
     rows = []
-    work = [(count, i) for count in sizes(len(data.y_train)) for i in range(len(layers))]
+    work = [(count, i) for count in sizes(len(data.y_train)) for i in range(len(names))]
     for count, index in tracked(work, progress):
         for kind, kernel in zip(KINDS, kernels, strict=True):
             block = np.concatenate([kernel[index, :count], kernel[index, len(data.y_train) :]])
             tested = evaluate(block[:, :count], data.y_train[:count], data.y_test)
-            name = group.families[index].name
-            rows.append(row(name, kind, tested, data=place.name, train=count))
+            rows.append(row(names[index], kind, tested, data=place.name, train=count))
     result = {"data": place.name, "rows": rows, "gain_per_doubling": gains(rows)}
-    write_rows(out / "learning_curve.csv", rows)
-    write_json(out / "learning_curve.json", result)
-    _plot(rows, out / "learning_curve.png")
+    publish(out, "learning_curve", result, rows, _plot(rows))
     return result
 
 
@@ -65,7 +53,7 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _plot(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Curves, with the interval of the first kernel: those of the others are as wide."""
     figure, axes = canvas(len(KINDS), width=5.2, height=4.0)
     counts = list(dict.fromkeys(one["train"] for one in rows))
@@ -82,4 +70,4 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set_xticks(counts, [str(count) for count in counts])
         axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
         axis.legend(fontsize=8)
-    save_figure(figure, path)
+    return figure

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...data import save_figure
 from ...layers.attention.layer import Attention
 from ...layers.base import Layer
 from ...layers.compose import Serial
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
 from ..drawing import canvas
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 EXAMPLES, POSITIONS, CHANNELS = 4, 3, 8
 
@@ -85,8 +84,6 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         }
         for width, heads in cases
     }
-    write_rows(out / "moving_ntk.csv", rows)
-    write_json(out / "moving_ntk.json", result)
     figure, axes = canvas(1)
     for heads, color in ((1, "C3"), (128, "C0")):
         places = [w for w, h in cases if h == heads]
@@ -101,7 +98,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     axes[0, 0].set_xticks([], minor=True)
     axes[0, 0].set_ylabel("relative change of the tangent kernel")
     axes[0, 0].legend(frameon=False)
-    save_figure(figure, out / "moving_ntk.png")
+    publish(out, "moving_ntk", result, rows, figure)
     return result
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data import save_figure, write_text
+from ...data import write_text
 from ..drawing import canvas
-from .study import write_json, write_rows
+from .study import publish
 
 _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained": "tab:green"}
 
@@ -14,10 +14,8 @@ _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained"
 def write(name: str, out: Path, result: Mapping[str, Any]) -> None:
     """All files of a study that compares kernels."""
     rows, claims = result["rows"], result["claims"]
-    write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
     write_text(out / f"{name}.md", f"{table(rows)}\n\n{list_of_claims(claims)}\n")
-    plot(rows, out / f"{name}.png")
+    publish(out, name, result, rows, plot(rows))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -44,7 +42,7 @@ def list_of_claims(claims: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def plot(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Accuracies with intervals, one panel for each data set."""
     parts = list(dict.fromkeys(one["data"] for one in rows))
     names = list(dict.fromkeys(one["kernel"] for one in rows))[::-1]
@@ -64,4 +62,4 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     kinds = dict.fromkeys(one["kind"] for one in rows)
     marks = [axes[0, 0].plot([], [], "o", ms=4, color=_COLOURS[kind])[0] for kind in kinds]
     figure.legend(marks, list(kinds), loc="outside lower center", ncols=len(kinds), fontsize=9)
-    save_figure(figure, path)
+    return figure

@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...data import load_sample_texts, save_figure
+from ...data import load_sample_texts
 from ...layers.attention.layer import Attention
 from ...layers.base import Layer
 from ...layers.compose import Serial
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
-from .study import Size, write_json
+from ..drawing import canvas
+from .study import Progress, Size, publish, tracked
 
 _REPLICATES = 8
 
@@ -26,7 +27,7 @@ def network() -> Layer:
     return Serial(Attention(64, qk_std=4.0), MeanPool(), Dense(1))
 
 
-def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `sampled_heads.json` and `sampled_heads.png` into `out`."""
     counts, repeats, long = {
         "small": ([2, 4, 8, 16, 32, 64, 128], 6, 4096),
@@ -39,7 +40,7 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     key = jax.random.key(0)
     truth = net.kernel(x, mask=mask, samples=long // _REPLICATES, key=key)
     rows = []
-    for count in progress(counts) if progress else counts:
+    for count in tracked(counts, progress):
         gaps: dict[str, list[float]] = {"nngp": [], "ntk": []}
         reported: dict[str, list[float]] = {"nngp": [], "ntk": []}
         for repeat in range(repeats):
@@ -63,15 +64,13 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
         for name in ("nngp", "ntk")
     }
     result = {"rows": rows, "slopes": slopes}
-    write_json(out / "sampled_heads.json", result)
-    _plot(heads, rows, slopes, out / "sampled_heads.png")
+    publish(out, "sampled_heads", result, figure=_plot(heads, rows, slopes))
     return result
 
 
-def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, float], path: Path):
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(5.5, 4))
+def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, float]) -> Any:
+    figure, axes = canvas(width=5.5, height=4)
+    axis = axes[0, 0]
     for name, colour in (("nngp", "#24527a"), ("ntk", "#c0392b")):
         errors = np.array([row[f"{name}_error"] for row in rows])
         reported = np.array([row[f"{name}_reported"] for row in rows])
@@ -80,6 +79,4 @@ def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, flo
         axis.loglog(heads, reported, "--", color=colour, lw=1, label=f"{name.upper()}: reported")
     axis.set(xlabel="sampled heads", ylabel="relative error", title="Infinite-head softmax, 1/√d")
     axis.legend(fontsize=8)
-    figure.tight_layout()
-    save_figure(figure, path)
-    plt.close(figure)
+    return figure

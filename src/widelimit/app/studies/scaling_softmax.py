@@ -16,14 +16,14 @@ from ...layers.compose import Serial
 from ...layers.pool import MeanPool
 from . import sources
 from .cifar10 import WIDTH, hidden
-from .comparison import Arena, Claim, Family, Group, Trunk, contest
+from .comparison import Arena, Claim, FamilyGroup, KernelFamily, Trunk, contest
 from .kept_kernels import KeptKernels
 from .study import Progress, Size
 
 RANDOM, FIXED, MEAN = "softmax at 1/√d, infinite heads", "softmax at 1/d", "mean of words"
 
 
-class Scale(NamedTuple):
+class SentenceSize(NamedTuple):
     """Words of a sentence, training and test sentences, tuning ones, heads in each of 8 copies."""
 
     length: int
@@ -34,12 +34,12 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    Size.SMALL: Scale(8, 80, 120, 40, 2),
-    Size.LARGE: Scale(16, 600, 1000, 150, 4),
+    Size.SMALL: SentenceSize(8, 80, 120, 40, 2),
+    Size.LARGE: SentenceSize(16, 600, 1000, 150, 4),
 }
 
 
-def families() -> list[Family]:
+def families() -> list[KernelFamily]:
     """Attention on word vectors with both scalings, and no attention; two settings each."""
 
     def read(*layers: Layer) -> Layer:
@@ -52,9 +52,9 @@ def families() -> list[Family]:
         }
 
     return [
-        Family(MEAN, {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)}),
-        Family(FIXED, attended(Scaling.LINEAR)),
-        Family(RANDOM, attended(Scaling.SQRT)),
+        KernelFamily(MEAN, {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)}),
+        KernelFamily(FIXED, attended(Scaling.LINEAR)),
+        KernelFamily(RANDOM, attended(Scaling.SQRT)),
     ]
 
 
@@ -79,7 +79,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     title = f"{'rt-polarity' if real else 'sample sentences'}, {scale.length} words"
     return contest(
         "scaling_softmax",
-        [Group([Trunk("no layer", sources.UNIT, Serial())], families())],
+        [FamilyGroup([Trunk("no layer", sources.UNIT, Serial())], families())],
         [Arena(title, views, KeptKernels.beside(out), heads=scale.heads)],
         tuned_on=scale.tuned_on,
         baselines=[sources.mean_of(sources.UNIT)],

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import ScaleMixture
 from ...laws.simulation import simulate
@@ -14,7 +13,7 @@ from ...layers.attention.layer import Attention
 from ...layers.attention.scores import Scaling
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 WIDTH = 256
 
@@ -34,7 +33,7 @@ def layers() -> dict[str, tuple[Attention, bool]]:
 
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}
@@ -65,8 +64,6 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         "ks_from_limit": ks.statistic,
         "ks_p_value": ks.p_value,
     }
-    write_rows(out / "scores.csv", rows)
-    write_json(out / "scores.json", result)
     figure, axes = canvas(2)
     grid = np.linspace(-4.5, 4.5, 301)
     axes[0, 0].hist(samples["1/√n"], bins=100, density=True, color="0.82", label=f"n={WIDTH}")
@@ -81,5 +78,5 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         axis.set_xlabel("score $G_{11}$")
         axis.legend(frameon=False)
     axes[0, 0].set_ylabel("density")
-    save_figure(figure, out / "scores.png")
+    publish(out, "scores", result, rows, figure)
     return result

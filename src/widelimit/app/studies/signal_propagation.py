@@ -21,7 +21,8 @@ from ...layers.blocks import Mlp, Norm, TransformerEncoder
 from ...layers.branches import Residual
 from ...layers.compose import Repeat, Serial
 from ...layers.dense import Dense
-from .study import Size, write_json
+from ..drawing import canvas
+from .study import Progress, Size, publish, tracked
 
 _WIDTH = 64
 
@@ -51,7 +52,7 @@ def residual_network(weight: float, qk_std: float, depth: int) -> Layer:
     return Serial(Dense(_WIDTH), Repeat(Residual(attention, weight), depth))
 
 
-def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `signal.json`, a profile of every ablation and a phase diagram into `out`."""
     depth, examples, steps = {"small": (4, 4, 7), "large": (12, 8, 13)}[Size(size).at_most_large]
     texts = load_sample_texts(length=12)
@@ -61,37 +62,35 @@ def run(size: str, out: Path, progress: Any = None) -> dict[str, Any]:
     result: dict[str, Any] = {"depth": depth, "profiles": {}}
     networks = ablations(depth)
     profiles = {}
-    for name, net in progress(networks.items()) if progress else networks.items():
+    for name, net in tracked(list(networks.items()), progress):
         profile = propagation.signal(net, x, samples=16, replicates=4)
         profiles[name] = profile
         result["profiles"][name] = {
             quantity.value: [None if np.isnan(v) else float(v) for v in profile[quantity]]
             for quantity in Quantity
         }
-    _plot_profiles(profiles, out / "signal_by_depth.png")
+    save_figure(_plot_profiles(profiles), out / "signal_by_depth.png")
     weights, scales = np.linspace(0, 0.9, steps), np.geomspace(1, 300, steps)
     grid = propagation.phase_diagram(
         lambda a, s: residual_network(a, s, 8), weights, scales, x, quantity=Quantity.POSITIONS
     )
-    axes = propagation.plot_phase_diagram(
-        grid, weights, scales, names=("residual weight α", "score scale qk_std")
-    )
-    _save(axes.figure, out / "phase_diagram.png")
+    figure, axes = canvas(width=5.5, height=4.4)
+    names = ("residual weight α", "score scale qk_std")
+    propagation.plot_phase_diagram(grid, weights, scales, names=names, ax=axes[0, 0])
+    save_figure(figure, out / "phase_diagram.png")
     result["phase_diagram"] = {
         "residual_weight": weights.tolist(),
         "qk_std": scales.tolist(),
         "correlation_of_positions": grid.tolist(),
     }
-    write_json(out / "signal.json", result)
+    publish(out, "signal", result)
     return result
 
 
-def _plot_profiles(profiles: dict[str, propagation.SignalProfile], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
+def _plot_profiles(profiles: dict[str, propagation.SignalProfile]) -> Any:
     shown = (Quantity.VARIANCE, Quantity.POSITIONS, Quantity.INPUTS, Quantity.TANGENT)
-    figure, axes = plt.subplots(1, len(shown), figsize=(15, 4.2))
-    for axis, quantity in zip(axes, shown, strict=True):
+    figure, axes = canvas(len(shown), width=3.75, height=4.2)
+    for axis, quantity in zip(axes[0], shown, strict=True):
         for name, profile in profiles.items():
             values = profile[quantity]
             # Networks differ in how many layers make a block: compare at equal relative depth.
@@ -100,13 +99,6 @@ def _plot_profiles(profiles: dict[str, propagation.SignalProfile], path: Path) -
         axis.set_xlabel("relative depth")
         if quantity in (Quantity.VARIANCE, Quantity.TANGENT):
             axis.set_yscale("symlog", linthresh=1e-2)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=9)
-    figure.tight_layout(rect=(0, 0.14, 1, 1))
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    save_figure(figure, path)
-    plt.close(figure)
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9)
+    return figure

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from ...data import save_figure, write_text
+from ...data import write_text
 from ...errors import MissingExtraError
 from ...inference import KernelKind, centred_one_hot
 from ...inference.checks import Values
@@ -25,14 +25,14 @@ from ...layers.base import Layer
 from ...layers.compose import Repeat, Serial
 from ...layers.dense import Dense
 from ..drawing import canvas
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 _NOISES = [1e-3, 1e-2, 1e-1, 1.0]
 _DEPTHS = (1, 3)
 _TREES = 200
 
 
-class Scale(NamedTuple):
+class SplitSize(NamedTuple):
     """Training examples (at most), test examples (at most), and random splits."""
 
     train: int
@@ -40,10 +40,10 @@ class Scale(NamedTuple):
     splits: int
 
 
-_SCALES = {Size.SMALL: Scale(200, 100, 6), Size.LARGE: Scale(1000, 500, 20)}
+_SCALES = {Size.SMALL: SplitSize(200, 100, 6), Size.LARGE: SplitSize(1000, 500, 20)}
 
 
-class Task(NamedTuple):
+class TableTask(NamedTuple):
     """A data set, read."""
 
     name: str
@@ -52,7 +52,7 @@ class Task(NamedTuple):
     classes: bool
 
 
-def tasks() -> list[Task]:
+def tasks() -> list[TableTask]:
     """The four data sets."""
     try:
         from sklearn import datasets
@@ -65,7 +65,7 @@ def tasks() -> list[Task]:
         "diabetes": datasets.load_diabetes,
     }
     found = {name: load(return_X_y=True) for name, load in loaders.items()}
-    return [Task(name, x, y, name != "diabetes") for name, (x, y) in found.items()]
+    return [TableTask(name, x, y, name != "diabetes") for name, (x, y) in found.items()]
 
 
 def network(depth: int) -> Layer:
@@ -139,7 +139,7 @@ class RbfProcess:
         return float(np.mean(self.labels[columns] == y))
 
 
-def splits(task: Task, scale: Scale) -> list[tuple[np.ndarray, np.ndarray]]:
+def splits(task: TableTask, scale: SplitSize) -> list[tuple[np.ndarray, np.ndarray]]:
     """Random (train, test) indices; classes keep their shares."""
     from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
@@ -158,7 +158,7 @@ def interval(scores: Values, train: int, test: int) -> float:
 
 
 def compare(
-    scale: Scale, chosen: Sequence[Task] | None = None, progress: Progress | None = None
+    scale: SplitSize, chosen: Sequence[TableTask] | None = None, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
     """One row per data set and method: mean score and its interval."""
     from sklearn.preprocessing import StandardScaler
@@ -220,15 +220,13 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     """Write `small_data.json`, `.csv`, `.md` and `.png` into the folder `out`."""
     rows = compare(_SCALES[Size(size).at_most_large], progress=progress)
     result = {"rows": rows}
-    write_json(out / "small_data.json", result)
     plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]
-    write_rows(out / "small_data.csv", plain)
     write_text(out / "small_data.md", table(rows) + "\n")
-    _plot(rows, out / "small_data.png")
+    publish(out, "small_data", result, plain, _plot(rows))
     return result
 
 
-def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _plot(rows: Sequence[dict[str, Any]]) -> Any:
     data = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = canvas(len(data), width=3.2, height=3.0)
     for axis, name in zip(axes[0], data, strict=True):
@@ -239,7 +237,7 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.errorbar(means, places, xerr=halves, fmt="o", capsize=3, color="tab:blue")
         axis.set_yticks(places, [row["method"] for row in here])
         axis.set(title=name, xlabel=here[0]["score"])
-    save_figure(figure, path)
+    return figure
 
 
 if __name__ == "__main__":

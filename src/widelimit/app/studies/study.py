@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...data import write_csv, write_text
+from ...data import save_figure, write_csv, write_text
 
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps what a study loops over, to show how far it is."""
@@ -51,6 +51,21 @@ class Study:
 def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
     """The steps of a study, shown if somebody wants to see them."""
     return steps if progress is None else progress(steps)
+
+
+def publish(
+    out: Path,
+    name: str,
+    result: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]] = (),
+    figure: Any = None,
+) -> None:
+    """Write what a study found: `name.json`, with rows `name.csv`, with a figure `name.png`."""
+    if rows:
+        write_rows(out / f"{name}.csv", rows)
+    write_json(out / f"{name}.json", result)
+    if figure is not None:
+        save_figure(figure, out / f"{name}.png")
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import Flatten, MeanPool
 from . import cifar10, sources
-from .accuracy import Outcome, Validated, evaluate, row
+from .accuracy import Accuracy, Validated, evaluate, row
 from .comparison import KINDS
 from .kept_kernels import KeptKernels
 from .results import write
@@ -37,7 +37,7 @@ HEADS, BATCH = 4, 50
 RATES = (0.001, 0.01)
 
 
-class Scale(NamedTuple):
+class TrainingSize(NamedTuple):
     """Images, width of the networks, steps of training, and random starts."""
 
     train: int
@@ -48,8 +48,8 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    Size.SMALL: Scale(160, 300, 32, 150, 2),
-    Size.LARGE: Scale(1000, 1000, 64, 1000, 3),
+    Size.SMALL: TrainingSize(160, 300, 32, 150, 2),
+    Size.LARGE: TrainingSize(1000, 1000, 64, 1000, 3),
 }
 
 
@@ -95,7 +95,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 
 def _trained(
-    label: str, scale: Scale, data: Dataset, sizes: Mapping[str, Any]
+    label: str, scale: TrainingSize, data: Dataset, sizes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """One line for each random start, with the learning rate that did best on a held-out fifth."""
     classes = len(np.unique(data.y_train))
@@ -106,14 +106,14 @@ def _trained(
     rows = []
     for start in range(scale.starts):
         correct = _right(net, data.train, data.test, rate, start, scale)
-        tested = Outcome(Validated(rate, float(scores[rate])), correct)
+        tested = Accuracy(Validated(rate, float(scores[rate])), correct)
         facts = f"width {scale.width}, start {start}, learning rate in place of a ridge"
         rows.append(row(label, "trained", tested, **sizes, settings=facts))
     return rows
 
 
 def _right(
-    net: Layer, train: Labelled, test: Labelled, rate: float, start: int, scale: Scale
+    net: Layer, train: Labelled, test: Labelled, rate: float, start: int, scale: TrainingSize
 ) -> np.ndarray:
     """Which test images the trained network gets right."""
     first, second = jax.random.split(jax.random.key(start))

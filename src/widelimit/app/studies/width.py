@@ -9,36 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from ...data import save_figure
 from ...laws.simulation_inputs import relu
 from ...layers.attention.layer import Attention
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, tracked, write_json, write_rows
+from .study import Progress, Size, publish, tracked
 
 WIDTHS = (16, 64, 256, 1024)
 HEADS = 2
-_SHOWN = (
-    "kl_histogram",
-    "kl_histogram_floor",
-    "kl_corrected",
-    "kl_density",
-    "kl_density_floor",
-    "ks",
-    "kurtosis",
-    "kurtosis_from_variances",
-)
 
 
 def run_width(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Clipped-identity inputs."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     return _run("width", setting.identity_covariance(), None, scale, out, progress)
 
 
 def run_relu(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """ReLU inputs, with twice the networks, as published."""
-    scale = setting.SMALL if size == Size.SMALL else setting.PUBLISHED
+    scale = setting.simulation_size(size)
     scale = scale._replace(runs=2 * scale.runs)
     return _run("relu", setting.relu_covariance(), relu, scale, out, progress)
 
@@ -47,7 +36,7 @@ def _run(
     name: str,
     covariance: np.ndarray,
     input_map: setting.InputMap | None,
-    scale: setting.Scale,
+    scale: setting.SimulationSize,
     out: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -61,7 +50,10 @@ def _run(
         found = setting.compared(y, variances, limit, seed=seed)
         rows.append({"width": width, "seed": seed, **found})
     by_width = {
-        str(width): setting.averaged([r for r in rows if r["width"] == width], _SHOWN)
+        str(width): setting.averaged(
+            [r for r in rows if r["width"] == width],
+            (*setting.DISTANCES, "kurtosis_from_variances"),
+        )
         for width in WIDTHS
     }
     law = limit.kurtosis()
@@ -77,13 +69,11 @@ def _run(
         },
         "widths": by_width,
     }
-    write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
-    _plot(out / f"{name}.png", limit, samples, by_width)
+    publish(out, name, result, rows, _plot(limit, samples, by_width))
     return result
 
 
-def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[str, Any]) -> None:
+def _plot(limit: Any, samples: dict[int, np.ndarray], found: dict[str, Any]) -> Any:
     figure, axes = canvas(3)
     for axis, width in zip(axes[0], (WIDTHS[0], WIDTHS[-1]), strict=False):
         setting.draw_density(axis, samples[width], limit, label=f"networks, n={width}", color="C3")
@@ -104,4 +94,4 @@ def _plot(path: Path, limit: Any, samples: dict[int, np.ndarray], found: dict[st
     axis.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
     axis.set_xticks([], minor=True)
     axis.legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
+    return figure

@@ -6,24 +6,24 @@ on held-out examples. The result holds a `Model` that can be saved.
 """
 
 from .attention import mean_attention, received
-from .examples import Examples, Source
+from .examples import Examples, LabelledFile
 from .kinds import Kind, Listener, Task
 from .model import Model, load_model, read_new_examples
-from .networks import Choice, NetworkName, choose
+from .networks import NamedNetwork, NetworkName, choose
 from .run import Result, Settings, run
 from .sources import Reading, read_source
 
 __all__ = [
-    "Choice",
     "Examples",
     "Kind",
+    "LabelledFile",
     "Listener",
     "Model",
+    "NamedNetwork",
     "NetworkName",
     "Reading",
     "Result",
     "Settings",
-    "Source",
     "Task",
     "choose",
     "load_model",

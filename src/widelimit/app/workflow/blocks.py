@@ -30,8 +30,8 @@ def compute(
 ) -> dict[KernelKind, Any]:
     """The kernels of `inputs` with themselves, with the heads of `data`'s sampler.
 
-    With a `store` they are read from it when they are indexed; `np.asarray` reads them whole. So
-    many `workers`, processes of this machine, then compute them.
+    With a `store` they are read from it when they are indexed; `np.asarray` reads them whole.
+    `workers` processes of this machine then compute them.
     """
     options: dict[str, Any] = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
     label = f"kernel of {inputs.size:,} examples"
@@ -60,7 +60,7 @@ def compute(
 
 
 def _cluster(workers: int | None) -> AbstractContextManager[Any]:
-    """A client of so many workers; None is this process alone."""
+    """A client of this number of workers; None is this process alone."""
     if workers is None:
         return nullcontext()
     from ...scale.cluster import local_client  # only who asks for workers needs Dask

@@ -56,12 +56,12 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class LabelledFile:
     """A file with what is to be predicted.
 
-    `y` holds class numbers (with `class_names`) or real targets (without); it is
-    empty if nobody asked. `test` are the examples the file itself calls its test part. `columns`
-    says which column was taken for what, `notes` what the reader decided on its own.
+    `y` holds class numbers (with `class_names`) or real targets (without); it is empty where labels
+    are not needed. `test` are the examples the file itself calls its test part. `columns` says
+    which column was taken for what, `notes` what the reader decided on its own.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""The words this package speaks in: kinds of data, tasks, and how a run tells how far it is."""
+"""Kinds of data, tasks, and how a run reports its progress."""
 
 import enum
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ Advance = Callable[[int, int], None]
 
 
 class Listener:
-    """Hears how a run goes. This one is deaf; the command line has one that draws bars."""
+    """Receives messages and progress of a run. This one ignores them; that of commands does not."""
 
     def say(self, text: str) -> None:
         """Something the user should know."""

@@ -181,7 +181,7 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class NamedNetwork:
     """A network with the name it goes by."""
 
     name: NetworkName
@@ -190,7 +190,9 @@ class Choice:
     summary: str
 
 
-def choose(kind: Kind, name: NetworkName | None = None, *, depth: int | None = None) -> Choice:
+def choose(
+    kind: Kind, name: NetworkName | None = None, *, depth: int | None = None
+) -> NamedNetwork:
     """The network called `name`, or the usual one for this kind of data."""
     name = _DEFAULTS[kind] if name is None else NetworkName(name)
     recipes = _RECIPES[kind]
@@ -208,4 +210,4 @@ def choose(kind: Kind, name: NetworkName | None = None, *, depth: int | None = N
             got=f"--depth {depth}",
             remedy="give a depth of 1 or more; '--network linear' has no hidden layer",
         )
-    return Choice(name, depth, recipe.build(depth), recipe.summary)
+    return NamedNetwork(name, depth, recipe.build(depth), recipe.summary)

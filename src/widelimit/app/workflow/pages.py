@@ -24,6 +24,7 @@ from .attention import mean_attention, received
 from .kinds import Kind, Task
 from .preparation import TextPreparation
 from .run import Result
+from .solving import facts_of
 
 _SHOWN = 8  # examples in a list
 _LOOKED_AT = 6  # texts or images whose attention is shown
@@ -102,7 +103,7 @@ def _network(report: Report, result: Result) -> None:
         ("examples to learn from", len(result.train)),
         ("examples to test on", len(result.test)),
         ("noise variance, by leave-one-out", outcome.noise),
-        ("log evidence", float(outcome.posterior.log_evidence)),
+        *facts_of(outcome.posterior, result.settings.solver),
         *((f"seconds: {name}", round(value, 1)) for name, value in result.seconds.items()),
     ]
     if outcome.posterior.jitter:
@@ -157,9 +158,8 @@ def _quality(report: Report, result: Result) -> None:
 
 def _kernel(report: Report, result: Result) -> None:
     figure, axes = canvas(3, width=4.4, height=3.5)
-    train = result.train
-    part = result.kernel[np.ix_(train, train)]
-    plot_kernel(axes[0, 0], part, result.y[train], result.model.class_names)
+    labels = result.y[result.train[: len(result.kernel)]]
+    plot_kernel(axes[0, 0], result.kernel, labels, result.model.class_names)
     plot_spectrum(axes[0, 1], result.outcome.eigenvalues, result.outcome.noise)
     plot_noise(axes[0, 2], result.outcome.trials, result.outcome.noise)
     sorting = "class" if result.model.task is Task.CLASSIFY else "target"

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data import stratified_order
-from ...inference import GPPosterior, LeaveOneOut, Temperature, centred_one_hot
+from ...inference import GPPosterior, Prediction, Temperature, centred_one_hot
+from ...inference.nystrom import NystromPosterior
+from ...inference.spectrum import Spectrum
 from . import scores
 from .kinds import SILENT, Listener, Task
 from .scores import Score
@@ -47,32 +49,7 @@ class Targets:
         return cls(columns, y, task, shift * unit, scale * unit)
 
 
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """`K = V diag(λ) Vᵀ`, from which leave-one-out predictions follow for any noise in `O(N²)`."""
-
-    values: np.ndarray
-    vectors: np.ndarray
-
-    @classmethod
-    def of(cls, kernel: np.ndarray) -> "Spectrum":
-        """Rounding makes the smallest eigenvalues slightly negative: they are zero."""
-        # NumPy's, not SciPy's: it lets other threads run, so that Ctrl-C is heard.
-        values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
-        return cls(np.maximum(values, 0.0), vectors)
-
-    def leave_one_out(self, columns: np.ndarray, noise: float) -> LeaveOneOut:
-        """`m_i = y_i − (A⁻¹y)_i/(A⁻¹)_ii`, `v_i = 1/(A⁻¹)_ii`, with `A = K + noise`."""
-        inverse = 1.0 / (self.values + noise)
-        weights = self.vectors @ (inverse[:, None] * (self.vectors.T @ columns))
-        variance = 1.0 / (self.vectors**2 @ inverse)
-        residual = weights * variance[:, None]
-        spread = variance[:, None]
-        density = -0.5 * (residual**2 / spread + np.log(2 * np.pi * spread))
-        return LeaveOneOut(columns - residual, variance, density)
-
-
-class Trial(NamedTuple):
+class NoiseTrial(NamedTuple):
     """One noise variance, the amplitude that suits it, and the mean leave-one-out log score.
 
     `noise` is for the kernel as it was computed; the process has `amplitude` times both.
@@ -83,7 +60,7 @@ class Trial(NamedTuple):
     score: float
 
 
-class Part(NamedTuple):
+class CurvePoint(NamedTuple):
     """The score on the test part after learning from `size` examples."""
 
     size: int
@@ -100,6 +77,18 @@ class Predicted:
     mean: np.ndarray
     std: np.ndarray
     probabilities: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, found: Prediction, targets: Targets, temperature: Temperature | None, noise: float
+    ) -> "Predicted":
+        """From means and variances of the process, in the units of the targets."""
+        variance = found.variance + noise
+        if temperature is not None:
+            table = temperature.probabilities(found.mean, variance)
+            return cls(found.mean, np.sqrt(variance), table)
+        mean = found.mean[:, 0] * targets.scale + targets.shift
+        return cls(mean, np.sqrt(variance) * targets.scale, None)
 
     @property
     def labels(self) -> np.ndarray:
@@ -118,24 +107,24 @@ class Predicted:
 class Outcome:
     """A posterior, how it was chosen, and how it does."""
 
-    posterior: GPPosterior
+    posterior: GPPosterior | NystromPosterior
     temperature: Temperature | None
     noise: float
     amplitude: float
     """What the kernel was multiplied by; `noise` and `eigenvalues` are after it."""
-    trials: tuple[Trial, ...]
+    trials: tuple[NoiseTrial, ...]
     eigenvalues: np.ndarray
     test: Predicted
     score: Score
     """Accuracy or R² on the test part."""
     folds: Score | None
     """The same by cross-validation inside the training part."""
-    curve: tuple[Part, ...]
+    curve: tuple[CurvePoint, ...]
 
 
 def choose_noise(
     spectrum: Spectrum, targets: Targets, train: np.ndarray, diagonal: float
-) -> tuple[Trial, ...]:
+) -> tuple[NoiseTrial, ...]:
     """Leave-one-out log scores over a grid of noise variances.
 
     Multiplying kernel and noise by `s` keeps every mean and multiplies every variance: the best
@@ -144,7 +133,7 @@ def choose_noise(
     return tuple(_trial(spectrum, targets, train, float(noise)) for noise in _NOISES * diagonal)
 
 
-def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> Trial:
+def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> NoiseTrial:
     columns = targets.columns[train]
     left_out = spectrum.leave_one_out(columns, noise)
     residual = columns - left_out.mean
@@ -154,10 +143,10 @@ def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float
         labels = targets.labels[train]
         temperature = Temperature.fit(left_out, labels)
         table = temperature.probabilities(left_out.mean, left_out.variance)
-        return Trial(noise, amplitude, scores.log_score(table, labels))
+        return NoiseTrial(noise, amplitude, scores.log_score(table, labels))
     density = left_out.log_density + 0.5 * residual**2 / left_out.variance[:, None]
     score = float(np.mean(density)) - 0.5 * (np.log(amplitude) + ratio / amplitude)
-    return Trial(noise, amplitude, score)
+    return NoiseTrial(noise, amplitude, score)
 
 
 def evaluate(
@@ -202,7 +191,7 @@ def evaluate(
         tuple(t._replace(noise=t.noise * chosen.amplitude) for t in trials),
         spectrum.values[::-1] * chosen.amplitude,
         predicted,
-        _score(targets, predicted, test),
+        scored(targets, predicted, test),
         crossed,
         curve,
     )
@@ -228,15 +217,11 @@ def _predicted(
     noise: float,
 ) -> Predicted:
     found = posterior.predict(kernel[np.ix_(test, train)], np.diagonal(kernel)[test])
-    variance = found.variance + noise
-    if temperature is not None:
-        table = temperature.probabilities(found.mean, variance)
-        return Predicted(found.mean, np.sqrt(variance), table)
-    mean = found.mean[:, 0] * targets.scale + targets.shift
-    return Predicted(mean, np.sqrt(variance) * targets.scale, None)
+    return Predicted.of(found, targets, temperature, noise)
 
 
-def _score(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
+def scored(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
+    """Accuracy or R² of predictions for the examples `test`."""
     if targets.task is Task.CLASSIFY:
         return scores.accuracy(predicted.labels == targets.labels[test])
     return scores.r_squared(targets.labels[test], predicted.mean)
@@ -256,12 +241,12 @@ def _cross_validated(
         values.append(_answers(targets, posterior.mean(kernel[np.ix_(left, seen)])))
         truth.append(targets.labels[left])
         advance(3 + done, 3 + folds)
-    return _scored(targets, np.concatenate(values), np.concatenate(truth))
+    return _agreement(targets, np.concatenate(values), np.concatenate(truth))
 
 
 def _learning_curve(
     kernel: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray, noise: float
-) -> tuple[Part, ...]:
+) -> tuple[CurvePoint, ...]:
     """The first training examples alone, with the same noise: blocks of the same kernel."""
     sizes = [len(train) // 2**k for k in reversed(range(_CURVE_PARTS))]
     curve = []
@@ -272,7 +257,7 @@ def _learning_curve(
         columns = targets.columns[seen]
         posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
         found = _answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
-        curve.append(Part(size, _scored(targets, found, targets.labels[test])))
+        curve.append(CurvePoint(size, _agreement(targets, found, targets.labels[test])))
     return tuple(curve)
 
 
@@ -283,7 +268,7 @@ def _answers(targets: Targets, mean: np.ndarray) -> np.ndarray:
     return mean[:, 0] * targets.scale + targets.shift
 
 
-def _scored(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
+def _agreement(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
     if targets.task is Task.CLASSIFY:
         return scores.accuracy(found == truth)
     return scores.r_squared(truth, found)

@@ -2,8 +2,9 @@
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +14,19 @@ from ...engine.inputs import Inputs, as_inputs
 from ...errors import WidelimitError
 from ...inference import (
     GP,
+    Cholesky,
     Engine,
     FittedClassifier,
     FittedGP,
     KernelKind,
     NetworkKernels,
+    Solver,
 )
 from .blocks import compute
-from .examples import Examples, Source
+from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
 from .model import Model
-from .networks import Choice, NetworkName, choose
+from .networks import NamedNetwork, NetworkName, choose
 from .posterior import Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
@@ -32,6 +35,7 @@ from .preparation import (
     TablePreparation,
     TextPreparation,
 )
+from .solving import solved
 from .sources import Reading, read_source
 from .words import find_vectors
 
@@ -59,6 +63,8 @@ class Settings:
     noise: float | None = None
     folds: int = 5
     samples: int | None = None
+    solver: Solver = field(default_factory=Cholesky)
+    workers: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -87,8 +93,8 @@ def _option(name: str, value: object, remedy: str) -> WidelimitError:
 class Result:
     """A tested model and all that a report shows of how it came about."""
 
-    source: Source
-    choice: Choice
+    source: LabelledFile
+    choice: NamedNetwork
     settings: Settings
     model: Model
     examples: Examples
@@ -99,6 +105,7 @@ class Result:
     batch: Batch
     data: NetworkKernels
     kernel: np.ndarray
+    """Of the training examples; with another solver than `Cholesky`, of the first of them."""
     outcome: Outcome
     notes: tuple[str, ...]
     seconds: dict[str, float]
@@ -144,25 +151,34 @@ def run(
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin
     store = None if kernel_folder is None else kernel_folder / f"kernel_{settings.kernel.value}"
-    kernels = compute(data, inputs, (settings.kernel,), store=store, listener=listener)
-    kernel = np.asarray(kernels[settings.kernel])
-    computed = time.monotonic() - begin - read
-    targets = Targets.of(y, task, train)
-    outcome = evaluate(
-        kernel,
-        targets,
-        train,
-        test,
-        noise=settings.noise,
-        folds=min(settings.folds, train_size // 2),
-        listener=listener,
-    )
-    data = data.with_net(choice.net.amplified(outcome.amplitude))
-    process = GP(data.net, kind=settings.kernel, noise=outcome.noise, engine=data.engine)
-    fitted: FittedClassifier | FittedGP = FittedGP(process, data, outcome.posterior)
+    targets, kind = Targets.of(y, task, train), settings.kernel
+    folds = min(settings.folds, train_size // 2)
+    choices: dict[str, Any] = {"noise": settings.noise, "folds": folds, "listener": listener}
+    found: FittedGP
+    if isinstance(settings.solver, Cholesky):
+        where = {"store": store, "workers": settings.workers, "listener": listener}
+        kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
+        computed = time.monotonic() - begin - read
+        outcome = evaluate(kernel, targets, train, test, **choices)
+        kernel = kernel[:train_size, :train_size]
+        data = data.with_net(choice.net.amplified(outcome.amplitude))
+        process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
+        found = FittedGP(process, data, outcome.posterior)
+        seconds = {"kernel": computed, "fit": time.monotonic() - begin - read - computed}
+    else:
+        where = {"store": store, "workers": settings.workers, "solver": settings.solver}
+        kernel, outcome, found = solved(data, inputs, targets, kind=kind, **where, **choices)
+        data = found.data
+        seconds = {"kernel and fit": time.monotonic() - begin - read}
+        if train_size > len(kernel):
+            notes.append(
+                f"noise, folds and the kernel that is shown are of the first {len(kernel):,} "
+                f"training examples"
+            )
+    fitted: FittedClassifier | FittedGP = found
     if outcome.temperature is not None:
         classes = np.arange(len(source.class_names))
-        fitted = FittedClassifier(fitted, outcome.temperature, classes)
+        fitted = FittedClassifier(found, outcome.temperature, classes)
     model = Model(
         task,
         preparation,
@@ -173,8 +189,6 @@ def run(
         targets.scale,
         f"{train_size} examples of {path.name}, network '{choice.name}'",
     )
-    fit = time.monotonic() - begin - read - computed
-    seconds = {"read": read, "kernel": computed, "fit": fit}
     return Result(
         source,
         choice,
@@ -189,7 +203,7 @@ def run(
         kernel,
         outcome,
         tuple(notes),
-        seconds,
+        {"read": read, **seconds},
     )
 
 
@@ -199,7 +213,7 @@ def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
     return replace(how, image_size=settings.image_size) if path.is_dir() else how
 
 
-def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
+def divided(source: LabelledFile, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
     """Rows to use, training rows first, how many those are, and what was left out."""
     if source.test is None:
         order = stratified_order(source.y, seed=settings.seed)
@@ -211,22 +225,22 @@ def divided(source: Source, settings: Settings) -> tuple[np.ndarray, int, list[s
             part[stratified_order(source.y[part], seed=settings.seed)]
             for part in (rest, source.test)
         )
-    notes = []
-    most = settings.max_train or MOST_TRAIN[source.examples.kind]
-    if len(train) > most:
-        notes.append(
-            f"learning from {most:,} of {len(train):,} training examples "
-            f"(--max-train {len(train)} uses them all)"
-        )
-        train = train[:most]
-    most = settings.max_test or MOST_TEST[source.examples.kind]
-    if len(test) > most:
-        notes.append(
-            f"testing on {most:,} of {len(test):,} held-out examples "
-            f"(--max-test {len(test)} uses them all)"
-        )
-        test = test[:most]
-    return np.concatenate([train, test]), len(train), notes
+    kind = source.examples.kind
+    train, few = _capped(train, settings.max_train or MOST_TRAIN[kind], "train")
+    test, fewer = _capped(test, settings.max_test or MOST_TEST[kind], "test")
+    return np.concatenate([train, test]), len(train), few + fewer
+
+
+def _capped(rows: np.ndarray, most: int, part: str) -> tuple[np.ndarray, list[str]]:
+    """The first `most` rows of a part, and a note where there are more."""
+    if len(rows) <= most:
+        return rows, []
+    use = {"train": "learning from", "test": "testing on"}[part]
+    what = {"train": "training", "test": "held-out"}[part]
+    note = (
+        f"{use} {most:,} of {len(rows):,} {what} examples (--max-{part} {len(rows)} uses them all)"
+    )
+    return rows[:most], [note]
 
 
 def prepare(
@@ -249,7 +263,11 @@ def prepare(
 
 
 def network_data(
-    choice: Choice, preparation: Preparation, batch: Batch, train_size: int, settings: Settings
+    choice: NamedNetwork,
+    preparation: Preparation,
+    batch: Batch,
+    train_size: int,
+    settings: Settings,
 ) -> tuple[Inputs, NetworkKernels]:
     """All examples as inputs of the network, and the training part with heads drawn for it."""
     looks = choice.name not in (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
@@ -262,7 +280,12 @@ def network_data(
 
 
 def describe(
-    source: Source, choice: Choice, notes: list[str], train: int, test: int, listener: Listener
+    source: LabelledFile,
+    choice: NamedNetwork,
+    notes: list[str],
+    train: int,
+    test: int,
+    listener: Listener,
 ) -> None:
     """Tell the user what is about to happen."""
     kind = source.examples.kind
@@ -277,7 +300,7 @@ def describe(
     listener.say(f"{train:,} examples to learn from, {test:,} to test on")
 
 
-def _require_every_class(source: Source, y: np.ndarray, train: np.ndarray) -> None:
+def _require_every_class(source: LabelledFile, y: np.ndarray, train: np.ndarray) -> None:
     if not source.class_names:
         return
     missing = sorted(set(range(len(source.class_names))) - set(y[train].tolist()))

@@ -21,7 +21,7 @@ from ...data import (
 )
 from ...data.npz import check_inputs
 from .columns import Roles, assign, copies_of_label, feature
-from .examples import Examples, Source
+from .examples import Examples, LabelledFile
 from .kinds import Kind, Task
 
 FEWEST_EXAMPLES = 10
@@ -46,7 +46,7 @@ class Reading:
 
 def read_source(
     path: Path | str, task: Task, how: Reading | None = None, *, labels_needed: bool = True
-) -> Source:
+) -> LabelledFile:
     """Read a table, an `.npz` file or a folder of images together with its labels.
 
     Without `labels_needed` labels are read where they are, and nothing is asked of them.
@@ -79,7 +79,7 @@ def image_extent(size: int | None) -> tuple[int, int] | None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _table(path: Path, task: Task, how: Reading) -> Source:
+def _table(path: Path, task: Task, how: Reading) -> LabelledFile:
     table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
     roles = assign(
         table, task, text=how.text, label=how.label, features=how.features, split=how.split
@@ -99,7 +99,7 @@ def _table(path: Path, task: Task, how: Reading) -> Source:
             f"{', '.join(map(repr, copies))} holds the same as the label {roles.label!r} in every "
             "row: the scores below say nothing of rows without it (--feature chooses columns)"
         )
-    return Source(
+    return LabelledFile(
         path,
         table_examples(table, roles.text, roles.features),
         y,
@@ -161,7 +161,7 @@ def _test_part(table: Table, roles: Roles) -> np.ndarray | None:
 # --- arrays and folders ---------------------------------------------------------------------------
 
 
-def _npz(path: Path, task: Task) -> Source:
+def _npz(path: Path, task: Task) -> LabelledFile:
     held = read_npz(path)
     test, notes = None, []
     if "x_train" in held:
@@ -179,7 +179,7 @@ def _npz(path: Path, task: Task) -> Source:
         x, y, mask, class_names = data.x, data.y, data.mask, data.class_names
     y, class_names = _as_task(path, y, class_names, task)
     examples = array_examples(path, x, mask)
-    return Source(path, examples, y, class_names, {"label": "y"}, tuple(notes), test)
+    return LabelledFile(path, examples, y, class_names, {"label": "y"}, tuple(notes), test)
 
 
 def _stacked(path: Path, parts: list[np.ndarray]) -> np.ndarray:
@@ -227,7 +227,7 @@ def array_examples(path: Path, x: np.ndarray, mask: np.ndarray | None) -> Exampl
     return Examples(kind, x, tuple(f"row {i}" for i in range(len(x))), mask)
 
 
-def _folder(path: Path, task: Task, how: Reading) -> Source:
+def _folder(path: Path, task: Task, how: Reading) -> LabelledFile:
     if task is Task.REGRESS:
         raise DataError(
             "Folders name classes, not numbers to predict.",
@@ -241,7 +241,7 @@ def _folder(path: Path, task: Task, how: Reading) -> Source:
         names = tuple(f"review {i}" for i in range(len(texts)))
         test = np.arange(len(data.y_train), len(texts))
         examples = Examples(Kind.TEXT, texts, names)
-        return Source(path, examples, y, data.class_names, {"label": "folder"}, (), test)
+        return LabelledFile(path, examples, y, data.class_names, {"label": "folder"}, (), test)
     options: dict[str, Any] = {"size": image_extent(how.image_size), "skip_other": how.skip}
     test = None
     if (path / "train").is_dir() and (path / "test").is_dir():
@@ -254,10 +254,10 @@ def _folder(path: Path, task: Task, how: Reading) -> Source:
         x, y, class_names = data.x, data.y, data.class_names
     names = tuple(f"image {i}" for i in range(len(x)))
     examples = Examples(Kind.IMAGE, x, names)
-    return Source(path, examples, y, class_names, {"label": "folder"}, (), test)
+    return LabelledFile(path, examples, y, class_names, {"label": "folder"}, (), test)
 
 
-def _inputs_alone(path: Path, task: Task, how: Reading) -> Source:
+def _inputs_alone(path: Path, task: Task, how: Reading) -> LabelledFile:
     """A file whose labels do not matter: none may be there."""
     if path.is_dir():
         return _folder(path, task, how)
@@ -268,7 +268,7 @@ def _inputs_alone(path: Path, task: Task, how: Reading) -> Source:
         x, mask = read_npz(path, "x")["x"], held.get("mask")
         check_inputs(path, x, mask)
         examples = array_examples(path, x, mask)
-        return Source(path, examples, np.empty(0), (), {})
+        return LabelledFile(path, examples, np.empty(0), (), {})
     table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
     roles = assign(
         table, task, text=how.text, label=how.label, features=how.features, labels_needed=False
@@ -281,7 +281,7 @@ def _inputs_alone(path: Path, task: Task, how: Reading) -> Source:
         if 1 < len(set(labels)) <= max(20, _MOST_CLASSES_SHARE * len(labels)):
             names = LabelNames.fit(labels)
             y, class_names = names.encode(labels), names.names
-    return Source(path, examples, y, class_names, _described(roles), tuple(notes))
+    return LabelledFile(path, examples, y, class_names, _described(roles), tuple(notes))
 
 
 def _classes_in(held: dict[str, np.ndarray]) -> bool:
@@ -291,7 +291,7 @@ def _classes_in(held: dict[str, np.ndarray]) -> bool:
 # --- what must hold -------------------------------------------------------------------------------
 
 
-def _require_classes(source: Source) -> None:
+def _require_classes(source: LabelledFile) -> None:
     """Enough examples of every class, and classes that are classes."""
     counts = np.bincount(source.y, minlength=len(source.class_names))
     classes = len(counts)

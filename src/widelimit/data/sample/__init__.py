@@ -44,5 +44,5 @@ def load_sample_texts(*, length: int | None = None) -> Dataset:
 
 
 def sample_directory() -> Path:
-    """Where the sample files lie in an ordinary installation, e.g. to try the command line."""
+    """The folder of the sample files in an ordinary installation, e.g. to try the command line."""
     return Path(__file__).parent

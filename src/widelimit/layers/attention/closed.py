@@ -7,29 +7,15 @@ from jaxtyping import Array
 from ...duals import Dual, Identity
 from ..activations import Reach
 from .homogeneous import homogeneous_kernels, summed
-from .rules import Sides
+from .rules import ElementwiseScores
 
 
-def closed_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
-    """`E[Σ_ij κ_ij ζ(G_ai)ζ(G'_bj)]` and its tangent kernel for an elementwise ζ.
-
-    The variances are those of queries and of keys, of either input.
-    """
+def closed_kernels(dual: Dual, scores: ElementwiseScores) -> tuple[Array, Array | None]:
+    """`E[Σ_ij κ_ij ζ(G_ai)ζ(G'_bj)]` and its tangent kernel for an elementwise ζ."""
     if isinstance(dual, Identity):
-        return identity_kernels(sides, allowed1, allowed2, qk_variance)
-    if dual.homogeneous:
-        return homogeneous_kernels(
-            dual, sides, variances1, variances2, allowed1, allowed2, qk_variance
-        )
-    return elementwise_kernels(dual, sides, variances1, variances2, allowed1, allowed2, qk_variance)
+        return identity_kernels(scores)
+    rule = homogeneous_kernels if dual.homogeneous else elementwise_kernels
+    return rule(dual, scores)
 
 
 def reach_of_scores(dual: Dual, queries: Array, keys: Array, qk_std: Array) -> Reach | None:
@@ -40,29 +26,21 @@ def reach_of_scores(dual: Dual, queries: Array, keys: Array, qk_std: Array) -> R
     return Reach(scale * query.least * key.least, scale * query.largest * key.largest)
 
 
-def identity_kernels(
-    sides: Sides, allowed1: Array | None, allowed2: Array | None, qk_variance: Array
-) -> tuple[Array, Array | None]:
+def identity_kernels(scores: ElementwiseScores) -> tuple[Array, Array | None]:
     """ζ = identity: `σ²κ^q_ab Σ κ^k κ` and its tangent kernel; sums over allowed keys only."""
-    total = summed(sides.key * sides.value, allowed1, allowed2)
+    sides, _, allowed, qk_variance = scores
+    total = summed(sides.key * sides.value, *allowed)
     nngp = qk_variance * sides.query * total
     if sides.ntk is None:
         return nngp, None
-    tangent = summed(sides.key * sides.ntk.value + sides.value * sides.ntk.key, allowed1, allowed2)
+    tangent = summed(sides.key * sides.ntk.value + sides.value * sides.ntk.key, *allowed)
     ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.ntk.query * total)
     return nngp, ntk
 
 
-def elementwise_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
+def elementwise_kernels(dual: Dual, scores: ElementwiseScores) -> tuple[Array, Array | None]:
     """Any elementwise ζ: the dual of every pair of scores, O(S⁴) per pair of inputs."""
+    sides, (variances1, variances2), (allowed1, allowed2), qk_variance = scores
     with_ntk = sides.ntk is not None
 
     def entry(index: Array) -> Array:

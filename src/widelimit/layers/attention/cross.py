@@ -9,10 +9,10 @@ from jaxtyping import Array, Key
 from ...errors import ShapeError
 from ...state import Example, Need, Outline, Pair
 from ..base import MaskedMemo, Memo, Params
-from .heads import INFINITE, Basis, Scheme, Side, draw_field, with_field
+from .heads import Basis, FeatureSide
+from .multihead import standard_normals
 from .placement import Positions
 from .queried import QueriedAttention
-from .scores import ScoreMap
 
 
 class AttentionPool(QueriedAttention):
@@ -22,32 +22,7 @@ class AttentionPool(QueriedAttention):
     κ^q = Θ^q = 1.
     """
 
-    # Spelled out for type checkers, which take inherited fields for arguments.
-    def __init__(
-        self,
-        width: int | None = None,
-        *,
-        heads: float = INFINITE,
-        score_map: ScoreMap | None = None,
-        qk_std: Any = 1.0,
-        ov_std: Any = 1.0,
-        b_std: Any = 0.0,
-        positions: Any = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-    ):
-        """Options as for `Attention`: `qk_std`, `ov_std`, `b_std`, widths, `positions` (Decay)."""
-        super().__init__(
-            width,
-            heads=heads,
-            score_map=score_map,
-            qk_std=qk_std,
-            ov_std=ov_std,
-            b_std=b_std,
-            positions=positions,
-            key_width=key_width,
-            value_width=value_width,
-        )
+    __init__ = QueriedAttention.__init__  # type checkers take inherited fields for arguments
 
     def outline(self, before: Outline) -> Outline:
         if not before.positions:
@@ -64,12 +39,11 @@ class AttentionPool(QueriedAttention):
         token_key, key = jax.random.split(key)
         width = self.key_width or self.width or before.channels
         token = jax.random.normal(token_key, (width,))
-        return {"token": token, **self.init_weights(key, width, before)}
+        weights = standard_normals(key, self.weight_shapes(before, queries=width))
+        return {"token": token, **weights}
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        flat = x.reshape(-1, x.shape[-1])
-        y = self.attend(params, params["token"][None, :], flat, mask, x.shape[:-1])
-        return y[0]
+        return self.attend(params, params["token"][None, :], x, mask)[0]
 
     def mask(self, mask: Array) -> Array | None:
         return None
@@ -83,21 +57,11 @@ class AttentionPool(QueriedAttention):
     def memo(self, example: Example) -> Memo:
         return self.make_memo(example, example, None)
 
-    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "AttentionPool":
-        if not self.sampled():
-            return self
-        one = Side(jnp.ones((1, 1, 1)), lambda: None)
-        side = self.positions.side(crowd)
-        count, chosen = self.heads, self.field
-        field = draw_field(key, side, one, heads=count, scheme=scheme, chosen=chosen)
-        return with_field(self, field)
+    def score_sides(self, examples: Example) -> tuple[FeatureSide, FeatureSide]:
+        return self.positions.side(examples), FeatureSide(jnp.ones((1, 1, 1)), lambda: None)
 
-    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return self.kernels(_token(pair), pair, memo1.on_side(0), memo2.on_side(1))
-
-    def own(self, pair: Pair, memo: Memo) -> Pair:
-        one_pass = memo.on_side(0)
-        return self.kernels(_token(pair), pair, one_pass, one_pass)
+    def moved(self, pair: Pair, memo1: Any, memo2: Any) -> Pair:
+        return self.kernels(_token(pair), pair, memo1, memo2)
 
 
 def _token(pair: Pair) -> Pair:
@@ -114,32 +78,7 @@ class CrossAttention(QueriedAttention):
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """
 
-    # Spelled out for type checkers, which take inherited fields for arguments.
-    def __init__(
-        self,
-        width: int | None = None,
-        *,
-        heads: float = INFINITE,
-        score_map: ScoreMap | None = None,
-        qk_std: Any = 1.0,
-        ov_std: Any = 1.0,
-        b_std: Any = 0.0,
-        positions: Any = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-    ):
-        """Options as for `Attention`; `positions` (Decay) encodes the context."""
-        super().__init__(
-            width,
-            heads=heads,
-            score_map=score_map,
-            qk_std=qk_std,
-            ov_std=ov_std,
-            b_std=b_std,
-            positions=positions,
-            key_width=key_width,
-            value_width=value_width,
-        )
+    __init__ = QueriedAttention.__init__  # type checkers take inherited fields for arguments
 
     def streams(self) -> int:
         return 2
@@ -158,14 +97,14 @@ class CrossAttention(QueriedAttention):
         return queries.with_weights(channels=width, noisy=noisy)
 
     def init_params(self, key: Key[Array, ""], before: Any) -> Params:
-        return self.init_weights(key, before[0].channels, before[1])
+        shapes = self.weight_shapes(before[1], queries=before[0].channels)
+        return standard_normals(key, shapes)
 
     def forward(self, params: Params, x: Any, mask: Any, key: Any):
         queries, context = x
         key_mask = None if mask is None else mask[1]
-        flat = context.reshape(-1, context.shape[-1])
         rows = queries.reshape(-1, queries.shape[-1])
-        y = self.attend(params, rows, flat, key_mask, context.shape[:-1])
+        y = self.attend(params, rows, context, key_mask)
         return y.reshape(*queries.shape[:-1], -1)
 
     def mask(self, mask: Any) -> Array | None:
@@ -181,21 +120,11 @@ class CrossAttention(QueriedAttention):
     def memo(self, example: Any) -> Memo:
         return self.make_memo(example, example[1], example[0].mask)
 
-    def drawn(self, crowd: Any, key: Key[Array, ""], scheme: Scheme) -> "CrossAttention":
-        if not self.sampled():
-            return self
-        queries = Positions.make(None).side(crowd[0])
-        keys = self.positions.side(crowd[1])
-        count, chosen = self.heads, self.field
-        field = draw_field(key, keys, queries, heads=count, scheme=scheme, chosen=chosen)
-        return with_field(self, field)
+    def score_sides(self, examples: Any) -> tuple[FeatureSide, FeatureSide]:
+        return self.positions.side(examples[1]), Positions.make(None).side(examples[0])
 
-    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
-        return self.kernels(pair[0], pair[1], memo1.on_side(0), memo2.on_side(1))
-
-    def own(self, pair: Any, memo: Memo) -> Pair:
-        one_pass = memo.on_side(0)
-        return self.kernels(pair[0], pair[1], one_pass, one_pass)
+    def moved(self, pair: Any, memo1: Any, memo2: Any) -> Pair:
+        return self.kernels(pair[0], pair[1], memo1, memo2)
 
     def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
         after = self.outline((example[0].outline, example[1].outline))

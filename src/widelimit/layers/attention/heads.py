@@ -25,7 +25,7 @@ INFINITE = math.inf
 
 # Exact feature rows longer than this are compressed with landmarks like any others.
 _MOST_EXACT = 1024
-# Orthogonal directions of W pay from so many per pair of heads on, and are affordable up to here.
+# Orthogonal directions of W pay from this share of the pairs of heads on, up to this size of W.
 _FRAME_SHARE, _MOST_FRAME = 4, 1024
 
 
@@ -84,7 +84,7 @@ class Scheme(eqx.Module):
     coupling: Coupling = eqx.field(static=True, default=Coupling.FRAMES)
 
 
-class Cholesky(NamedTuple):
+class PivotedFactor(NamedTuple):
     """`K ≈ F Fᵀ`, built from the rows at `pivots`."""
 
     pivots: Int[Array, "rank"]
@@ -98,7 +98,7 @@ def pivoted_cholesky(
     rank: int,
     tolerance: float = 0.0,
     pivots: Int[Array, "rank"] | None = None,
-) -> Cholesky:
+) -> PivotedFactor:
     """Greedy low-rank Cholesky factor of a positive semi-definite matrix.
 
     Each step takes the row with the largest remaining variance (or the next of the given `pivots`)
@@ -123,14 +123,14 @@ def pivoted_cholesky(
 
     start = (jnp.zeros((size, rank), matrix.dtype), diagonal)
     (factor, residual), (taken, active) = jax.lax.scan(step, start, jnp.arange(rank))
-    return Cholesky(taken, factor, residual, active)
+    return PivotedFactor(taken, factor, residual, active)
 
 
 class LandmarksNeeded(Exception):
     """A layer's features are not known exactly: landmark inputs must come along."""
 
 
-class Side(NamedTuple):
+class FeatureSide(NamedTuple):
     """What queries or keys offer as features: exact rows, or a covariance over landmarks."""
 
     rows: Float[Array, "example position rank"] | None
@@ -141,8 +141,8 @@ class Side(NamedTuple):
 
 def draw_field(
     key: Key[Array, ""],
-    keys: Side,
-    queries: Side | None = None,
+    keys: FeatureSide,
+    queries: FeatureSide | None = None,
     *,
     heads: float,
     waves: int = 1,
@@ -233,7 +233,7 @@ def _normals(
     return jnp.concatenate([normals, -normals])[:count]
 
 
-def _basis(side: Side, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:
+def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:
     """A basis, its rank and its dtype."""
     if side.rows is not None and side.rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
         return Basis(side.grid), side.rows.shape[-1], side.rows.dtype

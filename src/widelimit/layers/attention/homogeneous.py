@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from ...duals import Dual
 from ...duals.geometry import arccos, safe_sqrt
-from .rules import Sides
+from .rules import ElementwiseScores
 
 # Gaps `1 − |c|` up to this are rounding: products of equal tokens leave a few of them. In single
 # precision the angle of one is 5e-4 already, and costs few levels: it is kept.
@@ -111,15 +111,7 @@ def summed(kernel: Array, allowed1: Array | None, allowed2: Array | None) -> Arr
     return allowed1 @ kernel @ allowed2.T
 
 
-def homogeneous_kernels(
-    dual: Dual,
-    sides: Sides,
-    variances1: tuple[Array, Array],
-    variances2: tuple[Array, Array],
-    allowed1: Array | None,
-    allowed2: Array | None,
-    qk_variance: Array,
-) -> tuple[Array, Array | None]:
+def homogeneous_kernels(dual: Dual, scores: ElementwiseScores) -> tuple[Array, Array | None]:
     """ζ with ζ(rg) = rζ(g) for r > 0: `ζ(g) = α min(g, 0) + β max(g, 0)`.
 
     With correlations s_ab of queries and c_ij of keys, `E[ζ(G_ai)ζ(G'_bj)] = √variances f(s c)` and
@@ -127,14 +119,14 @@ def homogeneous_kernels(
 
         f(t) = (β − α)²/2π (√(1 − t²) + t arcsin t) + (α + β)²/4 t.
     """
+    sides, variances, allowed, qk_variance = scores
     positive, negative = (dual.fn(jnp.asarray(x, sides.key.dtype)) for x in (1.0, -1.0))
     bend = (positive + negative) ** 2 / (2 * jnp.pi)
     line = (positive - negative) ** 2 / 4
     (query, scale_q), (key, scale_k) = (
         _Cosines.of(kernel, one, two)
-        for kernel, one, two in zip((sides.query, sides.key), variances1, variances2, strict=True)
+        for kernel, one, two in zip((sides.query, sides.key), *variances, strict=True)
     )
-    allowed = (allowed1, allowed2)
     c, value = key.signed, scale_k * sides.value
     tables = _Tables((value,), ())
     if sides.ntk is not None:

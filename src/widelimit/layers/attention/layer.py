@@ -1,5 +1,6 @@
 """Multi-head attention: the finite network and its limits, side by side."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,39 +8,22 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import ShapeError, WidelimitError
-from ...options import Range, choice, whole
+from ...options import choice, whole
 from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
 from ..activations import Reach
-from ..base import Layer, Memo, Params, cast, leaf
-from ..dense import checked_bias
-from ..labels import Label
-from .closed import closed_kernels, reach_of_scores
-from .finite import (
-    attention_label,
-    finite_heads,
-    joined_heads,
-    project,
-    resized_attention,
-    standard_normals,
-)
-from .heads import (
-    INFINITE,
-    Scheme,
-    ScoreField,
-    checked_heads,
-    draw_field,
-    noisy_rows,
-    required_field,
-    with_field,
-)
+from ..base import Layer, MaskedMemo, Memo, Params, cast
+from .closed import reach_of_scores
+from .heads import INFINITE, FeatureSide, checked_heads, noisy_rows, required_field
+from .multihead import MultiHead, project, standard_normals
 from .placement import Positions
 from .projections import Projections, of_one_length
-from .rules import Head, Sides, make_head, mean_over_heads
-from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
+from .rules import Head, Sides, make_head
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap
 
 
 class AttentionMemo(eqx.Module):
@@ -59,18 +43,16 @@ class AttentionMemo(eqx.Module):
 
     def on_side(self, side: int) -> "AttentionMemo":
         """The memo of the first or the second of two passes."""
-        rows = noisy_rows(self.table, self.noise, side)
-        return AttentionMemo(
-            self.grid,
-            self.mask,
-            self.channels,
-            rows,
-            self.allowed,
-            inverse_lengths=self.inverse_lengths,
-        )
+        table = noisy_rows(self.table, self.noise, side)
+        return dataclasses.replace(self, table=table, noise=None)
+
+    @property
+    def variances(self) -> tuple[Array, Array]:
+        """Of queries and of keys."""
+        return self.table, self.table
 
 
-class Attention(Layer):
+class Attention(MultiHead):
     """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
 
     Scores are `Q_h K_hᵀ/√d_k` with independent queries and keys (SQRT), `Q_h Q_hᵀ/d_k` (LINEAR), or
@@ -84,20 +66,9 @@ class Attention(Layer):
       and `law` gives the whole distribution.
     """
 
-    width: int | None = eqx.field(static=True)
-    heads: float = eqx.field(static=True)
-    scaling: Scaling = eqx.field(static=True)
-    key_width: int | None = eqx.field(static=True)
-    value_width: int | None = eqx.field(static=True)
-    kv_heads: int | None = eqx.field(static=True)
-    biased: bool = eqx.field(static=True)
-    score_map: ScoreMap
-    positions: Positions
-    pattern: Pattern | None
-    field: ScoreField | None
-    qk_std: Any = leaf("qk_std", where=Range.POSITIVE)
-    ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
-    b_std: Any = leaf("b_std", where=Range.POSITIVE)
+    scaling: Scaling = eqx.field(static=True, kw_only=True)
+    kv_heads: int | None = eqx.field(static=True, kw_only=True)
+    pattern: Pattern | None = eqx.field(kw_only=True)
 
     def __init__(
         self,
@@ -120,14 +91,13 @@ class Attention(Layer):
 
         `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
         tuple of them. `pattern`: Causal, Local, Allowed. `projections`: biases of queries, keys and
-        values, and queries and keys of one length. Finite network only: `key_width` and
+        values, and normalised queries and keys. Finite network only: `key_width` and
         `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
         """
-        self.width = None if width is None else whole("width", width)
-        self.heads = checked_heads(heads)
+        placed = Positions.make(positions, projections)
+        stds, widths = (qk_std, ov_std, b_std), (key_width, value_width)
+        self._set_shared(width, heads, score_map, placed, stds, widths)
         self.scaling = choice(Scaling, scaling, "scaling")
-        self.score_map = checked_score_map(score_map)
-        self.positions = Positions.make(positions, projections)
         if pattern is not None and not isinstance(pattern, Pattern):
             raise WidelimitError(
                 "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
@@ -135,8 +105,6 @@ class Attention(Layer):
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
         self.pattern = pattern
-        self.key_width = None if key_width is None else whole("key_width", key_width)
-        self.value_width = None if value_width is None else whole("value_width", value_width)
         self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
@@ -146,9 +114,6 @@ class Attention(Layer):
                 got=f"heads={heads!r}, kv_heads={kv_heads!r}",
                 remedy="let kv_heads divide heads",
             )
-        self.biased, self.b_std = checked_bias(b_std)
-        self.qk_std, self.ov_std = qk_std, ov_std
-        self.field = None
 
     # --- shapes ---------------------------------------------------------------------------------
 
@@ -163,9 +128,6 @@ class Attention(Layer):
         width = self.width or before.channels
         return before.with_weights(channels=width)
 
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
     @property
     def need_own(self) -> Need:
         """The whole covariance where it makes the weights, the variances where duals need them."""
@@ -174,12 +136,7 @@ class Attention(Layer):
         sampled = self.sampled() and not self.positions.projections.qk_norm
         return Need.NONE if sampled else Need.DIAGONAL
 
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        need = super().encode_need(out, noisy=noisy)
-        return Need.FULL if noisy and self.sampled() else need
-
-    def _closed(self) -> bool:
-        """Whether the infinite-head limit at 1/√d has a closed form."""
+    def closed(self) -> bool:
         return (
             self.scaling is Scaling.SQRT
             and isinstance(self.score_map, ElementwiseMap)
@@ -189,49 +146,31 @@ class Attention(Layer):
         )
 
     def sampled(self) -> bool:
-        return self.scaling is Scaling.SQRT and not self._closed()
+        return self.scaling is Scaling.SQRT and not self.closed()
 
     # --- finite width ---------------------------------------------------------------------------
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
-        heads = finite_heads(self.heads)
-        groups = self.kv_heads or heads
-        width = self.width or before.channels
-        key_width, value_width = self.key_width or width, self.value_width or width
+        shapes = self.weight_shapes(before, groups=self.kv_heads)
+        key_width = shapes["key"][-1]
         if self.positions.rotary is not None and key_width % 2:
             raise WidelimitError(
                 "Rotary encodings turn pairs of key channels.",
                 got=f"a key width of {key_width}",
                 remedy="give an even key_width=",
             )
-        encoding = self.positions.encoding
-        score_in = before.channels + (0 if encoding is None else key_width)
-        value_in = score_in if encoding is not None and encoding.on_values else before.channels
-        shapes: dict[str, tuple[int, ...]] = {
-            "query": (heads, score_in, key_width),
-            "value": (groups, value_in, value_width),
-            "out": (heads, value_width, width),
-        }
-        if self.scaling is not Scaling.LINEAR:
-            shapes["key"] = (groups, score_in, key_width)
-        shapes |= self.positions.projections.shapes(shapes)
-        if encoding is not None:
-            shapes["place"] = (*before.positions, key_width)
-        if self.biased:
-            shapes["bias"] = (width,)
-        return standard_normals(key, shapes)
+        if self.scaling is Scaling.LINEAR:
+            del shapes["key"]
+        return standard_normals(key, shapes | self.positions.projections.shapes(shapes))
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        scored, valued = x, x
-        if self.positions.encoding is not None:
-            scored = self.positions.encoding.encoded(params["place"], x)
-            valued = scored if self.positions.encoding.on_values else x
+        scored, valued = self.encoded(params, x)
         weights = self.attention_weights(params, scored, mask)
         flat = valued.reshape(-1, valued.shape[-1])
         projections = self.positions.projections
         values = projections.value_side(params, project(flat, params["value"]))
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
-        y = joined_heads(weights, values, params, self.ov_std, self.b_std)
+        y = self.joined(params, weights, values)
         return y.reshape(*x.shape[:-1], -1)
 
     def attention_weights(
@@ -276,7 +215,7 @@ class Attention(Layer):
         if self.scaling is not Scaling.SQRT:
             return AttentionMemo(grid, mask, channels, self._weights(example, allowed), None)
         lengths = self.positions.inverse_lengths(example)
-        if self._closed():
+        if self.closed():
             variance = self.positions.variance(example)
             variance = variance if lengths is None else variance * lengths**2
             assert isinstance(self.score_map, ElementwiseMap)
@@ -310,29 +249,20 @@ class Attention(Layer):
 
     # --- infinite width: random scores ------------------------------------------------------------
 
-    def drawn(self, crowd: Example, key: Key[Array, ""], scheme: Scheme) -> "Attention":
-        if not self.sampled():
-            return self
+    def score_sides(self, examples: Example) -> tuple[FeatureSide, None]:
+        return self.positions.side(examples), None
+
+    @property
+    def waves(self) -> int:
         rotary = self.positions.rotary
-        waves = 1 if rotary is None else 2 * rotary.pairs
-        side, count = self.positions.side(crowd), self.heads
-        field = draw_field(key, side, heads=count, waves=waves, scheme=scheme, chosen=self.field)
-        return with_field(self, field)
+        return 1 if rotary is None else 2 * rotary.pairs
 
     # --- infinite width: per pair -----------------------------------------------------------------
 
-    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return self._moved(pair, memo1.on_side(0), memo2.on_side(1))
-
-    def own(self, pair: Pair, memo: Memo) -> Pair:
-        one_pass = memo.on_side(0)
-        return self._moved(pair, one_pass, one_pass)
-
-    def _moved(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        scale = cast(self.ov_std, pair.nngp) ** 2
-        bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
+    def moved(self, pair: Pair, memo1: AttentionMemo, memo2: AttentionMemo) -> Pair:
         masks = (memo1.mask, memo2.mask)
         if self.scaling is not Scaling.SQRT:
+            scale, bias = self.output_scales(pair.nngp)
             valued = self.positions.valued(pair, memo1.channels)
             mixed = valued.lazily_mixed(memo1.table, memo2.table)
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
@@ -341,39 +271,12 @@ class Attention(Layer):
         scored = self.positions.scored(pair, memo1.channels)
         scored = of_one_length(scored, memo1.inverse_lengths, memo2.inverse_lengths)
         sides = Sides.of(scored, scored, valued.masked(*masks))
-        qk_variance = cast(self.qk_std, pair.nngp) ** 2
-        if self._closed():
-            assert isinstance(self.score_map, ElementwiseMap)
-            # Padding is masked on the value side already: only a pattern needs the matrices.
-            allowed1, allowed2 = (
-                None if self.pattern is None else memo.allowed.astype(pair.nngp.dtype)
-                for memo in (memo1, memo2)
-            )
-            nngp, ntk = closed_kernels(
-                self.score_map.dual,
-                sides,
-                (memo1.table, memo1.table),
-                (memo2.table, memo2.table),
-                allowed1,
-                allowed2,
-                qk_variance,
-            )
-        else:
-            nngp, ntk = self._sampled_kernels(pair, sides, memo1, memo2, qk_variance)
-        shape = pair.nngp.shape
-        plain = pair.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
-        zero = jnp.zeros_like(scale)
-        return plain.affine(scale=scale, lift=zero, bias=bias).masked(*masks)
-
-    def _sampled_kernels(
-        self, pair: Pair, sides: Sides, memo1: Memo, memo2: Memo, qk_variance: Array
-    ) -> tuple[Array, Array | None]:
-        parts = [self.scorer(memo, ntk=pair.ntk is not None) for memo in (memo1, memo2)]
-        draws = required_field(self.field).weights.astype(pair.nngp.dtype)
-        return mean_over_heads(lambda w: (parts[0](w), parts[1](w)), draws, sides, qk_variance)
+        # Padding is masked on the value side already: only a pattern needs the matrices.
+        tables = (None, None) if self.pattern is None else (memo1.allowed, memo2.allowed)
+        one, two = (None if table is None else table.astype(pair.nngp.dtype) for table in tables)
+        return self.mixed(pair, sides, memo1, memo2, (one, two)).masked(*masks)
 
     def scorer(self, memo: AttentionMemo, *, ntk: bool) -> Callable[[Array], Head]:
-        """The function from one drawn W to a head on this input."""
         grid, rows, rotary = memo.grid, memo.table, self.positions.rotary
         waves = None if rotary is None else rotary.waves(grid, rows)
         bias = self.positions.bias(grid, rows)
@@ -393,18 +296,13 @@ class Attention(Layer):
     # --- facts ------------------------------------------------------------------------------------
 
     @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
     def cuttable(self) -> bool:
         free = self.pattern is None or self.pattern.any_length
         return free and not self.positions.biases
 
     def __repr__(self) -> str:
-        scale = "1/d" if self.scaling is Scaling.LINEAR else "1/√d"
         words = [] if self.width is None else [brief(self.width)]
-        words += [f"heads={brief(self.heads)}", scale, _map_word(self.score_map)]
+        words += [f"heads={brief(self.heads)}", self.scale_word, _map_word(self.score_map)]
         words += [brief(part) for part in self.positions.parts]
         shown = ("width", "heads", "scaling", "score_map", "positions")
         shown += ("projections",) if self.positions.projections.plain else ()
@@ -412,17 +310,40 @@ class Attention(Layer):
         return f"Attention({', '.join([*words, rest] if rest else words)})"
 
     @property
-    def label(self) -> Label:
-        return attention_label(self, "1/√d" if self.scaling is Scaling.SQRT else "1/d")
-
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
-        return resized_attention(self, new, last)
+    def scale_word(self) -> str:
+        words = {Scaling.SQRT: "1/√d", Scaling.LINEAR: "1/d", Scaling.UNTIED: "1/d untied"}
+        return words[self.scaling]
 
     def with_heads(self, heads: float) -> Layer:
         return self.changed(heads=checked_heads(heads), kv_heads=None)
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
+    def attention_map(self, memo: MaskedMemo) -> Float[Array, "query key"]:
+        return mean_sizes(self, memo.own.on_side(0))
+
+
+# An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
+_POINTS = np.linspace(-8, 8, 641)
+_MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
+
+
+def mean_sizes(layer: Attention, memo: AttentionMemo) -> Float[Array, "query key"]:
+    """`E|A_ai(x)|` over heads, of one input's memo; softmax's weights are positive anyway.
+
+    At 1/d the weights are deterministic. At 1/√d they are averaged over the drawn heads or, where
+    nothing is drawn, over scores `G_ai ~ N(0, qk² κ̃_aa κ̃_ii)`.
+    """
+    if layer.scaling is not Scaling.SQRT:
+        return jnp.abs(memo.table)
+    if layer.sampled():
+        head = layer.scorer(memo, ntk=False)
+        draws = required_field(layer.field).weights.astype(memo.table.dtype)
+        return jnp.mean(jax.lax.map(lambda w: jnp.abs(head(w).weights), draws), axis=0)
+    assert isinstance(layer.score_map, ElementwiseMap)
+    deviation = cast(layer.qk_std, memo.table) * jnp.sqrt(jnp.outer(memo.table, memo.table))
+    points, masses = (jnp.asarray(array, memo.table.dtype) for array in (_POINTS, _MASSES))
+    sizes = jnp.abs(layer.score_map.dual.fn(deviation[..., None] * points[None, None, :]))
+    weights = sizes @ masses
+    return weights if memo.allowed is None else jnp.where(memo.allowed, weights, 0)
 
 
 def _map_word(score_map: ScoreMap) -> str:

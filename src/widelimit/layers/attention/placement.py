@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ...errors import WidelimitError
 from ...state import Example, Outline, Pair
 from ..base import remask
-from .heads import Basis, Side, pass_noise
+from .heads import Basis, FeatureSide, pass_noise
 from .positional import Combine, Decay, Rotary, ScoreBias
 from .projections import Projections, inverse_lengths
 
@@ -143,14 +143,14 @@ class Positions(eqx.Module):
             rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
         return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
 
-    def side(self, crowd: Example) -> Side:
-        """What a crowd offers as features of κ̃."""
-        grid = crowd.outline.positions
+    def side(self, examples: Example) -> FeatureSide:
+        """What stacked examples offer as features of κ̃."""
+        grid = examples.outline.positions
         rows = None
-        if crowd.features is not None:
-            rows = jax.vmap(lambda one: self.rows(one, grid))(crowd)
-        slots = crowd.size if crowd.outline.noisy else 0
-        return Side(rows, lambda: self._joint_covariance(crowd), grid, slots)
+        if examples.features is not None:
+            rows = jax.vmap(lambda one: self.rows(one, grid))(examples)
+        slots = examples.size if examples.outline.noisy else 0
+        return FeatureSide(rows, lambda: self._joint_covariance(examples), grid, slots)
 
     def noise(
         self, example: Example, rows: Float[Array, "position rank"], slots: int
@@ -161,18 +161,18 @@ class Positions(eqx.Module):
         own = self.scored(example.pair(), self.channels(example.outline)).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
-    def _joint_covariance(self, crowd: Example) -> Float[Array, "n n"] | None:
-        """κ̃ between all real positions of all examples of a crowd."""
-        if crowd.landmarks is None:
+    def _joint_covariance(self, examples: Example) -> Float[Array, "n n"] | None:
+        """κ̃ between all real positions of all examples."""
+        if examples.landmarks is None:
             return None
-        channels = self.channels(crowd.outline)
+        channels = self.channels(examples.outline)
 
         def scored(pair: Pair) -> Array:
-            return self.scored(pair, channels).nngp.reshape(crowd.size, crowd.size)
+            return self.scored(pair, channels).nngp.reshape(examples.size, examples.size)
 
-        blocks = jax.vmap(jax.vmap(scored))(crowd.landmarks)
-        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * crowd.size, -1)
-        if crowd.mask is not None:
-            real = crowd.mask.reshape(-1).astype(joint.dtype)
+        blocks = jax.vmap(jax.vmap(scored))(examples.landmarks)
+        joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * examples.size, -1)
+        if examples.mask is not None:
+            real = examples.mask.reshape(-1).astype(joint.dtype)
             joint = joint * real[:, None] * real[None, :]
         return joint

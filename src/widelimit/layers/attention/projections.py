@@ -17,10 +17,10 @@ from ..dense import checked_bias
 class Projections(eqx.Module):
     """`q = N(x W_Q/√n + σ_qk b_Q)`, keys likewise, `v = x W_V/√n + σ_v b_V`.
 
-    With `qk_norm`, N(q) = √d q/‖q‖ for every head and position. Wide heads have norms that are what
-    they are on average: `κ̃ ← κ̃ + σ_qk²`, then `κ̃_ab ← κ̃_ab/√(κ̃_aa κ̃'_bb)` and Θ̃ by the same
-    factor; values have `κ ← κ + σ_v²`. Biases are trained, which the layer's own terms contain: Θ̃
-    and Θ are those of the input.
+    With `qk_norm`, N(q) = √d q/‖q‖ for every head and position. The norms of wide heads
+    concentrate at their means: `κ̃ ← κ̃ + σ_qk²`, then `κ̃_ab ← κ̃_ab/√(κ̃_aa κ̃'_bb)` and Θ̃ by the same
+    factor; values have `κ ← κ + σ_v²`. Biases are trained; the layer's own terms account for
+    that, and Θ̃ and Θ are those of the input.
     """
 
     qk_norm: bool = eqx.field(static=True)

@@ -47,6 +47,19 @@ class Sides(NamedTuple):
         return cls(query=kernels[0], key=kernels[1], value=kernels[2], ntk=ntk)
 
 
+class ElementwiseScores(NamedTuple):
+    """Gaussian scores of one pair of inputs, as elementwise maps see them.
+
+    `variances` are those of queries and of keys, of either input; `allowed` are the keys that count
+    for each query, of either input (None: all).
+    """
+
+    sides: Sides
+    variances: tuple[tuple[Array, Array], tuple[Array, Array]]
+    allowed: tuple[Array | None, Array | None]
+    qk_variance: Array
+
+
 class Head(NamedTuple):
     """One head on one input: scores' weights, and how they respond to the scores.
 

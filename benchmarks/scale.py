@@ -1,0 +1,201 @@
+"""What a person with a cluster relies on: workers, estimates, factors on disk, iterations.
+
+python benchmarks/scale.py [workers] [estimate] [factor] [gradients] [--quick]
+
+Prints one line of JSON for every measurement. Images are those of CIFAR-10 where WIDELIMIT_DATA has
+them, else the sample of the package and changed copies of it. Times on the clock mean something on
+a quiet machine only; processor time stands beside them.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import widelimit as wl
+from widelimit.data import MissingDataError, downsample, load_cifar10, load_sample_images
+from widelimit.inference import BlockedCholesky, ConjugateGradients
+from widelimit.scale import local_client
+
+NOISE = 0.05
+
+
+def images(count: int) -> np.ndarray:
+    """So many images of 8×8 pixels, standardised."""
+    try:
+        x = np.asarray(load_cifar10().x_train, np.float32)
+    except MissingDataError:
+        x = np.asarray(load_sample_images().train.x, np.float32)
+    x = np.asarray(downsample(x, (8, 8)), np.float32)
+    rng = np.random.default_rng(0)
+    while len(x) < count:
+        x = np.concatenate([x, x * (1 + 0.1 * rng.standard_normal(x.shape).astype(np.float32))])
+    return (x[:count] - x.mean()) / x.std()
+
+
+def networks() -> dict[str, wl.Layer]:
+    """A convolution with attention over all pairs of positions, and a network of rows."""
+    attention = wl.Attention(64, scaling=wl.layers.Scaling.LINEAR)
+    first = (wl.Conv(64, 3), wl.Relu())
+    rows = (wl.Flatten(), wl.Dense(64), wl.Relu(), wl.Dense(64), wl.Relu(), wl.Dense(1))
+    return {
+        "attention": wl.Serial(*first, attention, wl.MeanPool(), wl.Dense(1)),
+        "dense": wl.Serial(*rows),
+    }
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What it gives, seconds on the clock, and seconds of this process."""
+    begin, used = time.perf_counter(), time.process_time()
+    found = work()
+    return found, time.perf_counter() - begin, time.process_time() - used
+
+
+def told(name: str, **facts: Any) -> None:
+    """One line."""
+    print(json.dumps({"name": name, **facts}, default=float), flush=True)
+
+
+def workers(folder: Path, quick: bool) -> None:
+    """Two single-threaded workers against one, both compiled before the clock starts."""
+    net, x = networks()["attention"], images(256 if quick else 1536)
+    seconds = {}
+    for count in (1, 2):
+        with local_client(count) as client:
+            net.kernel(x, store=folder / f"warm{count}", client=client, progress=False)
+            work = net.kernel, x, folder / f"timed{count}"
+            _, seconds[count], _ = timed(
+                lambda work=work, client=client: work[0](
+                    work[1], store=work[2], client=client, progress=False
+                )
+            )
+    told("workers", examples=len(x), seconds=seconds, speedup=seconds[1] / seconds[2])
+
+
+def estimate(folder: Path, quick: bool) -> None:
+    """What `net.cost` says against what the kernel takes, compiling included in both."""
+    import jax
+
+    for name, net in networks().items():
+        base = (64, 128, 256) if name == "attention" else (500, 1000, 2000)
+        for size in base if quick else [4 * n for n in base]:
+            x = images(size)
+            jax.clear_caches()
+            cost = net.cost(x[:256], examples=size)
+            jax.clear_caches()
+            place = folder / f"{name}{size}"
+            _, seconds, used = timed(
+                lambda net=net, x=x, place=place: net.kernel(x, store=place, progress=False)
+            )
+            ratio = cost.seconds / seconds
+            facts = {"network": name, "examples": size, "estimated": cost.seconds}
+            told("estimate", **facts, seconds=seconds, processor=used, ratio=ratio)
+
+
+def factor(folder: Path, quick: bool) -> None:
+    """Out-of-core Cholesky by two workers against that of `dask.array`, with the memory of both."""
+    import dask.array as da
+    import zarr
+
+    size, block = (1024, 256) if quick else (6144, 1024)
+    rng = np.random.default_rng(0)
+    half = rng.standard_normal((size, 64))
+    kernel = half @ half.T / 64
+    place = str(folder / "kernel.zarr")
+    stored = zarr.create_array(place, shape=kernel.shape, chunks=(block, block), dtype="f8")
+    stored[:] = kernel + NOISE * np.eye(size)
+
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    found = {}
+    with local_client(2) as client:
+        before = sum(client.run(peak).values())
+        work = da.linalg.cholesky(da.from_zarr(place), lower=True)
+        _, seconds, _ = timed(lambda: da.to_zarr(work, str(folder / "dask.zarr")))
+        found["dask"] = {"seconds": seconds, "megabytes": sum(client.run(peak).values()) - before}
+    from widelimit.inference.blocked import factorise_in_blocks
+    from widelimit.inference.solve import Jitter
+
+    with local_client(2) as client:
+        before = sum(client.run(peak).values())
+        target = str(folder / "factor")
+        options = {"folder": target, "block": block, "jitter": Jitter(), "client": client}
+        made, seconds, _ = timed(
+            lambda: factorise_in_blocks(_Opened(place, size), np.full(size, 0.0), **options)
+        )
+        found["ours"] = {"seconds": seconds, "megabytes": sum(client.run(peak).values()) - before}
+    right = rng.standard_normal((size, 1))
+    exact = kernel @ made.solve(right) + NOISE * made.solve(right)
+    error = float(np.abs(exact - right).max())
+    told("factor", size=size, block=block, error=error, factor_megabytes=8 * size**2 / 2e6, **found)
+
+
+class _Opened:
+    """A dense Zarr array, indexed as stored kernels are."""
+
+    def __init__(self, place: str, size: int):
+        self.place, self.shape = place, (size, size)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def store(self) -> Any:
+        """What the order of examples is asked for: their own."""
+        return type("Order", (), {"members": ([np.arange(len(self))],)})
+
+    def diagonal(self) -> np.ndarray:
+        """In blocks."""
+        step = 1024
+        parts = [self[i : i + step, i : i + step] for i in range(0, len(self), step)]
+        return np.concatenate([np.diagonal(part) for part in parts])
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        import zarr
+
+        pair = index if isinstance(index, tuple) else (index, slice(None))
+        rows, columns = (np.arange(len(self))[part] for part in pair)
+        return np.asarray(zarr.open_array(self.place, mode="r").oindex[rows, columns])
+
+
+def gradients(folder: Path, quick: bool) -> None:
+    """Predictions with variances by conjugate gradients over a store, against a dense solve."""
+    size, tests = (300, 50) if quick else (1200, 400)
+    x = images(size + tests).astype(np.float64)
+    y = np.sign(x[:size, :4, :, 0].mean((1, 2)))
+    net = networks()["dense"]
+    engine = wl.Engine(dtype=np.float64, store=folder / "gradients")
+    exact = wl.GP(net, noise=NOISE, engine=engine).fit(x[:size], y).predict(x[size:])
+    solver = ConjugateGradients()
+    model, fitting, _ = timed(
+        lambda: wl.GP(net, noise=NOISE, engine=engine, solver=solver).fit(x[:size], y)
+    )
+    found, seconds, used = timed(lambda: model.predict(x[size:]))
+    error = float(np.abs(found.std - exact.std).max() / exact.std.max())
+    sizes = {"examples": size, "tests": tests}
+    told("gradients", **sizes, fit=fitting, predict=seconds, processor=used, error=error)
+    model, fitting, _ = timed(
+        lambda: wl.GP(net, noise=NOISE, engine=engine, solver=BlockedCholesky(block=512)).fit(
+            x[:size], y
+        )
+    )
+    _, seconds, used = timed(lambda: model.predict(x[size:]))
+    told("blocked", **sizes, fit=fitting, predict=seconds, processor=used)
+
+
+PARTS = {"workers": workers, "estimate": estimate, "factor": factor, "gradients": gradients}
+
+if __name__ == "__main__":
+    chosen = [name for name in sys.argv[1:] if name in PARTS] or list(PARTS)
+    print(f"load before: {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    for part in chosen:
+        with tempfile.TemporaryDirectory() as place:
+            PARTS[part](Path(place), "--quick" in sys.argv)

@@ -1,0 +1,282 @@
+"""CIFAR-10 with all images at hand: exact kernels by a cluster, and landmarks against them.
+
+The kernels of the CIFAR-10 study at 8×8 of all training images go into a store, computed by the
+workers of a cluster on this machine. Landmarks are chosen by randomly pivoted Cholesky from m of
+the columns; the ridge of either is chosen by its own leave-one-out accuracy on the training images.
+Test images are looked at once.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...data import write_text
+from ...inference import GPPosterior, centred_one_hot
+from ...inference.nystrom import NystromPosterior
+from ...inference.pivots import Pivoted, pivoted
+from ..drawing import canvas
+from . import cifar10
+from .accuracy import RIDGES, Accuracy, Validated, climbed, gap
+from .comparison import KINDS, Arena, FamilyGroup, Selection, choose
+from .study import Progress, Size, publish, tracked
+
+PARTS = {
+    Size.SMALL: cifar10.ImageSize(8, 200, 400),
+    Size.LARGE: cifar10.ImageSize(8, 50_000, 10_000),  # as many as there are
+}
+FAMILIES = ("flatten", "global pooling")
+"""One kernel without and one with pooling over positions."""
+SHARES = (16, 8, 4, 2)
+"""Landmarks: these parts of the training images."""
+
+
+class LabelledKernel(NamedTuple):
+    """A kernel (train and test, train), and the labels of both."""
+
+    whole: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+
+    @property
+    def square(self) -> np.ndarray:
+        """Of the training images."""
+        return self.whole[: len(self.train)]
+
+    @property
+    def cross(self) -> np.ndarray:
+        """Of test with training images."""
+        return self.whole[len(self.train) :]
+
+    @property
+    def scale(self) -> float:
+        """Its mean diagonal, by which ridges are measured."""
+        return float(np.diagonal(self.square).mean())
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `landmarks.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+    place = arena(size, out)
+    begin = time.monotonic()
+    with shared(place, size) as workers:
+        choice, kernels = everything(place, size)
+    computed = time.monotonic() - begin
+    data = place.views[choice.trunk.view]
+    names = list(choice.readouts)
+    rows = []
+    work = [(name, kind) for name in FAMILIES for kind in range(len(KINDS))]
+    for name, kind in tracked(work, progress):
+        whole = np.asarray(kernels[kind][names.index(name)])
+        kernel = LabelledKernel(whole, data.y_train, data.y_test)
+        rows += compared(kernel, name, KINDS[kind], place.name)
+    result = {
+        "data": place.name,
+        "images": [len(data.y_train), len(data.y_test)],
+        "settings": {name: choice.readouts[name] for name in FAMILIES},
+        "kernels": {"seconds": computed, "workers": workers, "readouts": len(names)},
+        "rows": rows,
+    }
+    write_text(out / "landmarks.md", f"{table(rows)}\n")
+    publish(out, "landmarks", result, rows, _plot(rows))
+    return result
+
+
+def arena(size: Size, out: Path) -> Arena:
+    """All images at 8×8."""
+    return cifar10.arena(Size(size), PARTS[Size(size).at_most_large], out)
+
+
+@contextmanager
+def shared(place: Arena, size: Size) -> Iterator[int]:
+    """Kernels by a process for every core, and how many; a small run is done before they start."""
+    if Size(size) is Size.SMALL:
+        cluster, workers = nullcontext(), 1
+    else:
+        from ...scale.cluster import local_client  # only large runs need Dask
+
+        workers = os.cpu_count() or 1
+        cluster = local_client(workers)
+    with cluster as client:
+        place.kept.client = client
+        yield workers
+    place.kept.client = None
+
+
+def everything(place: Arena, size: Size) -> tuple[Selection, Any]:
+    """Settings by validation, and the kernels of all images, one for each family."""
+    tuned_on = cifar10.SCALES[Size(size).at_most_large].tuned_on
+    group = FamilyGroup(cifar10.trunks(), cifar10.families())
+    trials = [
+        trial
+        for trunk in group.trunks
+        for trial in place.validated(trunk, group.families, tuned_on)
+    ]
+    choice = choose(group, trials)
+    layers = [family.readouts[choice.readouts[family.name]] for family in group.families]
+    return choice, place.kernels(choice.trunk, layers, None)
+
+
+def compared(kernel: LabelledKernel, name: str, kind: str, data: str) -> list[dict[str, Any]]:
+    """The exact posterior, and landmarks of every number, on the same test images."""
+    begin = time.process_time()
+    exact = solved_exactly(kernel)
+    seconds = time.process_time() - begin
+    size = len(kernel.train)
+    facts = {"kernel": name, "kind": kind, "data": data, "train": size}
+    rows = [_row(facts, "exact", size, size * (size + 1) // 2, exact, exact, 0.0, seconds)]
+    begin = time.process_time()
+    found = marked(kernel, size // min(SHARES))
+    choosing = (time.process_time() - begin) / found.factor.shape[1] ** 2
+    for share in SHARES:
+        begin = time.process_time()
+        some = first(found, size // share, np.diagonal(kernel.square))
+        tested = solved_by(kernel, some)
+        missed = float(some.missed.sum()) / (size * kernel.scale)
+        marks = len(some.pivots)
+        seconds = time.process_time() - begin + choosing * marks**2
+        rows.append(_row(facts, "Nyström", marks, size * marks, tested, exact, missed, seconds))
+    return rows
+
+
+def solved_exactly(kernel: LabelledKernel) -> Accuracy:
+    """One factorisation for every ridge that is tried, with all training images."""
+    targets, classes = centred_one_hot(kernel.train)
+
+    def posterior(ridge: float) -> GPPosterior:
+        return GPPosterior.condition(kernel.square, targets, noise=ridge * kernel.scale)
+
+    return _tested(kernel, classes, posterior, kernel.cross)
+
+
+def solved_by(kernel: LabelledKernel, found: Pivoted) -> Accuracy:
+    """The same through landmarks."""
+    targets, classes = centred_one_hot(kernel.train)
+    diagonal = np.diagonal(kernel.square)
+
+    def posterior(ridge: float) -> NystromPosterior:
+        noise = ridge * kernel.scale
+        return NystromPosterior.condition(found, diagonal, targets, noise=noise, unit=_UNIT)
+
+    return _tested(kernel, classes, posterior, kernel.cross[:, found.pivots])
+
+
+_UNIT = float(np.finfo(np.float32).eps)
+
+
+def _tested(
+    kernel: LabelledKernel, classes: np.ndarray, posterior: Any, cross: np.ndarray
+) -> Accuracy:
+    def accuracy(ridge: float) -> float:
+        guesses = classes[np.argmax(posterior(ridge).leave_one_out.mean, axis=1)]
+        return float(np.mean(guesses == kernel.train))
+
+    ridge, validated = climbed(accuracy, RIDGES)
+    mean = posterior(ridge).mean(cross)
+    correct = classes[np.argmax(mean, axis=1)] == kernel.test
+    return Accuracy(Validated(ridge, validated), correct)
+
+
+def marked(kernel: LabelledKernel, count: int) -> Pivoted:
+    """Landmarks in the order they are drawn: fewer of them are the first of these."""
+    square = kernel.square
+    return pivoted(
+        np.diagonal(square),
+        lambda chosen: square[:, chosen],
+        lambda chosen: square[np.ix_(chosen, chosen)],
+        count,
+        rng=np.random.default_rng(0),
+        unit=_UNIT,
+    )
+
+
+def first(found: Pivoted, count: int, diagonal: np.ndarray) -> Pivoted:
+    """The first landmarks alone."""
+    factor = found.factor[:, :count]
+    missed = np.maximum(diagonal - np.einsum("nm,nm->n", factor, factor), 0.0)
+    missed[found.pivots[:count]] = 0.0
+    return Pivoted(found.pivots[:count], factor, missed)
+
+
+def _row(
+    facts: Mapping[str, Any],
+    solver: str,
+    landmarks: int,
+    entries: int,
+    tested: Accuracy,
+    exact: Accuracy,
+    missed: float,
+    seconds: float,
+) -> dict[str, Any]:
+    found = gap(tested, exact)
+    low, high = tested.interval
+    change = tested.correct.astype(float) - exact.correct
+    return {
+        **facts,
+        "solver": solver,
+        "landmarks": landmarks,
+        "entries": entries,
+        "missed": missed,
+        "accuracy": tested.accuracy,
+        "low": low,
+        "high": high,
+        "gap": found.difference,
+        "gap_error": float(change.std() / np.sqrt(len(change))),
+        "gap_low": found.low,
+        "gap_high": found.high,
+        "validation": tested.validated.accuracy,
+        "ridge": tested.validated.ridge,
+        "solve_seconds": seconds,
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table."""
+    lines = [
+        "| kernel | solver | m | entries | variance missed | ridge | test accuracy "
+        "| against exact (standard error) | processor seconds without the kernel |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in rows:
+        marks = missed = change = ""
+        if one["solver"] != "exact":
+            marks, missed = f"{one['landmarks']:,}", f"{one['missed']:.1%}"
+            change = f"{one['gap']:+.4f} ({one['gap_error']:.4f})"
+        lines.append(
+            f"| {one['kernel']}, {one['kind']} | {one['solver']} | {marks} "
+            f"| {one['entries'] / 1e6:.3g} M | {missed} | {one['ridge']:g} "
+            f"| {one['accuracy']:.3f} ({one['low']:.3f}–{one['high']:.3f}) | {change} "
+            f"| {one['solve_seconds']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _plot(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Accuracy lost by landmarks, with two standard errors, one panel for each kernel."""
+    figure, axes = canvas(len(FAMILIES), width=5.2, height=4.0)
+    for axis, name in zip(axes[0], FAMILIES, strict=True):
+        for shift, kind in zip((0.97, 1.03), KINDS, strict=True):
+            here = [r for r in rows if (r["kernel"], r["kind"]) == (name, kind)]
+            marks = [one for one in here if one["solver"] != "exact"]
+            axis.errorbar(
+                [one["landmarks"] * shift for one in marks],
+                [one["gap"] for one in marks],
+                yerr=[2 * one["gap_error"] for one in marks],
+                fmt="o-",
+                ms=4,
+                capsize=2,
+                label=f"{kind}; exact: {here[0]['accuracy']:.3f}",
+            )
+        counts = list(dict.fromkeys(one["landmarks"] for one in rows if one["solver"] != "exact"))
+        axis.axhspan(-0.005, 0.005, color="0.92", zorder=0, label="within 0.005")
+        axis.axhline(0, color="0.5", lw=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(count) for count in counts])
+        size = rows[0]["train"]
+        axis.set(title=name, xlabel=f"landmarks, of {size} training images")
+        axis.set_ylabel("test accuracy − exact (2 standard errors)")
+        axis.legend(fontsize=8)
+    return figure

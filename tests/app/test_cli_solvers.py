@@ -1,0 +1,113 @@
+"""`--solver`: every solver ends in the predictions of the dense one, or says what it cannot."""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import call, refused, write_flowers
+
+from widelimit.app.workflow import NetworkName, Reading, Settings, Task, run, solving
+from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom
+
+pytest.importorskip("zarr")
+
+HOW, NET = Reading(label="height"), NetworkName.LINEAR
+SOLVERS = {
+    solving.SolverName.BLOCKED: {"block": 16},
+    solving.SolverName.GRADIENTS: {"tolerance": 1e-12},
+    solving.SolverName.NYSTROM: {"landmarks": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    return write_flowers(tmp_path_factory.mktemp("solvers") / "flowers.csv")
+
+
+@pytest.fixture(scope="module")
+def dense(flowers):
+    return run(flowers, Task.REGRESS, how=HOW, settings=Settings(network=NET, folds=2))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_finds_what_the_dense_one_does(tmp_path, flowers, dense, name):
+    solver = solving.solver_named(name, **SOLVERS[name])
+    settings = Settings(network=NET, folds=2, solver=solver)
+    found = run(flowers, Task.REGRESS, how=HOW, settings=settings, kernel_folder=tmp_path).outcome
+    wanted = dense.outcome
+    assert found.noise == pytest.approx(wanted.noise, rel=1e-9)
+    assert found.folds == wanted.folds
+    np.testing.assert_allclose(found.test.mean, wanted.test.mean, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(found.test.std, wanted.test.std, rtol=2e-3)
+    told = dict(solving.facts_of(found.posterior, solver))
+    assert told["solver"] == name.value
+    if name == "conjugate-gradients":
+        assert solving.evidence(found.posterior) is None
+        assert "log evidence" not in told
+    else:
+        evidence = wanted.posterior.log_evidence
+        assert solving.evidence(found.posterior) == pytest.approx(evidence, rel=1e-3)
+        assert ("log evidence, lower bound" in told) == (name == "nystrom")
+
+
+def test_more_examples_than_choose_the_noise(flowers, dense, monkeypatch):
+    """Noise from the first 20 of 32 examples, the posterior from all of them."""
+    monkeypatch.setattr(solving, "BEGINNING", 20)
+    settings = Settings(network=NET, folds=2, solver=Nystrom(landmarks=32))
+    found = run(flowers, Task.REGRESS, how=HOW, settings=settings)
+    assert found.kernel.shape == (20, 20)
+    assert len(found.outcome.posterior) == 32
+    assert [part.size for part in found.outcome.curve] == [10, 20, 32]
+    assert found.outcome.curve[-1].score == found.outcome.score
+    # The mean depends on noise and amplitude alone, so the dense posterior with them has it too.
+    noise = found.outcome.noise / found.outcome.amplitude
+    settings = Settings(network=NET, folds=0, noise=noise)
+    again = run(flowers, Task.REGRESS, how=HOW, settings=settings)
+    np.testing.assert_allclose(
+        found.outcome.test.mean, again.outcome.test.mean, rtol=2e-3, atol=1e-3
+    )
+    assert any("first 20 training examples" in note for note in found.notes)
+
+
+def test_a_model_with_landmarks_says_so_and_is_saved(capsys, tmp_path, flowers):
+    arguments = ["classify", flowers, "--label", "species", "--network", NET.value, "--folds", 0]
+    arguments += ["--solver", "nystrom", "--landmarks", 12, "--save", tmp_path / "m"]
+    numbers = json.loads(call(capsys, *arguments, "--out", tmp_path / "out", "--json").out)
+    assert numbers["solver"] == "nystrom"
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<td>nystrom</td>" in page
+    assert "log evidence, lower bound" in page
+    call(capsys, "predict", tmp_path / "m", flowers, "-o", tmp_path / "p.csv")
+    tables = [
+        np.genfromtxt(path, delimiter=",", names=True, dtype=None, encoding=None)
+        for path in (tmp_path / "out" / "predictions.csv", tmp_path / "p.csv")
+    ]
+    chances = dict(zip(tables[1]["example"], tables[1]["piris"], strict=True))
+    for one in tables[0]:
+        assert chances[one["example"]] == pytest.approx(one["piris"], abs=1e-5)
+
+
+def test_options_of_another_solver_are_refused(capsys, tmp_path, flowers):
+    start = ["classify", flowers, "--label", "species", "--out", tmp_path / "out"]
+    said = refused(capsys, *start, "--landmarks", 5)
+    assert "--landmarks is an option of --solver nystrom" in said
+    said = refused(capsys, *start, "--solver", "nystrom", "--tolerance", 1e-3)
+    assert "--tolerance is an option of --solver conjugate-gradients" in said
+    assert "give --landmarks" in refused(capsys, *start, "--solver", "nystrom")
+    said = refused(capsys, *start, "--solver", "blocked-cholesky", "--save", tmp_path / "m")
+    assert "--save" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_and_solvers_are_one_to_one():
+    made = [
+        solving.solver_named(name, landmarks=3 if name == "nystrom" else None)
+        for name in solving.SolverName
+    ]
+    assert [type(solver) for solver in made] == [
+        Cholesky,
+        BlockedCholesky,
+        ConjugateGradients,
+        Nystrom,
+    ]
+    assert [solving.name_of(solver) for solver in made] == list(solving.SolverName)
