@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from ..errors import ShapeError
+from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..state import Outline
 from .inputs import Inputs, as_inputs, as_streams
@@ -35,6 +36,7 @@ def read_inputs(
     net: Layer, x: Any, mask: Any = None, *, dtype: Any = None, name: str = "x"
 ) -> Inputs:
     """Check a user's inputs for this network."""
+    require_own_jax()
     if isinstance(x, Inputs):
         return x
     if net.streams() > 1:

@@ -121,7 +121,7 @@ def kernel(
         budget, found = Budget(tolerance, most_heads, memory), drawn(net, sampler, dtype)
         factor = budget.growth(found, reached)
         if factor is None:
-            warnings.warn(budget.warning(found, reached), stacklevel=5)
+            warnings.warn(budget.warning(found, reached), stacklevel=6)
             return result
         sampler = grown(net, sampler, factor)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
+from ..forks import require_own_jax
 from ..options import RandomKey, known_options
 from ..state import Kernels
 
@@ -43,6 +44,7 @@ def reading(function: Function) -> Function:
 
 def read(name: str, *args: Any, **options: Any) -> Any:
     """Call a reading by its name."""
+    require_own_jax()
     return _READINGS[name](*args, **options)
 
 
