@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import Realisation, cross_one, encode_block, precision
@@ -216,7 +216,7 @@ def chosen(kernels: Kernels, kind: KernelKind) -> Any:
     return kernels.nngp if kind is KernelKind.NNGP else kernels.ntk
 
 
-@eqx.filter_jit
+@compiled
 def _own(
     real: Realisation, x: Any, mask: Any, outline: Any, *, with_ntk: bool
 ) -> Float[Array, " n"]:
