@@ -39,6 +39,10 @@ class ForkError(WidelimitError, RuntimeError):
     """A computation in a process that was forked after JAX had started."""
 
 
+class StallError(WidelimitError, RuntimeError):
+    """Threads that have stopped computing without an end."""
+
+
 class AccuracyWarning(UserWarning):
     """A dual by quadrature does not reach its tolerance."""
 
