@@ -5,8 +5,8 @@ import subprocess
 import uuid
 from pathlib import Path
 
-# Before JAX is imported. Test processes share the cores already, and the threads of XLA inside one
-# operation were seen to wait for each other for ever, once in some hours of tests.
+# Before JAX is imported. Test processes share the cores already. The flag is about convolutions of
+# Eigen; products and loops have their threads all the same (see `engine/test_soak.py`).
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
