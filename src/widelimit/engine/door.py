@@ -21,6 +21,12 @@ def outline_of(net: Layer, shape: Any) -> Any:
 
 def _outline(shape: tuple[int, ...], *, tokens: bool) -> Outline:
     shape = tuple(int(extent) for extent in shape)
+    if any(extent < 1 for extent in shape):
+        raise ShapeError(
+            "An example has at least one position and one channel.",
+            got=f"shape {shape}",
+            remedy="pass x.shape[1:]",
+        )
     if tokens:
         return Outline(shape, 0)
     if not shape:

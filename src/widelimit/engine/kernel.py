@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..errors import PrecisionError, ShapeError, WidelimitError
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, read, reading
-from ..options import RandomKey, whole
+from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .budget import Budget, error_bound
@@ -69,6 +69,7 @@ def kernel(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or mask= for x1"
         )
     whole("memory", memory)
+    key = None if key is None else as_key(key)
     _check_destination(store, out=out, sink=sink, tolerance=tolerance, tile=tile, client=client)
     if ntk:
         refuse_factorised_ntk(net)

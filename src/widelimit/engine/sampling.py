@@ -309,4 +309,17 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
         return [Realisation(net)]
     keys = jax.random.split(sampler.key, sampler.replicates)
     marked = sampler.pivots is not None
-    return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
+    if marked and len(sampler.pivots or ()) != len(random_layers(net)):
+        raise _stranger(len(random_layers(net)))
+    try:
+        return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
+    except LandmarksNeeded:
+        raise _stranger(len(random_layers(net))) from None
+
+
+def _stranger(layers: int) -> NetworkError:
+    return NetworkError(
+        "A sampler belongs to the network that it was fitted for.",
+        got=f"a network with {layers} layers of random scores, and the sampler of another",
+        remedy="fit one for this network: sampler = net.sampler(x)",
+    )
