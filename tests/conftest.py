@@ -1,11 +1,13 @@
 """Strict by default: implicit rank promotion is an error in every test."""
 
 import os
+import subprocess
+import uuid
 from pathlib import Path
 
-# Before JAX is imported. Test processes share the cores already, and the threads of XLA inside one
-# operation were seen to wait for each other for ever, once in some hours of tests. The older way to
-# compile fused loops takes two thirds of the time.
+# Before JAX is imported. Test processes share the cores already. The first flag is about convolutions
+# of Eigen; products and loops have their threads all the same (see `engine/test_soak.py`). The
+# second is the older way to compile fused loops, which takes two thirds of the time.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false"
 )
@@ -43,3 +45,24 @@ def few_memory_maps():
     yield
     if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Mounts a small file system in memory; skips where that is not permitted."""
+    places = []
+
+    def mount(options):
+        place = tmp_path / uuid.uuid4().hex
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("mounting a file system is not permitted here")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", str(place)], check=True)

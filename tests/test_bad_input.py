@@ -204,3 +204,34 @@ def test_padding_may_hold_anything():
 def test_shape_of_one_example_has_channels():
     with pytest.raises(wl.errors.ShapeError, match="positions…, channels"):
         VECTORS.init(jax.random.key(0), ())
+
+
+# --- what JAX alone would answer in its own words -------------------------------------------------
+
+
+def test_layers_nested_too_deeply_are_refused_and_spoil_nothing():
+    net = wl.Dense(3)
+    for _ in range(40):
+        net = wl.Serial(net)
+    with pytest.raises(wl.errors.NetworkError, match="at most 40 deep"):
+        wl.Serial(net)
+    found = net.kernel(np.ones((2, 3)))  # the deepest that is allowed
+    np.testing.assert_array_equal(found.nngp, wl.Dense(3).kernel(np.ones((2, 3))).nngp)
+
+
+def test_shapes_and_keys_that_are_none():
+    net = wl.Dense(3)
+    for shape in ((-3,), (0, 3)):
+        with pytest.raises(wl.errors.ShapeError, match="at least one position"):
+            net.init(0, shape)
+    with pytest.raises(wl.errors.OptionError, match="key= is"):
+        net.kernel(np.ones((2, 3)), key="a")
+
+
+def test_the_sampler_of_another_network():
+    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    one = wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1))
+    deep = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(8), one)
+    for net, other in ((deep, one), (wl.Serial(wl.Attention(8), one), deep)):
+        with pytest.raises(wl.errors.NetworkError, match="belongs to the network"):
+            net.kernel(x, sampler=other.sampler(x, samples=2, replicates=2), ntk=False)

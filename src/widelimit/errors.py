@@ -1,5 +1,7 @@
 """Errors that say the rule, what came, and the remedy."""
 
+from typing import Any
+
 
 class WidelimitError(ValueError):
     """Base of every error this library raises on purpose."""
@@ -8,6 +10,9 @@ class WidelimitError(ValueError):
         """`rule` is what must hold, `got` is what arrived instead, `remedy` is what to do."""
         super().__init__(f"{rule} Got: {got}. Remedy: {remedy}")
         self.rule, self.got, self.remedy = rule, got, remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _as_it_was, (type(self), self.args, self.__dict__)
 
 
 class ShapeError(WidelimitError):
@@ -28,6 +33,14 @@ class PrecisionError(NumericalError):
 
 class OptionError(WidelimitError, TypeError):
     """A keyword that the call does not know."""
+
+
+class ForkError(WidelimitError, RuntimeError):
+    """A computation in a process that was forked after JAX had started."""
+
+
+class StallError(WidelimitError, RuntimeError):
+    """Threads that have stopped computing without an end."""
 
 
 class AccuracyWarning(UserWarning):
@@ -54,3 +67,17 @@ class MissingExtraError(ImportError):
         super().__init__(
             f"This feature needs the package '{package}'. Remedy: pip install 'widelimit[{extra}]'"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
+    """An error that came from another process.
+
+    Pickle would call its class with the finished message alone; a pool of processes that cannot
+    read an answer waits for it for ever.
+    """
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error

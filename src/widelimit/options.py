@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 from scipy.special import expit, logit
 
 from .errors import OptionError
+from .forks import require_own_jax
 
 Member = TypeVar("Member", bound=Enum)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -67,6 +68,7 @@ def positive(name: str, value: Any) -> float:
 
 def as_key(key: Any, name: str = "key") -> Key[Array, ""]:
     """A JAX key, also from an integer; None is 0."""
+    require_own_jax()
     if key is None:
         key = 0
     if isinstance(key, int | np.integer) and not isinstance(key, bool) and 0 <= key < 2**63:

@@ -1,6 +1,7 @@
 """Sampled heads: how fast they converge, how honest their errors are, what a sampler fixes."""
 
 import dataclasses
+import re
 import warnings
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine import kernel as kernel_module
 from widelimit.engine import sampling
+from widelimit.engine.budget import error_bound
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
-from widelimit.engine.sampling import error_bound, realisations
+from widelimit.engine.sampling import realisations
 from widelimit.layers.attention.heads import Coupling, Scheme, _normals, pivoted_cholesky
 
 
@@ -257,6 +260,8 @@ def test_bounds_of_nothing():
         {"replicates": -1},
         {"rank": 0},
         {"rank": True},
+        {"most_heads": 0},
+        {"memory": 1.5},
     ],
     ids=str,
 )
@@ -265,10 +270,71 @@ def test_wrong_counts_are_refused(options):
         _shallow().sampler(_tokens(2, 3, 4), **options)
 
 
-def test_a_tolerance_out_of_reach_is_an_error(monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_ROUNDS", 1)
-    with pytest.raises(wl.errors.NumericalError, match="bounded number of heads"):
-        _shallow().sampler(_tokens(2, 3, 4), tolerance=1e-6)
+# --- what a tolerance may take -------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn_heads(monkeypatch):
+    """All numbers of heads that are drawn."""
+    counts = []
+    draw = sampling.realisations
+
+    def counted(net, sampler, dtype):
+        counts.append(sampler.heads)
+        return draw(net, sampler, dtype)
+
+    for module in (sampling, kernel_module):
+        monkeypatch.setattr(module, "realisations", counted)
+    return counts
+
+
+def test_a_tolerance_out_of_reach_ends_after_the_pilot(drawn_heads):
+    with pytest.raises(wl.errors.NumericalError, match="takes no more heads") as caught:
+        _shallow().kernel(_tokens(4, 3, 4), tolerance=1e-12)
+    assert drawn_heads == [256]
+    for word in ("256 heads", "ask for tolerance=", "most_heads=65_536", "memory= to about"):
+        assert word in str(caught.value)
+
+
+def test_the_most_heads_are_a_bound_and_the_advice_holds(drawn_heads):
+    net, x = _shallow(qk_std=1.5), _tokens(4, 3, 4).astype(np.float32)
+    with pytest.raises(wl.errors.NumericalError, match="may be drawn") as caught:
+        net.kernel(x, tolerance=0.0066, most_heads=300)
+    assert max(drawn_heads) <= 300
+    advised = float(re.search("tolerance=([0-9.]+) or more", str(caught.value))[1])
+    k = net.kernel(x, tolerance=advised, most_heads=300)
+    assert max(drawn_heads) <= 300
+    assert error_bound(k, 8) <= advised
+
+
+def test_memory_bounds_the_heads(drawn_heads):
+    net, x = _shallow(qk_std=1.5), _tokens(4, 3, 4).astype(np.float32)
+    # A head of 4 × 4 features takes 64 bytes; a quarter of the memory holds 256 of them, and more.
+    with pytest.raises(wl.errors.NumericalError, match=r"Remedy: .*raise memory= to about") as e:
+        net.sampler(x, tolerance=0.005, memory=4 * 64 * 270)
+    assert "most_heads" not in str(e.value)
+    assert max(drawn_heads) <= 270
+
+
+def test_a_finished_kernel_is_not_thrown_away():
+    """The pilot was too hopeful: the best there is comes back, and says how good it is."""
+    net, x = _shallow(qk_std=1.5), _tokens(12, 3, 4).astype(np.float32)
+    easy = np.concatenate([1e-3 * x[:8], x])  # the pilot looks at the first eight
+    plain = net.kernel(easy, samples=32)
+    with pytest.warns(wl.engine.ToleranceWarning, match="up to .* with 256 heads") as said:
+        k = net.kernel(easy, tolerance=error_bound(plain, 8) / 2, most_heads=256)
+    np.testing.assert_array_equal(k.nngp, plain.nngp)
+    assert said[0].filename == __file__
+
+
+def test_needed_heads_follow_from_errors():
+    """Errors of t e + r e² with e ~ 1/√heads: a tenth of e takes a hundred times the heads."""
+    budget, found = sampling.Budget(0.0, 10**9, 2**40), sampling.Drawn(256, 2**14, 8, 32)
+    student = 2.3646242510103  # two-sided 95 % for 7 degrees of freedom
+    for e in (1e-4, 0.1, 3.0):
+        reached, asked = student * e + 8 * e**2, student * e / 10 + 8 * (e / 10) ** 2
+        needed = budget._replace(tolerance=asked).needed(found, reached)
+        np.testing.assert_allclose(needed, 1.2 * 100, rtol=1e-6)
 
 
 # --- features and landmarks ----------------------------------------------------------------------

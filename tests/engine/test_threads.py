@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine import threads
 from widelimit.engine.threads import in_threads
 
 
@@ -79,6 +80,30 @@ def test_a_mistake_in_a_thread_is_raised_where_results_are_read():
 
     with pytest.raises(ZeroDivisionError):
         list(in_threads(job, [2, 1, 0], at_once=2, alike=lambda _: "all"))
+
+
+def test_threads_that_do_nothing_are_given_up(monkeypatch):
+    """As XLA's threads were once seen to: neither an answer nor any use of the processor."""
+    monkeypatch.setattr(threads, "_GLANCE", 0.2)
+    monkeypatch.setattr(threads, "_MOST_IDLE", 3)
+    free = threading.Event()
+    with pytest.raises(wl.errors.StallError, match=r"2 tiles without an answer.*new process"):
+        list(in_threads(lambda _: free.wait(), [1, 2], at_once=2, alike=int))
+    free.set()
+
+
+def test_work_that_takes_long_is_not_given_up(monkeypatch):
+    monkeypatch.setattr(threads, "_GLANCE", 0.1)
+    monkeypatch.setattr(threads, "_MOST_IDLE", 3)
+
+    def busy(_: int) -> int:
+        end = time.thread_time() + 0.5
+        count = 0
+        while time.thread_time() < end:
+            count += 1
+        return count
+
+    assert all(in_threads(busy, [1, 2], at_once=2, alike=int))
 
 
 def test_threads_take_over_the_settings_of_the_caller():

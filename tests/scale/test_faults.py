@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 
 import numpy as np
 import pytest
@@ -106,27 +105,6 @@ def test_many_tiles_spoiled_in_every_way(tmp_path, monkeypatch):
         network().kernel(examples(SIZE), store=folder)
     assert counter.tiles == len(spoiled)
     finished(folder, monkeypatch)
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """Mounts a small file system in memory; skips where that is not permitted."""
-    places = []
-
-    def mount(options):
-        place = tmp_path / uuid.uuid4().hex
-        place.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("mounting a file system is not permitted here")
-        places.append(place)
-        return place
-
-    yield mount
-    for place in places:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_is_said_and_survived(mounted, monkeypatch):

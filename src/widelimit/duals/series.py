@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..compilation import compiled
 from ..errors import NetworkError
 from ..printing import brief
 from .base import Dual, as_module
@@ -260,7 +261,7 @@ def _mean_jvp(plan: SeriesPlan, times: int, primals, tangents):
     return _mean(plan, times, q, samples), _mean(plan, times, q, d_samples) + slope * d_q
 
 
-@eqx.filter_jit
+@compiled
 def _both_compiled(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
     return _both(function, x)
 

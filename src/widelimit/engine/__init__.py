@@ -1,5 +1,6 @@
 """How kernels are computed: inputs are read, each example encoded once, pairs crossed by tiles."""
 
+from .budget import ToleranceWarning
 from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
 from .sampling import ResidualWarning, Sampler
 
@@ -8,6 +9,7 @@ __all__ = [
     "ResidualWarning",
     "Sampler",
     "SignalProfile",
+    "ToleranceWarning",
     "phase_diagram",
     "plot_phase_diagram",
     "signal",

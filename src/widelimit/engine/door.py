@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from ..errors import ShapeError
+from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..state import Outline
 from .inputs import Inputs, as_inputs, as_streams
@@ -20,6 +21,12 @@ def outline_of(net: Layer, shape: Any) -> Any:
 
 def _outline(shape: tuple[int, ...], *, tokens: bool) -> Outline:
     shape = tuple(int(extent) for extent in shape)
+    if any(extent < 1 for extent in shape):
+        raise ShapeError(
+            "An example has at least one position and one channel.",
+            got=f"shape {shape}",
+            remedy="pass x.shape[1:]",
+        )
     if tokens:
         return Outline(shape, 0)
     if not shape:
@@ -35,6 +42,7 @@ def read_inputs(
     net: Layer, x: Any, mask: Any = None, *, dtype: Any = None, name: str = "x"
 ) -> Inputs:
     """Check a user's inputs for this network."""
+    require_own_jax()
     if isinstance(x, Inputs):
         return x
     if net.streams() > 1:

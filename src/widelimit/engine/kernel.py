@@ -1,5 +1,6 @@
 """The infinite reading of a network: NNGP and tangent kernels of all pairs."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +11,11 @@ from jaxtyping import Array
 
 from ..errors import PrecisionError, ShapeError, WidelimitError
 from ..layers.base import Layer
-from ..layers.readings import DEFAULT_MEMORY, read, reading
-from ..options import RandomKey, whole
+from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, read, reading
+from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
+from .budget import Budget, error_bound
 from .door import agreed, read_inputs
 from .inputs import Data, Inputs
 from .phases import (
@@ -25,20 +27,10 @@ from .phases import (
     symmetrise,
 )
 from .refusals import refuse_factorised_ntk
-from .sampling import (
-    Sampler,
-    covering,
-    error_bound,
-    not_reached,
-    realisations,
-    refined,
-)
+from .sampling import Sampler, covering, drawn, grown, realisations
 from .sampling import sampler as fitted_sampler
 from .start import Encoding, kernel_dtype
 from .tiles import Tile, TilePlan, tiles
-
-# How often a whole kernel may be computed anew to meet a tolerance.
-_MOST_ROUNDS = 4
 
 Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
 
@@ -54,6 +46,7 @@ def kernel(
     key: RandomKey | None = None,
     samples: int | None = None,
     tolerance: float | None = None,
+    most_heads: int = DEFAULT_HEADS,
     sampler: Sampler | None = None,
     ntk: bool = True,
     dtype: Any = None,
@@ -76,6 +69,7 @@ def kernel(
             "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or mask= for x1"
         )
     whole("memory", memory)
+    key = None if key is None else as_key(key)
     _check_destination(store, out=out, sink=sink, tolerance=tolerance, tile=tile, client=client)
     if ntk:
         refuse_factorised_ntk(net)
@@ -83,7 +77,8 @@ def kernel(
     if fitted:
         # The columns are where training data stands in kernel(test, train).
         fit = rows if columns is None else covering(columns, rows)
-        sampler = fitted_sampler(net, fit, key=key, samples=samples, tolerance=tolerance)
+        drawing = {"key": key, "samples": samples, "most_heads": most_heads, "memory": memory}
+        sampler = fitted_sampler(net, fit, tolerance=tolerance, **drawing)
     if rows.traced or (columns is not None and columns.traced) or _traced(net):
         return _traced_kernel(net, rows, columns, sampler, ntk, memory)
     for side, name in ((rows, "x1"), (columns, "x2")):
@@ -108,10 +103,11 @@ def kernel(
     shape = _result_shape(net, rows, columns)
     if out is not None:
         _checked_out(out, shape, ntk)
-    bar = Progress.make(progress, "kernel")
-    options = {"with_ntk": ntk, "memory": memory, "progress": bar, "by_length": sink is None}
-    for _ in range(_MOST_ROUNDS):
-        walk = _walk(net, sampler, rows, columns, dtype, **options)
+    options = {"with_ntk": ntk, "memory": memory, "by_length": sink is None}
+    while True:
+        label = "kernel" if sampler is None else f"kernel of {sampler.heads:,} heads"
+        bar = Progress.make(progress, label)
+        walk = _walk(net, sampler, rows, columns, dtype, progress=bar, **options)
         if sink is not None:
             for done in walk:
                 sink(done.rows, done.columns, *done.kernels)
@@ -120,13 +116,15 @@ def kernel(
         if sampler is None or not fitted or tolerance is None:
             return result
         # The sampler was sized on a few examples: all of them have the last word.
-        worst = error_bound(result, sampler.replicates)
-        if worst <= tolerance:
+        reached = error_bound(result, sampler.replicates)
+        if reached <= tolerance:
             return result
-        sampler = refined(net, sampler, worst / tolerance)
-    assert sampler is not None
-    assert tolerance is not None
-    raise not_reached(sampler, tolerance)
+        budget, found = Budget(tolerance, most_heads, memory), drawn(net, sampler, dtype)
+        factor = budget.growth(found, reached)
+        if factor is None:
+            warnings.warn(budget.warning(found, reached), stacklevel=6)
+            return result
+        sampler = grown(net, sampler, factor)
 
 
 def _walk(

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from ..compilation import compiled
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer, Memo
 from ..state import Need
@@ -53,14 +54,14 @@ def cross_one(
 # --- blocks and tiles ---------------------------------------------------------------------------
 
 
-@eqx.filter_jit
+@compiled
 def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> Encoding:
     """Encode a block of examples."""
     memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
     return Encoding(x, mask, memos)
 
 
-@eqx.filter_jit
+@compiled
 def draw_block(
     net: Layer,
     x: Any,
@@ -106,10 +107,10 @@ def cross_tile(
     return jax.lax.map(row, rows, batch_size=part if part > 1 else None)
 
 
-compiled_cross_tile = eqx.filter_jit(cross_tile)
+compiled_cross_tile = compiled(cross_tile)
 
 
-@eqx.filter_jit
+@compiled
 def cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Any, *, with_ntk: bool):
     """Pairs given one by one."""
     return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
+from ..compilation import compiled
 from ..errors import ShapeError
 from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
@@ -185,7 +186,7 @@ def _opened(net: Layer) -> tuple[Layer, ...]:
     return tuple(inner for part in net.parts for inner in _opened(part))
 
 
-@eqx.filter_jit
+@compiled
 def _profile(
     layers: tuple[Layer, ...], x: Any, mask: Any, outline: Any, key: Key[Array, ""], scheme: Scheme
 ) -> Float[Array, "depth quantity"]:

@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
-from scipy.special import stdtrit
 
-from ..errors import NetworkError, NumericalError, WidelimitError
+from ..errors import NetworkError, WidelimitError
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -30,12 +29,12 @@ from ..layers.attention.heads import (
     with_field,
 )
 from ..layers.base import Layer
-from ..layers.readings import reading
+from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
 from ..options import RandomKey, as_key, positive, whole
-from ..state import Kernels
+from .budget import Budget, Drawn, error_bound
 from .door import read_inputs
 from .inputs import Inputs
-from .phases import Realisation, draw_block
+from .phases import Realisation, draw_block, precision
 from .tiles import tiles
 from .variants import random_layers, with_random_layers
 
@@ -45,12 +44,10 @@ _RANK, _MOST_RANK = 64, 512
 _RESIDUAL = 1e-3
 # Landmark positions to choose pivots from, for each pivot.
 _CHOICE = 4
-# How sure it is that errors are below a tolerance.
-_CONFIDENCE = 0.95
 # Share of a tolerance that the features may miss of a position's variance.
 _RESIDUAL_SHARE = 0.25
-# Examples of the pilot that sizes a sampler for a tolerance, and how often it may grow.
-_PILOT, _MOST_ROUNDS = 8, 6
+# Examples of the pilot that sizes a sampler for a tolerance, and the memory of its tiles.
+_PILOT, _PILOT_MEMORY = 8, 2**28
 
 
 class Sampler(eqx.Module):
@@ -83,11 +80,15 @@ class Sampler(eqx.Module):
 
     def with_more(self, *, heads: float = 1.0, replicates: float = 1.0) -> "Sampler":
         """So many times the heads of every copy, so many times the copies; new draws."""
+
+        def times(count: int, factor: float) -> int:
+            return math.ceil(count * factor - 1e-9)  # 3 · (5/3) is 5, whatever rounding says
+
         scheme = self.scheme
-        count = math.ceil(scheme.samples * heads)
+        count = times(scheme.samples, heads)
         grown = Scheme(count, scheme.rank, scheme.tolerance, scheme.coupling)
         return dataclasses.replace(
-            self, scheme=grown, replicates=math.ceil(self.replicates * replicates)
+            self, scheme=grown, replicates=times(self.replicates, replicates)
         )
 
 
@@ -105,6 +106,8 @@ def sampler(
     samples: int | None = None,
     replicates: int | None = None,
     tolerance: float | None = None,
+    most_heads: int = DEFAULT_HEADS,
+    memory: int = DEFAULT_MEMORY,
     rank: int | None = None,
     residual: float = _RESIDUAL,
 ) -> Sampler:
@@ -113,7 +116,9 @@ def sampler(
     `samples` heads are drawn for every layer with infinitely many, in each of `replicates`
     independent copies of the network, from which standard errors come. With a `tolerance`, the
     number of heads grows until all errors, relative to the largest kernel entry, are below it with
-    a confidence of 95 % (see `error_bound`).
+    a confidence of 95 % (see `error_bound`). A pilot on a few examples tells how many that takes;
+    if these are more than `most_heads` in all copies, or do not fit into a quarter of `memory`, an
+    error says so at once, and what could be had instead.
 
     Features of the scores are exact on raw inputs and through linear layers. Elsewhere they come
     from `rank` landmark positions of the inputs, or as many as it takes to miss at most a share
@@ -122,6 +127,8 @@ def sampler(
     for name, count in (("samples", samples), ("replicates", replicates), ("rank", rank)):
         if count is not None:
             whole(name, count)
+    whole("most_heads", most_heads)
+    whole("memory", memory)
     if tolerance is not None:
         positive("tolerance", tolerance)
         residual = min(residual, _RESIDUAL_SHARE * tolerance)
@@ -140,7 +147,9 @@ def sampler(
         finite = [layer.heads for layer in random_layers(net) if layer.heads != INFINITE]
         replicates = max(_REPLICATES, *(math.ceil(_REPLICATES * samples / h) for h in finite), 0)
     fitted = _with_landmarks(net, inputs, key, samples, replicates, rank, residual)
-    return fitted if tolerance is None else _grown(net, inputs, fitted, tolerance)
+    if tolerance is None:
+        return fitted
+    return _sized(net, inputs, fitted, Budget(tolerance, most_heads, memory))
 
 
 def _with_landmarks(
@@ -212,56 +221,51 @@ def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
         )
 
 
-def _grown(net: Layer, inputs: Inputs, sampler: Sampler, tolerance: float) -> Sampler:
-    """More heads until a pilot on a few examples meets the tolerance."""
+def _sized(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Sampler:
+    """More heads until a pilot on a few examples meets the tolerance, or says that none will."""
     _require_numbers(net, inputs, "a tolerance is met")
     dtype = np.dtype(np.float32)
     pilot = inputs[: min(inputs.size, _PILOT)].astype(dtype)
-    for _ in range(_MOST_ROUNDS):
-        options = {"dtype": dtype, "with_ntk": True, "memory": 2**28}
+    memory = min(budget.memory, _PILOT_MEMORY)
+    while True:
+        options = {"dtype": dtype, "with_ntk": True, "memory": memory}
         walk = tiles(realisations(net, sampler, dtype), pilot, None, **options)
-        worst = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
-        if worst <= tolerance:
+        reached = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
+        if reached <= budget.tolerance:
             return sampler
-        sampler = refined(net, sampler, worst / tolerance)
-    raise not_reached(sampler, tolerance)
+        found = drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)
+        factor = budget.growth(found, reached)
+        if factor is None:
+            raise budget.out_of_reach(found, reached)
+        sampler = grown(net, sampler, factor)
 
 
-def error_bound(kernels: Kernels, replicates: int) -> float:
-    """A bound on all errors, relative to the largest entry of their kernel: 95 % confidence.
+def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
+    """What a sampler draws, without drawing it."""
+    marked = sampler.pivots is not None
 
-    With e the largest relative standard error of r replicates: `t_{r−1} e + r e²`, Student's
-    two-sided quantile for what varies, and the square of what one replicate varies for the bias
-    that nonlinear layers make of it. For all entries together, as their errors go together: true
-    errors were below it in 92 to 97 of 100 draws.
-    """
-    quantile = float(stdtrit(replicates - 1, (1 + _CONFIDENCE) / 2))
-    worst = 0.0
-    for value, error in ((kernels.nngp, kernels.nngp_error), (kernels.ntk, kernels.ntk_error)):
-        if error is not None and np.any(value):
-            worst = max(worst, float(error.max() / np.abs(value).max()))
-    return quantile * worst + replicates * worst**2
+    def one() -> Realisation:
+        return _draw(net, sampler, sampler.key, dtype, with_landmarks=marked)
+
+    with precision(dtype):
+        leaves = jax.tree.leaves(eqx.filter_eval_shape(one))
+    samples, copies = sampler.scheme.samples, sampler.replicates
+    counts = [layer.heads for layer in random_layers(net)]
+    heads = max(samples if n == INFINITE else int(n) for n in counts)
+    nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if hasattr(leaf, "size"))
+    steps = samples if INFINITE in counts else copies
+    return Drawn(heads * copies, nbytes * copies, copies, steps)
 
 
-def refined(net: Layer, sampler: Sampler, excess: float) -> Sampler:
-    """A sampler with so many more heads that error bounds become smaller by the factor `excess`.
+def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
+    """A sampler with so many times the heads.
 
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
     heads of every copy, not the number of copies, keeps the bias well below the error.
     """
-    growth = min(max(1.2 * excess**2, 1.5), 64)
     if any(layer.heads == INFINITE for layer in random_layers(net)):
-        return sampler.with_more(heads=growth)
-    return sampler.with_more(replicates=growth)
-
-
-def not_reached(sampler: Sampler, tolerance: float) -> NumericalError:
-    """What to raise when heads have grown too often."""
-    return NumericalError(
-        f"Sampling reaches a relative error of {tolerance:g} with a bounded number of heads.",
-        got=f"a larger error after {sampler.heads} heads",
-        remedy="ask for a larger tolerance=, or set samples= yourself",
-    )
+        return sampler.with_more(heads=factor)
+    return sampler.with_more(replicates=factor)
 
 
 def covering(inputs: Inputs, other: Inputs) -> Inputs:
@@ -305,4 +309,17 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
         return [Realisation(net)]
     keys = jax.random.split(sampler.key, sampler.replicates)
     marked = sampler.pivots is not None
-    return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
+    if marked and len(sampler.pivots or ()) != len(random_layers(net)):
+        raise _stranger(len(random_layers(net)))
+    try:
+        return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
+    except LandmarksNeeded:
+        raise _stranger(len(random_layers(net))) from None
+
+
+def _stranger(layers: int) -> NetworkError:
+    return NetworkError(
+        "A sampler belongs to the network that it was fitted for.",
+        got=f"a network with {layers} layers of random scores, and the sampler of another",
+        remedy="fit one for this network: sampler = net.sampler(x)",
+    )

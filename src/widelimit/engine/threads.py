@@ -4,15 +4,19 @@ Everything a tile needs happens in its thread – compiling, computing, fetching
 shapes are compiled side by side too.
 """
 
+import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+
+from ..errors import StallError
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
 
@@ -23,6 +27,10 @@ Done = TypeVar("Done")
 _PER_CORE = 2
 # More tiles at once than this wait for memory rather than for cores.
 _MOST_THREADS = 16
+# Seconds between two looks at work that does not answer, how many of them without any use of the
+# processor are the end of waiting, and the share of the processor that counts as use.
+_GLANCE, _MOST_IDLE, _BUSY = 5.0, 24, 0.002
+_END = object()
 
 
 def most_at_once() -> int:
@@ -35,7 +43,7 @@ def most_at_once() -> int:
     return max(count, min(_PER_CORE * (os.cpu_count() or 1), _MOST_THREADS))
 
 
-@contextmanager
+@contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Tiles one after the other: for processes that have neighbours on every other core."""
     before = _alone.set(True)
@@ -67,7 +75,7 @@ def in_threads(
 
     The first job of every kind goes before all others, and others of its kind wait until it is
     done: it compiles for them. Whoever stops listening, or is interrupted, waits for the jobs that
-    run and cancels the others.
+    run and cancels the others. Threads that have stopped for ever are given up (`StallError`).
     """
     first: deque[Job] = deque()
     later: dict[Any, list[Job]] = {}
@@ -78,20 +86,94 @@ def in_threads(
             first.append(job)
             later[alike(job)] = []
     ready: deque[Job] = deque()
-    running: dict[Future[Done], Job] = {}
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="widelimit")
-    run = _with_settings_of_this_thread(function)
+    running = 0
+    crew = _Crew(_with_settings_of_this_thread(function), min(at_once, len(jobs)))
     try:
         while first or ready or running:
             # One more than can run is ready, so that no thread waits for the listener.
-            while (first or ready) and len(running) <= at_once:
-                job = (first or ready).popleft()
-                running[pool.submit(run, job)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                ready.extend(later.pop(alike(running.pop(future)), ()))
-                yield future.result()
+            while (first or ready) and running <= at_once:
+                crew.orders.put((first or ready).popleft())
+                running += 1
+            answer = crew.answer(running)
+            running -= 1
+            ready.extend(later.pop(alike(answer.job), ()))
+            yield answer.value()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        crew.dismiss()
+
+
+class _Answer(NamedTuple):
+    job: Any
+    found: Any
+    error: BaseException | None
+
+    def value(self) -> Any:
+        """What the job has found; its error is raised."""
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+
+class _Crew:
+    """Threads that work off orders; a stuck one holds up neither the caller nor the program's end.
+
+    XLA's own threads, which share the work of single operations, were once seen to wait for each
+    other for ever. Nothing in a process can wake them, but whoever waits for them can be told.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], count: int):
+        self.orders: SimpleQueue[Any] = SimpleQueue()
+        self.answers: SimpleQueue[_Answer] = SimpleQueue()
+        self.function, self.stalled = function, False
+        options: dict[str, Any] = {"name": "widelimit", "daemon": True}
+        self.threads = [Thread(target=self._work, **options) for _ in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while (job := self.orders.get()) is not _END:
+            try:
+                self.answers.put(_Answer(job, self.function(job), None))
+            except BaseException as error:
+                self.answers.put(_Answer(job, None, error))
+            del job
+
+    def answer(self, running: int) -> _Answer:
+        """The next answer; an error when nothing at all has happened for minutes."""
+        idle = 0
+        while idle < _MOST_IDLE:
+            begin, used = time.monotonic(), time.process_time()
+            try:
+                return self.answers.get(timeout=_GLANCE)
+            except Empty:
+                seconds, used = time.monotonic() - begin, time.process_time() - used
+            # A process that was stopped, or had to wait for its turn, is not stuck.
+            awake = seconds < 2 * _GLANCE
+            idle = idle + 1 if awake and used < _BUSY * seconds and _on_processor() else 0
+        self.stalled = True
+        raise StallError(
+            "Threads that compute do something.",
+            got=f"{running} tiles without an answer, and no use of the processor, for "
+            f"{_MOST_IDLE * _GLANCE:.0f} seconds",
+            remedy="start again in a new process (what a store= holds is kept); should it happen "
+            'again, call jax.config.update("jax_cpu_enable_async_dispatch", False) first of all',
+        )
+
+    def dismiss(self) -> None:
+        """Cancel what has not begun and wait for the rest."""
+        with contextlib.suppress(Empty):
+            while True:
+                self.orders.get_nowait()
+        for _ in self.threads:
+            self.orders.put(_END)
+        for thread in self.threads:
+            if not self.stalled:
+                thread.join()
+
+
+def _on_processor() -> bool:
+    """Whether the work would be seen as processor time of this process."""
+    return jax.default_backend() == "cpu"
 
 
 def _with_settings_of_this_thread(function: Callable[[Job], Done]) -> Callable[[Job], Done]:

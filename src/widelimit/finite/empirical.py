@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ..compilation import compiled
 from ..engine.phases import precision
 from ..errors import NumericalError, ShapeError, WidelimitError
 from ..options import choice, known_options, whole
@@ -326,7 +327,7 @@ def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes)
     return axes.arranged(total / averaged, outputs1, outputs2)
 
 
-@eqx.filter_jit
+@compiled
 def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
     return jacobian_kernel(function.one, trained, x1, x2, axes)
 
@@ -337,7 +338,7 @@ def _on_processor(trained: PyTree) -> bool:
     return jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
 
 
-@eqx.filter_jit
+@compiled
 def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
     """Per parameter array, ∂f/∂p of a block as (shared, examples and kept, averaged and p)."""
     jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
@@ -377,7 +378,7 @@ def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
     return [np.asarray(array) for array in arrays]
 
 
-@eqx.filter_jit
+@compiled
 def _product_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
     """Θ(x1, x2) column by column: Jᵀ of one output of one example of x2, pushed through f at x1."""
     values, push = jax.linearize(lambda p: jax.vmap(function.one, (None, 0))(p, x1), trained)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
 from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
@@ -158,7 +159,7 @@ class _Passes(eqx.Module):
         return kernel / self.draw.signs.size
 
 
-@eqx.filter_jit
+@compiled
 def _kernels(
     net: Layer,
     rows: Inputs,

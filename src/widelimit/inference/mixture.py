@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import logsumexp, ndtr
 
+from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
 from ..errors import MissingExtraError, NumericalError, WidelimitError
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
@@ -299,7 +300,7 @@ def _log_likelihood(factor: Array, data: _Data) -> Array:
     return -0.5 * jnp.sum(half**2) - outputs * (determinant + 0.5 * rows * _LOG_2PI)
 
 
-@eqx.filter_jit
+@compiled
 def _answers(latent: Latent, data: _Data, normals: Array) -> tuple[Array, Array, Array]:
     """Log-likelihood, means and variances at the tests for a block of latents."""
 

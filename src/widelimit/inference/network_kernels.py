@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import Realisation, cross_one, encode_block, precision
@@ -23,6 +23,7 @@ from ..engine.tiles import TilePlan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
+from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey
 from ..state import Kernels
 from .gp import KernelKind
@@ -39,7 +40,8 @@ class Engine:
     `dtype` is the precision of the `O(N²)` kernel work; the solves are float64 whatever it is.
     `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
     `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
-    needs; `rank` bounds the features of the scores; `key` fixes the heads.
+    needs, but no more than `most_heads` in all; `rank` bounds the features of the scores; `key`
+    fixes the heads.
 
     `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), where a later
     fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it, and
@@ -51,6 +53,7 @@ class Engine:
     samples: int | None = None
     replicates: int | None = None
     tolerance: float | None = None
+    most_heads: int = DEFAULT_HEADS
     rank: int | None = None
     key: RandomKey = 0
     store: Any = None
@@ -71,6 +74,8 @@ class Engine:
             samples=self.samples,
             replicates=self.replicates,
             tolerance=self.tolerance,
+            most_heads=self.most_heads,
+            memory=self.memory,
             rank=self.rank,
         )
 
@@ -229,7 +234,7 @@ def chosen(kernels: Kernels, kind: KernelKind) -> Any:
     return kernels.nngp if kind is KernelKind.NNGP else kernels.ntk
 
 
-@eqx.filter_jit
+@compiled
 def _own(
     real: Realisation, x: Any, mask: Any, outline: Any, *, with_ntk: bool
 ) -> Float[Array, " n"]:

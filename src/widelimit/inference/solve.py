@@ -14,12 +14,10 @@ from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
 
 from ..errors import NumericalError, ShapeError
-from . import checks
+from . import checks, lapack
 from .checks import Values
 
-_potrf, _potri, _potrs, _pstrf, _trtri, _trtrs = get_lapack_funcs(
-    ("potrf", "potri", "potrs", "pstrf", "trtri", "trtrs"), dtype=np.float64
-)
+_pstrf, _trtrs = get_lapack_funcs(("pstrf", "trtrs"), dtype=np.float64)
 (_trmm,) = get_blas_funcs(("trmm",), dtype=np.float64)
 
 _EXACT_EIGENVALUE_ROWS = 1500  # up to here an error message can afford the exact spectrum
@@ -101,7 +99,7 @@ class Factor(Triangular):
     @cached_property
     def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
         """`diag(A⁻¹)`: the squared column norms of `L⁻¹`."""
-        inverse, _ = _trtri(self.storage, lower=1)
+        inverse = lapack.inverse(self.storage)
         total = np.empty(len(self))
         for start in range(0, len(self), checks.ROWS_PER_BLOCK):
             columns = slice(start, start + checks.ROWS_PER_BLOCK)
@@ -111,19 +109,17 @@ class Factor(Triangular):
 
     def inverse(self) -> Float[np.ndarray, "n n"]:
         """`A⁻¹` in full, both triangles."""
-        inverse, _ = _potri(self.storage, lower=1)
+        inverse = lapack.inverse_of_product(self.storage)
         _mirror(inverse, from_lower=True)
         return inverse
 
     def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
         """`A⁻¹ right`."""
-        solution, _ = _potrs(self.storage, _columns(right, len(self)), lower=1)
-        return solution
+        return lapack.solve_product(self.storage, _columns(right, len(self)))
 
     def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
         """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
-        solution, _ = _trtrs(self.storage, _columns(right, len(self)), lower=1)
-        return solution
+        return lapack.solve(self.storage, _columns(right, len(self)))
 
     def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Some entries of `diag(A⁻¹)`."""
@@ -260,7 +256,7 @@ def _factorise_in_place(
     first, last = start * scale, limit * scale
     jitter = 0.0
     while True:
-        _, failed_at = _potrf(storage, lower=1, clean=0, overwrite_a=1)
+        failed_at = lapack.factorise(storage)
         failed_at = failed_at or _first_lost_pivot(storage, diagonal + jitter)
         if failed_at == 0:
             break

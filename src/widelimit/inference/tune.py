@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import precision
 from ..engine.sampling import Sampler
@@ -240,7 +240,7 @@ class Criterion:
         return [(h, p.reshape(h.value.shape)) for h, p in zip(self.free, pieces, strict=True)]
 
 
-@eqx.filter_jit
+@compiled
 def _pull(
     values: list[Array],
     net: Layer,

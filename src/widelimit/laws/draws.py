@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import Encoding, start
@@ -158,7 +159,7 @@ class Latent(eqx.Module):
         return np.asarray(_end_mask(self))
 
 
-@eqx.filter_jit
+@compiled
 def _end_mask(latent: Latent) -> Array:
     examples = stacked(latent.net, latent.inputs)
     mask = walk(latent.net, examples, jax.random.key(0), latent.scheme)[1].mask
@@ -173,7 +174,7 @@ def flattened(kernels: Float[Array, "..."]) -> Float[Array, "n n"]:
     return jnp.swapaxes(blocks, 1, 2).reshape(count * size, count * size)
 
 
-@eqx.filter_jit
+@compiled
 def kernels_of(latent: Latent, normals: Float[Array, "draws latent"]) -> Float[Array, "draws n n"]:
     """The kernels of a block of latents."""
     return jax.vmap(latent.kernel)(normals)

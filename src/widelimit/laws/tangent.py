@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from ..compilation import compiled
 from ..engine.inputs import Inputs
 from ..engine.phases import Encoding, cross_one, encode_one
 from ..engine.variants import random_layers, with_random_layers
@@ -232,7 +233,7 @@ def _through_scores(
     return variance * jax.vmap(over_right, (0, None, 0, 0))(left, right, kernel, theta)
 
 
-@eqx.filter_jit
+@compiled
 def _sampled(
     net: Layer, inputs: Inputs, keys: Key[Array, " draws"], channels: int
 ) -> Float[Array, "draws c c n n"]:
@@ -255,7 +256,7 @@ def _sampled(
     return jax.vmap(one)(keys)
 
 
-@eqx.filter_jit
+@compiled
 def _means(net: Layer, inputs: Inputs, keys: Key[Array, " draws"]) -> Float[Array, "draws n n"]:
     def one(key: Key[Array, ""]) -> Array:
         fixed, covariance, layer = _parts(net, inputs, key)
@@ -308,7 +309,7 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
     return [keys[begin : begin + step] for begin in range(0, draws, step)]
 
 
-@eqx.filter_jit
+@compiled
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
     examples = stacked(net, inputs, with_ntk=True)
     end = walk(net, examples, jax.random.key(0), scheme_of(inputs, 1))[1]

@@ -15,12 +15,31 @@ from .base import Layer, Memo, Params
 from .folding import Link, folded
 from .labels import Arrangement, Family, Label
 
+# Every level takes some twenty calls inside each other, of which Python allows a thousand; JAX does
+# not recover from too many.
+_MOST_NESTED = 40
+
+
+def _depth(layer: Layer) -> int:
+    """How deep layers stand inside this one."""
+    if not isinstance(layer, Composite):
+        return 0
+    return 1 + max((_depth(part) for part in layer.parts), default=0)
+
 
 class Composite(Layer):
     """A layer made of others, its `parts`: what is known about it follows from what they say.
 
     A subclass says how an example (`run`, `encode`, `draw`) and a pair (`step`) go through them.
     """
+
+    def __check_init__(self) -> None:
+        if _depth(self) > _MOST_NESTED:
+            raise NetworkError(
+                f"Layers stand inside each other at most {_MOST_NESTED} deep.",
+                got=f"{type(self).__name__} around {_MOST_NESTED} others, one inside the other",
+                remedy="put layers one after another, Serial(*layers), or use Repeat(layer, times)",
+            )
 
     @property
     @abstractmethod

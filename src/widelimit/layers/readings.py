@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
+from ..forks import require_own_jax
 from ..options import RandomKey, known_options
 from ..state import Kernels
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..scale.cost import Cost
 
 DEFAULT_MEMORY = 2**30
+DEFAULT_HEADS = 2**16
 
 Params = PyTree[Array]
 
@@ -42,6 +44,7 @@ def reading(function: Function) -> Function:
 
 def read(name: str, *args: Any, **options: Any) -> Any:
     """Call a reading by its name."""
+    require_own_jax()
     return _READINGS[name](*args, **options)
 
 
@@ -80,6 +83,7 @@ class Readings(eqx.Module):
         key: RandomKey | None = None,
         samples: int | None = None,
         tolerance: float | None = None,
+        most_heads: int = DEFAULT_HEADS,
         sampler: "Sampler | None" = None,
         ntk: bool = True,
         dtype: Any = None,
@@ -100,7 +104,10 @@ class Readings(eqx.Module):
 
         Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
         `samples` heads per layer, a `tolerance` on all relative errors (95 %), or a `sampler` that
-        several calls share; the result then carries standard errors.
+        several calls share; the result then carries standard errors. A tolerance that takes more
+        than `most_heads` in all, or more than a quarter of `memory` for them, is refused before the
+        work begins. Where that shows only afterwards, the kernel is returned with a
+        `ToleranceWarning`.
 
         `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs. `memory`
         bounds the bytes used beyond inputs and result. `progress`: None is a bar on a terminal; or
@@ -123,6 +130,7 @@ class Readings(eqx.Module):
             key=key,
             samples=samples,
             tolerance=tolerance,
+            most_heads=most_heads,
             sampler=sampler,
             ntk=ntk,
             dtype=dtype,
@@ -201,6 +209,8 @@ class Readings(eqx.Module):
         samples: int | None = None,
         replicates: int | None = None,
         tolerance: float | None = None,
+        most_heads: int = DEFAULT_HEADS,
+        memory: int = DEFAULT_MEMORY,
         rank: int | None = None,
         residual: float = 1e-3,
     ) -> "Sampler":
@@ -208,7 +218,8 @@ class Readings(eqx.Module):
 
         Pass it to every call, `kernel(…, sampler=sampler)`. `samples` heads are drawn for every
         layer with infinitely many, in each of `replicates` independent copies of the network, from
-        which standard errors come; with a `tolerance`, heads are added until errors are below it.
+        which standard errors come; with a `tolerance`, heads are added until errors are below it,
+        at most `most_heads` in all copies and as many as fit into a quarter of `memory`.
         `rank` and `residual` bound the features of the scores of deep layers.
         """
         return read(
@@ -220,6 +231,8 @@ class Readings(eqx.Module):
             samples=samples,
             replicates=replicates,
             tolerance=tolerance,
+            most_heads=most_heads,
+            memory=memory,
             rank=rank,
             residual=residual,
         )

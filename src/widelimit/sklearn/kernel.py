@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
@@ -186,7 +186,7 @@ class NetworkKernel(Kernel):
         return gradient * np.array([h.range.slope(h.value) for h in free])
 
 
-@eqx.filter_jit
+@compiled
 def _jacobian(
     values: Float[Array, " dims"],
     net: Layer,

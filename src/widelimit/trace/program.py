@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import NetworkError, ShapeError
 from ..netsor.preconditions import PreconditionReport
+from ..options import as_key
 from .alignment import FlatProgram, align, trace_at
 from .audit import Audit, audited
 from .check import preconditions
@@ -242,13 +243,6 @@ def _vector_law(output: Vector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]
     kernel = kernel * output.scale[:, :, None] * output.scale[:, None, :]
     shape = tuple(e for a, e in enumerate(output.shape) if a != output.axis)
     return kernel, output.constant, shape
-
-
-def as_key(key: Any) -> Any:
-    """A JAX key from a key or an integer."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        return jax.random.key(int(key))
-    return key
 
 
 def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:

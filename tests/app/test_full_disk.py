@@ -1,0 +1,79 @@
+"""A full disk in the middle of every command that writes: one sentence, earlier files as before."""
+
+import contextlib
+
+import pytest
+from command_line import call, refused, write_flowers
+
+from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.finite_heads import Scale
+
+LEARN = ("--label", "species", "--network", "linear")
+COMMANDS = {
+    "classify": ("classify", "t.csv", *LEARN, "--out", "disk/out"),
+    "classify --save": ("classify", "t.csv", *LEARN, "--out", "out", "--save", "disk/m.wl"),
+    "classify --report": ("classify", "t.csv", *LEARN, "--out", "out", "--report", "disk/r.html"),
+    "regress": (
+        *("regress", "t.csv", "--target", "height", "--network", "linear"),
+        *("--out", "disk/out"),
+    ),
+    "kernel .npy": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npy"),
+    "kernel .npz": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npz"),
+    "predict": ("predict", "m.wl", "t.csv", "--out", "disk/p.csv"),
+    "law": ("law", "--report", "disk/law.html"),
+    "reproduce": ("reproduce", "scores", "--out", "disk/out"),
+}
+
+
+@pytest.fixture
+def disk(tmp_path, mounted, monkeypatch):
+    """A small disk, `disk` in the folder of the test, where commands run."""
+    place = mounted("size=16m")
+    (tmp_path / "disk").symlink_to(place)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(setting, "SMALL", Scale(runs=500, seeds=1, draws=2**8))
+    write_flowers(tmp_path / "t.csv")
+    return place
+
+
+def fill(disk, left):
+    """All of the disk but so many bytes."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):  # no space left
+            while file.write(bytes(65536)) == 65536:
+                pass
+        file.truncate(max(0, file.tell() - left))
+
+
+def contents(disk):
+    """All files that a user looks at: locks and stores of kernels are the program's own."""
+    paths = [p for p in disk.rglob("*") if p.is_file() and p.name != "filler"]
+    return {p: p.read_bytes() for p in paths if "kernel_" not in str(p) and ".store" not in str(p)}
+
+
+def check(capsys, disk, name, left):
+    if name == "predict":
+        save = ("classify", "t.csv", *LEARN, "--out", "out", "--save", "m.wl")
+        call(capsys, *save)
+    call(capsys, *COMMANDS[name])
+    before = contents(disk)
+    assert before
+    fill(disk, left)
+    said = refused(capsys, *COMMANDS[name])
+    assert "space" in said
+    assert contents(disk) == before
+    (disk / "filler").unlink()
+    call(capsys, *COMMANDS[name])
+    assert contents(disk).keys() == before.keys()
+
+
+def test_a_full_disk_in_the_middle_of_a_kernel(capsys, disk):
+    check(capsys, disk, "kernel .npy", 16384)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 4096, 16384])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_in_the_middle_of_a_command(capsys, disk, name, left):
+    check(capsys, disk, name, left)
