@@ -59,6 +59,7 @@ from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
+from .tokens import ClassToken, PositionTable
 from .windows import Padding
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "Attention",
     "AttentionPool",
     "Causal",
+    "ClassToken",
     "Combine",
     "Concat",
     "Conv",
@@ -104,6 +106,7 @@ __all__ = [
     "Pattern",
     "Polynomial",
     "Pooling",
+    "PositionTable",
     "Product",
     "Profile",
     "Projections",
