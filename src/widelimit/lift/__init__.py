@@ -1,0 +1,7 @@
+"""From models made of known parts to the same networks in layers, on the fast engine."""
+
+from .door import lift
+from .initialisers import Deviations
+from .writer import Biases, LiftWarning
+
+__all__ = ["Biases", "Deviations", "LiftWarning", "lift"]
