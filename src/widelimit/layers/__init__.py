@@ -55,6 +55,7 @@ from .blocks import (
 )
 from .branches import Concat, Product, Residual, Sum
 from .compose import Parallel, Repeat, Serial
+from .configs import from_config
 from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
 from .norm import Dropout, LayerNorm, RMSNorm
@@ -133,4 +134,5 @@ __all__ = [
     "TransformerBlock",
     "TransformerEncoder",
     "VisionTransformer",
+    "from_config",
 ]

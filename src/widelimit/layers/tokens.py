@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, ShapeError
-from ..options import Range
+from ..options import Range, whole
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo, Params, cast, leaf
 from .labels import Family, Label
@@ -22,15 +23,26 @@ class PositionTable(Layer):
     κ_ab ← κ_ab + σ² δ_ab + σ_c², the same for Θ.
     """
 
+    most: int | None = eqx.field(static=True)
     std: Any = leaf("std", where=Range.POSITIVE)
     common_std: Any = leaf("common_std", where=Range.POSITIVE)
 
-    def __init__(self, *, std: Any = 1.0, common_std: Any = 0.0):
-        """`std` is σ, `common_std` σ_c (a token type that all positions have)."""
+    def __init__(self, *, std: Any = 1.0, common_std: Any = 0.0, most: int | None = None):
+        """`std` is σ, `common_std` σ_c (a token type that all positions have).
+
+        `most`: how many positions the table has rows for; None: as many as inputs have.
+        """
         self.std, self.common_std = std, common_std
+        self.most = None if most is None else whole("most", most)
 
     def outline(self, before: Outline) -> Outline:
         _require_channels(before, "PositionTable")
+        if self.most is not None and math.prod(before.positions) > self.most:
+            raise ShapeError(
+                "A table of positions has a row for each of them.",
+                got=f"{math.prod(before.positions)} positions, and {self.most} rows",
+                remedy="shorten inputs, or give the table more rows",
+            )
         return before.to(raw=False)
 
     def require(self, before: Outline) -> None:

@@ -71,19 +71,21 @@ def _described_attention(module: Any, reading: Reading, where: str) -> Attend:
     inner = _numbers(module.in_proj_weight).reshape(3, width, width)
     drawn = _numbers(module.in_proj_bias)
     biases = [None] * 3 if drawn is None else list(drawn.reshape(3, width))
-    laws = [
+    query, key, value = (
         Affine(
             reading.weights(part, width, rule, where),
             reading.bias(bias, _ZERO, where, vanishing=False),
         )
         for part, bias in zip(inner, biases, strict=True)
-    ]
+    )
     weight = _numbers(module.out_proj.weight)
     outer = Rule("kaiming_uniform(a=√5)", 1 / (3 * width), gaussian=False)
     out = reading.weights(weight, width, outer, where)
     bias = reading.bias(_numbers(module.out_proj.bias), _ZERO, where, vanishing=False)
     return Attend(
-        *laws,
+        query,
+        key,
+        value,
         Affine(out, bias),
         width=width,
         heads=heads,
