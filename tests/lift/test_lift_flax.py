@@ -1,10 +1,10 @@
 """Flax NNX models of known parts, lifted: the builder's network and the traced law."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from same import require_same
 
 import widelimit as wl
 from widelimit import duals
@@ -53,7 +53,7 @@ def builder() -> wl.Serial:
 def test_a_transformer_is_the_builders():
     model = Transformer(WIDTH, jax.random.key(0))
     found = wl.lift(model, np.zeros((2, 4, 3)))
-    assert eqx.tree_equal(found, builder()), f"{found}\n{builder()}"
+    require_same(found, builder())
     x = np.random.default_rng(0).standard_normal((2, 3, 3))
     one, two = (net.kernel(x, samples=8, ntk=False).nngp for net in (found, builder()))
     np.testing.assert_allclose(one, two, rtol=1e-6)
@@ -117,4 +117,4 @@ def test_embeddings_are_small_and_sequences_are_opened():
     expected = wl.Serial(
         wl.Embedding(32, vocabulary=7, std=32**-0.5), wl.Relu(), wl.Dense(1)
     )  # fmt: skip
-    assert eqx.tree_equal(net, expected, rtol=1e-12)
+    require_same(net, expected)

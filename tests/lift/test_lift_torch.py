@@ -1,8 +1,8 @@
 """torch models of known parts, lifted through `torch.fx`; skipped where torch is not installed."""
 
-import equinox as eqx
 import numpy as np
 import pytest
+from same import require_same
 
 import widelimit as wl
 from widelimit.errors import WidelimitError
@@ -41,7 +41,7 @@ def test_a_transformer_encoder_layer_is_the_builders(norm):
     model = nn.Sequential(nn.Linear(3, WIDTH), encoder_layer(norm_first=norm == "pre"))
     found = wl.lift(model, np.zeros((2, 5, 3), np.float32))
     first = wl.Dense(WIDTH, w_std=THIRD, b_std=1 / 3)
-    assert eqx.tree_equal(found, wl.Serial(first, *block(norm)), rtol=1e-12), str(found)
+    require_same(found, wl.Serial(first, *block(norm)))
     x = np.random.default_rng(0).standard_normal((2, 3, 3))
     one = found.kernel(x, samples=4, ntk=False).nngp
     two = wl.Serial(first, *block(norm)).kernel(x, samples=4, ntk=False).nngp
@@ -109,7 +109,7 @@ def test_a_convolutional_network():
         wl.Flatten(),
         wl.Dense(1, w_std=THIRD),
     )
-    assert eqx.tree_equal(found, expected, rtol=1e-12), str(found)
+    require_same(found, expected)
 
 
 def test_an_mlp_warns_of_its_first_law():

@@ -86,6 +86,8 @@ class Graph:
         self.meaning: dict[int, Label] = {0: Kind.BATCH} if batch else {}
         self.settled = False
         self.used: set[int] = set()
+        # An elementwise function that is used twice is one node; functions are kept with it.
+        self.functions: dict[tuple[int, int], tuple[Any, Node]] = {}
         if tokens:
             self._settle([Raw(i) for i in range(len(shape))], channel=None)
 
@@ -168,11 +170,15 @@ class Graph:
         value = self.known(value)
         if value.function is None:
             return value
-        slope = factor(value.function)
-        if slope == 1:
-            return value.to(value.node)
-        part = Activate(value.function) if slope is None else Scale(slope)
-        return value.to(self.made(part, value.node, where=f"the function before {where}"))
+        known = self.functions.get((id(value.node), id(value.function)))
+        if known is None:
+            node, slope = value.node, factor(value.function)
+            if slope != 1:
+                part = Activate(value.function) if slope is None else Scale(slope)
+                node = self.made(part, value.node, where=f"the function before {where}")
+            known = value.function, node
+            self.functions[id(value.node), id(value.function)] = known
+        return value.to(known[1])
 
     def applied(self, part: Part, value: Value, where: str, **shape: Any) -> Value:
         """A part on a value that keeps its axes."""
@@ -248,11 +254,13 @@ class Graph:
                 axes.append(Kind.CHANNEL)
         if any(self.extent(value.node, atom) != 1 for atom in atoms):
             raise self._rearranged(value, shape, where)
-        if not flatten:
-            return replace(value, axes=tuple(axes))
         apart = [label for label in axes if isinstance(label, tuple)]
-        if any(self.extent(value.node, label) > 1 for label in apart):
+        if flatten and any(self.extent(value.node, label) > 1 for label in apart):
             raise self._rearranged(value, shape, where)
+        # Axes of single positions that went away are gone for good.
+        gone = self.settled and value.node.positions and not any(apart)
+        if not flatten and not (gone and Kind.CHANNEL in axes):
+            return replace(value, axes=tuple(axes))
         value = self.settled_value(value, where)
         flat = self.made(
             Flat(),
