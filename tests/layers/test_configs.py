@@ -46,12 +46,20 @@ def test_vision_transformers():
     assert eqx.tree_equal(net, expected, rtol=1e-12), f"{net}\n{expected}"
 
 
-def test_bert_and_gpt2_run_on_tokens():
-    ids = np.array([[1, 2, 3, 4], [1, 5, 3, 6]])
-    for config in (BERT, GPT2):
-        kernel = from_config(config).kernel(ids, samples=2, ntk=False).nngp
-        assert kernel.shape == (2, 2)
-        assert (np.diag(kernel) > 0).all()
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [VIT, BERT, GPT2], ids=lambda config: config["model_type"])
+def test_kernels_are_those_of_wide_finite_networks(config):
+    rng = np.random.default_rng(0)
+    images = config is VIT
+    x = rng.standard_normal((2, 8, 8, 3)) if images else rng.integers(0, 30, (2, 4))
+    net = from_config({**config, "initializer_range": 0.2})
+    expected = net.kernel(x, samples=256, ntk=False)
+    found = wl.monte_carlo_kernel(wl.with_width(net, 256), x, draws=300, key=1, ntk=False)
+    error = np.hypot(found.nngp_error, expected.nngp_error)
+    assert (np.abs(found.nngp - expected.nngp) < 4.5 * error + 0.02 * expected.nngp.max()).all()
+
+
+def test_bert_and_gpt2():
     gpt = from_config(GPT2)
     first, second = gpt.parts[2].parts[1].parts[1], gpt.parts[3].parts[1].parts
     assert isinstance(first, wl.Attention)
