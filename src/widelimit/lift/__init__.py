@@ -2,6 +2,7 @@
 
 from .door import lift
 from .initialisers import Deviations
-from .writer import Biases, LiftWarning
+from .values import LiftWarning
+from .writer import Biases
 
 __all__ = ["Biases", "Deviations", "LiftWarning", "lift"]

@@ -12,7 +12,7 @@ from torch import fx  # pyright: ignore[reportMissingImports]
 from .activations import factor, recognised
 from .initialisers import Reading
 from .parts import Scale
-from .torch_glue import FUNCTIONS, POINTWISE
+from .torch_glue import FUNCTIONS, POINTWISE, Attended
 from .torch_parts import MODULES, pointwise
 from .values import Graph, Value, refusal
 
@@ -22,7 +22,10 @@ def read_module(model: Any, x: Any, reading: Reading) -> tuple[Graph, Value]:
     batch = torch.as_tensor(np.asarray(x))
     tokens = not batch.is_floating_point()
     graph = Graph(batch.shape, tokens=tokens, batch=True)
-    traced = fx.GraphModule(model, _Tracer().trace(model))
+    tracer = _Tracer()
+    if tracer.is_leaf_module(model, ""):
+        model = torch.nn.Sequential(model)
+    traced = fx.GraphModule(model, tracer.trace(model))
     reader = Reader(traced, graph, reading)
     return graph, graph.settled_value(reader.run(), "the output")
 
@@ -71,7 +74,7 @@ class Reader:
             module = self.traced.get_submodule(node.target)
             where = f"'{node.target}' ({type(module).__name__})"
             return self.module(module, args, kwargs, where)
-        if not any(isinstance(a, Value) for a in (*args, *kwargs.values())):
+        if not any(isinstance(a, Value | Attended) for a in (*args, *kwargs.values())):
             raise refusal("Between known parts a model acts on tensors.", got=f"{where}")
         return self.function(_name(node.target), args, kwargs, where)
 

@@ -8,6 +8,7 @@ Embedding are standard normal; biases of attention are zero.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from .parts import (
 )
 from .stand_ins import Windows
 from .torch_glue import Attended, flattened, pooled
-from .values import Kind, Value, refusal
+from .values import Kind, LiftWarning, Value, refusal
 
 if TYPE_CHECKING:
     from .torch_graph import Reader
@@ -204,17 +205,20 @@ def _attention(self: Reader, module: Any, args: Any, kwargs: Any, where: str) ->
 
 def self_attention(self: Reader, module: Any, value: Value, where: str) -> Value:
     """Attention of an array on itself."""
-    value = self.graph.in_sequence(value, where)
-    if module.batch_first != (value.axes[0] is Kind.BATCH):
+    value = self.graph.settled_value(value, where)
+    order = (0, 1, 2) if module.batch_first else (1, 0, 2)
+    if len(value.axes) != 3 or value.axes[order[0]] is not Kind.BATCH:
         raise refusal(
-            "The batch is the first axis, for attention with batch_first=True; otherwise the "
+            "The batch is the first axis for attention with batch_first=True, otherwise the "
             "second.",
-            got=f"batch_first={module.batch_first} at {where}",
+            got=f"batch_first={module.batch_first} at {where}, and x whose first axis is the batch",
             remedy="nn.MultiheadAttention(…, batch_first=True)",
         )
+    value = self.graph.in_sequence(self.graph.transposed(value, order), where)
     self.graph.use(module, where)
     part = _described_attention(module, self.reading, where)
-    return value.to(self.graph.made(part, value.node, where=where, channels=part.width))
+    found = value.to(self.graph.made(part, value.node, where=where, channels=part.width))
+    return self.graph.transposed(found, order)
 
 
 def _encoder_layer(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Value:
@@ -252,6 +256,15 @@ def _encoder_layer(self: Reader, module: Any, args: Any, kwargs: Any, where: str
 def _encoder(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Value:
     x = args[0] if args else kwargs["src"]
     rest = {k: v for k, v in kwargs.items() if k != "src"}
+    first, *others = (layer.linear1.weight for layer in module.layers)
+    if any(torch.equal(first, other) for other in others):
+        warnings.warn(
+            LiftWarning(
+                f"Layers of {where} are copies with the same weights, as TransformerEncoder makes "
+                "them. In the lifted network every layer has weights of its own."
+            ),
+            stacklevel=2,
+        )
     for number, layer in enumerate(module.layers):
         x = _encoder_layer(self, layer, (x, *args[1:]), rest, f"{where}.layers.{number}")
     return x if module.norm is None else _norm(self, module.norm, (x,), {}, f"{where}.norm")

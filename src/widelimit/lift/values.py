@@ -69,6 +69,10 @@ class Value:
         return replace(self, function=outer)
 
 
+class LiftWarning(UserWarning):
+    """A lifted network differs from the model's limit in something that is said here."""
+
+
 def refusal(rule: str, *, got: str, remedy: str = "") -> NetworkError:
     """Why a model is not lifted; a way that is always open is tracing."""
     way = "use wl.trace(make, x), which reads any code"

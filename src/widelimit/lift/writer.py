@@ -31,7 +31,7 @@ from .parts import (
     Table,
     in_order,
 )
-from .values import refusal
+from .values import LiftWarning, refusal
 
 
 class Biases(Enum):
@@ -41,10 +41,6 @@ class Biases(Enum):
     """They are gone where the fan-in is a width; those on raw inputs stay."""
     OWN = "own"
     """They have the variance that they have in this very model."""
-
-
-class LiftWarning(UserWarning):
-    """A lifted network differs from the model's limit in something that is said here."""
 
 
 def written(last: Node, biases: Biases) -> Serial:
