@@ -61,12 +61,12 @@ def test_kernels_are_those_of_wide_finite_networks(config):
 
 def test_bert_and_gpt2():
     gpt = from_config(GPT2)
-    first, second = gpt.parts[2].parts[1].parts[1], gpt.parts[3].parts[1].parts
+    first, second = gpt.parts[2].parts[1].parts[1], gpt.parts[3].parts[1].parts[1].parts
     assert isinstance(first, wl.Attention)
     assert isinstance(first.pattern, wl.Causal)
     # Last weights of a branch are drawn with r/√(2·layers).
     assert float(first.ov_std) == pytest.approx(0.04 * 16 / 2)
-    assert float(second[3].weights.w_std) == pytest.approx(0.2 * 64**0.5 / 2)
+    assert float(second[2].weights.w_std) == pytest.approx(0.2 * 64**0.5 / 2)
     bert = from_config(BERT)
     assert float(bert.parts[1].common_std) == pytest.approx(0.2)  # all tokens have type 0
 
@@ -79,7 +79,7 @@ def test_defaults_are_those_of_the_published_models():
 
 def test_longer_sequences_than_the_table_are_refused():
     with pytest.raises(ShapeError, match="9 rows"):
-        from_config(BERT).kernel(np.zeros((1, 10), int))
+        from_config(BERT).kernel(np.zeros((1, 10), int), ntk=False)
 
 
 @pytest.mark.parametrize(

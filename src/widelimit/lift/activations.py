@@ -23,7 +23,7 @@ def _tanh_gelu(x: np.ndarray) -> np.ndarray:
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-_KNOWN: tuple[tuple[Callable[[np.ndarray], np.ndarray], Callable[[], layers.Layer]], ...] = (
+_KNOWN: tuple[tuple[Callable[[np.ndarray], np.ndarray], Callable[[], layers.Activation]], ...] = (
     (lambda x: np.maximum(x, 0), layers.Relu),
     (_gelu, layers.Gelu),
     (_tanh_gelu, lambda: layers.Activation(duals.tanh_gelu())),
@@ -52,7 +52,7 @@ def factor(function: Callable[[Any], Any]) -> float | None:
     return slope if np.abs(found - slope * _GRID).max() <= _CLOSE * scale else None
 
 
-def recognised(function: Callable[[Any], Any]) -> layers.Layer | None:
+def recognised(function: Callable[[Any], Any]) -> layers.Activation | None:
     """The activation with a dual of its own that has these values, if there is one."""
     found = values(function)
     for known, make in _KNOWN:
@@ -64,7 +64,7 @@ def recognised(function: Callable[[Any], Any]) -> layers.Layer | None:
     return None
 
 
-def activation(function: Callable[[Any], Any]) -> layers.Layer:
+def activation(function: Callable[[Any], Any]) -> layers.Activation:
     """The activation with these values; its dual is summed by quadrature if it is not known."""
     return recognised(function) or layers.Elementwise(function)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .initialisers import Reading, Rule, require_constant
 from .parts import Affine, Attend, Drop, Linear, Normalise, Table
-from .program import Call, part_p
+from .program import Call, caller, part_p
 from .stand_ins import (
     AttentionStandIn,
     ConvStandIn,
@@ -121,20 +121,12 @@ def _call_attention(
     return part_p.bind(*arrays, call=Call(stand_in))
 
 
-def _caller(kind: type, describe: Callable[[Any], Callable[[Reading], Any]]) -> Callable[..., Any]:
-    def call(layer: Any, x: Any, *_: Any, **__: Any) -> Any:
-        stand_in = kind(type(layer).__name__, layer, describe(layer))
-        return part_p.bind(x, call=Call(stand_in))
-
-    return call
-
-
 STAND_INS: dict[type, Callable[..., Any]] = {
-    nn.Linear: _caller(LinearStandIn, _linear),
-    nn.Conv: _caller(ConvStandIn, _linear),
-    nn.LayerNorm: _caller(PointStandIn, _norm),
-    nn.RMSNorm: _caller(PointStandIn, _norm),
-    nn.Dropout: _caller(PointStandIn, _dropout),
-    nn.Embedding: _caller(TableStandIn, _table),
+    nn.Linear: caller(LinearStandIn, _linear),
+    nn.Conv: caller(ConvStandIn, _linear),
+    nn.LayerNorm: caller(PointStandIn, _norm),
+    nn.RMSNorm: caller(PointStandIn, _norm),
+    nn.Dropout: caller(PointStandIn, _dropout),
+    nn.Embedding: caller(TableStandIn, _table),
     nn.MultiheadAttention: _call_attention,
 }

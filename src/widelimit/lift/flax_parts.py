@@ -14,7 +14,7 @@ from flax import nnx  # pyright: ignore[reportMissingImports]
 
 from .initialisers import Reading, Rule, require_constant
 from .parts import Affine, Attend, Drop, Linear, Normalise, Table
-from .program import Call, part_p
+from .program import Call, caller, part_p
 from .stand_ins import (
     AttentionStandIn,
     ConvStandIn,
@@ -149,20 +149,12 @@ def _call_attention(
     return part_p.bind(*arrays, call=Call(stand_in))
 
 
-def _caller(kind: type, describe: Callable[[Any], Callable[[Reading], Any]]) -> Callable[..., Any]:
-    def call(layer: Any, x: Any, *_: Any, **__: Any) -> Any:
-        stand_in = kind(type(layer).__name__, layer, describe(layer))
-        return part_p.bind(x, call=Call(stand_in))
-
-    return call
-
-
 STAND_INS: dict[type, Callable[..., Any]] = {
-    nnx.Linear: _caller(LinearStandIn, _linear),
-    nnx.Conv: _caller(ConvStandIn, _linear),
-    nnx.LayerNorm: _caller(PointStandIn, _norm),
-    nnx.RMSNorm: _caller(PointStandIn, _norm),
-    nnx.Dropout: _caller(PointStandIn, _dropout),
-    nnx.Embed: _caller(TableStandIn, _table),
+    nnx.Linear: caller(LinearStandIn, _linear),
+    nnx.Conv: caller(ConvStandIn, _linear),
+    nnx.LayerNorm: caller(PointStandIn, _norm),
+    nnx.RMSNorm: caller(PointStandIn, _norm),
+    nnx.Dropout: caller(PointStandIn, _dropout),
+    nnx.Embed: caller(TableStandIn, _table),
     nnx.MultiHeadAttention: _call_attention,
 }

@@ -73,6 +73,18 @@ def _batched(inputs: Sequence[Any], axes: Sequence[Any], *, call: Call) -> tuple
 batching.primitive_batchers[part_p] = _batched
 
 
+def caller(
+    kind: Callable[..., StandIn], describe: Callable[[Any], Callable[[Reading], Any]]
+) -> Callable[..., Any]:
+    """The call of a module of one input: it leaves a stand-in of this kind."""
+
+    def call(module: Any, x: Any, *_: Any, **__: Any) -> Any:
+        stand_in = kind(type(module).__name__, module, describe(module))
+        return part_p.bind(x, call=Call(stand_in))
+
+    return call
+
+
 @contextlib.contextmanager
 def left_whole(stand_ins: dict[type, Callable[..., Any]]) -> Iterator[None]:
     """Calls of these classes leave parts; `stand_ins[cls](module, *arguments)` is the new call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import fx  # pyright: ignore[reportMissingImports]
@@ -106,8 +107,7 @@ class Reader:
                 got=where,
                 remedy="write the network in layers with Elementwise(function)",
             )
-        dual: Any = layer
-        return value.then(dual.dual.fn)
+        return value.then(lambda x: layer.dual.fn(jnp.asarray(x)))
 
     # ---- functions -----------------------------------------------------------------------------
 
