@@ -5,9 +5,9 @@ import subprocess
 import uuid
 from pathlib import Path
 
-# Before JAX is imported. Test processes share the cores already. The first flag is about convolutions
-# of Eigen; products and loops have their threads all the same (see `engine/test_soak.py`). The
-# second is the older way to compile fused loops, which takes two thirds of the time.
+# Before JAX is imported. Test processes share the cores already. The first flag is about
+# convolutions of Eigen; products and loops have their threads all the same (see
+# `engine/test_soak.py`). The second is the older way to compile fused loops, and the faster one.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false"
 )

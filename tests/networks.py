@@ -131,6 +131,14 @@ LAYERS = {
     "stranger": _pooled(
         conv(), wl.Relu(), Affine(gain=1.2, shift=0.5), wl.LayerNorm(eps=0.1), conv(2), wl.Relu()
     ),
+    "tokens": _pooled(
+        conv(),
+        wl.layers.ClassToken(std=1.2),
+        wl.layers.PositionTable(std=0.7, common_std=0.4),
+        wl.LayerNorm(),
+        dense(),
+        wl.Relu(),
+    ),
     "dropout": _pooled(conv(), wl.Relu(), wl.Dropout(0.4), dense(), wl.Relu()),
 }
 

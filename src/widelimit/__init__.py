@@ -63,6 +63,7 @@ from .layers import (
     TransformerEncoder,
     VisionTransformer,
 )
+from .lift import lift
 from .persist import load, register, save
 from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
@@ -144,6 +145,7 @@ __all__ = [
     "law_from_covariance",
     "laws",
     "layers",
+    "lift",
     "load",
     "monte_carlo_kernel",
     "netsor",

@@ -141,3 +141,9 @@ def test_the_command_prints_the_table(tmp_path):
     assert run.exit_code == 0, run.output
     assert "diverges" in run.output
     assert "model.py:7" in run.output
+    page = tmp_path / "page.html"
+    run = CliRunner().invoke(app, [*arguments, "--report", str(page)])
+    assert run.exit_code == 0, run.output
+    text = page.read_text(encoding="utf-8")
+    assert "diverges" in text
+    assert "jnp.tanh(x @ w.T) @ v.T" in text

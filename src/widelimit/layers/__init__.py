@@ -55,11 +55,13 @@ from .blocks import (
 )
 from .branches import Concat, Residual, Sum
 from .compose import Parallel, Repeat, Serial
+from .configs import from_config
 from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
 from .gates import Product
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
+from .tokens import ClassToken, PositionTable
 from .windows import Padding
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "Attention",
     "AttentionPool",
     "Causal",
+    "ClassToken",
     "Combine",
     "Concat",
     "Conv",
@@ -105,6 +108,7 @@ __all__ = [
     "Pattern",
     "Polynomial",
     "Pooling",
+    "PositionTable",
     "Product",
     "Profile",
     "Projections",
@@ -131,4 +135,5 @@ __all__ = [
     "TransformerBlock",
     "TransformerEncoder",
     "VisionTransformer",
+    "from_config",
 ]

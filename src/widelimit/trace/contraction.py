@@ -274,13 +274,7 @@ def _two_vectors(machine: Any, step: Step, left: Vector, right: Vector, dims: Di
         dims.batch[1].index(right.axis) if right.axis in dims.batch[1] else -1
     ):
         return _channelwise(left, right, dims)
-    if machine.tangent:
-        return machine.outer_product(left, right, dims)
-    raise step.refuse(
-        "Vectors are contracted along their channels, or channel by channel.",
-        got="an outer product over channels (a matrix made of activations)",
-        remedy="change the order of the products: (q kᵀ) v instead of q (kᵀ v)",
-    )
+    return machine.outer_product(left, right, dims)
 
 
 def _channelwise(left: Vector, right: Vector, dims: Dims) -> Vector:

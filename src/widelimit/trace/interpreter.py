@@ -23,7 +23,7 @@ from .gaussian import Labels, Source
 from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Matrix, Opaque, Weights
-from .outer import Outer, outer_product, outer_step
+from .outer import Outer, contracted, outer_product, outer_step
 from .refusals import NOWHERE, RefusedError
 from .scalar_steps import on_scalars
 from .scalars import DotGroup, Scalar
@@ -77,7 +77,14 @@ class Machine:
                     self.records.append(Record(step, value))
                 for index in self._uses.get(number, ()):
                     self._values.pop(index, None)
-            return [self._read(operand, None) for operand in self.program.outputs]
+            outputs = [self._read(operand, None) for operand in self.program.outputs]
+        if not self.tangent and any(isinstance(value, Outer) for value in outputs):
+            raise self.program.steps[-1].refuse(
+                "Outputs have one width axis at most.",
+                got="an outer product over channels (a matrix made of activations)",
+                remedy="let the matrix act on a vector",
+            )
+        return outputs
 
     def _read(self, operand: Operand, step: Step | None) -> Value:
         if isinstance(operand, Slot):
@@ -157,7 +164,7 @@ class Machine:
         self.laws.append((step, law))
 
     def outer_product(self, left: Vector, right: Vector, dims: contraction.Dims) -> Any:
-        """The gradient of a weight matrix."""
+        """The gradient of a weight matrix, or a matrix made of activations."""
         return outer_product(left, right, dims)
 
     def note_dot(self, step: Step, u: Vector, v: Vector) -> None:
@@ -222,6 +229,8 @@ class Machine:
             return list(operands)
         if name == "qr":
             return orthogonal(self, step, operands)
+        if name == "dot_general" and any(isinstance(value, Outer) for value in operands):
+            return [contracted(self, step, *operands)]
         if name == "dot_general":
             return [contraction.dot_general(self, step, *operands)]
         if name == "conv_general_dilated":

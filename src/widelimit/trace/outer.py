@@ -1,4 +1,8 @@
-"""Gradients of weight matrices: sums of outer products of vectors, with two width axes."""
+"""Sums of outer products of vectors, with two width axes.
+
+Such are the gradients of weight matrices, and matrices made of activations, `kᵀ v` of linear
+attention. What the latter do to a vector is `(Σ_i k_i v_iᵀ)ᵀ q = Σ_i (k_i·q) v_i`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .alignment import Step
-from .contraction import Dims, arranged
+from .contraction import Dims, arranged, summed_products
 from .elementwise import leading_power
 from .gaussian import Remap
 from .layout import Layout, refinement
@@ -141,8 +145,87 @@ def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:
     return Outer(shape, axes, (part,), left.power + right.power)
 
 
+def contracted(machine: Any, step: Step, left: Any, right: Any) -> Vector:
+    """`dot_general` of outer products with a vector, along one of their width axes."""
+    dims = Dims.of(step)
+    outer, vector, first = (left, right, True) if isinstance(left, Outer) else (right, left, False)
+    dims = dims if first else dims.swapped()
+    met = [a for a, b in zip(*dims.contract, strict=True) if a in outer.axes]
+    if (
+        not isinstance(vector, Vector)
+        or [b for a, b in zip(*dims.contract, strict=True) if a in met] != [vector.axis]
+        or set(dims.batch[0]) & set(outer.axes)
+    ):
+        raise step.refuse(
+            "A matrix made of activations acts on a vector along one of its width axes.",
+            got="another product of it",
+            remedy="write linear attention as q (kᵀ v)",
+        )
+    axis = met[0]
+    layout = outer.layouts[axis].common(vector.layout)
+    if layout.cells > 1:
+        raise step.refuse(
+            "A matrix made of activations acts on channels of one kind.",
+            got="channels that were concatenated",
+            remedy="change the order of the products: (q kᵀ) v instead of q (kᵀ v)",
+        )
+    outer, vector = outer.refined(axis, layout), vector.refined(layout)
+    entries = arranged(np.arange(math.prod(outer.shape)).reshape(outer.shape), dims, 0)
+    members = arranged(vector.indices, dims, 1)
+    batch, free, inner = entries.shape
+    full = (batch, members.shape[1], free, inner)
+    entries = np.broadcast_to(entries[:, None, :, :], full).reshape(-1, inner)
+    members = np.broadcast_to(members[:, :, None, :], full).reshape(-1, inner)
+    own, theirs = dims.free(0, len(outer.shape)), dims.free(1, len(vector.shape))
+    shape = (
+        *(outer.shape[a] for a in dims.batch[0]),
+        *(vector.shape[a] for a in theirs),
+        *(outer.shape[a] for a in own),
+    )
+    other = outer.axes[1] if axis == outer.axes[0] else outer.axes[0]
+    place = len(dims.batch[0]) + len(theirs) + own.index(other)
+    total: Vector | None = None
+    for part in outer.parts:
+        part = part if axis == outer.axes[0] else _swapped(part)
+        term = _through(machine, step, part, vector, entries, members)
+        term = replace(term, shape=shape, axis=place, power=term.power + outer.power)
+        total = term if total is None else total.plus(term)
+    assert total is not None
+    if not first:
+        return total
+    # Axes come as (batch, vector's, outer product's); the step wants the left side's first.
+    begin = len(dims.batch[0])
+    middle = begin + len(theirs)
+    order = (*range(begin), *range(middle, len(shape)), *range(begin, middle))
+    return total.reindexed(total.indices.transpose(order), order.index(place))
+
+
+def _through(
+    machine: Any,
+    step: Step,
+    part: Product,
+    vector: Vector,
+    entries: np.ndarray,
+    members: np.ndarray,
+) -> Vector:
+    """`Σ_c (u_c·q) v_c` for rows of entries and members; the power is without the product's own."""
+    left, right = part.left[entries], part.right[entries]  # (outputs, contracted, terms)
+    kept = left >= 0
+    queries = np.broadcast_to(members[..., None], left.shape)[kept]
+    codes, which = np.unique(queries * part.u.size + left[kept], return_inverse=True)
+    pairs = np.stack(np.divmod(codes, part.u.size))
+    scores = summed_products(machine, step, vector, part.u, pairs, (len(codes),))
+    numbers = np.asarray(scores.value(), float)[:, which]
+    outputs = np.nonzero(kept)[0]
+    weights = np.zeros((len(numbers), len(entries), part.v.size))
+    for draw, row in zip(weights, numbers, strict=True):
+        np.add.at(draw, (outputs, right[kept]), row)
+    mixed = part.v.mixed(weights, (len(entries),), 0)
+    return replace(mixed, power=scores.power - part.u.power)
+
+
 def outer_step(step: Step, operands: list[Any]) -> Outer:
-    """Coordinatewise steps on gradients of weights: sums, and factors without width axes."""
+    """Coordinatewise steps on outer products: sums, and factors without width axes."""
     name = step.name
     outers = [value for value in operands if isinstance(value, Outer)]
     first = outers[0]
@@ -169,9 +252,9 @@ def outer_step(step: Step, operands: list[Any]) -> Outer:
         flat = np.broadcast_to(data, (len(data), *first.shape)).reshape(len(data), -1)
         return first.times(number, flat)
     raise step.refuse(
-        "Gradients of weights are sums of outer products, scaled by numbers.",
-        got=f"'{name}' on the gradient of a weight matrix",
-        remedy="trace a model whose weights act on vectors directly",
+        "Matrices made of activations are added, and scaled by numbers.",
+        got=f"'{name}' on an outer product over channels, or on the gradient of a weight matrix",
+        remedy="let weights act on vectors directly, and such a matrix on a vector",
     )
 
 

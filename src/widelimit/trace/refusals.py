@@ -13,7 +13,8 @@ from jax._src import source_info_util
 from ..errors import NetworkError
 
 _LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"])
-_OURS = str(Path(__file__).resolve().parent)
+# The rooms that trace; lines of layers are a user's, as those of any model are.
+_OURS = tuple(str(Path(__file__).resolve().parent.parent / room) for room in ("trace", "lift"))
 
 
 @dataclass(frozen=True)

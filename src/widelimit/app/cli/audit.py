@@ -6,7 +6,12 @@ from typing import Annotated
 import typer
 
 from ...errors import WidelimitError
+from ...trace import Audit
 from ...trace.files import audit_file
+from ...trace.listing import superscript
+from ..report import Report
+from . import options as o
+from .outputs import ready, show
 
 
 def audit(
@@ -23,8 +28,12 @@ def audit(
     widths: Annotated[str, typer.Option(help="The three widths it is traced at.")] = "64,96,160",
     examples: Annotated[int, typer.Option(help="How many random examples.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of random examples and keys.")] = 0,
+    report: o.Page = None,
+    open_page: o.Open = False,
 ) -> None:
     """What stays, vanishes or diverges in a model as it is made wider, line by line."""
+    path = report or (Path("out") / "audit" / "report.html" if open_page else None)
+    ready({"--report": path}, [Path(model.rpartition(":")[0] or model), inputs])
     found = audit_file(
         model,
         shape=None if shape is None else _numbers("--shape", shape),
@@ -35,6 +44,25 @@ def audit(
         seed=seed,
     )
     typer.echo(str(found))
+    if path is not None:
+        _page(found).write(path)
+        typer.echo(f"report: {path}")
+        show(path, open_page)
+
+
+def _page(audit: Audit) -> Report:
+    healthy = "Everything stays of order one." if audit.healthy else "Something does not stay."
+    page = Report(f"Width audit of {audit.name}", healthy)
+    page.table(
+        ("what", "power of n", "as n grows", "of", "line"),
+        [
+            (row.role, superscript(row.power), row.verdict.value, row.detail, str(row.place))
+            for row in audit.rows
+        ],
+    )
+    if audit.stopped is not None:
+        page.section("Where it stopped", str(audit.stopped))
+    return page.command()
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -1,0 +1,181 @@
+"""Trained vectors beside the input: one for each position, one in front of all."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from ..errors import NetworkError, ShapeError
+from ..options import Range, whole
+from ..state import Example, Mean, Need, Outline, Pair
+from .base import Layer, Memo, Params, cast, leaf
+from .labels import Family, Label
+
+
+class PositionTable(Layer):
+    """`y_a = x_a + σ p_a + σ_c c`: a trained vector for every position, and one for all of them.
+
+    Entries of p and c are N(0, 1). Positions are told apart by their index, in all inputs alike:
+    κ_ab ← κ_ab + σ² δ_ab + σ_c², the same for Θ.
+    """
+
+    most: int | None = eqx.field(static=True)
+    std: Any = leaf("std", where=Range.POSITIVE)
+    common_std: Any = leaf("common_std", where=Range.POSITIVE)
+
+    def __init__(self, *, std: Any = 1.0, common_std: Any = 0.0, most: int | None = None):
+        """`std` is σ, `common_std` σ_c (a token type that all positions have).
+
+        `most`: how many positions the table has rows for; None: as many as inputs have.
+        """
+        self.std, self.common_std = std, common_std
+        self.most = None if most is None else whole("most", most)
+
+    def outline(self, before: Outline) -> Outline:
+        _require_channels(before, "PositionTable")
+        if self.most is not None and math.prod(before.positions) > self.most:
+            raise ShapeError(
+                "A table of positions has a row for each of them.",
+                got=f"{math.prod(before.positions)} positions, and {self.most} rows",
+                remedy="shorten inputs, or give the table more rows",
+            )
+        return before.to(raw=False)
+
+    def require(self, before: Outline) -> None:
+        _require_wide(before, "PositionTable")
+
+    @property
+    def cuttable(self) -> bool:
+        return True
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("PositionTable", f"σ {float(np.asarray(self.std)):.3g}", Family.WEIGHTS)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        place, common = jax.random.split(key)
+        return {
+            "place": jax.random.normal(place, before.shape),
+            "common": jax.random.normal(common, (before.channels,)),
+        }
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        drawn = params["place"]
+        if any(extent > most for extent, most in zip(x.shape, drawn.shape, strict=True)):
+            raise ShapeError(
+                "A table of positions holds for the positions that it was drawn for.",
+                got=f"an input of shape {x.shape}, and a table of shape {drawn.shape}",
+                remedy="call init with the longest inputs",
+            )
+        table = drawn[tuple(slice(extent) for extent in x.shape)]
+        common = jnp.broadcast_to(params["common"], x.shape)
+        return x + cast(self.std, x) * table + cast(self.common_std, x) * common
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        pair = pair.forced()
+        like = pair.nngp
+        place, common = cast(self.std, like) ** 2, cast(self.common_std, like) ** 2
+        same: Array = jnp.ones((), like.dtype)
+        if pair.full:
+            for axis in range(pair.rank):
+                one, two = (
+                    jnp.arange(like.shape[d]).reshape(
+                        tuple(-1 if d == e else 1 for e in range(like.ndim))
+                    )
+                    for d in (axis, pair.rank + axis)
+                )
+                same = same * (one == two).astype(like.dtype)
+        added = jnp.broadcast_to(place * same + common, like.shape)
+        return pair.to(like + added, None if pair.ntk is None else pair.ntk + added)
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mean
+
+
+class ClassToken(Layer):
+    """A trained vector σ c in front of all positions, which become one sequence of S + 1.
+
+    Entries of c are N(0, 1): κ₀₀ = Θ₀₀ = σ², nothing between it and the input; the rest stays.
+    """
+
+    std: Any = leaf("std", where=Range.POSITIVE)
+
+    def __init__(self, *, std: Any = 1.0):
+        """`std` is σ."""
+        self.std = std
+
+    def outline(self, before: Outline) -> Outline:
+        _require_channels(before, "ClassToken")
+        return before.to(positions=(1 + math.prod(before.positions),), raw=False)
+
+    def require(self, before: Outline) -> None:
+        _require_wide(before, "ClassToken")
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return True
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        return Label("ClassToken", f"σ {float(np.asarray(self.std)):.3g}", Family.WEIGHTS)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        return jax.random.normal(key, (before.channels,))
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        token = cast(self.std, x) * params.astype(x.dtype)
+        return jnp.concatenate([token[None, :], x.reshape(-1, x.shape[-1])])
+
+    def mask(self, mask: Array) -> Array:
+        return jnp.concatenate([jnp.ones(1, bool), mask.reshape(-1)])
+
+    def need(self, out: Need) -> Need:
+        return out
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        pair = pair.forced()
+        square = cast(self.std, pair.nngp) ** 2
+        sizes = [
+            math.prod(pair.nngp.shape[: pair.rank]),
+            math.prod(pair.nngp.shape[pair.rank :]),
+        ][: 1 + pair.full]
+
+        def longer(kernel: Array) -> Array:
+            padded = jnp.pad(kernel.reshape(sizes), [(1, 0)] * len(sizes))
+            return padded.at[(0,) * len(sizes)].set(square)
+
+        ntk = None if pair.ntk is None else longer(pair.ntk)
+        return Pair(longer(pair.nngp), ntk, 1, pair.full)
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mapped_mean(lambda m: jnp.concatenate([jnp.zeros(1), m.reshape(-1)]))
+
+
+def _require_channels(before: Outline, name: str) -> None:
+    if not before.positions or not before.channels:
+        raise ShapeError(
+            f"{name} works on vectors at positions.",
+            got=f"an input of shape {before.shape}",
+            remedy="put it after Dense, Conv or Embedding, on inputs with positions",
+        )
+
+
+def _require_wide(before: Outline, name: str) -> None:
+    if before.raw:
+        raise NetworkError(
+            f"{name} adds random vectors, which are orthogonal only along many channels.",
+            got="raw inputs, whose channels do not grow with the width",
+            remedy="put a Dense or Conv layer in front of it",
+        )

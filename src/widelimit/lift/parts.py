@@ -1,0 +1,206 @@
+"""What a model is made of: known parts, each with the law of its weights, and a graph of them.
+
+Readers of libraries make this description, the writer turns it into layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..layers import Padding
+
+
+@dataclass(frozen=True)
+class WeightLaw:
+    """Entries of a weight matrix: independent, of mean zero and `variance`, on `fan_in` inputs."""
+
+    variance: float
+    fan_in: int
+    gaussian: bool
+
+    @property
+    def std(self) -> float:
+        """σ of the layer: entries have the variance σ²/fan_in."""
+        return float(np.sqrt(self.variance * self.fan_in))
+
+
+@dataclass(frozen=True)
+class BiasLaw:
+    """Entries of a bias; `vanishing` if the variance falls as the fan-in grows."""
+
+    variance: float
+    vanishing: bool
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Weights and a bias."""
+
+    weights: WeightLaw
+    bias: BiasLaw | None
+
+
+class Part:
+    """One operation of a model."""
+
+
+@dataclass(frozen=True)
+class Source(Part):
+    """The input."""
+
+
+@dataclass(frozen=True)
+class Linear(Part):
+    """Weights at every position."""
+
+    law: Affine
+    width: int
+
+
+@dataclass(frozen=True)
+class Convolution(Part):
+    """Weights on a window of positions."""
+
+    law: Affine
+    width: int
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Padding
+
+
+@dataclass(frozen=True)
+class Table(Part):
+    """A row of a table for every token."""
+
+    variance: float
+    gaussian: bool
+    vocabulary: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Places(Part):
+    """A random vector added at every position: its own (variance) and a common one."""
+
+    variance: float
+    common: float
+
+
+@dataclass(frozen=True)
+class FirstToken(Part):
+    """A random vector in front of all positions."""
+
+    variance: float
+
+
+@dataclass(frozen=True)
+class Normalise(Part):
+    """Normalisation over channels; `centred` is LayerNorm, otherwise RMSNorm."""
+
+    centred: bool
+    eps: float
+
+
+@dataclass(frozen=True)
+class Drop(Part):
+    """Dropout as in training."""
+
+    rate: float
+
+
+@dataclass(frozen=True)
+class Attend(Part):
+    """Self-attention, softmax of products divided by √d."""
+
+    query: Affine
+    key: Affine
+    value: Affine
+    out: Affine
+    width: int
+    heads: int
+    kv_heads: int
+    key_width: int
+    value_width: int
+    allowed: np.ndarray | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Activate(Part):
+    """An elementwise function."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Scale(Part):
+    """Multiplication by a number."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Add(Part):
+    """The sum of two branches."""
+
+
+@dataclass(frozen=True)
+class Multiply(Part):
+    """The product of two branches, channel by channel."""
+
+
+@dataclass(frozen=True)
+class Pool(Part):
+    """`factor` times the sum over all positions, or over windows."""
+
+    factor: float
+    window: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Pick(Part):
+    """One position."""
+
+    index: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Flat(Part):
+    """All positions and channels in one vector."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A part of the graph, what it is applied to, and the shape of what comes out."""
+
+    part: Part
+    inputs: tuple[Node, ...]
+    positions: tuple[int, ...]
+    channels: int
+    where: str
+    """The module or line, for messages."""
+
+    @property
+    def count(self) -> int:
+        """How many positions there are."""
+        return int(np.prod(self.positions, dtype=int))
+
+
+def in_order(last: Node) -> list[Node]:
+    """All nodes below one, inputs first."""
+    found: list[Node] = []
+    seen: set[int] = set()
+    stack = [(last, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            found.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((each, False) for each in node.inputs)
+    return found

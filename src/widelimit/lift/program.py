@@ -1,0 +1,180 @@
+"""JAX models: their code is traced with known modules left whole, then read line by line.
+
+While a model is traced, calling a known module leaves one equation in the program, `part`, instead
+of its arithmetic; `vmap` over it adds axes in front. Everything between parts is ordinary JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from unittest import mock
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.interpreters import batching
+
+from ..errors import WidelimitError
+from ..trace.refusals import place_of
+from .glue import ELEMENTWISE, Known, elementwise, moved
+from .initialisers import Reading
+from .values import Graph, Value, refusal
+
+
+class StandIn(Protocol):
+    """What takes a known module's place while a model is traced."""
+
+    @property
+    def name(self) -> str:
+        """The module's class."""
+        ...
+
+    def shape(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+        """The output's shape."""
+        ...
+
+    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+        """The part on these inputs."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a module; `lead` axes in front were added by vmap."""
+
+    stand_in: StandIn
+    lead: int = 0
+
+
+part_p = jex.Primitive("part")
+
+
+@part_p.def_abstract_eval
+def _abstract(*inputs: Any, call: Call) -> Any:
+    lead = inputs[0].shape[: call.lead]
+    shape = call.stand_in.shape(*(x.shape[call.lead :] for x in inputs))
+    floating = [x.dtype for x in inputs if jnp.issubdtype(x.dtype, jnp.floating)]
+    return ShapedArray((*lead, *shape), floating[0] if floating else jnp.zeros(()).dtype)
+
+
+def _batched(inputs: Sequence[Any], axes: Sequence[Any], *, call: Call) -> tuple[Any, int]:
+    size = next(x.shape[a] for x, a in zip(inputs, axes, strict=True) if a is not None)
+    moved = [
+        jnp.broadcast_to(x, (size, *x.shape)) if a is None else jnp.moveaxis(x, a, 0)
+        for x, a in zip(inputs, axes, strict=True)
+    ]
+    return part_p.bind(*moved, call=Call(call.stand_in, call.lead + 1)), 0
+
+
+batching.primitive_batchers[part_p] = _batched
+
+
+def caller(
+    kind: Callable[..., StandIn], describe: Callable[[Any], Callable[[Reading], Any]]
+) -> Callable[..., Any]:
+    """The call of a module of one input: it leaves a stand-in of this kind."""
+
+    def call(module: Any, x: Any, *_: Any, **__: Any) -> Any:
+        stand_in = kind(type(module).__name__, module, describe(module))
+        return part_p.bind(x, call=Call(stand_in))
+
+    return call
+
+
+@contextlib.contextmanager
+def left_whole(stand_ins: dict[type, Callable[..., Any]]) -> Iterator[None]:
+    """Calls of these classes leave parts; `stand_ins[cls](module, *arguments)` is the new call."""
+    with contextlib.ExitStack() as stack:
+        for cls, call in stand_ins.items():
+            stack.enter_context(mock.patch.object(cls, "__call__", call))
+        yield
+
+
+def read_program(
+    model: Callable[[Any], Any],
+    example: Any,
+    stand_ins: dict[type, Callable[..., Any]],
+    reading: Reading,
+) -> tuple[Graph, Value]:
+    """The graph of a model on one example."""
+    example = jnp.asarray(example)
+    with left_whole(stand_ins), jax.disable_jit():
+        closed = jax.make_jaxpr(model)(example)
+    if len(closed.jaxpr.outvars) != 1:
+        raise refusal(
+            "A model returns one array.",
+            got=f"{len(closed.jaxpr.outvars)} arrays",
+            remedy="wrap the model in a function that returns the array of interest",
+        )
+    tokens = jnp.issubdtype(example.dtype, jnp.integer)
+    graph = Graph(example.shape, tokens=tokens, batch=False)
+    reader = _Reader(graph, reading)
+    (output,) = reader.run(closed.jaxpr, closed.consts, [graph.input()])
+    if not isinstance(output, Value):
+        raise refusal("A model is a function of its input.", got="an output that does not depend")
+    return graph, graph.settled_value(output, "the output")
+
+
+_CALLS = ("custom_jvp_call", "custom_vjp_call", "jit", "pjit", "closed_call", "remat", "checkpoint")
+_INNER = ("call_jaxpr", "fun_jaxpr", "jaxpr")
+
+
+class _Reader:
+    def __init__(self, graph: Graph, reading: Reading):
+        self.graph, self.reading = graph, reading
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, map(Known, consts), strict=True))
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Any:
+            return Known(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        name = equation.primitive.name
+        where = str(place_of(equation)[0])
+        if name == "part":
+            return [self.part(equation.params["call"], inputs, where)]
+        if all(isinstance(x, Known) for x in inputs):
+            return _computed(equation, inputs)
+        if name in _CALLS:
+            inner = next(equation.params[key] for key in _INNER if key in equation.params)
+            return self.run(
+                getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), list(inputs)
+            )
+        try:
+            if name in ELEMENTWISE:
+                return [elementwise(self.graph, equation, inputs, where)]
+            return [moved(self.graph, equation, inputs, where)]
+        except NotImplementedError:
+            raise refusal(
+                "Between known parts a model adds, multiplies, pools, picks and rearranges.",
+                got=f"'{name}' at {where}",
+            ) from None
+
+    def part(self, call: Call, inputs: list[Any], where: str) -> Value:
+        where = f"{call.stand_in.name} ({where})"
+        try:
+            return call.stand_in.read(self.graph, self.reading, *inputs, where=where)
+        except WidelimitError as error:
+            if where in str(error) or call.stand_in.name in str(error):
+                raise
+            error.args = (f"{error.args[0]} In: {where}.",)
+            raise
+
+
+def _computed(equation: Any, inputs: list[Known]) -> list[Known]:
+    """Constants of constants."""
+    arrays = [x.array for x in inputs]
+    found = equation.primitive.bind(*arrays, **equation.params)
+    found = found if equation.primitive.multiple_results else [found]
+    return [Known(x) for x in found]

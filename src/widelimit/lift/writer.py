@@ -1,0 +1,262 @@
+"""From a graph of parts to layers: chains, residual connections, sums and products of branches."""
+
+from __future__ import annotations
+
+import warnings
+from enum import Enum
+
+import numpy as np
+
+from .. import layers
+from ..layers import Layer, Serial
+from .activations import activation
+from .parts import (
+    Activate,
+    Add,
+    Attend,
+    BiasLaw,
+    Convolution,
+    Drop,
+    FirstToken,
+    Flat,
+    Linear,
+    Multiply,
+    Node,
+    Normalise,
+    Pick,
+    Places,
+    Pool,
+    Scale,
+    Source,
+    Table,
+    in_order,
+)
+from .values import LiftWarning, refusal
+
+
+class Biases(Enum):
+    """What becomes of biases whose variance falls as the fan-in grows, as 1/(3·fan-in)."""
+
+    LIMIT = "limit"
+    """They are gone where the fan-in is a width; those on raw inputs stay."""
+    OWN = "own"
+    """They have the variance that they have in this very model."""
+
+
+def written(last: Node, biases: Biases) -> Serial:
+    """The network whose output is this node's."""
+    return _Writer(last, biases).network()
+
+
+class _Writer:
+    def __init__(self, last: Node, biases: Biases):
+        self.last, self.biases = last, biases
+        self.nodes = in_order(last)
+        self.number = {id(node): i for i, node in enumerate(self.nodes)}
+        self.above: dict[int, list[Node]] = {id(node): [] for node in self.nodes}
+        for node in self.nodes:
+            for each in node.inputs:
+                self.above[id(each)].append(node)
+        self.wide: dict[int, bool] = {}
+        self.passed: dict[int, set[int]] = {}
+        for node in self.nodes:
+            weighted = isinstance(node.part, Linear | Convolution | Attend | Table)
+            self.wide[id(node)] = weighted or any(self.wide[id(i)] for i in node.inputs)
+            common = [self.passed[id(each)] for each in node.inputs]
+            below = set.intersection(*common) if common else set()
+            self.passed[id(node)] = below | {id(node)}
+
+    def network(self) -> Serial:
+        source = self.nodes[0]
+        if not isinstance(source.part, Source) or sum(not n.inputs for n in self.nodes) != 1:
+            raise refusal(
+                "A model is a function of one input.",
+                got="outputs that do not depend on the input",
+            )
+        self.warn_of_first_laws()
+        return Serial(*self.between(source, self.last))
+
+    def between(self, start: Node, end: Node) -> list[Layer]:
+        """The layers from one node's output to another's."""
+        found: list[Layer] = []
+        node = end
+        while node is not start:
+            if isinstance(node.part, Add | Multiply):
+                fork = self.fork(node)
+                found.append(self.merged(node, fork))
+                node = fork
+            elif isinstance(node.part, Scale):
+                layer, node = self.scaled(node)
+                found.append(layer)
+            else:
+                found.append(self.layer(node, 1.0))
+                node = node.inputs[0]
+        return found[::-1]
+
+    def fork(self, node: Node) -> Node:
+        """The last node that both branches come from."""
+        both = self.passed[id(node.inputs[0])] & self.passed[id(node.inputs[1])]
+        return self.nodes[max(self.number[i] for i in both)]
+
+    def merged(self, node: Node, fork: Node) -> Layer:
+        """A residual connection, a sum or a product."""
+        one, two = (Serial(*self.between(fork, each)) for each in node.inputs)
+        if isinstance(node.part, Multiply):
+            return layers.Product(one, two)
+        for branch, other in ((one, two), (two, one)):
+            if not other.layers:
+                return layers.Residual(_plain(branch))
+        return layers.Sum(_plain(one), _plain(two))
+
+    def scaled(self, node: Node) -> tuple[Layer, Node]:
+        """A number in front, taken into the weights or the pool below it; and what is below."""
+        assert isinstance(node.part, Scale)
+        factor, below = node.part.factor, node.inputs[0]
+        while isinstance(below.part, Scale):
+            factor, below = factor * below.part.factor, below.inputs[0]
+        scalable = isinstance(below.part, Linear | Convolution | Attend | Table | Pool)
+        if not scalable or len(self.above[id(below)]) > 1:
+            raise refusal(
+                "Numbers in front are taken into the weights that they follow.",
+                got=f"a factor of {factor:.4g} at {node.where}, which follows none",
+                remedy="scale the weights",
+            )
+        return self.layer(below, factor), below.inputs[0]
+
+    # ---- single parts --------------------------------------------------------------------------
+
+    def layer(self, node: Node, factor: float) -> Layer:
+        """The layer of one part, its output times `factor`."""
+        part, below = node.part, node.inputs[0]
+        match part:
+            case Linear():
+                return layers.Dense(
+                    part.width,
+                    w_std=abs(factor) * part.law.weights.std,
+                    b_std=abs(factor) * self.bias(part.law.bias, below),
+                )
+            case Convolution():
+                return layers.Conv(
+                    part.width,
+                    part.window,
+                    stride=part.stride,
+                    padding=part.padding,
+                    w_std=abs(factor) * part.law.weights.std,
+                    b_std=abs(factor) * self.bias(part.law.bias, below),
+                )
+            case Table():
+                std = abs(factor) * float(np.sqrt(part.variance))
+                return layers.Embedding(part.width, vocabulary=part.vocabulary, std=std)
+            case Attend():
+                return self.attention(node, part, factor)
+            case Pool():
+                return self.pool(node, part, factor)
+            case Places():
+                std, common = (float(np.sqrt(v)) for v in (part.variance, part.common))
+                return layers.PositionTable(std=std, common_std=common)
+            case FirstToken():
+                return layers.ClassToken(std=float(np.sqrt(part.variance)))
+            case Normalise():
+                norm = layers.LayerNorm if part.centred else layers.RMSNorm
+                return norm(eps=part.eps)
+            case Drop():
+                return layers.Dropout(part.rate)
+            case Activate():
+                return activation(part.function)
+            case Pick():
+                return layers.Select(part.index)
+            case Flat():
+                return layers.Flatten()
+            case _:
+                raise AssertionError(part)
+
+    def bias(self, law: BiasLaw | None, below: Node) -> float:
+        """σ_b of a layer on this node's output."""
+        gone = law is None or (
+            law.vanishing and self.wide[id(below)] and self.biases is Biases.LIMIT
+        )
+        return 0.0 if gone or law is None else float(np.sqrt(law.variance))
+
+    def attention(self, node: Node, part: Attend, factor: float) -> Layer:
+        below = node.inputs[0]
+        shares = [
+            self.bias(law.bias, below) / (law.weights.std or 1.0)
+            for law in (part.query, part.key, part.value)
+        ]
+        if abs(shares[0] - shares[1]) > 1e-9:
+            raise refusal(
+                "Queries and keys have biases of the same size beside their weights.",
+                got=f"{shares[0]:.4g} and {shares[1]:.4g} of the weights at {node.where}",
+            )
+        projections = None
+        if any(shares):
+            projections = layers.Projections(qk_b_std=shares[0], v_b_std=shares[2])
+        return layers.Attention(
+            part.width,
+            heads=part.heads,
+            qk_std=part.query.weights.std * part.key.weights.std,
+            ov_std=abs(factor) * part.value.weights.std * part.out.weights.std,
+            b_std=abs(factor) * self.bias(part.out.bias, below),
+            pattern=_pattern(part.allowed),
+            projections=projections,
+            key_width=part.key_width,
+            value_width=part.value_width,
+            kv_heads=None if part.kv_heads == part.heads else part.kv_heads,
+        )
+
+    def pool(self, node: Node, part: Pool, factor: float) -> Layer:
+        """A mean or a sum."""
+        factor = factor * part.factor
+        size = node.inputs[0].count if part.window is None else int(np.prod(part.window))
+        window = part.window
+        if abs(factor * size - 1) < 1e-6:
+            return layers.MeanPool(window, stride=part.stride)
+        if abs(factor - 1) < 1e-6:
+            return layers.SumPool(window, stride=part.stride)
+        raise refusal(
+            "Pooling is a mean or a sum.",
+            got=f"{factor:.4g} times a sum over {size} positions at {node.where}",
+        )
+
+    # ---- first layers --------------------------------------------------------------------------
+
+    def warn_of_first_laws(self) -> None:
+        """Weights of another law on raw inputs, with a nonlinearity above them.
+
+        A sum over many channels is Gaussian whatever the weights' law; one over three inputs is
+        not. Where only second moments count (attention, normalisation, further weights) that makes
+        no difference.
+        """
+        odd: set[int] = set()
+        for node in self.nodes:
+            part, inputs = node.part, node.inputs
+            if isinstance(part, Linear | Convolution):
+                if not self.wide[id(inputs[0])] and not part.law.weights.gaussian:
+                    odd.add(id(node))
+            elif isinstance(part, Table):
+                if not part.gaussian:
+                    odd.add(id(node))
+            elif not isinstance(part, Attend) and any(id(each) in odd for each in inputs):
+                odd.add(id(node))
+                if isinstance(part, Activate | Multiply):
+                    warnings.warn(
+                        LiftWarning(
+                            f"Weights on raw inputs are not Gaussian (uniform, or truncated), and "
+                            f"{node.where} acts on what they make. The lifted network has "
+                            "Gaussian ones of the same variance; wl.trace(make, x) keeps their law."
+                        ),
+                        stacklevel=2,
+                    )
+                    return
+
+
+def _plain(branch: Serial) -> Layer:
+    return branch.layers[0] if len(branch.layers) == 1 else branch
+
+
+def _pattern(allowed: np.ndarray | None) -> layers.Pattern | None:
+    if allowed is None or allowed.all():
+        return None
+    if np.array_equal(allowed, np.tril(np.ones_like(allowed))):
+        return layers.Causal()
+    return layers.Allowed(allowed)
