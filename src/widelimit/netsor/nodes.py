@@ -322,6 +322,8 @@ class ScalarMap(Scalar):
 class ScalarArithmetic(Arithmetic, Scalar):
     """A sum or product of scalars and numbers."""
 
+    parts: tuple[Scalar | float, ...]
+
 
 def is_gaussian(node: Node) -> bool:
     """Whether a line's coordinates are Gaussian (given earlier scalars) by construction."""
