@@ -21,7 +21,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # arrays. Not so where networks are drawn by the thousand; and rounding is judged as users meet it.
 _OPTIMISED = (
     *("test_finite.py", "_finite.py", "test_simulate.py", "test_precision.py", "test_closeness.py"),
-    *("test_unlike_channels.py", "test_positional.py"),
+    *("test_unlike_channels.py", "test_positional.py", "test_strangers.py", "test_invariants.py"),
 )
 
 

@@ -1,4 +1,4 @@
-"""One list of networks: every layer without attention, and a dozen compositions.
+"""One list of networks: every layer, strangers among them, and a dozen compositions.
 
 The tests of what all networks must hold, and of finite networks against their limits, run over it.
 Widths are small; `with_width` makes them wide where that matters.
@@ -10,7 +10,7 @@ from enum import Enum
 import jax
 import jax.numpy as jnp
 import numpy as np
-from strangers import Affine
+from strangers import Affine, Sharpened, Waves
 
 import widelimit as wl
 
@@ -196,7 +196,22 @@ COMPOSITIONS = {
     ),
 }  # fmt: skip
 
-NETWORKS = ACTIVATIONS | LAYERS | COMPOSITIONS
+# Their finite networks, with heads, are compared in `layers/test_attention_finite.py`.
+ATTENTION = {
+    "attention_linear": _pooled(
+        dense(), wl.Attention(8, scaling="linear", positions=wl.Decay(0.5), b_std=0.2), wl.Relu()
+    ),
+    "attention_relu": _pooled(
+        dense(), wl.Attention(8, score_map=wl.layers.ElementwiseMap(wl.Relu())), wl.Erf(), dense()
+    ),
+    "attention_sampled": _pooled(dense(), wl.Relu(), wl.Attention(8, qk_std=1.2), wl.Relu()),
+    "stranger_map": _pooled(dense(), wl.Attention(8, scaling="linear", score_map=Sharpened())),
+    "stranger_encoding": _pooled(
+        dense(), wl.Attention(8, scaling="linear", positions=Waves(strength=0.7)), wl.Relu()
+    ),
+}
+
+NETWORKS = ACTIVATIONS | LAYERS | COMPOSITIONS | ATTENTION
 
 
 def ragged(case: Case, size: int, seed: int = 0) -> list[np.ndarray]:

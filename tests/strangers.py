@@ -1,8 +1,12 @@
-"""A layer as a user would write it, outside the package, from CONTRIBUTING's recipe."""
+"""A layer, a score map and an encoding as a user would write them, outside the package."""
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 import widelimit as wl
+from widelimit.layers.attention.positional import coordinates
 from widelimit.layers.base import cast, leaf
 from widelimit.options import Range
 
@@ -41,3 +45,28 @@ class Affine(wl.Layer):
         ones = example.ones()
         moved = cast(self.shift, ones) * ones
         return moved if memo is None else moved + cast(self.gain, memo) * memo
+
+
+class Sharpened(wl.layers.ScoreMap):
+    """Softmax of `sharpness·g`, mixed with the average over all keys that count."""
+
+    sharpness: Any = leaf("sharpness", where=Range.POSITIVE, default=2.0)
+    floor: Any = leaf("floor", where=Range.UNIT, default=0.3)
+
+    def __call__(self, scores, allowed):
+        keys = jnp.ones(scores.shape, bool) if allowed is None else allowed
+        share, sharpness = cast(self.floor, scores), cast(self.sharpness, scores)
+        peaked = jax.nn.softmax(sharpness * scores, where=keys)
+        flat = keys / jnp.maximum(jnp.sum(keys, axis=-1, keepdims=True), 1).astype(scores.dtype)
+        return jnp.where(keys, (1 - share) * peaked + share * flat, 0)
+
+
+class Waves(wl.layers.Encoding):
+    """`R_ab = cos(2π(a − b)/period)` along the first axis: two waves of random phase."""
+
+    period: Any = leaf("period", where=Range.POSITIVE, default=5.0)
+
+    def covariance(self, positions1, positions2, like):
+        first, second = (coordinates(p)[:, 0].astype(like.dtype) for p in (positions1, positions2))
+        gaps = jnp.asarray(first[:, None] - second[None, :])
+        return jnp.cos(2 * jnp.pi * gaps / cast(self.period, like))

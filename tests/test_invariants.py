@@ -1,16 +1,17 @@
-"""What every network without attention must hold, over one list of networks."""
+"""What every network must hold, over one list of networks."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
+from networks import ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
 
 SIZE = 4
 # Where two compilations of everything would take too long for the fast tests.
 FAST = (
     *("relu", "gelu", "embedding", "conv_same", "conv_stride", "mean_pool_windows", "select_last"),
-    *("layer_norm", "stranger"),
+    *("layer_norm", "stranger", "attention_linear", "attention_sampled", "stranger_map"),
+    "stranger_encoding",
 )
 
 
@@ -21,7 +22,14 @@ def _some_fast(names) -> list:
 def _kernel(case: Case, x, x2=None, **options):
     if case.kind is Kind.TOKENS:
         options["dtype"] = np.float64
-    return case.net.kernel(x, x2, **options)
+    return case.net.kernel(x, x2, sampler=_sampler(case), **options)
+
+
+def _sampler(case: Case):
+    """The same heads for all kernels of a network, where it has any."""
+    if not case.net.sampled():
+        return None
+    return case.net.sampler(case.inputs(7), samples=4, replicates=1, key=0)
 
 
 def _matrix(kernel: np.ndarray) -> np.ndarray:
@@ -51,7 +59,7 @@ def test_symmetric_psd_and_equivariant(name):
     np.testing.assert_allclose(both.ntk, k.ntk, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", _some_fast(LAYERS | COMPOSITIONS))
+@pytest.mark.parametrize("name", _some_fast(LAYERS | COMPOSITIONS | ATTENTION))
 def test_tiles_do_not_matter(name):
     case = NETWORKS[name]
     x = case.inputs(7)  # a prime number of examples
@@ -84,7 +92,7 @@ def _gradient(case: Case, x) -> list[np.ndarray]:
     x = x if case.kind is Kind.TOKENS else jnp.asarray(x, jnp.float32)
 
     def total(net):
-        k = net.kernel(x)
+        k = net.kernel(x, sampler=_sampler(case))
         return jnp.sum(k.nngp) + jnp.sum(k.ntk)
 
     return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.grad(total)(case.net))]

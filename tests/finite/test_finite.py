@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from agreement import assert_agrees, assert_close, assert_differs, estimated
-from networks import ACTIVATIONS, COMPOSITIONS, NETWORKS, Kind, dense, ragged, readout
+from networks import ACTIVATIONS, ATTENTION, COMPOSITIONS, NETWORKS, Kind, dense, ragged, readout
 
 import widelimit as wl
 from widelimit.state import Kernels
@@ -19,7 +19,12 @@ def _inputs(name: str, size: int = 2) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+    "name",
+    [
+        n if n in FAST else pytest.param(n, marks=pytest.mark.slow)
+        for n in NETWORKS
+        if n not in ATTENTION
+    ],
 )
 def test_limit_of_wide_networks(name):
     # A product of channels has a heavy tail: it takes more draws.

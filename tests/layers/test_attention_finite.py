@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import MOST, PRECISION, Estimate, assert_agrees
+from strangers import Sharpened, Waves
 
 import widelimit as wl
 
@@ -189,6 +190,8 @@ SLOW = {
         width=32,
         draws=14_000,
     ),
+    "stranger_map": _case(_after_dense(_attention(scaling=LINEAR, score_map=Sharpened()))),
+    "stranger_encoding": _case(_after_dense(_attention(scaling=LINEAR, positions=Waves()))),
     "sqrt_softmax_grouped": _case(_attention(heads=4, kv_heads=2), draws=8000),
     "sqrt_softmax_multi_query": _case(_attention(heads=4, kv_heads=1), draws=10_000),
     "sqrt_softmax_residual": _case(

@@ -6,7 +6,7 @@ The list in `networks` has it too: kernels, tiles, padding, gradients and finite
 import numpy as np
 import pytest
 from networks import NETWORKS, dense
-from strangers import Affine
+from strangers import Affine, Sharpened, Waves
 
 import widelimit as wl
 from widelimit import persist
@@ -71,7 +71,34 @@ def test_padding_is_cut_above_it(name, monkeypatch):
 
 
 def test_the_list_has_strangers():
-    assert {"stranger", "rms_norm"} <= set(NETWORKS)
+    assert {"stranger", "rms_norm", "stranger_map", "stranger_encoding"} <= set(NETWORKS)
+
+
+OPTIONS = {
+    "score_map": (Sharpened(sharpness=1.5), "sharpness"),
+    "positions": (Waves(period=6.0, strength=0.7), "period"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_score_maps_and_encodings_are_saved_tuned_drawn_and_printed(option, tmp_path, monkeypatch):
+    monkeypatch.setattr(persist, "_registered", dict(persist._registered))
+    thing, own = OPTIONS[option]
+    persist.register(type(thing).__name__, type(thing))
+    attention = wl.Attention(8, scaling="linear", **{option: thing})
+    net = wl.Serial(dense(), attention, wl.MeanPool(), dense(1))
+    x = RNG.standard_normal((4, 5, 3))
+    persist.save(net, tmp_path / "net.wl")
+    np.testing.assert_array_equal(
+        persist.load(tmp_path / "net.wl").kernel(x).ntk, net.kernel(x).ntk
+    )
+    assert type(thing).__name__ in repr(net)
+    assert "Attention" in diagram(net, (5, 3))
+    (found,) = [h for h in hyperparameters(net) if h.name.endswith(own)]
+    gp = GP(net, noise=0.1)
+    tuned = tune(gp, x, x[:, 0, 0], select=lambda h: h.name == found.name, steps=2, progress=False)
+    (moved,) = [h for h in hyperparameters(tuned.gp.net) if h.name == found.name]
+    assert float(moved.value) != float(found.value)
 
 
 def test_a_layer_with_one_reading_refuses_the_other():

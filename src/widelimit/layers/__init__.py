@@ -29,7 +29,7 @@ from .activations import (
 from .attention.cross import AttentionPool, CrossAttention
 from .attention.heads import INFINITE
 from .attention.layer import Attention
-from .attention.positional import AdditiveBias, Alibi, Combine, Decay, Profile, Rotary
+from .attention.positional import AdditiveBias, Alibi, Combine, Decay, Encoding, Profile, Rotary
 from .attention.projections import Projections
 from .attention.scores import (
     Allowed,
@@ -87,6 +87,7 @@ __all__ = [
     "Elementwise",
     "ElementwiseMap",
     "Embedding",
+    "Encoding",
     "Erf",
     "Exp",
     "Flatten",

@@ -23,7 +23,7 @@ from .multihead import MultiHead, project, standard_normals
 from .placement import Positions
 from .projections import Projections, of_one_length
 from .rules import Head, Sides, make_head
-from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, Softmax
 
 
 class AttentionMemo(eqx.Module):
@@ -348,5 +348,6 @@ def mean_sizes(layer: Attention, memo: AttentionMemo) -> Float[Array, "query key
 
 def _map_word(score_map: ScoreMap) -> str:
     """`softmax`, `relu`: a score map in the print of its layer."""
-    text = repr(score_map).removeprefix("ElementwiseMap(").removesuffix("Map()")
-    return text.removesuffix(")").removesuffix("(").removesuffix("()").lower()
+    if isinstance(score_map, ElementwiseMap):
+        return repr(score_map.dual).removesuffix("()").lower()
+    return "softmax" if isinstance(score_map, Softmax) else repr(score_map)

@@ -11,14 +11,14 @@ from ...errors import WidelimitError
 from ...state import Example, Outline, Pair
 from ..base import remask
 from .heads import Basis, FeatureSide, pass_noise
-from .positional import Combine, Decay, Rotary, ScoreBias
+from .positional import Combine, Encoding, Rotary, ScoreBias
 from .projections import Projections, inverse_lengths
 
 
 class Positions(eqx.Module):
     """The positional parts of an attention layer, sorted by what they act on."""
 
-    encoding: Decay | None
+    encoding: Encoding | None
     biases: tuple[ScoreBias, ...]
     rotary: Rotary | None
     projections: Projections
@@ -43,14 +43,14 @@ class Positions(eqx.Module):
                 remedy="e.g. projections=Projections(qk_norm=True)",
             )
         parts = () if given is None else given if isinstance(given, tuple | list) else (given,)
-        encodings = [p for p in parts if isinstance(p, Decay)]
+        encodings = [p for p in parts if isinstance(p, Encoding)]
         rotations = [p for p in parts if isinstance(p, Rotary)]
         biases = tuple(p for p in parts if isinstance(p, ScoreBias))
         known = len(encodings) + len(rotations) + len(biases) == len(parts)
         if not known or len(encodings) > 1 or len(rotations) > 1:
             raise WidelimitError(
-                "positions= takes Decay, Rotary, Alibi or AdditiveBias, or a tuple of them with at "
-                "most one Decay and one Rotary.",
+                "positions= takes Decay or an Encoding of your own, Rotary, Alibi or AdditiveBias, "
+                "or a tuple of them with at most one encoding and one Rotary.",
                 got=repr(given),
                 remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
             )

@@ -16,7 +16,7 @@ from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...options import Range, choice, whole
 from ...printing import brief, written
-from ..base import cast, hyperparameter, leaf
+from ..base import cast, hyperparameter, leaf, option
 from .scores import coordinates
 
 
@@ -60,29 +60,104 @@ class Shares(NamedTuple):
     place: Array
 
 
-def _strength_range(decay: "Decay") -> Range:
+def _strength_range(encoding: "Encoding") -> Range:
     """MIX shares a total variance of 1."""
-    return Range.UNIT if decay.combine is Combine.MIX else Range.POSITIVE
+    return Range.UNIT if encoding.combine is Combine.MIX else Range.POSITIVE
 
 
-class Decay(eqx.Module):
-    """A trained random encoding whose covariance decays with distance.
+class Encoding(eqx.Module):
+    """A trained random encoding p of positions, Gaussian with covariance R.
 
-    `R_ab = profile(‖pos_a − pos_b‖)` over 1-D, 2-D, n-D positions, and κ̃ = w_x κ + w_p R,
-    Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values=True`.
+    κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values`.
 
-    In the finite network the encoding p is as wide (m) as a head's keys, and has weights of its
-    own: queries, keys (and values) are `√w_x x W/√n + √w_p p W'/√m`. So the limit of large m is
-    the same whatever the input's channels n; x + σp under shared weights has it only if n grows.
+    In the finite network the encoding is as wide (m) as a head's keys, and has weights of its own:
+    queries, keys (and values) are `√w_x x W/√n + √w_p p W'/√m`. So the limit of large m is the same
+    whatever the input's channels n; x + σp under shared weights has it only if n grows.
+
+    An encoding of your own says its `covariance`; fields are hyperparameters, as those of layers.
+    """
+
+    strength: Any = leaf("strength", where=_strength_range, default=1.0)
+    combine: Combine = option(Combine.SUM)
+    channels: int | None = option()
+    on_values: bool = option(False)
+
+    @abstractmethod
+    def covariance(
+        self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
+    ) -> Float[Array, "a b"]:
+        """R between all positions of two grids, of one variance on the diagonal."""
+
+    def __repr__(self) -> str:
+        return written(self)
+
+    def require(self, positions: tuple[int, ...]) -> None:
+        """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked."""
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
+            return
+        with jax.ensure_compile_time_eval():
+            covariance = np.asarray(self.covariance(positions, positions, jnp.zeros(())))
+        least = float(np.linalg.eigvalsh(covariance.astype(np.float64))[0])
+        if not least > -10 * covariance.shape[0] * np.finfo(covariance.dtype).eps:
+            raise NumericalError(
+                "The covariance of a positional encoding is positive semi-definite.",
+                got=f"a smallest eigenvalue of {least:.3g} over positions {positions}",
+                remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
+            )
+
+    def shares(self, channels: Array | None, like: Array) -> Shares:
+        """Weights of input and encoding in κ̃; CONCAT depends on how many channels come in."""
+        variance = cast(self.strength, like) ** 2
+        if self.combine is Combine.SUM:
+            return Shares(jnp.ones_like(variance), variance)
+        if self.combine is Combine.MIX:
+            return Shares(1 - variance, variance)
+        assert channels is not None
+        content = cast(channels, like)
+        place = content if self.channels is None else cast(float(self.channels), like)
+        total = content + place
+        return Shares(content / total, place / total * variance)
+
+    def root(
+        self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
+    ) -> Float[Array, "position place"]:
+        """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
+        if any(extent > most for extent, most in zip(positions, grid, strict=True)):
+            raise ShapeError(
+                "A positional encoding that was drawn for some positions holds for no more.",
+                got=f"inputs with positions {positions}, drawn for {grid}",
+                remedy="fit the sampler (or draw the weights) with the longest inputs, padded",
+            )
+        root = covariance_root(self.covariance(grid, grid, like))
+        return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
+
+    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
+        """The finite network's input with its encoding, from i.i.d. normal `noise` (trained).
+
+        The two stand side by side, scaled such that weights `W/√(n + m)` on both together give
+        `√w_x x W/√n + √w_p p W'/√m`.
+        """
+        flat = x.reshape(-1, x.shape[-1])
+        root = self.root(x.shape[:-1], noise.shape[:-1], x)
+        encoding = root @ noise.reshape(-1, noise.shape[-1]).astype(x.dtype)
+        shares = self.shares(jnp.asarray(float(x.shape[-1])), x)
+        total = x.shape[-1] + noise.shape[-1]
+        parts = [
+            jnp.sqrt(share * total / part.shape[-1]) * part
+            for share, part in ((shares.content, flat), (shares.place, encoding))
+        ]
+        return jnp.concatenate(parts, axis=-1).reshape(*x.shape[:-1], -1)
+
+
+class Decay(Encoding):
+    """An encoding whose covariance decays with distance: `R_ab = profile(‖pos_a − pos_b‖)`.
+
+    Positions are 1-D, 2-D or n-D.
     """
 
     profile: Any
     norm: float = eqx.field(static=True)
-    combine: Combine = eqx.field(static=True)
-    channels: int | None = eqx.field(static=True)
-    on_values: bool = eqx.field(static=True)
     rate: Any = leaf("rate", where=Range.POSITIVE)
-    strength: Any = leaf("strength", where=_strength_range)
 
     def __init__(
         self,
@@ -132,22 +207,9 @@ class Decay(eqx.Module):
         return f"{text[:-1]}{between}profile={brief(profile)})"
 
     def require(self, positions: tuple[int, ...]) -> None:
-        """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked.
-
-        The named profiles are covariances for Euclidean distances in any number of dimensions.
-        """
-        named = isinstance(self.profile, Named) and self.norm == 2
-        if named or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
-            return
-        with jax.ensure_compile_time_eval():
-            covariance = np.asarray(self.covariance(positions, positions, jnp.zeros(())))
-        least = float(np.linalg.eigvalsh(covariance.astype(np.float64))[0])
-        if not least > -10 * covariance.shape[0] * np.finfo(covariance.dtype).eps:
-            raise NumericalError(
-                "The covariance of a positional encoding is positive semi-definite.",
-                got=f"a smallest eigenvalue of {least:.3g} over positions {positions}",
-                remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
-            )
+        """Named profiles are covariances for Euclidean distances, in any number of dimensions."""
+        if not isinstance(self.profile, Named) or self.norm != 2:
+            super().require(positions)
 
     def covariance(
         self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
@@ -159,49 +221,6 @@ class Decay(eqx.Module):
         if isinstance(self.profile, Named):
             return _PROFILES[self.profile.kind](rate, distance)
         return self.profile(rate * distance).astype(like.dtype)
-
-    def shares(self, channels: Array | None, like: Array) -> Shares:
-        """Weights of input and encoding in κ̃; CONCAT depends on how many channels come in."""
-        variance = cast(self.strength, like) ** 2
-        if self.combine is Combine.SUM:
-            return Shares(jnp.ones_like(variance), variance)
-        if self.combine is Combine.MIX:
-            return Shares(1 - variance, variance)
-        assert channels is not None
-        content = cast(channels, like)
-        place = content if self.channels is None else cast(float(self.channels), like)
-        total = content + place
-        return Shares(content / total, place / total * variance)
-
-    def root(
-        self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
-    ) -> Float[Array, "position place"]:
-        """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
-        if any(extent > most for extent, most in zip(positions, grid, strict=True)):
-            raise ShapeError(
-                "A positional encoding that was drawn for some positions holds for no more.",
-                got=f"inputs with positions {positions}, drawn for {grid}",
-                remedy="fit the sampler (or draw the weights) with the longest inputs, padded",
-            )
-        root = covariance_root(self.covariance(grid, grid, like))
-        return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
-
-    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
-        """The finite network's input with its encoding, from i.i.d. normal `noise` (trained).
-
-        The two stand side by side, scaled such that weights `W/√(n + m)` on both together give
-        `√w_x x W/√n + √w_p p W'/√m`.
-        """
-        flat = x.reshape(-1, x.shape[-1])
-        root = self.root(x.shape[:-1], noise.shape[:-1], x)
-        encoding = root @ noise.reshape(-1, noise.shape[-1]).astype(x.dtype)
-        shares = self.shares(jnp.asarray(float(x.shape[-1])), x)
-        total = x.shape[-1] + noise.shape[-1]
-        parts = [
-            jnp.sqrt(share * total / part.shape[-1]) * part
-            for share, part in ((shares.content, flat), (shares.place, encoding))
-        ]
-        return jnp.concatenate(parts, axis=-1).reshape(*x.shape[:-1], -1)
 
 
 def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
