@@ -105,4 +105,4 @@ print((resident() - before) / 30)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_memory_does_not_grow_with_the_number_of_shapes():
     found = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, check=True)
-    assert float(found.stdout) < 2.5  # MiB a shape; 10 where nothing goes
+    assert float(found.stdout) < 4  # MiB a shape: 2 seen, and 12 where nothing goes

@@ -5,6 +5,8 @@ which a process may only have so many. Here the functions that have not been cal
 """
 
 import functools
+import gc
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,10 +20,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # A matrix of six groups of lengths takes about fifty. Each holds 5 to 10 MB.
 MOST = 128
 
+# After so many have gone, rings of references are looked for, which takes as long as compiling one.
+_SWEEP = 8
+
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 _kept: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _changing = threading.Lock()
+_count = itertools.count()
 
 
 @jax.tree_util.register_static
@@ -64,13 +70,17 @@ def compiled(function: Function) -> Function:
     def call(*args: Any, **options: Any) -> Any:
         arrays, frame = _Frame.of((args, options))
         kind = (function, frame.kind, tuple((array.shape, array.dtype) for array in arrays))
+        gone = 0
         with _changing:
             run = _kept.get(kind)
             if run is None:
                 run = _kept[kind] = _jitted(function, frame)
                 while len(_kept) > MOST:
                     _kept.popitem(last=False)
+                    gone = next(_count)
             _kept.move_to_end(kind)
+        if gone % _SWEEP == _SWEEP - 1:
+            gc.collect()  # what was traced refers to itself, and would stay for long
         found, around = run(arrays)
         return jax.block_until_ready(around.filled(found))
 
