@@ -136,17 +136,11 @@ def test_a_killed_worker_is_survived(tmp_path, workers):
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
 
 
-def test_workers_keep_one_problem_at_a_time(tmp_path):
+def test_workers_keep_one_problem_at_a_time(tmp_path, two_threads):
     cluster._walks.clear()
-    x = examples(10)
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
-        ) as c,
-        Client(c) as client,
-    ):
-        for w_std in (1.0, 1.1):
-            place = tmp_path / str(w_std)
-            stored = network(w_std).kernel(x, store=place, tile=4, client=client)
-            np.testing.assert_allclose(np.asarray(stored.ntk), network(w_std).kernel(x).ntk)
+    x = examples()
+    for w_std in (1.0, 1.1):
+        place = tmp_path / str(w_std)
+        stored = network(w_std).kernel(x, store=place, tile=TILE, client=two_threads)
+        np.testing.assert_allclose(np.asarray(stored.ntk), network(w_std).kernel(x).ntk)
     assert len(cluster._walks) == 1

@@ -31,6 +31,18 @@ def rounding_unit(values: np.ndarray) -> float:
     return float(np.finfo(np.float64 if values.dtype.kind in "iu" else np.float32).eps)
 
 
+def positive_noise(noise: Values, rows: int, who: str) -> np.ndarray:
+    """Noise variances for a solver that cannot do without."""
+    found = variances(noise, "The noise", rows)
+    if found.min() <= 0:
+        raise NumericalError(
+            f"{who} need noise in every target.",
+            got=f"a noise variance of {found.min():g}",
+            remedy="give the data noise, or choose another solver",
+        )
+    return found
+
+
 def pairs(kernel: Any, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """All pairs of these examples, of a kernel in memory or in a store."""
     return (

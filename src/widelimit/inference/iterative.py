@@ -66,12 +66,6 @@ class Iterative:
         progress: Report | None,
     ) -> "Iterative":
         """Choose the preconditioner."""
-        if noise.min() <= 0:
-            raise NumericalError(
-                "Conjugate gradients need noise in every target: without, kernels are singular.",
-                got=f"a noise variance of {noise.min():g}",
-                remedy="give the data noise, or choose another solver",
-            )
         diagonal = np.asarray(kernel.diagonal(), np.float64)
         unit = checks.rounding_unit(np.asarray(kernel[:1]))
         root = np.sqrt(noise)

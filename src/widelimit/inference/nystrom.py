@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from ..errors import NumericalError, WidelimitError
+from ..errors import WidelimitError
 from . import checks
 from .checks import Values
 from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
@@ -50,13 +50,7 @@ class NystromPosterior(Conditioned):
         """The posterior given a low-rank kernel, its exact diagonal and targets."""
         rows = len(found.factor)
         columns, vector = checks.targets(targets, rows)
-        variances = checks.variances(noise, "The noise", rows)
-        if variances.min() <= 0:
-            raise NumericalError(
-                "Landmarks need noise in every target: what they miss must be explained by it.",
-                got=f"a noise variance of {variances.min():g}",
-                remedy="give the data noise, or choose another solver",
-            )
+        variances = checks.positive_noise(noise, rows, "Landmarks")
         scaled = found.factor / np.sqrt(variances)[:, None]
         inner = scaled.T @ scaled
         inner[np.diag_indices(len(inner))] += 1.0

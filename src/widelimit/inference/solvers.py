@@ -110,9 +110,11 @@ class ConjugateGradients(Solver):
             whole("rank", self.rank)
 
     def condition(self, data, y, *, kind, noise, jitter):
+        # Before the expensive part: kernels without noise are singular.
+        variances = checks.positive_noise(noise, len(data), "Conjugate gradients")
         factor = Iterative.make(
             _kernel(data, kind),
-            checks.variances(noise, "The noise", len(data)),
+            variances,
             rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
             rng=generator(self.key),
             tolerance=self.tolerance,
@@ -138,6 +140,8 @@ class Nystrom(Solver):
         whole("landmarks", self.landmarks)
 
     def condition(self, data, y, *, kind, noise, jitter):
+        # Before the expensive part: what landmarks miss must be explained by noise.
+        checks.positive_noise(noise, len(data), "Landmarks")
         ntk, inputs = kind is KernelKind.NTK, data.inputs
         diagonal = data.diagonal(inputs, kind)
 

@@ -68,11 +68,12 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     data = place.views[choice.trunk.view]
     names = list(choice.readouts)
     rows = []
-    work = [(name, kind) for name in FAMILIES for kind in range(len(KINDS))]
+    both = dict(zip(KINDS, kernels, strict=True))
+    work = [(name, kind) for name in FAMILIES for kind in KINDS]
     for name, kind in tracked(work, progress):
-        whole = np.asarray(kernels[kind][names.index(name)])
+        whole = np.asarray(both[kind][names.index(name)])
         kernel = LabelledKernel(whole, data.y_train, data.y_test)
-        rows += compared(kernel, name, KINDS[kind], place.name)
+        rows += compared(kernel, name, kind, place.name)
     result = {
         "data": place.name,
         "images": [len(data.y_train), len(data.y_test)],
