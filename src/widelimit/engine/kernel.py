@@ -29,7 +29,7 @@ from .phases import (
 from .refusals import refuse_factorised_ntk
 from .sampling import Sampler, covering, drawn, grown, realisations
 from .sampling import sampler as fitted_sampler
-from .start import Encoding, kernel_dtype
+from .start import EncodedBlock, kernel_dtype
 from .tiles import Tile, TilePlan, tiles
 
 Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
@@ -211,7 +211,7 @@ def _traced_kernel(
         if columns is not None:
             two = encode_block(real, *columns.on_device(), columns.outline)
 
-        def row(encoding: Encoding) -> tuple[Array, Array | None]:
+        def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
             single = jax.tree.map(lambda leaf: leaf[None], encoding)
             nngp, theta = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
             return nngp[0], None if theta is None else theta[0]

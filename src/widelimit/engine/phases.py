@@ -18,7 +18,7 @@ from ..compilation import compiled
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer, Memo
 from ..state import Need
-from .start import Encoding, kernel_dtype, start, start_pair
+from .start import EncodedBlock, kernel_dtype, start, start_pair
 
 # --- one example, one pair -----------------------------------------------------------------------
 
@@ -30,11 +30,11 @@ class Realisation(eqx.Module):
     """
 
     net: Layer
-    anchors: Encoding | None = None
+    anchors: EncodedBlock | None = None
 
 
 def encode_one(
-    net: Layer, x: Any, mask: Any, outline: Any, anchors: Encoding | None = None
+    net: Layer, x: Any, mask: Any, outline: Any, anchors: EncodedBlock | None = None
 ) -> Memo:
     """All memos of one example."""
     example = start(x, mask, outline, net.encode_need(Need.NONE), anchors)
@@ -42,7 +42,7 @@ def encode_one(
 
 
 def cross_one(
-    net: Layer, one: Encoding, two: Encoding, outline: Any, *, with_ntk: bool
+    net: Layer, one: EncodedBlock, two: EncodedBlock, outline: Any, *, with_ntk: bool
 ) -> tuple[Array, Array | None]:
     """κ and Θ of one pair at the network's output."""
     need, dtype = net.need(Need.FULL), kernel_dtype(one.x)
@@ -55,10 +55,10 @@ def cross_one(
 
 
 @compiled
-def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> Encoding:
+def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> EncodedBlock:
     """Encode a block of examples."""
     memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
-    return Encoding(x, mask, memos)
+    return EncodedBlock(x, mask, memos)
 
 
 @compiled
@@ -73,18 +73,18 @@ def draw_block(
     with_landmarks: bool,
 ) -> Realisation:
     """Draw random scores; with landmarks, `x` are the landmark inputs."""
-    anchors = Encoding(x, mask, None) if with_landmarks else None
+    anchors = EncodedBlock(x, mask, None) if with_landmarks else None
     # Variances are followed to the end: stacked examples hold some array everywhere.
     need = net.encode_need(Need.DIAGONAL)
     examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
     drawn, memos, _ = net.draw(examples, Need.DIAGONAL, key, scheme)
-    return Realisation(drawn, Encoding(x, mask, memos) if with_landmarks else None)
+    return Realisation(drawn, EncodedBlock(x, mask, memos) if with_landmarks else None)
 
 
 def cross_tile(
     net: Layer,
-    rows: Encoding,
-    columns: Encoding,
+    rows: EncodedBlock,
+    columns: EncodedBlock,
     outline: Any,
     *,
     with_ntk: bool,
@@ -92,10 +92,10 @@ def cross_tile(
 ) -> tuple[Array, Array | None]:
     """All pairs of two blocks, `at_once` of them together, so that they stay in the cache."""
 
-    def pair(one: Encoding, two: Encoding):
+    def pair(one: EncodedBlock, two: EncodedBlock):
         return cross_one(net, one, two, outline, with_ntk=with_ntk)
 
-    def row(one: Encoding):
+    def row(one: EncodedBlock):
         return jax.vmap(lambda two: pair(one, two))(columns)
 
     height, width = (jax.tree.leaves(side.x)[0].shape[0] for side in (rows, columns))
@@ -111,7 +111,7 @@ compiled_cross_tile = compiled(cross_tile)
 
 
 @compiled
-def cross_list(net: Layer, ones: Encoding, twos: Encoding, outline: Any, *, with_ntk: bool):
+def cross_list(net: Layer, ones: EncodedBlock, twos: EncodedBlock, outline: Any, *, with_ntk: bool):
     """Pairs given one by one."""
     return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)
 

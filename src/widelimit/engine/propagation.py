@@ -33,7 +33,7 @@ from ..options import RandomKey, as_key, choice, known_options, whole
 from ..state import Need
 from .door import read_inputs
 from .phases import precision
-from .start import Encoding, kernel_dtype, start, start_pair
+from .start import EncodedBlock, kernel_dtype, start, start_pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +191,7 @@ def _profile(
     layers: tuple[Layer, ...], x: Any, mask: Any, outline: Any, key: Key[Array, ""], scheme: Scheme
 ) -> Float[Array, "depth quantity"]:
     """All quantities after the input and after every layer, with scores drawn from `key`."""
-    block = Encoding(x, mask, None)
+    block = EncodedBlock(x, mask, None)
     dtype = kernel_dtype(x)
     examples = jax.vmap(lambda a, m: start(a, m, outline, Need.FULL, block))(x, mask)
     pairs = jax.vmap(

@@ -10,20 +10,20 @@ from ..layers.base import Memo
 from ..state import Example, Need, Pair, require_equal_positions
 
 
-class Encoding(eqx.Module):
+class EncodedBlock(eqx.Module):
     """What pairs need from a block of examples: the inputs themselves, then every layer's memo."""
 
     x: Any  # an array, or a tuple of arrays for several streams
     mask: Any
     memos: Memo
 
-    def stream(self, index: int) -> "Encoding":
+    def stream(self, index: int) -> "EncodedBlock":
         """One stream of inputs that have several."""
         mask = None if self.mask is None else self.mask[index]
-        return Encoding(self.x[index], mask, None)
+        return EncodedBlock(self.x[index], mask, None)
 
 
-def start(x: Any, mask: Any, outline: Any, need: Need, anchors: Encoding | None = None) -> Any:
+def start(x: Any, mask: Any, outline: Any, need: Need, anchors: EncodedBlock | None = None) -> Any:
     """An example before the first layer; a tuple of them for several streams."""
     if isinstance(outline, tuple):
         masks = (None,) * len(outline) if mask is None else mask
@@ -33,14 +33,14 @@ def start(x: Any, mask: Any, outline: Any, need: Need, anchors: Encoding | None 
         )
     tokens = outline.channels == 0
     dtype = kernel_dtype(x)
-    own = Encoding(x, mask, None)
+    own = EncodedBlock(x, mask, None)
     pair = start_pair(own, own, outline, need, dtype, with_ntk=False)
     mean = None if tokens else jnp.mean(x, axis=-1)
     features = None if tokens else x / jnp.sqrt(jnp.asarray(x.shape[-1], dtype))
     nngp = None if need is Need.NONE else pair.nngp
     landmarks = None
     if anchors is not None:
-        marks = Encoding(anchors.x, anchors.mask, None)
+        marks = EncodedBlock(anchors.x, anchors.mask, None)
         landmarks = jax.vmap(
             lambda mark: start_pair(own, mark, outline, Need.FULL, dtype, with_ntk=False)
         )(marks)
@@ -48,7 +48,7 @@ def start(x: Any, mask: Any, outline: Any, need: Need, anchors: Encoding | None 
 
 
 def start_pair(
-    one: Encoding, two: Encoding, outline: Any, need: Need, dtype: Any, *, with_ntk: bool
+    one: EncodedBlock, two: EncodedBlock, outline: Any, need: Need, dtype: Any, *, with_ntk: bool
 ) -> Any:
     """κ_ab = x_a·x'_b / channels (one-hot tokens: 1 where they agree), Θ = 0."""
     if isinstance(outline, tuple):

@@ -21,7 +21,7 @@ from .inputs import Inputs
 from .lengths import LengthGroup, groups, whole
 from .moments import Moments
 from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
-from .start import Encoding
+from .start import EncodedBlock
 from .threads import devices, in_threads, most_at_once
 
 # Bytes of kernel values a tile may touch. On a processor a tile is computed in cells: κ of a cell
@@ -122,7 +122,7 @@ class Blocks:
     ):
         """Blocks of as many examples as their length allows; a quarter of the memory is kept."""
         self.reals, self.inputs, self.room = reals, inputs, memory // 4
-        self.kept: dict[tuple[int, int, Any], Encoding] = {}
+        self.kept: dict[tuple[int, int, Any], EncodedBlock] = {}
         # Threads wait for each other where they would encode, or compile, the same.
         self.encoding = defaultdict(threading.Lock)
         self.counting, self.exactly = threading.Lock(), threading.Lock()
@@ -163,7 +163,7 @@ class Blocks:
             return lengths.index(longest)
         return lengths.index(max(length for length in lengths if 2 * length <= longest))
 
-    def encoded(self, block: int, which: int, device: Any = None) -> Encoding:
+    def encoded(self, block: int, which: int, device: Any = None) -> EncodedBlock:
         """A block under one realisation of the network, on the device that is JAX's default now."""
         with self.encoding[self[block].kind]:
             if (block, which, device) in self.kept:
@@ -410,6 +410,6 @@ def _require_finite(
         )
 
 
-def _encoded_exactly(real: Realisation, inputs: Inputs) -> Encoding:
+def _encoded_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
     x, mask = inputs.astype(np.float64).on_device()
     return encode_block(real, x, mask, inputs.outline)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key
 from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
-from ..engine.phases import Encoding, start
+from ..engine.phases import EncodedBlock, start
 from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError
 from ..layers.attention.heads import Scheme, ScoreField
@@ -76,7 +76,7 @@ def stacked(
     x = jnp.asarray(inputs.x) if inputs.tokens else jnp.asarray(inputs.x, jnp.float64)
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
     outline = inputs.outline
-    anchors = Encoding(x, mask, None)
+    anchors = EncodedBlock(x, mask, None)
     need = net.encode_need(Need.DIAGONAL)
     examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
     if keep_features is None:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.inputs import Inputs
-from ..engine.phases import Encoding, cross_one, encode_one
+from ..engine.phases import EncodedBlock, cross_one, encode_one
 from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError, WidelimitError
 from ..layers.attention.heads import INFINITE
@@ -169,13 +169,13 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
     x = jnp.asarray(inputs.x)
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
 
-    def between(p1: Array, p2: Array, one: Encoding, two: Encoding) -> Array:
+    def between(p1: Array, p2: Array, one: EncodedBlock, two: EncodedBlock) -> Array:
         """`K(p, p')` of one pair, positions flattened."""
 
-        def encoded(scores: Array, side: Encoding) -> Encoding:
+        def encoded(scores: Array, side: EncodedBlock) -> EncodedBlock:
             frozen = _with_scores(net, scores)
             memos = encode_one(frozen, side.x, side.mask, inputs.outline)
-            return Encoding(side.x, side.mask, memos)
+            return EncodedBlock(side.x, side.mask, memos)
 
         left, right = encoded(p1, one), encoded(p2, two)
         kernel = cross_one(_with_scores(net, p1), left, right, inputs.outline, with_ntk=False)[0]
@@ -184,9 +184,9 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
 
     # Few outputs and many scores: backwards on one side, forwards on the other.
     second = jax.jacfwd(jax.jacrev(between, 0), 1)
-    data = Encoding(x, mask, None)
+    data = EncodedBlock(x, mask, None)
 
-    def row(p1: Array, one: Encoding) -> Array:
+    def row(p1: Array, one: EncodedBlock) -> Array:
         return jax.vmap(lambda p2, two: second(p1, p2, one, two))(layer.scores, data)
 
     blocks = jax.vmap(row)(layer.scores, data)  # (N, N', O, O', H, S, S, H', S', S')

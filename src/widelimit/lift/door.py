@@ -12,7 +12,7 @@ from ..finite.widths import with_heads
 from ..layers import Serial
 from ..options import choice
 from . import equinox_parts
-from .initialisers import Deviations, Reading
+from .initialisers import Deviations, InitialReading
 from .program import read_program
 from .writer import Biases, written
 
@@ -37,7 +37,7 @@ def lift(
     The network takes channels last, and has the NTK parameterisation.
     """
     kind = choice(Biases, biases, "biases")
-    reading = Reading(choice(Deviations, deviations, "deviations"))
+    reading = InitialReading(choice(Deviations, deviations, "deviations"))
     if _is_torch(model):
         from .torch_graph import read_module
 

@@ -12,8 +12,8 @@ from typing import Any
 import equinox.nn as nn
 import numpy as np
 
-from .initialisers import Reading, Rule, require_constant
-from .parts import Affine, Attend, Drop, Linear, Normalise, Table
+from .initialisers import InitialReading, InitialRule, require_constant
+from .parts import Affine, Attend, Drop, Linear, Lookup, Normalise
 from .program import Call, caller, part_p
 from .stand_ins import (
     AttentionStandIn,
@@ -25,11 +25,11 @@ from .stand_ins import (
 from .values import refusal
 
 
-def _rule(fan_in: int) -> Rule:
-    return Rule("U(−1/√fan_in, 1/√fan_in)", 1 / (3 * fan_in), gaussian=False)
+def _rule(fan_in: int) -> InitialRule:
+    return InitialRule("U(−1/√fan_in, 1/√fan_in)", 1 / (3 * fan_in), gaussian=False)
 
 
-def _laws(layer: nn.Linear | nn.Conv, reading: Reading) -> Affine:
+def _laws(layer: nn.Linear | nn.Conv, reading: InitialReading) -> Affine:
     where = type(layer).__name__
     fan_in = int(np.prod(layer.weight.shape[1:]))
     rule = _rule(fan_in)
@@ -37,12 +37,12 @@ def _laws(layer: nn.Linear | nn.Conv, reading: Reading) -> Affine:
     return Affine(weights, reading.bias(layer.bias, rule, where, vanishing=True))
 
 
-def _linear(layer: nn.Linear | nn.Conv) -> Callable[[Reading], Linear]:
+def _linear(layer: nn.Linear | nn.Conv) -> Callable[[InitialReading], Linear]:
     return lambda reading: Linear(_laws(layer, reading), width=int(layer.weight.shape[0]))
 
 
-def _attention(layer: nn.MultiheadAttention) -> Callable[[Reading], Attend]:
-    def describe(reading: Reading) -> Attend:
+def _attention(layer: nn.MultiheadAttention) -> Callable[[InitialReading], Attend]:
+    def describe(reading: InitialReading) -> Attend:
         _require_quiet("MultiheadAttention", layer.dropout.p, layer.dropout.inference)
         laws = [
             _laws(projection, reading)
@@ -74,8 +74,8 @@ def _require_quiet(name: str, rate: float, inference: bool) -> None:
         )
 
 
-def _norm(layer: nn.LayerNorm | nn.RMSNorm) -> Callable[[Reading], Normalise]:
-    def describe(reading: Reading) -> Normalise:
+def _norm(layer: nn.LayerNorm | nn.RMSNorm) -> Callable[[InitialReading], Normalise]:
+    def describe(reading: InitialReading) -> Normalise:
         name = type(layer).__name__
         require_constant(layer.weight, 1.0, "gain", name)
         require_constant(layer.bias, 0.0, "shift", name)
@@ -88,16 +88,16 @@ def _norm(layer: nn.LayerNorm | nn.RMSNorm) -> Callable[[Reading], Normalise]:
     return describe
 
 
-def _table(layer: nn.Embedding) -> Callable[[Reading], Table]:
-    def describe(reading: Reading) -> Table:
-        rule = Rule("N(0, 1)", 1.0, gaussian=True)
+def _table(layer: nn.Embedding) -> Callable[[InitialReading], Lookup]:
+    def describe(reading: InitialReading) -> Lookup:
+        rule = InitialRule("N(0, 1)", 1.0, gaussian=True)
         variance = reading.variance(layer.weight, rule, "Embedding")
-        return Table(variance, True, *map(int, layer.weight.shape))
+        return Lookup(variance, True, *map(int, layer.weight.shape))
 
     return describe
 
 
-def _dropout(layer: nn.Dropout) -> Callable[[Reading], Drop | None]:
+def _dropout(layer: nn.Dropout) -> Callable[[InitialReading], Drop | None]:
     return lambda reading: None if layer.inference or not layer.p else Drop(float(layer.p))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from flax import nnx  # pyright: ignore[reportMissingImports]
 
-from .initialisers import Reading, Rule, require_constant
-from .parts import Affine, Attend, Drop, Linear, Normalise, Table
+from .initialisers import InitialReading, InitialRule, require_constant
+from .parts import Affine, Attend, Drop, Linear, Lookup, Normalise
 from .program import Call, caller, part_p
 from .stand_ins import (
     AttentionStandIn,
@@ -24,7 +24,7 @@ from .stand_ins import (
 )
 from .values import refusal
 
-_ZERO = Rule("zeros", 0.0, gaussian=True)
+_ZERO = InitialRule("zeros", 0.0, gaussian=True)
 
 
 def _held(parameter: Any) -> Any:
@@ -32,23 +32,23 @@ def _held(parameter: Any) -> Any:
     return None if parameter is None else parameter[...]
 
 
-def _laws(layer: Any, reading: Reading, fan_in: int) -> Affine:
+def _laws(layer: Any, reading: InitialReading, fan_in: int) -> Affine:
     where = type(layer).__name__
-    rule = Rule("lecun_normal", 1 / fan_in, gaussian=False)
+    rule = InitialRule("lecun_normal", 1 / fan_in, gaussian=False)
     weights = reading.weights(_held(layer.kernel), fan_in, rule, where)
     return Affine(weights, reading.bias(_held(layer.bias), _ZERO, where, vanishing=False))
 
 
-def _linear(layer: Any) -> Callable[[Reading], Linear]:
-    def describe(reading: Reading) -> Linear:
+def _linear(layer: Any) -> Callable[[InitialReading], Linear]:
+    def describe(reading: InitialReading) -> Linear:
         fan_in = int(np.prod(_held(layer.kernel).shape[:-1]))
         return Linear(_laws(layer, reading, fan_in), width=int(layer.out_features))
 
     return describe
 
 
-def _attention(layer: Any) -> Callable[[Reading], Attend]:
-    def describe(reading: Reading) -> Attend:
+def _attention(layer: Any) -> Callable[[InitialReading], Attend]:
+    def describe(reading: InitialReading) -> Attend:
         if layer.normalize_qk:
             raise refusal(
                 "Queries and keys are used as their weights make them.",
@@ -88,8 +88,8 @@ def _attention(layer: Any) -> Callable[[Reading], Attend]:
     return describe
 
 
-def _norm(layer: Any) -> Callable[[Reading], Normalise]:
-    def describe(reading: Reading) -> Normalise:
+def _norm(layer: Any) -> Callable[[InitialReading], Normalise]:
+    def describe(reading: InitialReading) -> Normalise:
         name = type(layer).__name__
         require_constant(_held(layer.scale), 1.0, "gain", name)
         require_constant(_held(getattr(layer, "bias", None)), 0.0, "shift", name)
@@ -103,17 +103,17 @@ def _norm(layer: Any) -> Callable[[Reading], Normalise]:
     return describe
 
 
-def _table(layer: Any) -> Callable[[Reading], Table]:
-    def describe(reading: Reading) -> Table:
+def _table(layer: Any) -> Callable[[InitialReading], Lookup]:
+    def describe(reading: InitialReading) -> Lookup:
         table = _held(layer.embedding)
-        rule = Rule("normal of variance 1/features", 1 / table.shape[1], gaussian=True)
-        return Table(reading.variance(table, rule, "Embed"), True, *map(int, table.shape))
+        rule = InitialRule("normal of variance 1/features", 1 / table.shape[1], gaussian=True)
+        return Lookup(reading.variance(table, rule, "Embed"), True, *map(int, table.shape))
 
     return describe
 
 
-def _dropout(layer: Any) -> Callable[[Reading], Drop | None]:
-    def describe(reading: Reading) -> Drop | None:
+def _dropout(layer: Any) -> Callable[[InitialReading], Drop | None]:
+    def describe(reading: InitialReading) -> Drop | None:
         if layer.deterministic or not layer.rate:
             return None
         if layer.broadcast_dims:

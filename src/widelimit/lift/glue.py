@@ -11,7 +11,7 @@ import numpy as np
 from ..trace.elementwise import ELEMENTWISE
 from .initialisers import independent_variance
 from .parts import Add, Multiply, Pool
-from .values import Graph, Kind, Value, refusal
+from .values import Graph, Value, ValueKind, refusal
 
 __all__ = ["ELEMENTWISE", "Known", "Rows", "elementwise", "moved"]
 
@@ -132,7 +132,7 @@ def _with_array(graph: Graph, name: str, inputs: list[Any], where: str) -> Value
     value = graph.known(value)
     table = np.asarray(array.array, np.float64)
     shape = graph.shape_of(value)
-    if table.shape != shape or not value.axes or value.axes[-1] is not Kind.CHANNEL:
+    if table.shape != shape or not value.axes or value.axes[-1] is not ValueKind.CHANNEL:
         raise refusal(
             "Vectors of positions are added to (positions, channels).",
             got=f"an array of shape {table.shape} added to one of shape {shape} at {where}",

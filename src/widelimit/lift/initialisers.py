@@ -26,7 +26,7 @@ class Deviations(Enum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class InitialRule:
     """How a library draws entries."""
 
     name: str
@@ -35,23 +35,23 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Reading:
+class InitialReading:
     """Reads laws off drawn arrays, by a rule that they must agree with or by measuring."""
 
     deviations: Deviations
 
-    def weights(self, drawn: Any, fan_in: int, rule: Rule, where: str) -> WeightLaw:
+    def weights(self, drawn: Any, fan_in: int, rule: InitialRule, where: str) -> WeightLaw:
         """The law of a weight matrix."""
         return WeightLaw(self.variance(drawn, rule, where), fan_in, rule.gaussian)
 
-    def bias(self, drawn: Any, rule: Rule, where: str, *, vanishing: bool) -> BiasLaw | None:
+    def bias(self, drawn: Any, rule: InitialRule, where: str, *, vanishing: bool) -> BiasLaw | None:
         """The law of a bias; None where there is none, or where it is zero."""
         if drawn is None:
             return None
         variance = self.variance(drawn, rule, f"the bias of {where}")
         return BiasLaw(variance, vanishing) if variance else None
 
-    def variance(self, drawn: Any, rule: Rule, where: str) -> float:
+    def variance(self, drawn: Any, rule: InitialRule, where: str) -> float:
         """The variance of an entry."""
         array = concrete(drawn, where)
         measured = float(np.mean(array**2))

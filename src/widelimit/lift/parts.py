@@ -44,17 +44,17 @@ class Affine:
     bias: BiasLaw | None
 
 
-class Part:
+class ModelPart:
     """One operation of a model."""
 
 
 @dataclass(frozen=True)
-class Source(Part):
+class Source(ModelPart):
     """The input."""
 
 
 @dataclass(frozen=True)
-class Linear(Part):
+class Linear(ModelPart):
     """Weights at every position."""
 
     law: Affine
@@ -62,7 +62,7 @@ class Linear(Part):
 
 
 @dataclass(frozen=True)
-class Convolution(Part):
+class Convolution(ModelPart):
     """Weights on a window of positions."""
 
     law: Affine
@@ -73,7 +73,7 @@ class Convolution(Part):
 
 
 @dataclass(frozen=True)
-class Table(Part):
+class Lookup(ModelPart):
     """A row of a table for every token."""
 
     variance: float
@@ -83,7 +83,7 @@ class Table(Part):
 
 
 @dataclass(frozen=True)
-class Places(Part):
+class Places(ModelPart):
     """A random vector added at every position: its own (variance) and a common one."""
 
     variance: float
@@ -91,14 +91,14 @@ class Places(Part):
 
 
 @dataclass(frozen=True)
-class FirstToken(Part):
+class FirstToken(ModelPart):
     """A random vector in front of all positions."""
 
     variance: float
 
 
 @dataclass(frozen=True)
-class Normalise(Part):
+class Normalise(ModelPart):
     """Normalisation over channels; `centred` is LayerNorm, otherwise RMSNorm."""
 
     centred: bool
@@ -106,14 +106,14 @@ class Normalise(Part):
 
 
 @dataclass(frozen=True)
-class Drop(Part):
+class Drop(ModelPart):
     """Dropout as in training."""
 
     rate: float
 
 
 @dataclass(frozen=True)
-class Attend(Part):
+class Attend(ModelPart):
     """Self-attention, softmax of products divided by √d."""
 
     query: Affine
@@ -129,31 +129,31 @@ class Attend(Part):
 
 
 @dataclass(frozen=True)
-class Activate(Part):
+class Activate(ModelPart):
     """An elementwise function."""
 
     function: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Scale(Part):
+class Scale(ModelPart):
     """Multiplication by a number."""
 
     factor: float
 
 
 @dataclass(frozen=True)
-class Add(Part):
+class Add(ModelPart):
     """The sum of two branches."""
 
 
 @dataclass(frozen=True)
-class Multiply(Part):
+class Multiply(ModelPart):
     """The product of two branches, channel by channel."""
 
 
 @dataclass(frozen=True)
-class Pool(Part):
+class Pool(ModelPart):
     """`factor` times the sum over all positions, or over windows."""
 
     factor: float
@@ -162,23 +162,23 @@ class Pool(Part):
 
 
 @dataclass(frozen=True)
-class Pick(Part):
+class Pick(ModelPart):
     """One position."""
 
     index: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Flat(Part):
+class Flat(ModelPart):
     """All positions and channels in one vector."""
 
 
 @dataclass(eq=False)
-class Node:
+class PartNode:
     """A part of the graph, what it is applied to, and the shape of what comes out."""
 
-    part: Part
-    inputs: tuple[Node, ...]
+    part: ModelPart
+    inputs: tuple[PartNode, ...]
     positions: tuple[int, ...]
     channels: int
     where: str
@@ -190,9 +190,9 @@ class Node:
         return int(np.prod(self.positions, dtype=int))
 
 
-def in_order(last: Node) -> list[Node]:
+def in_order(last: PartNode) -> list[PartNode]:
     """All nodes below one, inputs first."""
-    found: list[Node] = []
+    found: list[PartNode] = []
     seen: set[int] = set()
     stack = [(last, False)]
     while stack:

@@ -21,7 +21,7 @@ from jax.interpreters import batching
 from ..errors import WidelimitError
 from ..trace.refusals import place_of
 from .glue import ELEMENTWISE, Known, elementwise, moved
-from .initialisers import Reading
+from .initialisers import InitialReading
 from .values import Graph, Value, refusal
 
 
@@ -37,7 +37,7 @@ class StandIn(Protocol):
         """The output's shape."""
         ...
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         """The part on these inputs."""
         ...
 
@@ -74,7 +74,7 @@ batching.primitive_batchers[part_p] = _batched
 
 
 def caller(
-    kind: Callable[..., StandIn], describe: Callable[[Any], Callable[[Reading], Any]]
+    kind: Callable[..., StandIn], describe: Callable[[Any], Callable[[InitialReading], Any]]
 ) -> Callable[..., Any]:
     """The call of a module of one input: it leaves a stand-in of this kind."""
 
@@ -98,7 +98,7 @@ def read_program(
     model: Callable[[Any], Any],
     example: Any,
     stand_ins: dict[type, Callable[..., Any]],
-    reading: Reading,
+    reading: InitialReading,
 ) -> tuple[Graph, Value]:
     """The graph of a model on one example."""
     example = jnp.asarray(example)
@@ -124,7 +124,7 @@ _INNER = ("call_jaxpr", "fun_jaxpr", "jaxpr")
 
 
 class _Reader:
-    def __init__(self, graph: Graph, reading: Reading):
+    def __init__(self, graph: Graph, reading: InitialReading):
         self.graph, self.reading = graph, reading
 
     def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..layers import Padding
 from .glue import Known, Rows
-from .initialisers import Reading
-from .parts import Attend, Convolution, Drop, Linear, Normalise, Table
-from .values import Graph, Kind, Value, refusal
+from .initialisers import InitialReading
+from .parts import Attend, Convolution, Drop, Linear, Lookup, Normalise
+from .values import Graph, Value, ValueKind, refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +21,9 @@ class Described:
 
     name: str
     module: Any
-    describe: Callable[[Reading], Any]
+    describe: Callable[[InitialReading], Any]
 
-    def part(self, graph: Graph, reading: Reading, where: str) -> Any:
+    def part(self, graph: Graph, reading: InitialReading, where: str) -> Any:
         """The part, whose weights were not used before."""
         graph.use(self.module, where)
         return self.describe(reading)
@@ -43,7 +43,7 @@ class LinearStandIn(Described):
         lead = shape if getattr(self.module, "in_features", None) == "scalar" else shape[:-1]
         return lead if self.width is None else (*lead, self.width)
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         value = graph.channel_last(graph.settled_value(only(inputs, where), where), where)
         part: Linear = self.part(graph, reading, where)
         node = graph.made(part, value.node, where=where, channels=part.width)
@@ -67,13 +67,13 @@ class ConvStandIn(Described):
         width = int(getattr(self.module, "out_channels", 0) or self.module.out_features)
         return (width, *outs) if self.channel == 0 else (*lead, *outs, width)
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         value = graph.settled_value(graph.known(only(inputs, where), self.channel), where)
         geometry = windows_of(self.module)
-        laid = [label for label in value.axes if label is not Kind.CHANNEL]
+        laid = [label for label in value.axes if label is not ValueKind.CHANNEL]
         long = [label for label in laid if graph.extent(value.node, label) > 1 or label]
         expected = [(p,) for p in range(len(value.node.positions))]
-        if value.axes[self.channel] is not Kind.CHANNEL or long != expected:
+        if value.axes[self.channel] is not ValueKind.CHANNEL or long != expected:
             raise refusal(
                 "A convolution is over all positions, in order.",
                 got=f"an array of shape {graph.shape_of(value)} at {where}",
@@ -183,7 +183,7 @@ class PointStandIn(Described):
     def shape(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         return shapes[0]
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         value = graph.settled_value(only(inputs, where), where)
         part: Normalise | Drop | None = self.describe(reading)
         if part is None:
@@ -204,8 +204,8 @@ class TableStandIn(Described):
         table = getattr(self.module, "weight", None)
         return int((self.module.embedding if table is None else table).shape[-1])
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Any:
-        part: Table = self.part(graph, reading, where)
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Any:
+        part: Lookup = self.part(graph, reading, where)
         (given,) = inputs
         if isinstance(given, Known):
             return Rows.of(part.variance, np.asarray(given.array), where)
@@ -216,7 +216,7 @@ class TableStandIn(Described):
                 got=f"indices that are computed at {where}",
             )
         node = graph.made(part, value.node, where=where, channels=part.width)
-        return value.to(node, (*value.axes, Kind.CHANNEL))
+        return value.to(node, (*value.axes, ValueKind.CHANNEL))
 
 
 class AttentionStandIn(Described):
@@ -230,7 +230,7 @@ class AttentionStandIn(Described):
         size = getattr(self.module, "output_size", None)
         return int(self.module.out_features if size is None else size)
 
-    def read(self, graph: Graph, reading: Reading, *inputs: Any, where: str) -> Value:
+    def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         values = [graph.in_sequence(only((x,), where), where) for x in inputs[:3]]
         first = values[0]
         if any(v.node is not first.node or v.axes != first.axes for v in values):

@@ -10,7 +10,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
-from .parts import Add, Drop, Multiply, Part, Scale
+from .parts import Add, Drop, ModelPart, Multiply, Scale
 from .values import Value, refusal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _multiplied(self: Reader, args: Any, kwargs: Any, where: str) -> Value:
     return _arithmetic(self, args, kwargs, where, Multiply())
 
 
-def _arithmetic(self: Reader, args: Any, kwargs: Any, where: str, part: Part) -> Value:
+def _arithmetic(self: Reader, args: Any, kwargs: Any, where: str, part: ModelPart) -> Value:
     one, two = args[:2]
     values = [a for a in (one, two) if isinstance(a, Value)]
     if kwargs or len(args) > 2:

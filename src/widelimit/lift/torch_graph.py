@@ -11,14 +11,14 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import fx  # pyright: ignore[reportMissingImports]
 
 from .activations import factor, recognised
-from .initialisers import Reading
+from .initialisers import InitialReading
 from .parts import Scale
 from .torch_glue import FUNCTIONS, POINTWISE, Attended
 from .torch_parts import MODULES, pointwise
 from .values import Graph, Value, refusal
 
 
-def read_module(model: Any, x: Any, reading: Reading) -> tuple[Graph, Value]:
+def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[Graph, Value]:
     """The graph of a module on a batch."""
     batch = torch.as_tensor(np.asarray(x))
     tokens = not batch.is_floating_point()
@@ -41,7 +41,7 @@ class _Tracer(fx.Tracer):
 class Reader:
     """One node of the fx graph after another."""
 
-    def __init__(self, traced: Any, graph: Graph, reading: Reading):
+    def __init__(self, traced: Any, graph: Graph, reading: InitialReading):
         self.traced, self.graph, self.reading = traced, graph, reading
         self.values: dict[Any, Any] = {}
 

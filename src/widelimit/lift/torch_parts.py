@@ -16,7 +16,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
-from .initialisers import Reading, Rule, require_constant
+from .initialisers import InitialReading, InitialRule, require_constant
 from .parts import (
     Add,
     Affine,
@@ -24,33 +24,33 @@ from .parts import (
     Convolution,
     Drop,
     Linear,
+    Lookup,
     Normalise,
     Pool,
-    Table,
 )
 from .stand_ins import Windows
 from .torch_glue import Attended, flattened, pooled
-from .values import Kind, LiftWarning, Value, refusal
+from .values import LiftWarning, Value, ValueKind, refusal
 
 if TYPE_CHECKING:
     from .torch_graph import Reader
 
-_ZERO = Rule("zeros", 0.0, gaussian=True)
+_ZERO = InitialRule("zeros", 0.0, gaussian=True)
 
 
 def _numbers(parameter: Any) -> Any:
     return None if parameter is None else parameter.detach().cpu().numpy()
 
 
-def _laws(module: Any, reading: Reading, where: str) -> Affine:
+def _laws(module: Any, reading: InitialReading, where: str) -> Affine:
     weight = _numbers(module.weight)
     fan_in = int(np.prod(weight.shape[1:]))
-    rule = Rule("kaiming_uniform(a=√5)", 1 / (3 * fan_in), gaussian=False)
+    rule = InitialRule("kaiming_uniform(a=√5)", 1 / (3 * fan_in), gaussian=False)
     weights = reading.weights(weight, fan_in, rule, where)
     return Affine(weights, reading.bias(_numbers(module.bias), rule, where, vanishing=True))
 
 
-def _described_attention(module: Any, reading: Reading, where: str) -> Attend:
+def _described_attention(module: Any, reading: InitialReading, where: str) -> Attend:
     width, heads = module.embed_dim, module.num_heads
     if module.dropout and module.training:
         raise refusal(
@@ -68,7 +68,7 @@ def _described_attention(module: Any, reading: Reading, where: str) -> Attend:
             "Queries, keys and values are made of one array (self-attention).",
             got=f"{where} with kdim or vdim",
         )
-    rule = Rule("xavier_uniform of (3n, n)", 1 / (2 * width), gaussian=False)
+    rule = InitialRule("xavier_uniform of (3n, n)", 1 / (2 * width), gaussian=False)
     inner = _numbers(module.in_proj_weight).reshape(3, width, width)
     drawn = _numbers(module.in_proj_bias)
     biases = [None] * 3 if drawn is None else list(drawn.reshape(3, width))
@@ -80,7 +80,7 @@ def _described_attention(module: Any, reading: Reading, where: str) -> Attend:
         for part, bias in zip(inner, biases, strict=True)
     )
     weight = _numbers(module.out_proj.weight)
-    outer = Rule("kaiming_uniform(a=√5)", 1 / (3 * width), gaussian=False)
+    outer = InitialRule("kaiming_uniform(a=√5)", 1 / (3 * width), gaussian=False)
     out = reading.weights(weight, width, outer, where)
     bias = reading.bias(_numbers(module.out_proj.bias), _ZERO, where, vanishing=False)
     return Attend(
@@ -108,7 +108,11 @@ def _linear(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Va
 
 def _conv(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Value:
     value = self.graph.settled_value(self.graph.known(args[0], 1), where)
-    expected = (Kind.BATCH, Kind.CHANNEL, *((p,) for p in range(len(value.node.positions))))
+    expected = (
+        ValueKind.BATCH,
+        ValueKind.CHANNEL,
+        *((p,) for p in range(len(value.node.positions))),
+    )
     if value.axes != expected:
         raise refusal(
             "A convolution is over all positions, in order.",
@@ -177,10 +181,10 @@ def _table(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Val
         )
     self.graph.use(module, where)
     drawn = _numbers(module.weight)
-    variance = self.reading.variance(drawn, Rule("N(0, 1)", 1.0, gaussian=True), where)
-    part = Table(variance, True, *map(int, drawn.shape))
+    variance = self.reading.variance(drawn, InitialRule("N(0, 1)", 1.0, gaussian=True), where)
+    part = Lookup(variance, True, *map(int, drawn.shape))
     node = self.graph.made(part, value.node, where=where, channels=part.width)
-    return value.to(node, (*value.axes, Kind.CHANNEL))
+    return value.to(node, (*value.axes, ValueKind.CHANNEL))
 
 
 def _attention(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> Any:
@@ -207,7 +211,7 @@ def self_attention(self: Reader, module: Any, value: Value, where: str) -> Value
     """Attention of an array on itself."""
     value = self.graph.settled_value(value, where)
     order = (0, 1, 2) if module.batch_first else (1, 0, 2)
-    if len(value.axes) != 3 or value.axes[order[0]] is not Kind.BATCH:
+    if len(value.axes) != 3 or value.axes[order[0]] is not ValueKind.BATCH:
         raise refusal(
             "The batch is the first axis for attention with batch_first=True, otherwise the "
             "second.",

@@ -17,9 +17,9 @@ from .parts import (
     Add,
     FirstToken,
     Flat,
+    ModelPart,
     Multiply,
-    Node,
-    Part,
+    PartNode,
     Pick,
     Places,
     Pool,
@@ -28,7 +28,7 @@ from .parts import (
 )
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """Axes that are not positions."""
 
     CHANNEL = "channel"
@@ -42,7 +42,7 @@ class Raw:
     number: int
 
 
-Label = Kind | Raw | tuple[int, ...]
+Label = ValueKind | Raw | tuple[int, ...]
 """An axis: channels, the batch, or positions (several that were merged; none: of length 1)."""
 
 
@@ -53,12 +53,12 @@ class Value:
     Axes of length 1 may be missing among the labels.
     """
 
-    node: Node
+    node: PartNode
     axes: tuple[Label, ...]
     function: Callable[[Any], Any] | None = None
     """An elementwise function that is not a part yet; None is the identity."""
 
-    def to(self, node: Node, axes: tuple[Label, ...] | None = None) -> Value:
+    def to(self, node: PartNode, axes: tuple[Label, ...] | None = None) -> Value:
         """Another node's output with the same axes."""
         return Value(node, self.axes if axes is None else axes)
 
@@ -86,12 +86,12 @@ class Graph:
         """`shape` of the model's input; `batch`: its first axis counts examples."""
         self.shape = tuple(shape)
         self.tokens = tokens
-        self.source = Node(Source(), (), (), 0, "the input")
-        self.meaning: dict[int, Label] = {0: Kind.BATCH} if batch else {}
+        self.source = PartNode(Source(), (), (), 0, "the input")
+        self.meaning: dict[int, Label] = {0: ValueKind.BATCH} if batch else {}
         self.settled = False
         self.used: set[int] = set()
         # An elementwise function that is used twice is one node; functions are kept with it.
-        self.functions: dict[tuple[int, int], tuple[Any, Node]] = {}
+        self.functions: dict[tuple[int, int], tuple[Any, PartNode]] = {}
         if tokens:
             self._settle([Raw(i) for i in range(len(shape))], channel=None)
 
@@ -107,7 +107,7 @@ class Graph:
             if not isinstance(label, Raw) or label.number in self.meaning:
                 continue
             if place == channel:
-                self.meaning[label.number] = Kind.CHANNEL
+                self.meaning[label.number] = ValueKind.CHANNEL
             else:
                 self.meaning[label.number] = (len(positions),)
                 positions.append(self.shape[label.number])
@@ -126,12 +126,12 @@ class Graph:
         )
         return replace(value, axes=axes)
 
-    def extent(self, node: Node, label: Label) -> int:
+    def extent(self, node: PartNode, label: Label) -> int:
         """The length of an axis."""
         if isinstance(label, Raw):
             return self.shape[label.number]
-        if isinstance(label, Kind):
-            return node.channels if label is Kind.CHANNEL else self.shape[0]
+        if isinstance(label, ValueKind):
+            return node.channels if label is ValueKind.CHANNEL else self.shape[0]
         return math.prod(node.positions[p] for p in label)
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ class Graph:
     def channel_last(self, value: Value, where: str) -> Value:
         """A value whose last axis is the channels', as most parts take it."""
         value = self.known(value)
-        if not value.axes or value.axes[-1] is not Kind.CHANNEL:
+        if not value.axes or value.axes[-1] is not ValueKind.CHANNEL:
             raise refusal(
                 "Weights and normalisations act on channels, the last axis.",
                 got=f"another axis at {where}",
@@ -153,15 +153,15 @@ class Graph:
 
     def made(
         self,
-        part: Part,
-        *inputs: Node,
+        part: ModelPart,
+        *inputs: PartNode,
         where: str,
         positions: tuple[int, ...] | None = None,
         channels: int | None = None,
-    ) -> Node:
+    ) -> PartNode:
         """A new node; shapes are those of the first input if nothing else is said."""
         first = inputs[0]
-        return Node(
+        return PartNode(
             part,
             inputs,
             first.positions if positions is None else positions,
@@ -184,7 +184,7 @@ class Graph:
             self.functions[id(value.node), id(value.function)] = known
         return value.to(known[1])
 
-    def applied(self, part: Part, value: Value, where: str, **shape: Any) -> Value:
+    def applied(self, part: ModelPart, value: Value, where: str, **shape: Any) -> Value:
         """A part on a value that keeps its axes."""
         value = self.settled_value(value, where)
         return value.to(self.made(part, value.node, where=where, **shape))
@@ -220,7 +220,7 @@ class Graph:
         value = self.known(value)
         found = [p for label in value.axes if isinstance(label, tuple) for p in label]
         kept = [p for p in found if value.node.positions[p] > 1]
-        missing = value.node.channels > 1 and Kind.CHANNEL not in value.axes
+        missing = value.node.channels > 1 and ValueKind.CHANNEL not in value.axes
         if kept != sorted(kept) or missing:
             raise refusal(
                 "Outputs keep positions in order, and their channels.",
@@ -251,11 +251,11 @@ class Graph:
                 axes.append(group[0])
             elif all(isinstance(atom, tuple) for atom in group):
                 axes.append(tuple(p for atom in group if isinstance(atom, tuple) for p in atom))
-            elif Kind.BATCH in group:
+            elif ValueKind.BATCH in group:
                 raise self._rearranged(value, shape, where)
             else:
                 flatten = True
-                axes.append(Kind.CHANNEL)
+                axes.append(ValueKind.CHANNEL)
         if any(self.extent(value.node, atom) != 1 for atom in atoms):
             raise self._rearranged(value, shape, where)
         apart = [label for label in axes if isinstance(label, tuple)]
@@ -263,7 +263,7 @@ class Graph:
             raise self._rearranged(value, shape, where)
         # Axes of single positions that went away are gone for good.
         gone = self.settled and value.node.positions and not any(apart)
-        if not flatten and not (gone and Kind.CHANNEL in axes):
+        if not flatten and not (gone and ValueKind.CHANNEL in axes):
             return replace(value, axes=tuple(axes))
         value = self.settled_value(value, where)
         flat = self.made(
@@ -298,7 +298,7 @@ class Graph:
         labels = [value.axes[axis] for axis in sorted(chosen)]
         found = {p for label in labels if isinstance(label, tuple) for p in label}
         real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
-        if any(isinstance(label, Kind) for label in labels) or not real <= found:
+        if any(isinstance(label, ValueKind) for label in labels) or not real <= found:
             raise refusal(
                 "Pooling is over all positions.",
                 got=f"a sum over some axes of an array of shape {self.shape_of(value)} at {where}",
@@ -325,7 +325,7 @@ class Graph:
         """One position: the axis stays, with length 1."""
         value = self.settled_value(value, where)
         label = value.axes[axis]
-        if label is Kind.CHANNEL and value.node.channels == 1:
+        if label is ValueKind.CHANNEL and value.node.channels == 1:
             return value
         real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
         if not isinstance(label, tuple) or not real <= set(label):
@@ -367,7 +367,7 @@ class Graph:
     def in_sequence(self, value: Value, where: str) -> Value:
         """A value of (positions, channels), for attention; other axes have length 1."""
         value = self.channel_last(self.settled_value(value, where), where)
-        label = value.axes[-2] if len(value.axes) > 1 else Kind.CHANNEL
+        label = value.axes[-2] if len(value.axes) > 1 else ValueKind.CHANNEL
         real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
         if not isinstance(label, tuple) or not real <= set(label):
             raise refusal(

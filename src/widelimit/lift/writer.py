@@ -20,15 +20,15 @@ from .parts import (
     FirstToken,
     Flat,
     Linear,
+    Lookup,
     Multiply,
-    Node,
     Normalise,
+    PartNode,
     Pick,
     Places,
     Pool,
     Scale,
     Source,
-    Table,
     in_order,
 )
 from .values import LiftWarning, refusal
@@ -43,24 +43,24 @@ class Biases(Enum):
     """They have the variance that they have in this very model."""
 
 
-def written(last: Node, biases: Biases) -> Serial:
+def written(last: PartNode, biases: Biases) -> Serial:
     """The network whose output is this node's."""
     return _Writer(last, biases).network()
 
 
 class _Writer:
-    def __init__(self, last: Node, biases: Biases):
+    def __init__(self, last: PartNode, biases: Biases):
         self.last, self.biases = last, biases
         self.nodes = in_order(last)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
-        self.above: dict[int, list[Node]] = {id(node): [] for node in self.nodes}
+        self.above: dict[int, list[PartNode]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
             for each in node.inputs:
                 self.above[id(each)].append(node)
         self.wide: dict[int, bool] = {}
         self.passed: dict[int, set[int]] = {}
         for node in self.nodes:
-            weighted = isinstance(node.part, Linear | Convolution | Attend | Table)
+            weighted = isinstance(node.part, Linear | Convolution | Attend | Lookup)
             self.wide[id(node)] = weighted or any(self.wide[id(i)] for i in node.inputs)
             common = [self.passed[id(each)] for each in node.inputs]
             below = set.intersection(*common) if common else set()
@@ -76,7 +76,7 @@ class _Writer:
         self.warn_of_first_laws()
         return Serial(*self.between(source, self.last))
 
-    def between(self, start: Node, end: Node) -> list[Layer]:
+    def between(self, start: PartNode, end: PartNode) -> list[Layer]:
         """The layers from one node's output to another's."""
         found: list[Layer] = []
         node = end
@@ -93,12 +93,12 @@ class _Writer:
                 node = node.inputs[0]
         return found[::-1]
 
-    def fork(self, node: Node) -> Node:
+    def fork(self, node: PartNode) -> PartNode:
         """The last node that both branches come from."""
         both = self.passed[id(node.inputs[0])] & self.passed[id(node.inputs[1])]
         return self.nodes[max(self.number[i] for i in both)]
 
-    def merged(self, node: Node, fork: Node) -> Layer:
+    def merged(self, node: PartNode, fork: PartNode) -> Layer:
         """A residual connection, a sum or a product."""
         one, two = (Serial(*self.between(fork, each)) for each in node.inputs)
         if isinstance(node.part, Multiply):
@@ -108,13 +108,13 @@ class _Writer:
                 return layers.Residual(_plain(branch))
         return layers.Sum(_plain(one), _plain(two))
 
-    def scaled(self, node: Node) -> tuple[Layer, Node]:
+    def scaled(self, node: PartNode) -> tuple[Layer, PartNode]:
         """A number in front, taken into the weights or the pool below it; and what is below."""
         assert isinstance(node.part, Scale)
         factor, below = node.part.factor, node.inputs[0]
         while isinstance(below.part, Scale):
             factor, below = factor * below.part.factor, below.inputs[0]
-        scalable = isinstance(below.part, Linear | Convolution | Attend | Table | Pool)
+        scalable = isinstance(below.part, Linear | Convolution | Attend | Lookup | Pool)
         if not scalable or len(self.above[id(below)]) > 1:
             raise refusal(
                 "Numbers in front are taken into the weights that they follow.",
@@ -125,7 +125,7 @@ class _Writer:
 
     # ---- single parts --------------------------------------------------------------------------
 
-    def layer(self, node: Node, factor: float) -> Layer:
+    def layer(self, node: PartNode, factor: float) -> Layer:
         """The layer of one part, its output times `factor`."""
         part, below = node.part, node.inputs[0]
         match part:
@@ -144,7 +144,7 @@ class _Writer:
                     w_std=abs(factor) * part.law.weights.std,
                     b_std=abs(factor) * self.bias(part.law.bias, below),
                 )
-            case Table():
+            case Lookup():
                 std = abs(factor) * float(np.sqrt(part.variance))
                 return layers.Embedding(part.width, vocabulary=part.vocabulary, std=std)
             case Attend():
@@ -170,14 +170,14 @@ class _Writer:
             case _:
                 raise AssertionError(part)
 
-    def bias(self, law: BiasLaw | None, below: Node) -> float:
+    def bias(self, law: BiasLaw | None, below: PartNode) -> float:
         """σ_b of a layer on this node's output."""
         gone = law is None or (
             law.vanishing and self.wide[id(below)] and self.biases is Biases.LIMIT
         )
         return 0.0 if gone or law is None else float(np.sqrt(law.variance))
 
-    def attention(self, node: Node, part: Attend, factor: float) -> Layer:
+    def attention(self, node: PartNode, part: Attend, factor: float) -> Layer:
         below = node.inputs[0]
         shares = [
             self.bias(law.bias, below) / (law.weights.std or 1.0)
@@ -204,7 +204,7 @@ class _Writer:
             kv_heads=None if part.kv_heads == part.heads else part.kv_heads,
         )
 
-    def pool(self, node: Node, part: Pool, factor: float) -> Layer:
+    def pool(self, node: PartNode, part: Pool, factor: float) -> Layer:
         """A mean or a sum."""
         factor = factor * part.factor
         size = node.inputs[0].count if part.window is None else int(np.prod(part.window))
@@ -233,7 +233,7 @@ class _Writer:
             if isinstance(part, Linear | Convolution):
                 if not self.wide[id(inputs[0])] and not part.law.weights.gaussian:
                     odd.add(id(node))
-            elif isinstance(part, Table):
+            elif isinstance(part, Lookup):
                 if not part.gaussian:
                     odd.add(id(node))
             elif not isinstance(part, Attend) and any(id(each) in odd for each in inputs):

@@ -12,10 +12,10 @@ import jax
 from .alignment import Given, Slot, Step
 from .interpreter import Machine
 from .listing import kind_of, superscript
-from .matrices import Matrix
+from .matrices import WideMatrix
 from .refusals import Place, RefusedError
-from .scalars import Scalar
-from .vectors import Vector
+from .scalars import WideScalar
+from .vectors import WideVector
 
 if TYPE_CHECKING:
     from .program import Traced
@@ -134,7 +134,7 @@ def _rows(machine: Machine) -> list[Row]:
         slot = step.results[0]
         extents = f"({', '.join(str(e) for e in slot.shape)})"
         if kind_of(record) == "Parameter":
-            if isinstance(value, (Vector, Matrix)):
+            if isinstance(value, (WideVector, WideMatrix)):
                 law = laws[id(step)]
                 key = ("parameter", step.place, extents)
                 found[key] = Row("parameter", law.power, step.place, f"{law.name} {extents}")
@@ -144,11 +144,11 @@ def _rows(machine: Machine) -> list[Row]:
         if origin is not None:
             behind[slot.index] = origin
             row = found[origin]
-            if isinstance(value, (Vector, Matrix, Scalar)):
+            if isinstance(value, (WideVector, WideMatrix, WideScalar)):
                 found[origin] = Row(row.role, value.power, row.place, row.detail)
             continue
         role = _ROLES.get(kind_of(record) or "")
-        if role is None or not isinstance(value, (Vector, Scalar)) or value.is_zero:
+        if role is None or not isinstance(value, (WideVector, WideScalar)) or value.is_zero:
             continue
         if role == "score" and machine.on_tail(slot):
             role = "readout"

@@ -9,7 +9,7 @@ import numpy as np
 from ..netsor.preconditions import Finding, Precondition, PreconditionReport, Severity
 from .alignment import Step
 from .gaussian import Form
-from .vectors import Vector
+from .vectors import WideVector
 
 if TYPE_CHECKING:
     from .interpreter import Machine
@@ -30,7 +30,7 @@ def preconditions(machine: Machine, name: str) -> PreconditionReport:
     return PreconditionReport(name, tuple(sorted(found, key=lambda f: order.index(f.severity))))
 
 
-def _sides(scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:
+def _sides(scores: list[tuple[Step, WideVector, WideVector]]) -> list[Finding]:
     bad = [s for s, u, v in scores if not (u.is_linear and v.is_linear) and not _ones(u, v)]
     return [
         Finding(
@@ -45,11 +45,13 @@ def _sides(scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:
     ]
 
 
-def _ones(u: Vector, v: Vector) -> bool:
+def _ones(u: WideVector, v: WideVector) -> bool:
     return u.is_constant or v.is_constant
 
 
-def _elsewhere(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:
+def _elsewhere(
+    machine: Machine, scores: list[tuple[Step, WideVector, WideVector]]
+) -> list[Finding]:
     """Weights that make scores and are used for something else too."""
     sources = {
         id(t.source): step
@@ -88,7 +90,7 @@ def _growth(machine: Machine) -> list[Finding]:
         record.step
         for record in machine.records
         if record.step.name in _FAST
-        and isinstance(record.value, Vector)
+        and isinstance(record.value, WideVector)
         and not record.value.is_constant
     ]
     return [
@@ -103,7 +105,7 @@ def _growth(machine: Machine) -> list[Finding]:
     ]
 
 
-def _bounded(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> list[Finding]:
+def _bounded(machine: Machine, scores: list[tuple[Step, WideVector, WideVector]]) -> list[Finding]:
     sources = {
         id(t.source)
         for _, *sides in scores
@@ -127,7 +129,7 @@ def _bounded(machine: Machine, scores: list[tuple[Step, Vector, Vector]]) -> lis
     ]
 
 
-def _is_bounded(vector: Vector) -> bool:
+def _is_bounded(vector: WideVector) -> bool:
     """Whether every nonlinear function in it is flat far out; linear parts are not bounded."""
     if vector.form is not None:
         return False

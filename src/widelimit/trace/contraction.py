@@ -12,9 +12,9 @@ import numpy as np
 from .alignment import Step
 from .gaussian import Form
 from .layout import Layout
-from .matrices import Matrix, Use
-from .scalars import DotGroup, Scalar
-from .vectors import Vector
+from .matrices import Use, WideMatrix
+from .scalars import DotGroup, WideScalar
+from .vectors import WideVector
 
 HALF = Fraction(1, 2)
 # Means below this share of the deviations are rounding errors of means that are zero.
@@ -59,17 +59,17 @@ def arranged(index: np.ndarray, dims: Dims, side: int) -> np.ndarray:
 def dot_general(machine: Any, step: Step, left: Any, right: Any) -> Any:
     """Dispatch on what meets what."""
     dims = Dims.of(step)
-    if isinstance(left, Scalar) and isinstance(right, Scalar):
+    if isinstance(left, WideScalar) and isinstance(right, WideScalar):
         return machine.scalar_contraction(step, left, right)
-    if isinstance(left, Matrix) and isinstance(right, Matrix):
+    if isinstance(left, WideMatrix) and isinstance(right, WideMatrix):
         raise step.refuse(
             "Weight matrices act on vectors.",
             got="a product of two weight matrices",
             remedy="write W2 @ (W1 @ x) instead of (W2 @ W1) @ x",
         )
-    if isinstance(left, Matrix) or isinstance(right, Matrix):
+    if isinstance(left, WideMatrix) or isinstance(right, WideMatrix):
         return _with_matrix(machine, step, left, right, dims)
-    if isinstance(left, Vector) and isinstance(right, Vector):
+    if isinstance(left, WideVector) and isinstance(right, WideVector):
         return _two_vectors(machine, step, left, right, dims)
     return mixture(step, left, right, dims)
 
@@ -77,9 +77,9 @@ def dot_general(machine: Any, step: Step, left: Any, right: Any) -> Any:
 # ---- vector with numbers --------------------------------------------------------------------
 
 
-def mixture(step: Step, left: Any, right: Any, dims: Dims) -> Vector:
+def mixture(step: Step, left: Any, right: Any, dims: Dims) -> WideVector:
     """`Σ_c s_c v_c` over finite axes: a linear combination of members."""
-    vector, number, side = (left, right, 0) if isinstance(left, Vector) else (right, left, 1)
+    vector, number, side = (left, right, 0) if isinstance(left, WideVector) else (right, left, 1)
     own = dims if side == 0 else dims.swapped()
     if vector.axis in own.contract[0]:
         raise step.refuse(
@@ -105,7 +105,7 @@ def mixture(step: Step, left: Any, right: Any, dims: Dims) -> Vector:
 
 
 def _result_shape(
-    vector: Vector, other: tuple[int, ...], dims: Dims
+    vector: WideVector, other: tuple[int, ...], dims: Dims
 ) -> tuple[tuple[int, ...], int]:
     mine = (*dims.batch[0], *dims.free(0, len(vector.shape)))
     theirs = dims.free(1, len(other))
@@ -113,7 +113,7 @@ def _result_shape(
     return shape, mine.index(vector.axis)
 
 
-def _left_first(value: Vector, side: int, dims: Dims, mine: int, theirs: int) -> Vector:
+def _left_first(value: WideVector, side: int, dims: Dims, mine: int, theirs: int) -> WideVector:
     if side == 0:
         return value
     batch, own = len(dims.batch[0]), len(dims.free(0, mine))
@@ -126,9 +126,9 @@ def _left_first(value: Vector, side: int, dims: Dims, mine: int, theirs: int) ->
 
 
 def _with_matrix(machine: Any, step: Step, left: Any, right: Any, dims: Dims) -> Any:
-    matrix, other, side = (left, right, 0) if isinstance(left, Matrix) else (right, left, 1)
+    matrix, other, side = (left, right, 0) if isinstance(left, WideMatrix) else (right, left, 1)
     own = dims if side == 0 else dims.swapped()
-    if not isinstance(other, Vector):
+    if not isinstance(other, WideVector):
         raise step.refuse(
             "A weight matrix acts on a vector along its width axis.",
             got="a matrix with two width axes contracted with numbers only",
@@ -168,19 +168,19 @@ def _with_matrix(machine: Any, step: Step, left: Any, right: Any, dims: Dims) ->
 def matmul(
     machine: Any,
     step: Step,
-    matrix: Matrix,
+    matrix: WideMatrix,
     axis: int,
-    operand: Vector,
+    operand: WideVector,
     slots: np.ndarray,
     members: np.ndarray,
-) -> Vector:
+) -> WideVector:
     """New limit variables `Σ_c W[slots_oc] h[members_oc]` (-1: nothing), o = 0, …, O − 1.
 
     `Cov(o, o') = σ² Σ unit·E[h h']` over pairs of terms that use the same slot of the same matrix.
     """
     count = len(slots)
     zero = np.zeros((1, count))
-    nothing = Vector((count,), 0, Layout(1, 1, Fraction(1)), Fraction(0), zero)
+    nothing = WideVector((count,), 0, Layout(1, 1, Fraction(1)), Fraction(0), zero)
     if matrix.is_zero or operand.is_zero:
         return nothing
     if matrix.constant is not None:
@@ -209,7 +209,7 @@ def matmul(
     integrator = machine.integrator
     unit = float(operand.layout.unit)
 
-    def covariance(other: Vector, theirs: dict[int, np.ndarray]) -> np.ndarray:
+    def covariance(other: WideVector, theirs: dict[int, np.ndarray]) -> np.ndarray:
         common = [slot for slot in by_slot if slot in theirs]
         total: Any = np.zeros((1, count, len(next(iter(theirs.values())))))
         if not common:
@@ -254,7 +254,7 @@ def matmul(
     uses.append(Use(operand, by_slot, begin, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF
-    return Vector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))
+    return WideVector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))
 
 
 def _positions(members: list[int], size: int) -> np.ndarray:
@@ -266,7 +266,7 @@ def _positions(members: list[int], size: int) -> np.ndarray:
 # ---- dot products ---------------------------------------------------------------------------
 
 
-def _two_vectors(machine: Any, step: Step, left: Vector, right: Vector, dims: Dims) -> Any:
+def _two_vectors(machine: Any, step: Step, left: WideVector, right: WideVector, dims: Dims) -> Any:
     paired = list(zip(*dims.contract, strict=True))
     if (left.axis, right.axis) in paired:
         return _dot(machine, step, left, right, dims)
@@ -277,7 +277,7 @@ def _two_vectors(machine: Any, step: Step, left: Vector, right: Vector, dims: Di
     return machine.outer_product(left, right, dims)
 
 
-def _channelwise(left: Vector, right: Vector, dims: Dims) -> Vector:
+def _channelwise(left: WideVector, right: WideVector, dims: Dims) -> WideVector:
     """`Σ_c u_c v_c` for every channel: products of members, added."""
     layout = left.layout.common(right.layout)
     left, right = left.refined(layout), right.refined(layout)
@@ -290,7 +290,7 @@ def _channelwise(left: Vector, right: Vector, dims: Dims) -> Vector:
         *(right.shape[a] for a in dims.free(1, len(right.shape))),
     )
     axis = dims.batch[0].index(left.axis)
-    total: Vector | None = None
+    total: WideVector | None = None
     for c in range(inner):
         i = np.broadcast_to(rows[:, :, None, c], (batch, free, other)).reshape(shape)
         j = np.broadcast_to(columns[:, None, :, c], (batch, free, other)).reshape(shape)
@@ -300,7 +300,7 @@ def _channelwise(left: Vector, right: Vector, dims: Dims) -> Vector:
     return total
 
 
-def _dot(machine: Any, step: Step, left: Vector, right: Vector, dims: Dims) -> Scalar:
+def _dot(machine: Any, step: Step, left: WideVector, right: WideVector, dims: Dims) -> WideScalar:
     """`Σ_α u_α v_α`: n times a mean, or √n times a Gaussian."""
     layout = left.layout.common(right.layout)
     left, right = left.refined(layout), right.refined(layout)
@@ -325,7 +325,7 @@ def _dot(machine: Any, step: Step, left: Vector, right: Vector, dims: Dims) -> S
     return summed_products(machine, step, left, right, np.stack([i, j]), shape, count)
 
 
-def _first_cell(vector: Vector) -> np.ndarray:
+def _first_cell(vector: WideVector) -> np.ndarray:
     """Members counted within one cell, in the shape without the width axis."""
     shape = tuple(e for a, e in enumerate(vector.shape) if a != vector.axis)
     return np.arange(math.prod(shape)).reshape(shape)
@@ -344,17 +344,17 @@ def _without(dims: Dims, left: int, right: int) -> Dims:
 def summed_products(
     machine: Any,
     step: Step,
-    u: Vector,
-    v: Vector,
+    u: WideVector,
+    v: WideVector,
     pairs: np.ndarray,
     shape: tuple[int, ...],
     count: int = 1,
-) -> Scalar:
+) -> WideScalar:
     """Sums over the width of products of members `pairs`, `count` consecutive ones added up."""
     size = math.prod(shape)
     power = u.power + v.power
     if u.is_zero or v.is_zero:
-        return Scalar(shape, np.zeros((1, *shape)), power=power, fixed=True)
+        return WideScalar(shape, np.zeros((1, *shape)), power=power, fixed=True)
     unit = float(u.layout.unit)
     integrator = machine.integrator
     rows, columns = u.by_cell()[:, pairs[0]], v.by_cell()[:, pairs[1]]
@@ -370,7 +370,7 @@ def summed_products(
             products = np.zeros_like(products)
     if products.any():
         total = unit * products.sum(axis=1).reshape(-1, size, count).sum(axis=-1)
-        return Scalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
+        return WideScalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
     left, right = u, v
     if not independent:
         # Centred, though the two sides depend on each other: the products as one family.
@@ -384,15 +384,15 @@ def summed_products(
     weights[0, np.repeat(np.arange(size), count), np.arange(group.size)] = 1.0
     if machine.on_tail(step.results[0]):
         zero = np.zeros((1, *shape))
-        return Scalar(shape, zero, power=power + HALF, pending=((group, weights),))
+        return WideScalar(shape, zero, power=power + HALF, pending=((group, weights),))
 
     def compute() -> np.ndarray:
         return group.values().reshape(-1, size, count).sum(axis=-1).reshape(-1, *shape)
 
-    return Scalar(shape, machine.once(compute), power=power + HALF)
+    return WideScalar(shape, machine.once(compute), power=power + HALF)
 
 
-def related(u: Vector, v: Vector) -> bool:
+def related(u: WideVector, v: WideVector) -> bool:
     """Whether members of one cell share correlated variables."""
     rows, columns = u.by_cell(), v.by_cell()
     simple = u.simple() and v.simple()
@@ -409,7 +409,7 @@ def related(u: Vector, v: Vector) -> bool:
     return False
 
 
-def reduce_width(machine: Any, step: Step, vector: Vector, axes: tuple[int, ...]) -> Scalar:
+def reduce_width(machine: Any, step: Step, vector: WideVector, axes: tuple[int, ...]) -> WideScalar:
     """`reduce_sum` over channels, and perhaps over finite axes."""
     ones = vector.constant_like(np.ones((1, vector.size)))
     others = tuple(a for a in axes if a != vector.axis)

@@ -12,10 +12,10 @@ import numpy as np
 from .alignment import Step
 from .contraction import Dims, matmul, mixture, summed_products
 from .elementwise import aligned
-from .matrices import Matrix
-from .scalars import Scalar
+from .matrices import WideMatrix
+from .scalars import WideScalar
 from .trees import Apply
-from .vectors import Vector
+from .vectors import WideVector
 
 
 def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) -> np.ndarray:
@@ -57,7 +57,7 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
         raise step.refuse(
             "Convolutions have no batch groups.", remedy="use feature groups or separate layers"
         )
-    if isinstance(left, Scalar) and isinstance(right, Scalar):
+    if isinstance(left, WideScalar) and isinstance(right, WideScalar):
         return machine.scalar_contraction(step, left, right)
     numbers = params["dimension_numbers"]
     lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
@@ -77,7 +77,7 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
             remedy="use feature_group_count=1, or as many groups as channels",
         )
     else:
-        if isinstance(left, Vector) and isinstance(right, Vector) and left.axis == lhs[1]:
+        if isinstance(left, WideVector) and isinstance(right, WideVector) and left.axis == lhs[1]:
             return _readout(machine, step, left, right, index, outputs)
         result = _ungrouped(machine, step, left, right, lhs, rhs, index)
     # The result has axes (batch, positions, features): give them back their places.
@@ -107,16 +107,16 @@ def _kernel(value: Any, spec: Any) -> np.ndarray:
 def _ungrouped(
     machine: Any, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
 ) -> Any:
-    if isinstance(right, Matrix) and isinstance(left, Vector):
+    if isinstance(right, WideMatrix) and isinstance(left, WideVector):
         return _hidden(machine, step, left, right, lhs, rhs, index)
     patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
     batch, positions, offsets, features = patches.shape
     outs = kernel.shape[0]
-    if isinstance(left, Scalar) and isinstance(right, Vector) and right.axis == rhs[0]:
+    if isinstance(left, WideScalar) and isinstance(right, WideVector) and right.axis == rhs[0]:
         # The first layer: numbers mix the kernel's members; its cell stands for all channels.
         data = np.asarray(left.value(), float).reshape(len(left.value()), -1)
         flat = np.where(patches.ravel() < 0, 0.0, data[:, np.maximum(patches.ravel(), 0)])
-        patched = Scalar(
+        patched = WideScalar(
             (batch, positions, offsets * features),
             flat.reshape(len(data), batch, positions, offsets * features),
             power=left.power,
@@ -130,11 +130,11 @@ def _ungrouped(
 def _readout(
     machine: Any,
     step: Step,
-    left: Vector,
-    right: Vector,
+    left: WideVector,
+    right: WideVector,
     index: np.ndarray,
     outputs: tuple[int, ...],
-) -> Scalar:
+) -> WideScalar:
     """The last layer: a finite number of features, each a sum of dot products over the window."""
     numbers = step.params[0]["dimension_numbers"]
     if right.axis != numbers.rhs_spec[1]:
@@ -173,8 +173,14 @@ def _mismatched(step: Step) -> Exception:
 
 
 def _hidden(
-    machine: Any, step: Step, left: Vector, right: Matrix, lhs: Any, rhs: Any, index: np.ndarray
-) -> Vector:
+    machine: Any,
+    step: Step,
+    left: WideVector,
+    right: WideMatrix,
+    lhs: Any,
+    rhs: Any,
+    index: np.ndarray,
+) -> WideVector:
     if left.axis != lhs[1] or set(right.layouts) != {rhs[0], rhs[1]}:
         raise step.refuse(
             "A convolution contracts channels.",
@@ -194,9 +200,11 @@ def _hidden(
     return replace(result, shape=(batch, positions, outs), axis=2, layout=right.layouts[rhs[0]])
 
 
-def _depthwise(step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray) -> Vector:
+def _depthwise(
+    step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
+) -> WideVector:
     """One filter for each channel: products of members, added over the window."""
-    if not (isinstance(left, Vector) and isinstance(right, Vector)) or right.axis != rhs[0]:
+    if not (isinstance(left, WideVector) and isinstance(right, WideVector)) or right.axis != rhs[0]:
         raise step.refuse(
             "A depthwise convolution has one filter for each channel.",
             got="another grouping of channels",
@@ -205,7 +213,7 @@ def _depthwise(step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.
     layout = left.layout.common(right.layout)
     left, right = left.refined(layout), right.refined(layout)
     patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
-    total: Vector | None = None
+    total: WideVector | None = None
     for offset in range(patches.shape[2]):
         rows = patches[:, :, offset]  # (batch, positions, cells)
         columns = np.broadcast_to(kernel[:, offset, 0], rows.shape)
@@ -215,14 +223,14 @@ def _depthwise(step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.
     return replace(total, power=left.power + right.power)
 
 
-def _placed(result: Vector, outputs: tuple[int, ...], out: Any) -> Vector:
+def _placed(result: WideVector, outputs: tuple[int, ...], out: Any) -> WideVector:
     """(batch, positions, features) to the order the step wants."""
     batch, _, features = result.shape
     split = result.indices.reshape(batch, *outputs, features)
     return result.reindexed(split.transpose(_order(out)), out[1])
 
 
-def window_values(step: Step, vector: Vector) -> Vector:
+def window_values(step: Step, vector: WideVector) -> WideVector:
     """Maxima and minima over finite axes or windows, channel by channel."""
     name = step.name
     function = np.minimum if name == "reduce_min" else np.maximum
@@ -257,7 +265,7 @@ def window_values(step: Step, vector: Vector) -> Vector:
         place = kept.index(vector.axis)
         slices = [vector.reindexed(rows[..., k], place) for k in range(rows.shape[-1])]
 
-    def larger(a: Vector, b: Vector) -> Vector:
+    def larger(a: WideVector, b: WideVector) -> WideVector:
         first, second = aligned(step, [a, b])
         return first.applied(Apply(name, function, (first.tree(), second.tree())))
 

@@ -14,10 +14,10 @@ import numpy as np
 from .alignment import Step
 from .arrays import coordinatewise, mapped_primitive, run_primitive
 from .layout import Layout
-from .matrices import Matrix
-from .scalars import ZERO, Scalar
+from .matrices import WideMatrix
+from .scalars import ZERO, WideScalar
 from .trees import Apply, Number, Tree
-from .vectors import Vector
+from .vectors import WideVector
 
 # Every operand counts with its order of magnitude, and the larger one wins.
 _SUMS = {"add", "sub", "max", "min", "add_any", "select_n", "clamp", "rem"}
@@ -51,15 +51,15 @@ ELEMENTWISE = _SUMS | _COMPARISONS | set(_DEGREES) | _NONLINEAR | {"mul", "div",
 
 def elementwise(step: Step, operands: list[Any]) -> Any:
     """One coordinatewise step."""
-    if any(isinstance(value, Matrix) for value in operands):
+    if any(isinstance(value, WideMatrix) for value in operands):
         return _on_matrix(step, operands)
-    if step.name == "select_n" and isinstance(operands[0], Scalar) and operands[0].fixed:
+    if step.name == "select_n" and isinstance(operands[0], WideScalar) and operands[0].fixed:
         chosen = np.unique(np.asarray(operands[0].value()))
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
             return operands[1 + int(chosen[0])]
     power, operands = _ordered(step, operands)
-    vectors = [value for value in operands if isinstance(value, Vector)]
+    vectors = [value for value in operands if isinstance(value, WideVector)]
     if not vectors:
         return _on_scalars(step, operands, power)
     return _on_vectors(step, operands, power)
@@ -99,17 +99,17 @@ def leading_power(values: list[Any]) -> Fraction:
 
 def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
     small = [v for v in values if v.power < power and not v.is_zero]
-    if small and any(isinstance(v, Vector) for v in values):
+    if small and any(isinstance(v, WideVector) for v in values):
         raise diverging(step, power)
 
 
 def vanished(value: Any, power: Fraction = ZERO) -> Any:
     """Zero in place of something of lower order."""
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         return replace(
             value, power=power, constant=np.zeros((1, value.size)), form=None, scale=None, parts=()
         )
-    return Scalar(value.shape, np.zeros((1, *value.shape)), power=power, rough=True, fixed=True)
+    return WideScalar(value.shape, np.zeros((1, *value.shape)), power=power, rough=True, fixed=True)
 
 
 def order_one(step: Step, value: Any) -> Any:
@@ -134,7 +134,7 @@ def diverging(step: Step, power: Fraction) -> Exception:
 # ---- scalars --------------------------------------------------------------------------------
 
 
-def _on_scalars(step: Step, operands: list[Scalar], power: Fraction) -> Scalar:
+def _on_scalars(step: Step, operands: list[WideScalar], power: Fraction) -> WideScalar:
     shape = np.broadcast_shapes(*(value.shape for value in operands))
     waiting = [value for value in operands if value.pending]
     if waiting:
@@ -152,8 +152,8 @@ def _on_scalars(step: Step, operands: list[Scalar], power: Fraction) -> Scalar:
         return result
 
     if fixed:
-        return Scalar(shape, compute(), power=power, rough=rough, fixed=True)
-    return Scalar(shape, functools.cache(compute), power=power, rough=rough)
+        return WideScalar(shape, compute(), power=power, rough=rough, fixed=True)
+    return WideScalar(shape, functools.cache(compute), power=power, rough=rough)
 
 
 def _spread(array: Any, shape: tuple[int, ...]) -> Any:
@@ -189,8 +189,8 @@ _KEEPS_PENDING = {
 
 
 def _linear(
-    step: Step, operands: list[Scalar], power: Fraction, shape: tuple[int, ...]
-) -> Scalar | None:
+    step: Step, operands: list[WideScalar], power: Fraction, shape: tuple[int, ...]
+) -> WideScalar | None:
     """Linear steps carry Gaussian scalars along without drawing them."""
     if step.name not in _KEEPS_PENDING:
         return None
@@ -219,15 +219,17 @@ def _linear(
         return mapped_primitive(step, [_spread(v.base, shape) for v in operands])
 
     rough = any(value.rough for value in operands)
-    return Scalar(shape, functools.cache(compute), power=power, rough=rough, pending=tuple(pending))
+    return WideScalar(
+        shape, functools.cache(compute), power=power, rough=rough, pending=tuple(pending)
+    )
 
 
 # ---- vectors --------------------------------------------------------------------------------
 
 
-def aligned(step: Step, operands: list[Any]) -> list[Vector]:
+def aligned(step: Step, operands: list[Any]) -> list[WideVector]:
     """All operands as vectors of one shape and layout."""
-    vectors = [value for value in operands if isinstance(value, Vector)]
+    vectors = [value for value in operands if isinstance(value, WideVector)]
     rank = max(len(value.shape) for value in operands)
     axes = {v.axis + rank - len(v.shape) for v in vectors}
     extents = {v.layout.extent for v in vectors}
@@ -242,7 +244,7 @@ def aligned(step: Step, operands: list[Any]) -> list[Vector]:
     prepared = []
     shapes = []
     for value in operands:
-        if isinstance(value, Vector):
+        if isinstance(value, WideVector):
             value = value.refined(layout)
         prepared.append(value)
         shapes.append(value.shape)
@@ -250,18 +252,18 @@ def aligned(step: Step, operands: list[Any]) -> list[Vector]:
     found = []
     for value in prepared:
         lead = len(shape) - len(value.shape)
-        if isinstance(value, Vector):
+        if isinstance(value, WideVector):
             index = np.broadcast_to(value.indices.reshape(*([1] * lead), *value.shape), shape)
             found.append(value.reindexed(index, axis))
         else:
             data = np.asarray(value.value())
             data = data.reshape(data.shape[0], *([1] * lead), *data.shape[1:])
             data = np.broadcast_to(data, (data.shape[0], *shape)).reshape(data.shape[0], -1)
-            found.append(Vector(shape, axis, layout, value.power, data))
+            found.append(WideVector(shape, axis, layout, value.power, data))
     return found
 
 
-def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> Vector:
+def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     vectors = aligned(step, operands)
     first = vectors[0]
     name = step.name
@@ -298,7 +300,7 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> Vector:
     return replace(first.applied(tree), power=power)
 
 
-def _gated(which: Vector, false: Vector, true: Vector) -> Vector:
+def _gated(which: WideVector, false: WideVector, true: WideVector) -> WideVector:
     """A choice by one vector between others: products keep independent factors apart."""
     ones = which.constant_like(np.ones((1, which.size)))
     rest = ones.plus(which.times(np.full((1, which.size), -1.0)))
@@ -306,10 +308,10 @@ def _gated(which: Vector, false: Vector, true: Vector) -> Vector:
     return rest.multiplied(branches[0]).plus(which.multiplied(branches[1]))
 
 
-def _selected(vectors: list[Vector]) -> Vector:
+def _selected(vectors: list[WideVector]) -> WideVector:
     """A mask that does not depend on channels: a sum of masked branches."""
     which = vectors[0].constant
-    total: Vector | None = None
+    total: WideVector | None = None
     for k, branch in enumerate(vectors[1:]):
         part = branch.times((which == k).astype(float))
         # A masked infinity is no number at all.
@@ -319,7 +321,7 @@ def _selected(vectors: list[Vector]) -> Vector:
     return total
 
 
-def _argument(vector: Vector) -> Tree:
+def _argument(vector: WideVector) -> Tree:
     return Number(vector.constant) if vector.is_constant else vector.tree()
 
 
@@ -336,16 +338,16 @@ def _function(step: Step) -> Callable[..., Any]:
 # ---- weight matrices ------------------------------------------------------------------------
 
 
-def _on_matrix(step: Step, operands: list[Any]) -> Matrix:
+def _on_matrix(step: Step, operands: list[Any]) -> WideMatrix:
     """Weights may be scaled, and nothing else."""
-    matrices = [value for value in operands if isinstance(value, Matrix)]
-    others = [value for value in operands if not isinstance(value, Matrix)]
+    matrices = [value for value in operands if isinstance(value, WideMatrix)]
+    others = [value for value in operands if not isinstance(value, WideMatrix)]
     name, matrix = step.name, matrices[0]
     if name in ("convert_element_type", "copy", "copy_p", "stop_gradient"):
         return matrix
     if name == "neg":
         return replace(matrix, scale=-matrix.scale)
-    if len(matrices) == 1 and len(others) == 1 and isinstance(others[0], Scalar):
+    if len(matrices) == 1 and len(others) == 1 and isinstance(others[0], WideScalar):
         number = others[0]
         if name in ("add", "sub") and number.is_zero and operands[0] is matrix:
             return matrix

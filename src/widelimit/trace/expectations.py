@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 from scipy import special, stats
 
-from .gaussian import Form, Source
+from .gaussian import Form, GaussianSource
 from .hermite import COARSE, FINE, Grid, HermiteSeries, mehler, nodes
 from .trees import Atom, Leaf, Tree, Whole
-from .vectors import Vector, members_of
+from .vectors import WideVector, members_of
 
 
 class _NeedsPoints(Exception):
@@ -37,7 +37,7 @@ class Integrator:
 
     # ---- vectors ----------------------------------------------------------------------------
 
-    def mean(self, vector: Vector) -> np.ndarray:
+    def mean(self, vector: WideVector) -> np.ndarray:
         """`E[v_i]`, (draws or 1, size)."""
         try:
             total = vector.constant
@@ -49,7 +49,9 @@ class Integrator:
             values = self._sample([vector])
             return vector.evaluate(values).mean(axis=1)
 
-    def second(self, u: Vector, v: Vector, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def second(
+        self, u: WideVector, v: WideVector, rows: np.ndarray, columns: np.ndarray
+    ) -> np.ndarray:
         """`E[u_i v_j]` for members `rows` (c, A), `columns` (c, B): (draws or 1, c, A, B)."""
         try:
             return self._second(u, v, rows, columns)
@@ -59,11 +61,13 @@ class Integrator:
             right = np.moveaxis(v.evaluate(points)[:, :, columns], 1, -1)
             return left @ np.swapaxes(right, -1, -2) / left.shape[-1]
 
-    def gram(self, u: Vector, v: Vector) -> np.ndarray:
+    def gram(self, u: WideVector, v: WideVector) -> np.ndarray:
         """`E[u_i v_j]` within every cell: (draws or 1, cells, A, B)."""
         return self.second(u, v, u.by_cell(), v.by_cell())
 
-    def _second(self, u: Vector, v: Vector, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def _second(
+        self, u: WideVector, v: WideVector, rows: np.ndarray, columns: np.ndarray
+    ) -> np.ndarray:
         total = u.constant[:, rows][..., :, None] * v.constant[:, columns][..., None, :]
         if u.constant.any():
             rest = self._rest_mean(v)[:, columns]
@@ -90,7 +94,7 @@ class Integrator:
                 total = total + found
         return total
 
-    def _rest_mean(self, vector: Vector) -> np.ndarray:
+    def _rest_mean(self, vector: WideVector) -> np.ndarray:
         """The mean without the constant."""
         total = np.zeros((1, vector.size))
         for mix, atom in vector.parts:
@@ -232,7 +236,7 @@ class Integrator:
 
     # ---- points -----------------------------------------------------------------------------
 
-    def _sample(self, vectors: Iterable[Vector]) -> Cloud:
+    def _sample(self, vectors: Iterable[WideVector]) -> Cloud:
         self.sampled = True
         return Cloud([f for v in vectors for f in v.forms()], self)
 
@@ -258,7 +262,7 @@ class Cloud:
     def __init__(self, forms: list[Form], integrator: Integrator):
         self.cache: dict = {}
         self.values: dict[tuple[int, int], np.ndarray] = {}
-        needed: dict[tuple[int, int], tuple[Source, np.ndarray]] = {}
+        needed: dict[tuple[int, int], tuple[GaussianSource, np.ndarray]] = {}
         for form in forms:
             for term in form.terms:
                 used = np.abs(term.coefficients).max(axis=0) > 0
@@ -358,7 +362,7 @@ def _correlated(one: _Side, two: _Side) -> bool:
     return False
 
 
-def _pieces(vector: Vector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:
+def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:
     """Mixtures of atoms, and the linear part with its scale."""
     pieces: list[tuple[np.ndarray | None, Atom, np.ndarray | None]] = [
         (mix, atom, None) for mix, atom in vector.parts
@@ -368,5 +372,5 @@ def _pieces(vector: Vector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | 
     return pieces
 
 
-def _vector(tree: Tree) -> Vector:
+def _vector(tree: Tree) -> WideVector:
     return tree.vector if isinstance(tree, Whole) else members_of(tree)

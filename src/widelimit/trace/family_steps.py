@@ -12,12 +12,12 @@ import numpy as np
 from . import contraction, structure
 from .alignment import Step
 from .convolution import window_values
-from .matrices import Matrix, Opaque
+from .matrices import Opaque, WideMatrix
 from .outer import Outer
 from .refusals import RefusedError
-from .scalars import Scalar
+from .scalars import WideScalar
 from .structure import Value
-from .vectors import Vector
+from .vectors import WideVector
 
 # Linear in the family, whatever its finite axes do.
 _BASIS = {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"}
@@ -35,7 +35,7 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     """One step with a vector or weights among its operands."""
     name, first = step.name, operands[0]
     widths = machine.program.widths
-    single = isinstance(first, (Vector, Matrix, Outer))
+    single = isinstance(first, (WideVector, WideMatrix, Outer))
     if name == "reshape":
         old = step.operands[0].shape
         return [structure.reshape(step, first, old)]
@@ -50,18 +50,18 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     if name in ("gather", "dynamic_slice") and single:
         others = [_fixed_index(step, value) for value in operands[1:]]
         return [structure.by_index(step, first, others, widths)]
-    if name == "pad" and isinstance(first, Vector):
+    if name == "pad" and isinstance(first, WideVector):
         return [_padded(machine, step, first, operands[1])]
-    if name == "reduce_sum" and isinstance(first, Vector):
+    if name == "reduce_sum" and isinstance(first, WideVector):
         axes = tuple(int(a) for a in step.params[0]["axes"])
         if first.axis in axes:
             return [contraction.reduce_width(machine, step, first, axes)]
         return [by_basis(step, first)]
-    if name in _BASIS and isinstance(first, Vector) and len(operands) == 1:
+    if name in _BASIS and isinstance(first, WideVector) and len(operands) == 1:
         if name == "cumsum" and int(step.params[0]["axis"]) == first.axis:
             raise _along_width(step)
         return [by_basis(step, first)]
-    if name in ("reduce_max", "reduce_min", "reduce_window_max") and isinstance(first, Vector):
+    if name in ("reduce_max", "reduce_min", "reduce_window_max") and isinstance(first, WideVector):
         return [window_values(step, first)]
     raise _along_width(step)
 
@@ -69,18 +69,20 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
     axis = int(step.params[0].get("dimension", 0))
     if step.name == "stack":
-        if any(isinstance(v, Matrix) for v in operands):
+        if any(isinstance(v, WideMatrix) for v in operands):
             raise step.refuse(
                 "Weight matrices are used as they are.",
                 got="weights that a scan puts out",
                 remedy="return activations from the scan, not weights",
             )
         operands = [_lifted(v) for v in operands]
-    prepared = [v if isinstance(v, (Vector, Matrix)) else _as_vector(step) for v in operands]
+    prepared = [
+        v if isinstance(v, (WideVector, WideMatrix)) else _as_vector(step) for v in operands
+    ]
     return structure.concatenate(step, prepared, axis)
 
 
-def _as_vector(step: Step) -> Vector:
+def _as_vector(step: Step) -> WideVector:
     raise step.refuse(
         "Parts that are joined all grow with the width, or none does.",
         got="numbers joined to a vector along its channels",
@@ -88,7 +90,7 @@ def _as_vector(step: Step) -> Vector:
     )
 
 
-def _padded(machine: Any, step: Step, vector: Vector, fill: Scalar) -> Vector:
+def _padded(machine: Any, step: Step, vector: WideVector, fill: WideScalar) -> WideVector:
     config = [(int(a), int(b), int(c)) for a, b, c in step.params[0]["padding_config"]]
     if any(config[vector.axis]):
         raise structure.cut_refused(step, "padding along the channels")
@@ -102,7 +104,7 @@ def _padded(machine: Any, step: Step, vector: Vector, fill: Scalar) -> Vector:
     return found
 
 
-def by_basis(step: Step, vector: Vector) -> Vector:
+def by_basis(step: Step, vector: WideVector) -> WideVector:
     """A linear operation over finite axes, from what it does to every member alone."""
     basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
     params = dict(step.params[0])
@@ -115,7 +117,7 @@ def by_basis(step: Step, vector: Vector) -> Vector:
 def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     """The orthogonal factor of a Gaussian matrix acts like a Gaussian of the same variance."""
     matrix = operands[0]
-    if not isinstance(matrix, Matrix) or matrix.constant is not None or len(matrix.shape) != 2:
+    if not isinstance(matrix, WideMatrix) or matrix.constant is not None or len(matrix.shape) != 2:
         raise step.refuse(
             "Orthogonal weights are the factor of one Gaussian matrix.",
             got="another factorisation",
@@ -129,10 +131,10 @@ def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     """The rest of an orthogonal factorisation: signs of its diagonal, for the factor alone."""
     others = [value for value in operands if not isinstance(value, Opaque)]
-    if step.name == "mul" and len(others) == 1 and isinstance(others[0], Matrix):
+    if step.name == "mul" and len(others) == 1 and isinstance(others[0], WideMatrix):
         if all(v.signs for v in operands if isinstance(v, Opaque)):
             return [others[0]]
-    elif not any(isinstance(value, (Vector, Matrix)) for value in others):
+    elif not any(isinstance(value, (WideVector, WideMatrix)) for value in others):
         signs = step.name == "sign" or (
             step.name in ("broadcast_in_dim", "convert_element_type") and operands[0].signs
         )
@@ -141,7 +143,7 @@ def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 
 
 def _fixed_index(step: Step, value: Any) -> Any:
-    if not isinstance(value, Scalar) or not value.fixed:
+    if not isinstance(value, WideScalar) or not value.fixed:
         raise step.refuse(
             "Positions are chosen by fixed indices, not by activations.",
             got=f"'{step.name}' at computed indices",
@@ -151,7 +153,7 @@ def _fixed_index(step: Step, value: Any) -> Any:
 
 
 def _lifted(value: Any) -> Any:
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         return replace(value, shape=(1, *value.shape), axis=value.axis + 1)
     return value
 

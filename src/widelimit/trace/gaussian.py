@@ -99,7 +99,7 @@ class Remap:
         )
 
 
-class Source:
+class GaussianSource:
     """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F)."""
 
     def __init__(self, name: str, covariance: np.ndarray):
@@ -133,7 +133,7 @@ class Source:
 class Term:
     """`coefficients` (draws or 1, size, F) of a source's members, in each member's own block."""
 
-    source: Source
+    source: GaussianSource
     labels: np.ndarray
     coefficients: np.ndarray
 
@@ -154,7 +154,7 @@ class Form:
         self._variance: tuple[Any, np.ndarray] | None = None
 
     @classmethod
-    def members(cls, labels: Labels, source: Source, first: int, count: int) -> Form:
+    def members(cls, labels: Labels, source: GaussianSource, first: int, count: int) -> Form:
         """The members `first, …, first + count − 1` themselves."""
         coefficients = np.zeros((1, count, first + count))
         coefficients[0, np.arange(count), first + np.arange(count)] = 1.0

@@ -19,16 +19,16 @@ from .expectations import Integrator
 from .extents import Wide, fit_power
 from .family_steps import on_families, opaque, orthogonal
 from .flow import last_uses, tail_of
-from .gaussian import Labels, Source
+from .gaussian import GaussianSource, Labels
 from .keys import KEY_STEPS, Keys
 from .layout import whole
-from .matrices import Matrix, Opaque, Weights
+from .matrices import Opaque, WeightArray, WideMatrix
 from .outer import Outer, contracted, outer_product, outer_step
 from .refusals import NOWHERE, RefusedError
 from .scalar_steps import on_scalars
-from .scalars import DotGroup, Scalar
+from .scalars import DotGroup, WideScalar
 from .structure import Value
-from .vectors import Vector
+from .vectors import WideVector
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Machine:
         self.integrator = Integrator(draws=draws, points=points, rng=np.random.default_rng(seed))
         self.labels = Labels()
         self.keys = Keys()
-        self.matrices: dict[Any, Weights] = {}
+        self.matrices: dict[Any, WeightArray] = {}
         self.vector_forms: dict[Any, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
         self.records: list[Record] = []
         self.laws: list[tuple[Step, parameters.EntryLaw]] = []
-        self.dot_steps: list[tuple[Step, Vector, Vector]] = []
-        self.matmuls: list[tuple[Weights, Step, Vector]] = []
+        self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
+        self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
         self._tail = tail_of(program)
         self._values: dict[int, Value] = {}
         self._uses = last_uses(program)
@@ -69,7 +69,7 @@ class Machine:
         with jax.enable_x64(True):
             for slot, value in zip(self.program.inputs, inputs, strict=True):
                 number = self.keys.given(value) if is_key(value) else value
-                self._values[slot.index] = Scalar.constant(number)
+                self._values[slot.index] = WideScalar.constant(number)
             for number, step in enumerate(self.program.steps):
                 results = self._step(step)
                 for slot, value in zip(step.results, results, strict=True):
@@ -95,7 +95,7 @@ class Machine:
         wide = [i for i, extent in enumerate(given.shape) if isinstance(extent, Wide)]
         if not wide:
             if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
-                return Scalar.constant(self.keys.given(given.values[0]))
+                return WideScalar.constant(self.keys.given(given.values[0]))
             found = fit_power(given.values, self.program.widths)
             if found is None:
                 raise _refused(
@@ -104,7 +104,7 @@ class Machine:
                     f"a constant that is {_shown(given.values)} at widths {self.program.widths}",
                     "write scales as powers of the width, such as width ** -0.5",
                 )
-            return Scalar.constant(found.value, found.exponent)
+            return WideScalar.constant(found.value, found.exponent)
         values = [np.asarray(v) for v in given.values]
         distinct = (
             {float(u) for v in values for u in np.unique(v)}
@@ -112,7 +112,7 @@ class Machine:
             else set()
         )
         if len(distinct) == 1:
-            return self._filled(given.shape, Scalar.constant(distinct.pop()))
+            return self._filled(given.shape, WideScalar.constant(distinct.pop()))
         raise _refused(
             step,
             "Arrays with a width axis are drawn from the key, or constant along it.",
@@ -120,7 +120,7 @@ class Machine:
             "draw it with jax.random from the key that make() is given",
         )
 
-    def _filled(self, shape: tuple[Any, ...], number: Scalar) -> Value:
+    def _filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
         """A constant with width axes."""
         wide = [i for i, extent in enumerate(shape) if isinstance(extent, Wide)]
         cells = tuple(1 if i in wide else int(extent) for i, extent in enumerate(shape))
@@ -131,13 +131,13 @@ class Machine:
         )
         if len(wide) == 1:
             flat = data.reshape(data.shape[0], -1)
-            return Vector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
+            return WideVector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
         layouts = {a: whole(shape[a].share) for a in wide}
         base = {a: k for k, a in enumerate(wide)}
-        weights = Weights("constant")
+        weights = WeightArray("constant")
         slots = np.arange(data[0].size).reshape(cells)
         value = float(data.ravel()[0])
-        return Matrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
+        return WideMatrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
 
     # ---- what other modules ask -------------------------------------------------------------
 
@@ -163,11 +163,11 @@ class Machine:
         """Remember a parameter's law for the listing and the audit."""
         self.laws.append((step, law))
 
-    def outer_product(self, left: Vector, right: Vector, dims: contraction.Dims) -> Any:
+    def outer_product(self, left: WideVector, right: WideVector, dims: contraction.Dims) -> Any:
         """The gradient of a weight matrix, or a matrix made of activations."""
         return outer_product(left, right, dims)
 
-    def note_dot(self, step: Step, u: Vector, v: Vector) -> None:
+    def note_dot(self, step: Step, u: WideVector, v: WideVector) -> None:
         """Remember a Gaussian scalar."""
         self.dot_steps.append((step, u, v))
 
@@ -177,17 +177,17 @@ class Machine:
         groups = [*self.dots, *self.finite.values()]
         return any(group.is_drawn for group in groups)
 
-    def operands_of(self, source: Source) -> list[Record]:
+    def operands_of(self, source: GaussianSource) -> list[Record]:
         """Records of vectors that are functions of a source's variables."""
         return [
             record
             for record in self.records
-            if isinstance(record.value, Vector)
+            if isinstance(record.value, WideVector)
             and not record.value.is_linear
             and any(t.source is source for form in record.value.forms() for t in form.terms)
         ]
 
-    def note_use(self, step: Step, matrix: Matrix, axis: int, operand: Vector) -> None:
+    def note_use(self, step: Step, matrix: WideMatrix, axis: int, operand: WideVector) -> None:
         """Weights are used in one direction, and cut in one way."""
         weights = matrix.weights
         self.matmuls.append((weights, step, operand))
@@ -220,7 +220,7 @@ class Machine:
             return [parameters.drawn(self, step, operands)]
         if name in KEY_STEPS:
             arrays = [np.asarray(value.value()[0]) for value in operands]  # pyright: ignore
-            return [Scalar.constant(self.keys.derive(step, *arrays))]
+            return [WideScalar.constant(self.keys.derive(step, *arrays))]
         if any(isinstance(value, Outer) for value in operands) and name in ELEMENTWISE:
             return [outer_step(step, operands)]  # pyright: ignore[reportReturnType]
         if name in ELEMENTWISE and len(step.results) == 1:
@@ -240,11 +240,11 @@ class Machine:
                     remedy="describe the network in layers (widelimit.Conv) and use net.kernel",
                 )
             return [convolution(self, step, *operands)]
-        if all(isinstance(value, Scalar) for value in operands):
+        if all(isinstance(value, WideScalar) for value in operands):
             return on_scalars(self, step, operands)
         return on_families(self, step, operands)
 
-    def scalar_contraction(self, step: Step, left: Scalar, right: Scalar) -> Scalar:
+    def scalar_contraction(self, step: Step, left: WideScalar, right: WideScalar) -> WideScalar:
         """`dot_general` of numbers."""
         return on_scalars(self, step, [left, right])[0]  # pyright: ignore[reportReturnType]
 

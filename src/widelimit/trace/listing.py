@@ -9,9 +9,9 @@ import numpy as np
 
 from .alignment import SAMPLERS
 from .extents import Wide
-from .matrices import Matrix
-from .scalars import Scalar
-from .vectors import Vector
+from .matrices import WideMatrix
+from .scalars import WideScalar
+from .vectors import WideVector
 
 if TYPE_CHECKING:
     from .interpreter import Machine, Record
@@ -34,19 +34,19 @@ def kind_of(record: Record) -> str | None:
     value, name = record.value, record.step.name
     if name in SAMPLERS:
         return "Parameter"
-    if name in _MOVES or isinstance(value, Matrix):
+    if name in _MOVES or isinstance(value, WideMatrix):
         return None
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         if value.is_constant:
             return None
         matmul = name in ("dot_general", "conv_general_dilated") and value.is_linear
         return "MatMul" if matmul else "Nonlin"
-    if isinstance(value, Scalar):
+    if isinstance(value, WideScalar):
         if value.fixed:
             return None
         vectors = any(_is_wide(operand) for operand in record.step.operands)
         if not vectors:
-            return "Scalar"
+            return "WideScalar"
         return "Dot" if name != "reduce_sum" and not value.rough else "Moment"
     return None
 

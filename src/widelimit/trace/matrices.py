@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from .gaussian import Source
+from .gaussian import GaussianSource
 from .layout import Layout, refinement
-from .vectors import Vector
+from .vectors import WideVector
 
 
 @dataclass
-class Weights:
+class WeightArray:
     """One parameter, and everything it was applied to."""
 
     name: str
-    sources: dict[int, Source] = field(default_factory=dict)
+    sources: dict[int, GaussianSource] = field(default_factory=dict)
     """By the parameter's own axis that is contracted: W and its transpose are independent."""
     uses: dict[int, list[Use]] = field(default_factory=dict)
     cuts: dict[int, Layout] = field(default_factory=dict)
     slots: dict[Any, int] = field(default_factory=dict)
 
-    def source(self, axis: int) -> Source:
+    def source(self, axis: int) -> GaussianSource:
         """The limit variables made by contracting one of the two width axes."""
-        return self.sources.setdefault(axis, Source(self.name, np.zeros((1, 0, 0))))
+        return self.sources.setdefault(axis, GaussianSource(self.name, np.zeros((1, 0, 0))))
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Opaque:
 class Use:
     """An application: the operand, and for each slot the operand's member behind each result."""
 
-    operand: Vector
+    operand: WideVector
     members: dict[int, np.ndarray]
     first: int
     scale: float
 
 
 @dataclass(frozen=True)
-class Matrix:
+class WideMatrix:
     """A view of a parameter with two width axes.
 
     `slots` has the view's shape with cells in place of the width axes; equal numbers are equal
@@ -60,7 +60,7 @@ class Matrix:
     `n^power·scale` times the parameter, or everywhere the number `constant`.
     """
 
-    weights: Weights
+    weights: WeightArray
     slots: np.ndarray
     layouts: dict[int, Layout]
     base: dict[int, int]
@@ -78,7 +78,7 @@ class Matrix:
         """Whether all entries are exactly zero."""
         return self.constant == 0.0 or self.scale == 0.0
 
-    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> Matrix:
+    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> WideMatrix:
         """`axes` maps old width axes to new ones."""
         return replace(
             self,
@@ -87,11 +87,11 @@ class Matrix:
             base={new: self.base[old] for old, new in axes.items()},
         )
 
-    def relaid(self, layouts: dict[int, Layout]) -> Matrix:
+    def relaid(self, layouts: dict[int, Layout]) -> WideMatrix:
         """The same entries under other names of the cells."""
         return replace(self, layouts=layouts)
 
-    def refined(self, axis: int, layout: Layout) -> Matrix:
+    def refined(self, axis: int, layout: Layout) -> WideMatrix:
         """One width axis cut further: each piece has entries of its own."""
         if layout == self.layouts[axis]:
             return self

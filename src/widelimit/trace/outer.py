@@ -18,21 +18,21 @@ from .contraction import Dims, arranged, summed_products
 from .elementwise import leading_power
 from .gaussian import Remap
 from .layout import Layout, refinement
-from .matrices import Matrix
-from .scalars import Scalar
-from .vectors import Vector
+from .matrices import WideMatrix
+from .scalars import WideScalar
+from .vectors import WideVector
 
 
 @dataclass(frozen=True)
-class Product:
+class OuterProduct:
     """`Σ_c u[left_oc] ⊗ v[right_oc]` for every entry o of a family; -1 for no term."""
 
-    u: Vector
-    v: Vector
+    u: WideVector
+    v: WideVector
     left: np.ndarray
     right: np.ndarray
 
-    def taken(self, index: np.ndarray) -> Product:
+    def taken(self, index: np.ndarray) -> OuterProduct:
         """Other entries (-1: zero)."""
         gone = (index < 0)[:, None]
         safe = np.maximum(index, 0)
@@ -49,7 +49,7 @@ class Outer:
 
     shape: tuple[int, ...]
     axes: tuple[int, int]
-    parts: tuple[Product, ...]
+    parts: tuple[OuterProduct, ...]
     power: Fraction
 
     is_zero = False
@@ -91,7 +91,7 @@ class Outer:
         for part in self.parts:
             side = "u" if axis == self.axes[0] else "v"
             table = "left" if side == "u" else "right"
-            vector: Vector = getattr(part, side)
+            vector: WideVector = getattr(part, side)
             finer = vector.refined(layout)
             own = refinement(vector.shape, vector.axis, vector.layout, layout)
             assert own.cut is not None
@@ -104,7 +104,7 @@ class Outer:
             parts.append(replace(taken, **{side: finer, table: moved}))
         return Outer(shape, self.axes, tuple(parts), self.power)
 
-    def times(self, number: Scalar, entries: np.ndarray) -> Outer:
+    def times(self, number: WideScalar, entries: np.ndarray) -> Outer:
         """Entry by entry times numbers (draws or 1, entries)."""
         parts = []
         for part in self.parts:
@@ -119,7 +119,7 @@ class Outer:
         return replace(self, parts=tuple(parts), power=self.power + number.power)
 
 
-def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:
+def outer_product(left: WideVector, right: WideVector, dims: Dims) -> Outer:
     """`dot_general` that leaves both width axes."""
     rows, columns = arranged(left.indices, dims, 0), arranged(right.indices, dims, 1)
     batch, first, inner = rows.shape
@@ -136,7 +136,7 @@ def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:
         base + own.index(left.axis),
         base + len(own) + dims.free(1, len(right.shape)).index(right.axis),
     )
-    part = Product(
+    part = OuterProduct(
         left,
         right,
         np.broadcast_to(rows[:, :, None, :], full).reshape(-1, inner),
@@ -145,14 +145,14 @@ def outer_product(left: Vector, right: Vector, dims: Dims) -> Outer:
     return Outer(shape, axes, (part,), left.power + right.power)
 
 
-def contracted(machine: Any, step: Step, left: Any, right: Any) -> Vector:
+def contracted(machine: Any, step: Step, left: Any, right: Any) -> WideVector:
     """`dot_general` of outer products with a vector, along one of their width axes."""
     dims = Dims.of(step)
     outer, vector, first = (left, right, True) if isinstance(left, Outer) else (right, left, False)
     dims = dims if first else dims.swapped()
     met = [a for a, b in zip(*dims.contract, strict=True) if a in outer.axes]
     if (
-        not isinstance(vector, Vector)
+        not isinstance(vector, WideVector)
         or [b for a, b in zip(*dims.contract, strict=True) if a in met] != [vector.axis]
         or set(dims.batch[0]) & set(outer.axes)
     ):
@@ -184,7 +184,7 @@ def contracted(machine: Any, step: Step, left: Any, right: Any) -> Vector:
     )
     other = outer.axes[1] if axis == outer.axes[0] else outer.axes[0]
     place = len(dims.batch[0]) + len(theirs) + own.index(other)
-    total: Vector | None = None
+    total: WideVector | None = None
     for part in outer.parts:
         part = part if axis == outer.axes[0] else _swapped(part)
         term = _through(machine, step, part, vector, entries, members)
@@ -203,11 +203,11 @@ def contracted(machine: Any, step: Step, left: Any, right: Any) -> Vector:
 def _through(
     machine: Any,
     step: Step,
-    part: Product,
-    vector: Vector,
+    part: OuterProduct,
+    vector: WideVector,
     entries: np.ndarray,
     members: np.ndarray,
-) -> Vector:
+) -> WideVector:
     """`Σ_c (u_c·q) v_c` for rows of entries and members; the power is without the product's own."""
     left, right = part.left[entries], part.right[entries]  # (outputs, contracted, terms)
     kept = left >= 0
@@ -232,21 +232,21 @@ def outer_step(step: Step, operands: list[Any]) -> Outer:
     if name in ("convert_element_type", "copy", "copy_p"):
         return first
     if name == "neg":
-        minus = Scalar.constant(-1.0)
+        minus = WideScalar.constant(-1.0)
         return first.times(minus, np.full((1, math.prod(first.shape)), -1.0))
     if name in ("add", "add_any"):
         other = [v for v in operands if v is not first or operands.count(v) > 1]
         rest = other[-1]
-        if isinstance(rest, Matrix) and rest.is_zero:
+        if isinstance(rest, WideMatrix) and rest.is_zero:
             return first
         if isinstance(rest, Outer) and len(outers) == 2:
             return _sum(outers[0], outers[1])
-    scalars = [v for v in operands if isinstance(v, Scalar)]
+    scalars = [v for v in operands if isinstance(v, WideScalar)]
     if name in ("mul", "div") and len(scalars) == 1 and (name == "mul" or operands[0] is first):
         number = scalars[0]
         data = np.asarray(number.value(), float)
         if name == "div":
-            data, number = 1 / data, Scalar(number.shape, 1 / data, power=-number.power)
+            data, number = 1 / data, WideScalar(number.shape, 1 / data, power=-number.power)
         lead = len(first.shape) - (data.ndim - 1)
         data = data.reshape(len(data), *([1] * lead), *data.shape[1:])
         flat = np.broadcast_to(data, (len(data), *first.shape)).reshape(len(data), -1)
@@ -272,5 +272,5 @@ def _sum(one: Outer, two: Outer) -> Outer:
     return Outer(shape, one.axes, (*one.parts, *two.parts), power)
 
 
-def _swapped(part: Product) -> Product:
-    return Product(part.v, part.u, part.right, part.left)
+def _swapped(part: OuterProduct) -> OuterProduct:
+    return OuterProduct(part.v, part.u, part.right, part.left)

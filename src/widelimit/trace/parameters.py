@@ -13,12 +13,12 @@ from scipy import special
 
 from .alignment import Step
 from .extents import Wide
-from .gaussian import Form, Source
+from .gaussian import Form, GaussianSource
 from .layout import whole
-from .matrices import Matrix, Weights
-from .scalars import NormalGroup, Scalar
+from .matrices import WeightArray, WideMatrix
+from .scalars import NormalGroup, WideScalar
 from .trees import Apply, Atom, Leaf
-from .vectors import Vector
+from .vectors import WideVector
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EntryLaw:
         return abs(self.spread) * float(np.sqrt(self.variance))
 
 
-def entry_law(step: Step, arguments: list[Scalar]) -> EntryLaw:
+def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
     """The law of one entry of a sampler's output."""
     if step.name in ("_normal", "_normal_real"):
         return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
@@ -105,7 +105,7 @@ def identity_of(step: Step, key: Any) -> tuple[Any, ...]:
     return step.name, np.asarray(key).tobytes(), step.results[0].shape
 
 
-def drawn(machine: Any, step: Step, arguments: list[Scalar]) -> Any:
+def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
     """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
     law = entry_law(step, arguments)
     slot = step.results[0]
@@ -124,7 +124,7 @@ def drawn(machine: Any, step: Step, arguments: list[Scalar]) -> Any:
     return _matrix(machine, step, law, key)
 
 
-def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> Scalar:
+def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideScalar:
     shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
     size = int(np.prod(shape, dtype=int))
     found = machine.finite.get(key)
@@ -134,17 +134,17 @@ def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> Scalar:
     if law.transform is None and machine.on_tail(step.results[0]):
         weights = law.spread * np.eye(size)[None]
         centre = np.full((1, *shape), law.centre)
-        return Scalar(shape, centre, power=law.power, pending=((found, weights),))
+        return WideScalar(shape, centre, power=law.power, pending=((found, weights),))
 
     def compute() -> np.ndarray:
         z = found.values()
         entries = z if law.transform is None else law.transform(z)
         return (law.centre + law.spread * entries).reshape(-1, *shape)
 
-    return Scalar(shape, functools.cache(compute), power=law.power)
+    return WideScalar(shape, functools.cache(compute), power=law.power)
 
 
-def _vector(machine: Any, step: Step, law: EntryLaw, key: Any) -> Vector:
+def _vector(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideVector:
     extents = step.results[0].shape
     axis = step.results[0].wide_axes[0]
     extent = extents[axis]
@@ -153,25 +153,25 @@ def _vector(machine: Any, step: Step, law: EntryLaw, key: Any) -> Vector:
     size = int(np.prod(shape, dtype=int))
     form = machine.vector_forms.get(key)
     if form is None:
-        source = Source(machine.parameter_name(step), np.eye(size)[None])
+        source = GaussianSource(machine.parameter_name(step), np.eye(size)[None])
         form = machine.vector_forms[key] = Form.members(machine.labels, source, 0, size)
     machine.note_parameter(step, law)
     centre = np.full((1, size), law.centre)
-    base = Vector(shape, axis, whole(extent.share), law.power, centre)
+    base = WideVector(shape, axis, whole(extent.share), law.power, centre)
     if law.transform is None:
         scale = np.full((1, size), law.spread)
-        return Vector(shape, axis, base.layout, law.power, centre, form, scale)
+        return WideVector(shape, axis, base.layout, law.power, centre, form, scale)
     scaled = functools.partial(_scaled, law.transform, law.spread)
     tree = Apply(law.name, scaled, (Leaf(form),))
     part = (None, Atom((tree,)))
-    return Vector(shape, axis, base.layout, law.power, centre, parts=(part,))
+    return WideVector(shape, axis, base.layout, law.power, centre, parts=(part,))
 
 
 def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
     return spread * transform(z)
 
 
-def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> Matrix:
+def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideMatrix:
     if law.centre != 0:
         raise step.refuse(
             "Weight matrices have mean zero.",
@@ -183,11 +183,11 @@ def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> Matrix:
     shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
     weights = machine.matrices.get(key)
     if weights is None:
-        weights = machine.matrices[key] = Weights(machine.parameter_name(step))
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(step))
     machine.note_parameter(step, law)
     size = int(np.prod(shape, dtype=int))
     layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore
-    return Matrix(
+    return WideMatrix(
         weights,
         np.arange(size).reshape(shape),
         layouts,

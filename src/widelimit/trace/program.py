@@ -21,9 +21,9 @@ from .interpreter import Machine
 from .law import TracedLaw
 from .listing import listing
 from .refusals import NOWHERE, RefusedError
-from .scalars import Scalar
+from .scalars import WideScalar
 from .tangent import TangentKernel, tangent_kernel
-from .vectors import Vector
+from .vectors import WideVector
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike
@@ -208,9 +208,9 @@ def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
             got=f"an output that grows as n^{output.power}",
             remedy="rescale the last layer; audit() shows where the growth begins",
         )
-    if isinstance(output, Vector):
+    if isinstance(output, WideVector):
         return _vector_law(output)
-    if not isinstance(output, Scalar) or not output.pending:
+    if not isinstance(output, WideScalar) or not output.pending:
         raise NetworkError(
             "Outputs are Gaussian given the scalars when the model ends in weights.",
             got="outputs that are fixed, or functions of other outputs (such as softmax)",
@@ -228,7 +228,7 @@ def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     return np.asarray(total), mean, output.shape
 
 
-def _vector_law(output: Vector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """One channel of an output with a width axis; all have the same law."""
     if not output.is_linear or output.layout.cells > 1:
         raise NetworkError(

@@ -14,9 +14,9 @@ from .elementwise import leading_power, order_one, vanished
 from .extents import Wide
 from .flow import LINEAR
 from .layout import whole
-from .scalars import Scalar
+from .scalars import WideScalar
 from .structure import Value
-from .vectors import Vector
+from .vectors import WideVector
 
 # Homogeneous of degree one, or free of order: the power of n passes through.
 _TRANSPARENT = LINEAR | {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"} | {
@@ -74,12 +74,16 @@ def on_scalars(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     for k, shape in enumerate(shapes):
         part = machine.once(functools.partial(lambda i: results()[i], k))
         value = part() if fixed else part
-        found.append(Scalar(shape, value, power=power, rough=rough, fixed=fixed))
+        found.append(WideScalar(shape, value, power=power, rough=rough, fixed=fixed))
     return found
 
 
 def _pending(
-    machine: Any, step: Step, operands: list[Scalar], power: Fraction, shapes: list[tuple[int, ...]]
+    machine: Any,
+    step: Step,
+    operands: list[WideScalar],
+    power: Fraction,
+    shapes: list[tuple[int, ...]],
 ) -> list[Value] | None:
     """Linear steps on Gaussian scalars that were not drawn: act on each coefficient."""
     if step.name not in LINEAR or (step.name == "dot_general" and all(v.pending for v in operands)):
@@ -119,12 +123,12 @@ def _pending(
                 pending[i].append((group, np.moveaxis(flat, 1, 2)))
     rough = any(value.rough for value in operands)
     return [
-        Scalar(shape, b, power=power, rough=rough, pending=tuple(p))
+        WideScalar(shape, b, power=power, rough=rough, pending=tuple(p))
         for shape, b, p in zip(shapes, bases, pending, strict=True)
     ]
 
 
-def _widened(machine: Any, step: Step, number: Scalar) -> Value:
+def _widened(machine: Any, step: Step, number: WideScalar) -> Value:
     """Numbers repeated along a width axis."""
     extents = step.results[0].shape
     wide = list(step.results[0].wide_axes)
@@ -135,7 +139,7 @@ def _widened(machine: Any, step: Step, number: Scalar) -> Value:
         lifted[new] = number.shape[old]
     if len(wide) > 1:
         if number.fixed and np.unique(np.asarray(number.value())).size == 1:
-            one = Scalar.constant(float(np.ravel(number.value())[0]), number.power)
+            one = WideScalar.constant(float(np.ravel(number.value())[0]), number.power)
             return machine._filled(extents, one)
         raise step.refuse(
             "A value has one width axis.",
@@ -148,7 +152,7 @@ def _widened(machine: Any, step: Step, number: Scalar) -> Value:
     )
     extent = extents[wide[0]]
     assert isinstance(extent, Wide)
-    return Vector(cells, wide[0], whole(extent.share), number.power, flat)
+    return WideVector(cells, wide[0], whole(extent.share), number.power, flat)
 
 
 def _run(step: Step, arrays: list[Any]) -> Any:
@@ -160,5 +164,5 @@ def _run(step: Step, arrays: list[Any]) -> Any:
     return mapped_primitive(step, arrays)
 
 
-def _is_index(value: Scalar) -> bool:
+def _is_index(value: WideScalar) -> bool:
     return value.base.dtype.kind in "iub"

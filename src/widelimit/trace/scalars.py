@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .expectations import Integrator
-from .vectors import Vector
+from .vectors import WideVector
 
 ZERO = Fraction(0)
 
@@ -36,7 +36,7 @@ class Group(Protocol):
 Pending = tuple[Group, np.ndarray]
 
 
-class Scalar:
+class WideScalar:
     """`n^power · (base + Σ weights·group)`, an array of finite `shape`.
 
     `pending` groups, with weights (draws or 1, entries, group size), are Gaussian scalars on their
@@ -60,7 +60,7 @@ class Scalar:
         self._value = value
 
     @classmethod
-    def constant(cls, value: Any, power: Fraction = ZERO) -> Scalar:
+    def constant(cls, value: Any, power: Fraction = ZERO) -> WideScalar:
         """A number or array that is the same in every draw."""
         return cls(np.shape(value), _leading(value), power=power, fixed=True)
 
@@ -103,8 +103,8 @@ class DotGroup:
 
     def __init__(
         self,
-        u: Vector,
-        v: Vector,
+        u: WideVector,
+        v: WideVector,
         pairs: np.ndarray,
         integrator: Integrator,
         earlier: list[DotGroup],
@@ -236,7 +236,7 @@ class NormalGroup:
         return self.deviation**2 * np.eye(self.size)[None] if other is self else None
 
 
-def _related(u: Vector, v: Vector) -> bool:
+def _related(u: WideVector, v: WideVector) -> bool:
     sources = {id(t.source) for form in u.forms() for t in form.terms}
     shared = any(id(t.source) in sources for form in v.forms() for t in form.terms)
     return shared or (bool(u.constant.any()) and bool(v.constant.any()))

@@ -17,33 +17,33 @@ import numpy as np
 from .alignment import Step
 from .extents import Extent, Wide
 from .layout import Layout
-from .matrices import Matrix
-from .scalars import Scalar
-from .vectors import Vector
+from .matrices import WideMatrix
+from .scalars import WideScalar
+from .vectors import WideVector
 
-Value = Scalar | Vector | Matrix
+Value = WideScalar | WideVector | WideMatrix
 
 
 def layouts_of(value: Value) -> dict[int, Layout]:
     """Width axes and how they are cut."""
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         return {value.axis: value.layout}
-    return {} if isinstance(value, Scalar) else value.layouts
+    return {} if isinstance(value, WideScalar) else value.layouts
 
 
-def numbers_of(value: Vector | Matrix) -> np.ndarray:
+def numbers_of(value: WideVector | WideMatrix) -> np.ndarray:
     """The flat number of every member."""
     return np.arange(math.prod(value.shape)).reshape(value.shape)
 
 
 def refined(value: Any, axis: int, layout: Layout) -> Any:
     """The value with one width axis cut further."""
-    return value.refined(layout) if isinstance(value, Vector) else value.refined(axis, layout)
+    return value.refined(layout) if isinstance(value, WideVector) else value.refined(axis, layout)
 
 
-def rebuilt(value: Vector | Matrix, index: np.ndarray, axes: dict[int, int]) -> Any:
+def rebuilt(value: WideVector | WideMatrix, index: np.ndarray, axes: dict[int, int]) -> Any:
     """New members; `axes` maps old width axes to new ones."""
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         return value.reindexed(index, axes[value.axis])
     return value.reindexed(index, axes)
 
@@ -276,7 +276,7 @@ def _sliced(
 
 def _relaid(value: Any, layouts: dict[int, Layout]) -> Any:
     """The same members, whose cells are named otherwise."""
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         return replace(value, layout=layouts[value.axis])
     return value.relaid(layouts)
 
@@ -305,7 +305,7 @@ def _true_shape(value: Any, width: int) -> list[int]:
     ]
 
 
-def concatenate(step: Step, values: list[Any], axis: int) -> Vector:
+def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
     """Vectors side by side, along a finite axis or along channels."""
     powers = {v.power for v in values if not v.is_zero}
     if len(powers) > 1:
@@ -315,7 +315,7 @@ def concatenate(step: Step, values: list[Any], axis: int) -> Vector:
             remedy="rescale the parts so that all stay of order one",
         )
     power = powers.pop() if powers else values[0].power
-    if any(isinstance(v, Matrix) for v in values):
+    if any(isinstance(v, WideMatrix) for v in values):
         raise step.refuse(
             "Weight matrices are used as they are.",
             got="a concatenation of weight matrices",
@@ -339,7 +339,7 @@ def concatenate(step: Step, values: list[Any], axis: int) -> Vector:
     index = np.concatenate(
         [v.indices + o for v, o in zip(values, offsets[:-1], strict=True)], axis=axis
     )
-    total: Vector | None = None
+    total: WideVector | None = None
     position = np.arange(offsets[-1])
     for v, begin in zip(values, offsets[:-1], strict=True):
         inside = (position >= begin) & (position < begin + v.size)

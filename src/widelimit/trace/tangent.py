@@ -25,8 +25,8 @@ from .alignment import FlatProgram, align, trace_at
 from .interpreter import Machine
 from .outer import Outer
 from .refusals import RefusedError
-from .scalars import Scalar
-from .vectors import Vector
+from .scalars import WideScalar
+from .vectors import WideVector
 
 if TYPE_CHECKING:
     from .program import Traced
@@ -104,11 +104,11 @@ def tangent_kernel(traced: Traced, draws: int, key: Any) -> TangentKernel:
 
 def inner_products(machine: Machine, value: Any) -> tuple[Fraction, np.ndarray]:
     """`⟨g_a, g_b⟩` for the leading (examples, outputs) axes: (draws or 1, A, A), and its power."""
-    if isinstance(value, Scalar):
+    if isinstance(value, WideScalar):
         data = np.asarray(value.value(), float)
         flat = data.reshape(data.shape[0], data.shape[1] * data.shape[2], -1)
         return 2 * value.power, flat @ np.swapaxes(flat, 1, 2)
-    if isinstance(value, Vector):
+    if isinstance(value, WideVector):
         rows = value.shape[0] * value.shape[1]
         members = value.indices.reshape(rows, -1).T  # (rest, rows)
         gram = machine.integrator.second(value, value, members, members)
@@ -140,7 +140,7 @@ def _outer_products(machine: Machine, value: Outer) -> np.ndarray:
     return np.asarray(total)
 
 
-def _all_pairs(machine: Machine, u: Vector, v: Vector) -> np.ndarray:
+def _all_pairs(machine: Machine, u: WideVector, v: WideVector) -> np.ndarray:
     left, right = np.arange(u.size)[None], np.arange(v.size)[None]
     return machine.integrator.second(u, v, left, right)[:, 0]
 
@@ -156,7 +156,7 @@ def require_gradient_independence(traced: Traced) -> None:
     """The readout is drawn afresh from a centred law and used once, at the end."""
     machine, output = traced.first_run()
     tail = [(s, u, v) for s, u, v in machine.dot_steps if machine.on_tail(s.results[0])]
-    if not isinstance(output, Scalar) or not tail:
+    if not isinstance(output, WideScalar) or not tail:
         raise RefusedError(
             "The tangent kernel is taken of models that end in a readout.",
             place=traced.program.steps[-1].place,
@@ -184,7 +184,7 @@ def require_gradient_independence(traced: Traced) -> None:
             _require_unused(v, readouts, step)
 
 
-def _require_unused(vector: Vector, readouts: set[int], step: Any) -> None:
+def _require_unused(vector: WideVector, readouts: set[int], step: Any) -> None:
     if any(id(t.source) in readouts for form in vector.forms() for t in form.terms):
         raise RefusedError(
             "Gradient independence: the readout is drawn afresh, centred, and used once.",
@@ -194,7 +194,7 @@ def _require_unused(vector: Vector, readouts: set[int], step: Any) -> None:
         )
 
 
-def _fresh(machine: Machine, side: Vector) -> bool:
+def _fresh(machine: Machine, side: WideVector) -> bool:
     """Whether a vector is a parameter itself."""
     own = {id(form.terms[0].source) for form in machine.vector_forms.values()}
     sources = {id(t.source) for form in side.forms() for t in form.terms}

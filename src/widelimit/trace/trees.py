@@ -15,7 +15,7 @@ import numpy as np
 from .gaussian import Cut, Form, Remap
 
 if TYPE_CHECKING:
-    from .vectors import Vector
+    from .vectors import WideVector
 
 
 class LimitPoints(Protocol):
@@ -160,7 +160,7 @@ class Mixed(Tree):
 class Whole(Tree):
     """A vector as a factor of a product."""
 
-    def __init__(self, vector: Vector):
+    def __init__(self, vector: WideVector):
         super().__init__()
         self.vector, self.size = vector, vector.size
 

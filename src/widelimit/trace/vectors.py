@@ -21,7 +21,7 @@ _NOTHING = Layout(1, 1, Fraction(1))
 
 
 @dataclass(frozen=True, eq=False)
-class Vector:
+class WideVector:
     """A family over `shape`, in which the width axis `axis` counts cells of the layout."""
 
     shape: tuple[int, ...]
@@ -103,7 +103,7 @@ class Vector:
 
     # ---- new members ------------------------------------------------------------------------
 
-    def remapped_members(self, remap: Remap) -> Vector:
+    def remapped_members(self, remap: Remap) -> WideVector:
         """The family with other members; shape and axis are left to the caller."""
         if remap.is_identity(self.size):
             return self
@@ -122,12 +122,12 @@ class Vector:
             parts=parts,
         )
 
-    def reindexed(self, index: np.ndarray, axis: int) -> Vector:
+    def reindexed(self, index: np.ndarray, axis: int) -> WideVector:
         """`index` has the new shape and points into the flat old family (-1: zero)."""
         moved = self.remapped_members(Remap(index.ravel()))
         return replace(moved, shape=index.shape, axis=axis)
 
-    def refined(self, layout: Layout) -> Vector:
+    def refined(self, layout: Layout) -> WideVector:
         """The same vector on a finer layout."""
         if layout == self.layout:
             return self
@@ -146,7 +146,7 @@ class Vector:
 
     # ---- algebra ----------------------------------------------------------------------------
 
-    def times(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> Vector:
+    def times(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> WideVector:
         """Each member times a number, (draws or 1, size)."""
         parts = []
         for mix, atom in self.parts:
@@ -163,7 +163,7 @@ class Vector:
             parts=tuple(parts),
         )
 
-    def plus(self, other: Vector) -> Vector:
+    def plus(self, other: WideVector) -> WideVector:
         """The sum of vectors of one shape, layout and power."""
         form, scale = self.form, self.scale
         if other.form is not None:
@@ -185,7 +185,7 @@ class Vector:
             parts=_added(self.parts + other.parts),
         )
 
-    def mixed(self, weights: np.ndarray, shape: tuple[int, ...], axis: int) -> Vector:
+    def mixed(self, weights: np.ndarray, shape: tuple[int, ...], axis: int) -> WideVector:
         """`Σ_j weights_ij v_j` over members, weights (draws or 1, new, size)."""
         form = scale = None
         if self.form is not None:
@@ -198,7 +198,7 @@ class Vector:
             self, shape=shape, axis=axis, constant=constant, form=form, scale=scale, parts=parts
         )
 
-    def multiplied(self, other: Vector) -> Vector:
+    def multiplied(self, other: WideVector) -> WideVector:
         """The product of vectors of one shape and layout, coordinate by coordinate."""
         if other.is_constant:
             return self.times(other.constant, other.power)
@@ -210,20 +210,20 @@ class Vector:
             left, right = left or (Whole(self),), right or (Whole(other),)
         return self._of(Atom(_joined((*left, *right))), power)
 
-    def applied(self, tree: Tree) -> Vector:
+    def applied(self, tree: Tree) -> WideVector:
         """A vector of the same kind, power 0, that is given by an expression."""
         return self._of(Atom((tree,)), Fraction(0))
 
-    def constant_like(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> Vector:
+    def constant_like(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> WideVector:
         """A vector of equal coordinates."""
-        return Vector(self.shape, self.axis, self.layout, power, numbers)
+        return WideVector(self.shape, self.axis, self.layout, power, numbers)
 
-    def _of(self, atom: Atom, power: Fraction) -> Vector:
+    def _of(self, atom: Atom, power: Fraction) -> WideVector:
         if not any(True for _ in atom.forms()):
             numbers = atom.evaluate(_Nowhere())[:, 0, :].astype(float)
             return self.constant_like(np.broadcast_to(numbers, (len(numbers), self.size)), power)
         zero = np.zeros((1, self.size))
-        return Vector(self.shape, self.axis, self.layout, power, zero, parts=((None, atom),))
+        return WideVector(self.shape, self.axis, self.layout, power, zero, parts=((None, atom),))
 
     def _factors(self) -> tuple[Tree, ...] | None:
         """The vector as a product of trees, where it is one."""
@@ -247,11 +247,11 @@ class _Nowhere:
         raise AssertionError("a constant has no forms")
 
 
-def members_of(tree: Tree) -> Vector:
+def members_of(tree: Tree) -> WideVector:
     """A tree as a bare family."""
     zero = np.zeros((1, tree.size))
     part: Part = (tree.weights, tree.atom) if isinstance(tree, Mixed) else (None, Atom((tree,)))
-    return Vector((tree.size,), 0, _NOTHING, Fraction(0), zero, parts=(part,))
+    return WideVector((tree.size,), 0, _NOTHING, Fraction(0), zero, parts=(part,))
 
 
 def _product(atom: Atom) -> Tree:

@@ -155,8 +155,8 @@ class Decay(Encoding):
     Positions are 1-D, 2-D or n-D.
     """
 
-    profile: Any
-    norm: float = eqx.field(static=True)
+    profile: Any = eqx.field(kw_only=True)
+    norm: float = eqx.field(static=True, kw_only=True)
     rate: Any = leaf("rate", where=Range.POSITIVE)
 
     def __init__(
