@@ -6,7 +6,7 @@ import pytest
 from command_line import call, refused, write_flowers
 
 from widelimit.app.studies import finite_heads as setting
-from widelimit.app.studies.finite_heads import Scale
+from widelimit.app.studies.finite_heads import SimulationSize
 
 LEARN = ("--label", "species", "--network", "linear")
 COMMANDS = {
@@ -31,7 +31,7 @@ def disk(tmp_path, mounted, monkeypatch):
     place = mounted("size=16m")
     (tmp_path / "disk").symlink_to(place)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(setting, "SMALL", Scale(runs=500, seeds=1, draws=2**8))
+    monkeypatch.setattr(setting, "SMALL", SimulationSize(runs=500, seeds=1, draws=2**8))
     write_flowers(tmp_path / "t.csv")
     return place
 

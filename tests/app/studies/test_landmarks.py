@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from widelimit.app.studies import landmarks
-from widelimit.app.studies.landmarks import Kernel, compared, first, marked
+from widelimit.app.studies.landmarks import LabelledKernel, compared, first, marked
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(130) % 3
 POINTS = RNG.normal(size=(130, 4)) + 1.5 * np.eye(4)[LABELS]
 KERNEL = np.exp(-0.2 * ((POINTS[:, None] - POINTS[None, :90]) ** 2).sum(-1)).astype(np.float32)
-PROBLEM = Kernel(KERNEL, LABELS[:90], LABELS[90:])
+PROBLEM = LabelledKernel(KERNEL, LABELS[:90], LABELS[90:])
 
 
 def test_fewer_landmarks_are_the_first_of_many():

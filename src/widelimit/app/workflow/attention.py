@@ -23,7 +23,9 @@ def mean_attention(
     with precision(data.engine.dtype):
         for real in realisations(data.net, data.sampler, data.engine.dtype):
             encoding = encode_block(real, *inputs.on_device(), inputs.outline)
-            weights = jax.vmap(real.net.attention_map)(encoding.memos)
+            # Networks of the average alone have memos without any array.
+            look = jax.vmap(real.net.attention_map, axis_size=len(x))
+            weights = look(encoding.memos)
             if weights is None or weights.shape[-1] != math.prod(inputs.outline.positions):
                 return None
             results.append(np.asarray(weights))
