@@ -21,7 +21,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # arrays. Not so where networks are drawn by the thousand; and rounding is judged as users meet it.
 _OPTIMISED = (
     *("test_finite.py", "_finite.py", "test_simulate.py", "test_precision.py", "test_closeness.py"),
-    *("test_unlike_channels.py", "test_positional.py", "test_strangers.py", "test_invariants.py"),
+    "test_unlike_channels.py",
 )
 
 
@@ -32,7 +32,11 @@ jax.config.update("jax_disable_most_optimizations", True)
 def compiler_effort(request):
     """Small functions are compiled without optimisation, those of modules among them."""
     path = request.path.as_posix()
-    jax.config.update("jax_disable_most_optimizations", not any(n in path for n in _OPTIMISED))
+    marked = request.node.get_closest_marker("optimised") is not None
+    optimised = marked or any(name in path for name in _OPTIMISED)
+    if marked:  # also what ran before, step by step
+        jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", not optimised)
 
 
 _MAPS = Path("/proc/self/maps")
