@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
+from networks import ACTIVATIONS, ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
 
 SIZE = 4
 # Where two compilations of everything would take too long for the fast tests.
@@ -40,7 +40,10 @@ def _matrix(kernel: np.ndarray) -> np.ndarray:
     return kernel.transpose(axes).reshape(size, size)
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize(
+    "name",
+    _some_fast({*ACTIVATIONS} - {*FAST}) + sorted({*NETWORKS} - {*ACTIVATIONS}) + ["relu", "gelu"],
+)
 def test_symmetric_psd_and_equivariant(name):
     case = NETWORKS[name]
     x = case.inputs(SIZE)

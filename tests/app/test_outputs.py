@@ -78,7 +78,10 @@ def test_threads_exclude_each_other(tmp_path):
 # --- kept kernels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "flip", "empty"])
+@pytest.mark.parametrize(
+    "damage",
+    ["cut", "flip", *(pytest.param(d, marks=pytest.mark.slow) for d in ("zeros", "empty"))],
+)
 def test_a_damaged_kept_kernel_is_not_believed(capsys, tmp_path, damage):
     file, out = write_flowers(tmp_path / "t.csv"), tmp_path / "out"
     command = ("classify", file, "--label", "species", "--out", out, "--network", "linear")

@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 import widelimit as wl
 
-FAST = range(9)
+FAST = (0, 1, 2, 3, 4, 5, 7, 8)  # the slow reference has much to do for some
 CHUNK = 20
 CHUNKS = range(9, 629, CHUNK)
 

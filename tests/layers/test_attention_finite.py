@@ -80,13 +80,13 @@ CASES = {
     "linear_softmax_bias_padded": _case(
         _pooled(_attention(scaling=LINEAR, b_std=0.3)), mask=_mask(), width=32
     ),
-    "sqrt_softmax_causal": _case(_pooled(_attention(pattern=wl.Causal()))),
     "cross_softmax_padded": _case(
         _pooled(wl.CrossAttention(WIDTH, heads=HEADS, **_NARROW)), x=_STREAMS, mask=(None, _mask())
     ),
 }
 
 SLOW = {
+    "sqrt_softmax_causal": _case(_pooled(_attention(pattern=wl.Causal()))),
     "linear_softmax": _case(_attention(scaling=LINEAR), width=32),
     "linear_identity": _case(
         _attention(scaling=LINEAR, score_map=wl.layers.IdentityMap()), width=32, draws=10_000

@@ -197,7 +197,7 @@ def test_finite_heads_have_the_same_mean(name):
     assert (np.abs(1.12 * kernel.ntk - mean.value) / error).max() > 5
 
 
-@pytest.mark.parametrize("std", [3.0, 6.0, 60.0])
+@pytest.mark.parametrize("std", [6.0, 60.0])
 def test_large_scores_keep_the_accuracy_of_a_series(std):
     """One token: κ ← κ E[tanh(g)²], g ~ N(0, qk²κ²), by the trapezoidal rule in units of g.
 
