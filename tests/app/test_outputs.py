@@ -75,6 +75,19 @@ def test_threads_exclude_each_other(tmp_path):
         assert pool.submit(enter).result()
 
 
+def test_a_lock_on_a_full_disk_is_refused_and_not_asked_for_again_and_again(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(DataError, match="No space left"), alone(tmp_path / ".lock"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with alone(tmp_path / ".lock"):
+        pass
+
+
 # --- kept kernels ---------------------------------------------------------------------------------
 
 

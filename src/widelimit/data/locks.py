@@ -63,13 +63,30 @@ def _taken(place: Path) -> int:
                 got=f"'{place.parent}', where {_holder(place)} is at work",
                 remedy="wait until it has ended, or give another --out",
             ) from error
-        # The one that held it before may have removed the file since it was opened here.
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(place)):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
-                return descriptor
+        if _still_there(place, descriptor):
+            _sign(place, descriptor)
+            return descriptor
         os.close(descriptor)
+
+
+def _still_there(place: Path, descriptor: int) -> bool:
+    """The one that held it before may have removed the file since it was opened here."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(place))
+    except FileNotFoundError:
+        return False
+
+
+def _sign(place: Path, descriptor: int) -> None:
+    """Who is at work; on a full disk not even that can be written."""
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
+    except OSError as error:
+        with suppress(OSError):
+            place.unlink()
+        os.close(descriptor)
+        raise unwritable(place.parent, error) from error
 
 
 def _holder(place: Path) -> str:
