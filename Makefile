@@ -21,7 +21,7 @@ demo: $(STAMP)
 
 # What reads the sources runs beside what runs them: both have a process that is alone for a while.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint fast
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint fast
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
