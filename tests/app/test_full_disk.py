@@ -28,11 +28,11 @@ COMMANDS = {
 @pytest.fixture
 def disk(tmp_path, mounted, monkeypatch):
     """A small disk, `disk` in the folder of the test, where commands run."""
-    place = mounted("size=16m")
+    place = mounted("size=64m")
     (tmp_path / "disk").symlink_to(place)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setting, "SMALL", SimulationSize(runs=500, seeds=1, draws=2**8))
-    write_flowers(tmp_path / "t.csv")
+    write_flowers(tmp_path / "t.csv", 600)  # outputs are larger than what is left
     return place
 
 
