@@ -20,7 +20,7 @@ COMMANDS = {
     "kernel .npy": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npy"),
     "kernel .npz": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npz"),
     "predict": ("predict", "m.wl", "t.csv", "--out", "disk/p.csv"),
-    "law": ("law", "--report", "disk/law.html"),
+    "law": ("law", "--heads", "1", "--width", "0", "--draws", "64", "--report", "disk/law.html"),
     "reproduce": ("reproduce", "scores", "--out", "disk/out"),
 }
 
