@@ -69,4 +69,4 @@ def mounted(tmp_path):
 
     yield mount
     for place in places:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)  # files may be open still
