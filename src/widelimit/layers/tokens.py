@@ -16,7 +16,25 @@ from .base import Layer, Memo, Params, cast, leaf
 from .labels import Family, Label
 
 
-class PositionTable(Layer):
+class TrainedVectors(Layer):
+    """What layers with trained vectors of deviation σ share."""
+
+    std: eqx.AbstractVar[Any]
+
+    def require(self, before: Outline) -> None:
+        _require_wide(before, type(self).__name__)
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        words = f"σ {float(np.asarray(self.std)):.3g}"
+        return Label(type(self).__name__, words, Family.WEIGHTS)
+
+
+class PositionTable(TrainedVectors):
     """`y_a = x_a + σ p_a + σ_c c`: a trained vector for every position, and one for all of them.
 
     Entries of p and c are N(0, 1). Positions are told apart by their index, in all inputs alike:
@@ -45,20 +63,9 @@ class PositionTable(Layer):
             )
         return before.to(raw=False)
 
-    def require(self, before: Outline) -> None:
-        _require_wide(before, "PositionTable")
-
     @property
     def cuttable(self) -> bool:
         return True
-
-    @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("PositionTable", f"σ {float(np.asarray(self.std)):.3g}", Family.WEIGHTS)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         place, common = jax.random.split(key)
@@ -100,7 +107,7 @@ class PositionTable(Layer):
         return example.mean
 
 
-class ClassToken(Layer):
+class ClassToken(TrainedVectors):
     """A trained vector σ c in front of all positions, which become one sequence of S + 1.
 
     Entries of c are N(0, 1): κ₀₀ = Θ₀₀ = σ², nothing between it and the input; the rest stays.
@@ -116,20 +123,9 @@ class ClassToken(Layer):
         _require_channels(before, "ClassToken")
         return before.to(positions=(1 + math.prod(before.positions),), raw=False)
 
-    def require(self, before: Outline) -> None:
-        _require_wide(before, "ClassToken")
-
     @property
     def keeps_zeros(self) -> bool:
         return True
-
-    @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("ClassToken", f"σ {float(np.asarray(self.std)):.3g}", Family.WEIGHTS)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         return jax.random.normal(key, (before.channels,))

@@ -11,7 +11,7 @@ import numpy as np
 from ..trace.elementwise import ELEMENTWISE
 from .initialisers import independent_variance
 from .parts import Add, Multiply, Pool
-from .values import Graph, Value, ValueKind, refusal
+from .values import Graph, UnreadStep, Value, ValueKind, refusal
 
 __all__ = ["ELEMENTWISE", "Known", "Rows", "elementwise", "moved"]
 
@@ -69,7 +69,7 @@ def elementwise(graph: Graph, equation: Any, inputs: list[Any], where: str) -> A
     if all(v.node is first.node and v.axes == first.axes for v in values):
         return _composed(equation, inputs, numbers, first)
     if numbers or len(values) != 2:
-        raise NotImplementedError
+        raise UnreadStep
     one, two = values
     match name:
         case "add" | "add_any":
@@ -79,7 +79,7 @@ def elementwise(graph: Graph, equation: Any, inputs: list[Any], where: str) -> A
         case "mul":
             return graph.combined(one, two, Multiply(), where)
         case _:
-            raise NotImplementedError
+            raise UnreadStep
 
 
 def _composed(equation: Any, inputs: list[Any], numbers: dict[int, Any], first: Value) -> Value:
@@ -109,14 +109,14 @@ def _with_rows(graph: Graph, name: str, inputs: list[Any], where: str) -> Any:
     if name == "convert_element_type":
         return inputs[0]
     if name != "add":
-        raise NotImplementedError
+        raise UnreadStep
     rows = [x for x in inputs if isinstance(x, Rows)]
     total = Rows(sum(x.own for x in rows), sum(x.common for x in rows))
     value = next((x for x in inputs if isinstance(x, Value)), None)
     if value is None and len(rows) == 2:
         return total
     if value is None:
-        raise NotImplementedError
+        raise UnreadStep
     return graph.placed(value, total.own, total.common, where)
 
 
@@ -156,7 +156,7 @@ def moved(graph: Graph, equation: Any, inputs: list[Any], where: str) -> Any:
     if isinstance(value, Rows) and equation.primitive.name in _KEEP_ROWS:
         return value
     if not isinstance(value, Value) or any(isinstance(x, Value) for x in inputs[1:]):
-        raise NotImplementedError
+        raise UnreadStep
     match equation.primitive.name:
         case "reshape" | "squeeze" | "expand_dims":
             return graph.reshaped(value, out, where)
@@ -177,7 +177,7 @@ def moved(graph: Graph, equation: Any, inputs: list[Any], where: str) -> Any:
         case "reduce_window_sum":
             return _windows(graph, value, params, where)
         case _:
-            raise NotImplementedError
+            raise UnreadStep
 
 
 def _broadcast(
@@ -212,7 +212,7 @@ def _gathered(graph: Graph, value: Value, index: Any, params: Any, where: str) -
     numbers = params["dimension_numbers"]
     sizes = tuple(params["slice_sizes"])
     if not isinstance(index, Known) or index.number is None or len(numbers.start_index_map) != 1:
-        raise NotImplementedError
+        raise UnreadStep
     axis = numbers.start_index_map[0]
     starts = [0] * len(sizes)
     starts[axis] = int(index.number)

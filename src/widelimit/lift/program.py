@@ -22,7 +22,7 @@ from ..errors import WidelimitError
 from ..trace.refusals import place_of
 from .glue import ELEMENTWISE, Known, elementwise, moved
 from .initialisers import InitialReading
-from .values import Graph, Value, refusal
+from .values import Graph, UnreadStep, Value, refusal
 
 
 class StandIn(Protocol):
@@ -155,7 +155,7 @@ class _Reader:
             if name in ELEMENTWISE:
                 return [elementwise(self.graph, equation, inputs, where)]
             return [moved(self.graph, equation, inputs, where)]
-        except NotImplementedError:
+        except UnreadStep:
             raise refusal(
                 "Between known parts a model adds, multiplies, pools, picks and rearranges.",
                 got=f"'{name}' at {where}",

@@ -69,6 +69,10 @@ class Value:
         return replace(self, function=outer)
 
 
+class UnreadStep(Exception):
+    """A step between known parts that lifting has no reading for; said with its line further up."""
+
+
 class LiftWarning(UserWarning):
     """A lifted network differs from the model's limit in something that is said here."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -51,7 +52,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Node:
+class Node(ABC):
     """One line of a program. Two nodes are equal only if they are the same line."""
 
     # numpy scalars on the left must defer to the node's reflected operators.
@@ -61,9 +62,9 @@ class Node:
     index: int
 
     @property
+    @abstractmethod
     def operands(self) -> tuple[Node, ...]:
         """The lines this line reads."""
-        raise NotImplementedError
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ points of the limit variables, as an array (draws, points, size).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +29,7 @@ class LimitPoints(Protocol):
         ...
 
 
-class Tree:
+class Tree(ABC):
     """A node; `size` members."""
 
     size: int
@@ -54,15 +55,17 @@ class Tree:
             points.cache[key] = (self, self._evaluate(points))
         return points.cache[key][1]
 
+    @abstractmethod
     def _remap(self, remap: Remap) -> Tree:
-        raise NotImplementedError
+        """The rule of the node."""
 
+    @abstractmethod
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
-        raise NotImplementedError
+        """The rule of the node."""
 
+    @abstractmethod
     def forms(self) -> Iterator[Form]:
         """All linear forms below."""
-        raise NotImplementedError
 
     def simple(self) -> bool:
         """Whether members depend on no other members' forms."""
