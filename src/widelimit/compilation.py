@@ -82,7 +82,9 @@ def compiled(function: Function) -> Function:
         if gone % _SWEEP == _SWEEP - 1:
             gc.collect()  # what was traced refers to itself, and would stay for long
         found, around = run(arrays)
-        return jax.block_until_ready(around.filled(found))
+        # Asked whether they are ready, tracers answer with an error that prints all that was traced.
+        jax.block_until_ready([one for one in found if not isinstance(one, jax.core.Tracer)])
+        return around.filled(found)
 
     return cast(Function, call)
 

@@ -22,6 +22,12 @@ def _sequences() -> np.ndarray:
     return x
 
 
+def _short_or_long() -> tuple[np.ndarray, np.ndarray]:
+    """Two groups, which compile faster than three."""
+    chosen = (_LENGTHS <= 8) | (_LENGTHS == 24)
+    return _sequences()[chosen], _MASK[chosen]
+
+
 def _net(*middle: wl.Layer, end: wl.Layer | None = None) -> wl.Serial:
     attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR, positions=wl.Decay(rate=0.5))
     first = (wl.Conv(8, 3, b_std=0.3), wl.Relu(), *middle, attention, wl.Relu())
@@ -82,12 +88,12 @@ def test_layers_that_see_the_array_s_length_get_all_of_it(net):
 
 @pytest.mark.usefixtures("cheap_compilations")
 def test_sorted_and_cut_kernels_are_those_at_full_length(monkeypatch):
-    net, x = _net(), _sequences()
-    cut = net.kernel(x, mask=_MASK)
-    # Ten rows are cut to other lengths than all forty: the same sequences meet at different ones.
-    block = net.kernel(x[:10], x, mask=_MASK[:10], mask2=_MASK)
+    net, (x, mask) = _net(), _short_or_long()
+    cut = net.kernel(x, mask=mask)
+    # Ten rows are cut to other lengths than all of them: the same sequences meet at different ones.
+    block = net.kernel(x[:10], x, mask=mask[:10], mask2=mask)
     monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])
-    full = net.kernel(x, mask=_MASK)
+    full = net.kernel(x, mask=mask)
     for one, two, three in zip(cut, full, block, strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6)
         np.testing.assert_allclose(three, two[:10], rtol=2e-6)
@@ -112,8 +118,7 @@ def _side_by_side() -> wl.Concat:
     ids=["concat", "product", "readouts"],
 )
 def test_branches_are_cut_too(net, monkeypatch):
-    short_or_long = (_LENGTHS <= 8) | (_LENGTHS == 24)  # two groups compile faster than three
-    x, mask = _sequences()[short_or_long], _MASK[short_or_long]
+    x, mask = _short_or_long()
     assert [g.length for g in lengths.groups(net, Inputs(x, mask, False))] == [8, 24]
     cut = net.kernel(x, mask=mask)
     monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])

@@ -98,7 +98,7 @@ def test_reported_errors_cover_the_truth_in_two_blocks():
 def test_reported_errors_cover_the_truth_in_one_layer():
     x = _tokens(4, 3, 4).astype(np.float32)
     net = _shallow()
-    truth = net.kernel(x, key=jax.random.key(99), samples=16384)
+    truth = net.kernel(x, key=jax.random.key(99), samples=4096)
     found = _coverage(net, x, truth, range(24), samples=16)
     np.testing.assert_allclose(found, STUDENT, atol=0.12)
 
@@ -214,7 +214,7 @@ def _standard(k: Any) -> float:
 def test_bounds_hold_for_all_entries_and_standard_errors_do_not():
     x = _tokens(6, 3, 4).astype(np.float32)
     net = _shallow(qk_std=1.5)
-    truth = net.kernel(x, key=jax.random.key(99), samples=8192)
+    truth = net.kernel(x, key=jax.random.key(99), samples=2048)
     kernels = [net.kernel(x, key=jax.random.key(seed), samples=16) for seed in range(40)]
     errors = np.array([_true_error(k, truth) for k in kernels])
     held = np.mean(errors <= [error_bound(k, 8) for k in kernels])
