@@ -24,6 +24,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax
 import pytest
 
+from widelimit import compilation
+
+# Tests meet more kinds of arguments than programs do, and all of them are small.
+compilation.MOST = 512
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Two thirds of the time of most tests is the compiler's, for functions that run once on small

@@ -90,6 +90,7 @@ def absolute() -> Rectifier:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
+@partial(jax.jit, static_argnums=0)  # networks have many of them, which are traced once
 def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: Variance, k):
     bend, same, opposite = weights
     x, sine = geometry.angle(left, right, k)

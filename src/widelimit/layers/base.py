@@ -390,6 +390,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
 
 
 @jax.custom_jvp
+@jax.jit  # every layer has one: they are traced once
 def _behind_loop(kernels: Any, broken: Array) -> Any:
     """The arrays themselves, unless `broken`: then anything, for NaN spoils what follows."""
 
