@@ -82,7 +82,7 @@ def compiled(function: Function) -> Function:
         if gone % _SWEEP == _SWEEP - 1:
             gc.collect()  # what was traced refers to itself, and would stay for long
         found, around = run(arrays)
-        # Asked whether they are ready, tracers answer with an error that prints all that was traced.
+        # Tracers answer the question whether they are ready with an error that prints the trace.
         jax.block_until_ready([one for one in found if not isinstance(one, jax.core.Tracer)])
         return around.filled(found)
 
