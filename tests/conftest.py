@@ -24,11 +24,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
-
-from widelimit import compilation
-
-# Tests meet more kinds of arguments than programs do, and all of them are small.
-compilation.MOST = 512
+from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -52,6 +48,15 @@ def compiler_effort(request):
     if marked:  # also what ran before, step by step
         jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", not optimised)
+
+
+def pytest_configure():
+    """Before any test imports the package."""
+    install_import_hook("widelimit", "array_types.check")
+    from widelimit import compilation
+
+    # Tests meet more kinds of arguments than programs do, and all of them are small.
+    compilation.MOST = 512
 
 
 def pytest_collection_finish():

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,7 +84,7 @@ def compiled(function: Function) -> Function:
             gc.collect()  # what was traced refers to itself, and would stay for long
         found, around = run(arrays)
         # Tracers answer the question whether they are ready with an error that prints the trace.
-        jax.block_until_ready([one for one in found if not isinstance(one, jax.core.Tracer)])
+        jax.block_until_ready([one for one in found if not isinstance(one, Tracer)])
         return around.filled(found)
 
     return cast(Function, call)

@@ -1,5 +1,7 @@
 """Errors that say the rule, what came, and the remedy."""
 
+import sys
+import warnings
 from typing import Any
 
 
@@ -81,3 +83,15 @@ def _as_it_was(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, An
     error = kind.__new__(kind, *args)
     error.__dict__.update(facts)
     return error
+
+
+# Between a person's line and ours may stand wrappers of these.
+_WRAPPERS = ("widelimit", "equinox", "jax", "jaxtyping", "beartype")
+
+
+def warn(warning: Warning) -> None:
+    """Warn at the line outside the package that led here, however many calls are between."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _WRAPPERS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)

@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +97,8 @@ def generator(key: RandomKey, *stream: int) -> np.random.Generator:
 
 def known_options(function: Function) -> Function:
     """The function; a keyword that it does not have is answered with the nearest one it has."""
-    parameters = inspect.signature(function).parameters
+    signature = _spelled_out(inspect.signature(function))
+    parameters = signature.parameters
     known = sorted(name for name in parameters if name != "self")
 
     @functools.wraps(function)
@@ -113,7 +114,18 @@ def known_options(function: Function) -> Function:
             )
         return function(*args, **options)
 
+    checked.__signature__ = signature  # type: ignore[attr-defined]
     return checked  # type: ignore[return-value]
+
+
+def _spelled_out(signature: inspect.Signature) -> inspect.Signature:
+    """`**options: Unpack[Fields]` as one parameter for every field, as help() should show them."""
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for rest in (p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD):
+        (fields,) = get_args(rest.annotation)
+        for name, kind in get_type_hints(fields).items():
+            named.append(inspect.Parameter(name, rest.KEYWORD_ONLY, default=..., annotation=kind))
+    return signature.replace(parameters=named)
 
 
 class Range(Enum):

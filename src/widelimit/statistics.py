@@ -8,6 +8,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+Shares = Float[np.ndarray | np.floating, "*shape"]
+"""One number, or an array of them."""
+
 # Arrays of up to this many entries are printed entry by entry.
 _MOST_SHOWN = 8
 
@@ -57,9 +60,7 @@ def _shown(value: float, error: float) -> str:
     return f"{value:.{max(digits, 0)}f} ± {error:.{max(digits, 0)}f}"
 
 
-def wilson_interval(
-    correct: Any, total: Any, *, level: float = 0.95
-) -> tuple[Float[np.ndarray, " *shape"], Float[np.ndarray, " *shape"]]:
+def wilson_interval(correct: Any, total: Any, *, level: float = 0.95) -> tuple[Shares, Shares]:
     """Wilson's interval of a share `p = correct/total`: the p' with `|p − p'| ≤ z √(p'(1−p')/n)`.
 
     It stays between 0 and 1 and has a width also where all or none are correct.

@@ -29,11 +29,13 @@ def test_tiles_of_products(one, two):
 
 
 def test_the_identity_costs_nothing():
-    kernel = KERNELS[0, 0]
+    kernel = jnp.asarray(KERNELS[0, 0])
     assert sandwich(None, kernel, None) is kernel
-    np.testing.assert_allclose(sandwich(LEFT[0], kernel, None), LEFT[0] @ kernel, rtol=1e-5)
     np.testing.assert_allclose(
-        sandwich(None, kernel, RIGHT[0]), kernel @ RIGHT[0].T, rtol=1e-5, atol=1e-5
+        sandwich(jnp.asarray(LEFT[0]), kernel, None), LEFT[0] @ kernel, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        sandwich(None, kernel, jnp.asarray(RIGHT[0])), kernel @ RIGHT[0].T, rtol=1e-5, atol=1e-5
     )
 
 

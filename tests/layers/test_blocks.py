@@ -1,5 +1,7 @@
 """Transformer builders: what they are made of, and their two readings."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -12,6 +14,17 @@ LINEAR = {"scaling": wl.layers.Scaling.LINEAR}
 @pytest.fixture(scope="module")
 def sentences():
     return np.random.default_rng(3).normal(size=(3, 5, 4))
+
+
+@pytest.mark.parametrize(
+    "build", [wl.TransformerBlock, wl.TransformerEncoder, wl.VisionTransformer, wl.TextEncoder]
+)
+def test_signatures_spell_out_every_option(build):
+    names = inspect.signature(build).parameters
+    assert {"heads", "scaling", "positions", "pattern", "gated", "w_std"} <= set(names)
+    assert all(p.kind is not p.VAR_KEYWORD for p in names.values())
+    with pytest.raises(wl.errors.OptionError, match="perhaps you mean 'scaling'"):
+        build(width=8, scalling="linear")
 
 
 def test_pre_norm_block_is_the_network_written_out(sentences):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from ..errors import NetworkError
 from .base import Dual, cast, leaf
 
-Factors = tuple[Float[Array, "*p"], ...]
+Factors = tuple[Float[Array, "..."], ...]
 
 
 def _sum_powers(left: Factors, right: Factors, k: Float[Array, "*s"], need_derivative: bool):

@@ -1,6 +1,5 @@
 """Duals that hold for some variances only: widened, or refused, where inputs reach further."""
 
-import warnings
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -8,7 +7,7 @@ import jax
 import numpy as np
 
 from ..duals import Dual, Series
-from ..errors import AccuracyWarning, PrecisionError
+from ..errors import AccuracyWarning, PrecisionError, warn
 from ..layers.activations import Reach
 
 Tree = TypeVar("Tree")
@@ -73,4 +72,4 @@ def say_error(dual: Series, variance: float) -> None:
     error = dual.error(np.asarray([variance]))
     if error > AccuracyWarning.TOLERANCE:
         where = f"variances up to {variance:.3g}"
-        warnings.warn(AccuracyWarning.of(where, error), stacklevel=2)
+        warn(AccuracyWarning.of(where, error))

@@ -1,6 +1,5 @@
 """The infinite reading of a network: NNGP and tangent kernels of all pairs."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from ..errors import PrecisionError, ShapeError, WidelimitError
+from ..errors import PrecisionError, ShapeError, WidelimitError, warn
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, read, reading
 from ..options import RandomKey, as_key, whole
@@ -122,7 +121,7 @@ def kernel(
         budget, found = Budget(tolerance, most_heads, memory), drawn(net, sampler, dtype)
         factor = budget.growth(found, reached)
         if factor is None:
-            warnings.warn(budget.warning(found, reached), stacklevel=6)
+            warn(budget.warning(found, reached))
             return result
         sampler = grown(net, sampler, factor)
 

@@ -8,7 +8,6 @@ stands for follow from it (and stay differentiable in the network's hyperparamet
 
 import dataclasses
 import math
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, WidelimitError
+from ..errors import NetworkError, WidelimitError, warn
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -184,12 +183,12 @@ def _with_landmarks(
         if sampler.residual <= residual:
             return sampler
         if rank is not None or current >= _MOST_RANK or current >= count * size:
-            warnings.warn(
-                f"Feature rows of rank {sampler.rank} miss up to {sampler.residual:.2g} of a "
-                f"position's variance (asked: {residual:.2g}): scores come out too narrow by as "
-                "much. Remedy: a larger rank= for the sampler.",
-                ResidualWarning,
-                stacklevel=4,
+            warn(
+                ResidualWarning(
+                    f"Feature rows of rank {sampler.rank} miss up to {sampler.residual:.2g} of a "
+                    f"position's variance (asked: {residual:.2g}): scores come out too narrow by "
+                    "as much. Remedy: a larger rank= for the sampler."
+                )
             )
             return sampler
         current *= 2

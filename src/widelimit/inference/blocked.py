@@ -11,7 +11,6 @@ its workers until the last one is done, which is what this is to avoid.
 
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from ..errors import MissingExtraError, NumericalError, WidelimitError
+from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
 from . import checks
 from .checks import Values
 from .solve import Jitter, JitterWarning, Triangular
@@ -154,11 +153,11 @@ def factorise_in_blocks(
             added = min(max(start * scale, added * jitter.growth), limit * scale)
             attempt += 1
     if added:
-        warnings.warn(
-            f"The kernel matrix is not positive definite in floating point; added {added:.3g} to "
-            f"its diagonal ({added / scale:.1e} of the mean diagonal).",
-            JitterWarning,
-            stacklevel=3,
+        warn(
+            JitterWarning(
+                f"The kernel matrix is not positive definite in floating point; added {added:.3g} "
+                f"to its diagonal ({added / scale:.1e} of the mean diagonal)."
+            )
         )
     factor = StoredFactor(target, order, block, added, scale, unit)
     if temporary:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from ..errors import NumericalError
 from ..figures import one_axes
 from ..options import choice, whole
-from ..statistics import wilson_interval
+from ..statistics import Shares, wilson_interval
 from . import checks
 from .checks import Values
 
@@ -55,9 +55,7 @@ class Reliability:
         """The largest `|accuracy_g − confidence_g|` of any group."""
         return float(np.max(np.abs(self.accuracy - self.confidence)))
 
-    def accuracy_interval(
-        self, level: float = 0.9
-    ) -> tuple[Float[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
+    def accuracy_interval(self, level: float = 0.9) -> tuple[Shares, Shares]:
         """Wilson's interval for each group's accuracy, given its count."""
         return wilson_interval(self.accuracy * self.count, self.count, level=level)
 

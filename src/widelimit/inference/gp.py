@@ -58,8 +58,8 @@ class Prediction:
     Unpacks into mean and standard deviation: `mean, std = posterior.predict(...)`.
     """
 
-    mean: Float[np.ndarray, " *points"]
-    variance: Float[np.ndarray, " points"]
+    mean: Float[np.ndarray, "*points_and_outputs"]
+    variance: Float[np.ndarray, "*points"]
 
     def __repr__(self) -> str:
         spread = f"{self.std.min():.3g} to {self.std.max():.3g}" if self.std.size else "none"
@@ -70,7 +70,7 @@ class Prediction:
         return iter((self.mean, self.std))
 
     @property
-    def std(self) -> Float[np.ndarray, " points"]:
+    def std(self) -> Float[np.ndarray, "*points"]:
         """Standard deviation of the function."""
         return np.sqrt(self.variance)
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from scipy.linalg import cython_lapack  # pyright: ignore[reportAttributeAccessIssue] compiled
 
 Square = Float[np.ndarray, "n n"]
-Columns = Float[np.ndarray, "n m"]
+Columns = Float[np.ndarray, "n *m"]
 
 _name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
     ("PyCapsule_GetName", ctypes.pythonapi)
@@ -64,7 +64,7 @@ def solve(factor: Square, right: Columns) -> Columns:
     return found.reshape(np.shape(right), order="F")
 
 
-def _as_columns(right: Columns) -> Columns:
+def _as_columns(right: Columns) -> Float[np.ndarray, "n m"]:
     """A copy to be overwritten; one column may come without an axis of its own."""
     return np.array(right.reshape(len(right), -1), np.float64, order="F")
 

@@ -12,7 +12,6 @@ and what remains is `GP`.
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
@@ -27,7 +26,7 @@ from scipy.special import logsumexp, ndtr
 
 from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
-from ..errors import MissingExtraError, NumericalError, WidelimitError
+from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
@@ -237,12 +236,12 @@ class FittedMixture:
         weights = np.exp(logs)
         effective = float(1.0 / np.square(weights).sum())
         if effective < _FEWEST:
-            warnings.warn(
-                f"Importance weights have collapsed: {points.draws} draws of the scores are worth "
-                f"{effective:.1f} independent ones (fewer than {_FEWEST:.0f}). Remedy: "
-                "method=EllipticalSlice(), or more draws.",
-                CollapsedWeightsWarning,
-                stacklevel=4,
+            warn(
+                CollapsedWeightsWarning(
+                    f"Importance weights have collapsed: {points.draws} draws of the scores are "
+                    f"worth {effective:.1f} independent ones (fewer than {_FEWEST:.0f}). Remedy: "
+                    "method=EllipticalSlice(), or more draws."
+                )
             )
         return run.weighted(weights, effective)
 
@@ -252,12 +251,12 @@ class FittedMixture:
         effective = float(np.ravel(diagnostics.effective_sample_size(logs))[0])
         reduction = float(np.ravel(diagnostics.potential_scale_reduction(logs))[0])
         if effective < _FEWEST or reduction > _MIXED:
-            warnings.warn(
-                f"The chains have not mixed: {logs.size} states are worth {effective:.1f} "
-                f"independent ones, and the scale reduction is {reduction:.3f} (1 when mixed). "
-                "Remedy: more steps and a longer burn-in.",
-                CollapsedWeightsWarning,
-                stacklevel=4,
+            warn(
+                CollapsedWeightsWarning(
+                    f"The chains have not mixed: {logs.size} states are worth {effective:.1f} "
+                    f"independent ones, and the scale reduction is {reduction:.3f} (1 when mixed). "
+                    "Remedy: more steps and a longer burn-in."
+                )
             )
         flat = np.asarray(states).reshape(-1, latent.size)
         size = min(block_size(latent), len(flat))

@@ -5,7 +5,6 @@ the backup from which a failed attempt is restored: one N×N float64 array is al
 """
 
 import abc
-import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
 
-from ..errors import NumericalError, ShapeError
+from ..errors import NumericalError, ShapeError, warn
 from . import checks, lapack
 from .checks import Values
 
@@ -270,12 +269,12 @@ def _factorise_in_place(
         jitter = min(max(first, jitter * policy.growth, 1.5 * proven), last)
         np.fill_diagonal(storage, diagonal + jitter)
     if jitter > 0.0:
-        warnings.warn(
-            f"The kernel matrix is not positive definite in floating point; added {jitter:.3g} "
-            f"to its diagonal ({jitter / scale:.1e} of the mean diagonal). "
-            f"Cause: {_cause(storage, diagonal, scale, unit, added_to)}.",
-            JitterWarning,
-            stacklevel=3,
+        warn(
+            JitterWarning(
+                f"The kernel matrix is not positive definite in floating point; added {jitter:.3g} "
+                f"to its diagonal ({jitter / scale:.1e} of the mean diagonal). "
+                f"Cause: {_cause(storage, diagonal, scale, unit, added_to)}."
+            )
         )
     return jitter
 

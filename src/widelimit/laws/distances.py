@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy import integrate, interpolate, special, stats
 
@@ -134,7 +135,7 @@ def law_values(
     return result
 
 
-def checked_sample(sample: np.ndarray) -> Float[np.ndarray, " runs"]:
+def checked_sample(sample: ArrayLike) -> Float[np.ndarray, " runs"]:
     """Return the sample as a finite float64 vector of at least two values."""
     values = np.asarray(sample, dtype=np.float64)
     if values.ndim != 1 or values.size < 2:
@@ -165,7 +166,7 @@ class KolmogorovSmirnov:
     location: float
 
 
-def kolmogorov_smirnov(sample: Float[np.ndarray, " runs"], law: Reference) -> KolmogorovSmirnov:
+def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> KolmogorovSmirnov:
     """`sup_y |F_N(y) − F(y)|` with its p-value, one-sample or two-sample."""
     values, law = checked_sample(sample), reference(law)
     other = law if isinstance(law, np.ndarray) else lambda y: law_values(law.cdf, y)
@@ -177,7 +178,7 @@ def kolmogorov_smirnov(sample: Float[np.ndarray, " runs"], law: Reference) -> Ko
     )
 
 
-def wasserstein(sample: Float[np.ndarray, " runs"], law: Reference) -> Distance:
+def wasserstein(sample: ArrayLike, law: Reference) -> Distance:
     """Wasserstein-1 distance `∫ |F_N − F| dy`.
 
     `floor` is `∫ √(2F(1−F)/(πN)) dy`, the mean under the law for large N (for two samples N is
@@ -192,7 +193,7 @@ def wasserstein(sample: Float[np.ndarray, " runs"], law: Reference) -> Distance:
     )
 
 
-def energy(sample: Float[np.ndarray, " runs"], law: Reference) -> Distance:
+def energy(sample: ArrayLike, law: Reference) -> Distance:
     """Energy distance `D = (2 ∫ (F_N − F)² dy)^{1/2}`.
 
     This is `(2E|X−Y| − E|X−X'| − E|Y−Y'|)^{1/2}`, SciPy's convention. `floor` is its root mean
@@ -263,9 +264,7 @@ def _mean_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # --- Kullback–Leibler divergence ---
 
 
-def kl_histogram(
-    sample: Float[np.ndarray, " runs"], law: Reference, *, bins: int = 100
-) -> Distance:
+def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Distance:
     """KL(sample ‖ law) by plain histogram, `Σ_k p̂_k log(p̂_k/q_k)`, as published studies measure it.
 
     `bins` equal bins span the sample (both samples, if `law` is one). `q_k` is the law's
@@ -285,9 +284,7 @@ def kl_histogram(
     return _divergence(values, law, edges, np.log)
 
 
-def kl_corrected(
-    sample: Float[np.ndarray, " runs"], law: Reference, *, bin_width: float = 0.2
-) -> Distance:
+def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -> Distance:
     """KL(sample ‖ law) with the histogram's bias removed to leading orders.
 
     `Σ_k (c_k/N) (G(c_k) − log N − log q_k)` with Grassberger's

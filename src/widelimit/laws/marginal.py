@@ -62,7 +62,7 @@ class ScaleMixture:
     tails, 1e-6 elsewhere): the cost of a point does not grow with the number of runs.
     """
 
-    def __init__(self, variances: Float[np.ndarray, " runs"]):
+    def __init__(self, variances: Float[np.ndarray, "runs *one"]):
         """Keep the variances, which must be positive and finite."""
         flat = np.asarray(variances, dtype=np.float64).ravel()
         if flat.size == 0 or not (np.isfinite(flat).all() and flat.min() > 0.0):
@@ -79,25 +79,25 @@ class ScaleMixture:
     def __repr__(self) -> str:
         return f"ScaleMixture(variance {self.weights @ np.square(self.scales):.4g})"
 
-    def density(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
+    def density(self, y: ArrayLike) -> Float[np.ndarray, "*points"]:
         """`E[N(y; 0, v)]`."""
         weights = self.weights / (np.sqrt(2.0 * np.pi) * self.scales)
         return self._mean(y, lambda z: np.exp(-0.5 * np.square(z)), weights)
 
-    def cdf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
+    def cdf(self, y: ArrayLike) -> Float[np.ndarray, "*points"]:
         """`E[Φ(y/√v)]`."""
         return self._mean(y, ndtr, self.weights)
 
-    def sf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
+    def sf(self, y: ArrayLike) -> Float[np.ndarray, "*points"]:
         """`1 − cdf(y)`, accurate in the upper tail: the law is symmetric."""
         return self.cdf(-np.asarray(y))
 
     def _mean(
         self,
-        y: Float[np.ndarray, " points"],
+        y: ArrayLike,
         fn: Callable[[np.ndarray], np.ndarray],
         weights: Float[np.ndarray, " nodes"],
-    ) -> Float[np.ndarray, " points"]:
+    ) -> Float[np.ndarray, "*points"]:
         """`Σ_r weights_r fn(y/√v_r)`, in blocks of points."""
         points = np.atleast_1d(np.asarray(y, dtype=np.float64)).ravel()
         size = max(1, _MIXTURE_BLOCK // self.scales.size)

@@ -77,7 +77,7 @@ class GaussianInputs:
 class GivenInputs:
     """One fixed input matrix `x` of shape (positions, channels)."""
 
-    x: Float[np.ndarray, "S n"]
+    x: np.ndarray
 
     def __post_init__(self):
         object.__setattr__(self, "x", _finite_matrix(self.x, name="input"))
@@ -116,7 +116,7 @@ class GivenGram:
     This is the covariance κ of the inputs. `channels` is n, by default the layer's width.
     """
 
-    gram: Float[np.ndarray, "S S"]
+    gram: np.ndarray
     channels: int | None = None
 
     def __post_init__(self):

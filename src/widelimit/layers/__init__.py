@@ -45,6 +45,8 @@ from .attention.scores import (
 )
 from .base import Layer
 from .blocks import (
+    AttentionOptions,
+    BlockOptions,
     Mlp,
     Norm,
     Pooling,
@@ -73,7 +75,9 @@ __all__ = [
     "Alibi",
     "Allowed",
     "Attention",
+    "AttentionOptions",
     "AttentionPool",
+    "BlockOptions",
     "Causal",
     "ClassToken",
     "Combine",

@@ -1,6 +1,5 @@
 """Elementwise activations; each names its dual, the Gaussian expectations its kernel is made of."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import duals
-from ..errors import AccuracyWarning, NetworkError
+from ..errors import AccuracyWarning, NetworkError, warn
 from ..state import Example, Need, Outline, Pair
 from .base import Memo, Positionwise, fenced
 from .labels import Family, Label
@@ -191,5 +190,5 @@ def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> A
     error = dual.error(np.geomspace(0.01, max_variance, 3))
     if error > AccuracyWarning.TOLERANCE:
         where = "a function with kinks" if dual.kinked else "this function"
-        warnings.warn(AccuracyWarning.of(where, error), stacklevel=2)
+        warn(AccuracyWarning.of(where, error))
     return Activation(dual)

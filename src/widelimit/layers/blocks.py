@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ..errors import WidelimitError
-from ..options import choice
+from ..options import choice, known_options
 from .activations import Activation, Gelu
 from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
 from .attention.layer import Attention
+from .attention.projections import Projections
+from .attention.scores import Pattern, Scaling, ScoreMap
 from .base import Layer
 from .branches import Residual
 from .compose import Repeat, Serial
@@ -44,6 +46,32 @@ class Pooling(Enum):
     """They stay."""
 
 
+class AttentionOptions(TypedDict, total=False):
+    """Options of the attention layers that blocks make; what they mean, `Attention` says."""
+
+    scaling: Scaling | str
+    score_map: ScoreMap | None
+    qk_std: Any
+    ov_std: Any
+    positions: Any
+    pattern: Pattern | None
+    projections: Projections | None
+    key_width: int | None
+    value_width: int | None
+    kv_heads: int | None
+
+
+class BlockOptions(AttentionOptions, total=False):
+    """Options of the blocks that encoders repeat; what they mean, `TransformerBlock` says."""
+
+    heads: float
+    attention: Attention | None
+    residual: Any
+    hidden: int | None
+    activation: Activation | Callable[[], Activation]
+    gated: bool
+
+
 def Mlp(
     width: int,
     *,
@@ -65,6 +93,7 @@ def Mlp(
     return Serial(up, Dense(width, w_std=w_std, b_std=b_std))
 
 
+@known_options
 def TransformerBlock(
     width: int,
     *,
@@ -77,7 +106,7 @@ def TransformerBlock(
     gated: bool = False,
     w_std: Any = 1.0,
     b_std: Any = 0.0,
-    **attention_options: Any,
+    **attention_options: Unpack[AttentionOptions],
 ) -> Serial:
     """Attention, then an MLP, each around a residual connection.
 
@@ -105,57 +134,69 @@ def TransformerBlock(
     return Serial(*layers)
 
 
+@known_options
 def TransformerEncoder(
-    width: int, *, depth: int, norm: Norm | str = Norm.PRE, **options: Any
+    width: int,
+    *,
+    depth: int,
+    norm: Norm | str = Norm.PRE,
+    w_std: Any = 1.0,
+    b_std: Any = 0.0,
+    **options: Unpack[BlockOptions],
 ) -> Serial:
     """`depth` blocks, each with its own weights; a last normalisation after pre-norm blocks."""
     norm = choice(Norm, norm, "norm")
-    blocks = Repeat(TransformerBlock(width, norm=norm, **options), depth)
+    block = TransformerBlock(width, norm=norm, w_std=w_std, b_std=b_std, **options)
+    blocks = Repeat(block, depth)
     last = (LayerNorm(),) if norm is Norm.PRE and depth else ()
     return Serial(*blocks.layers, *last)
 
 
+@known_options
 def VisionTransformer(
     *,
     patch: int,
     width: int,
     depth: int,
     outputs: int,
+    norm: Norm | str = Norm.PRE,
     pooling: Pooling | str = Pooling.MEAN,
     w_std: Any = 1.0,
     b_std: Any = 0.0,
-    **options: Any,
+    **options: Unpack[BlockOptions],
 ) -> Serial:
     """Images (height, width, channels) cut into patches, an encoder over them, a read-out.
 
     Give `positions=Decay(…)` to tell patches apart by their place on the grid.
     """
     cut = Conv(width, patch, stride=patch, padding="valid", w_std=w_std, b_std=b_std)
-    encoder = TransformerEncoder(width, depth=depth, w_std=w_std, b_std=b_std, **options)
+    encoder = TransformerEncoder(width, depth=depth, norm=norm, w_std=w_std, b_std=b_std, **options)
     return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, 2, options))
 
 
+@known_options
 def TextEncoder(
     *,
     width: int,
     depth: int,
     outputs: int,
     vocabulary: int | None = None,
+    norm: Norm | str = Norm.PRE,
     pooling: Pooling | str = Pooling.MEAN,
     w_std: Any = 1.0,
     b_std: Any = 0.0,
-    **options: Any,
+    **options: Unpack[BlockOptions],
 ) -> Serial:
     """Word vectors (positions, channels), or token ids if `vocabulary` is given; an encoder."""
     first: Layer = Dense(width, w_std=w_std, b_std=b_std)
     if vocabulary is not None:
         first = Embedding(width, vocabulary=vocabulary)
-    encoder = TransformerEncoder(width, depth=depth, w_std=w_std, b_std=b_std, **options)
+    encoder = TransformerEncoder(width, depth=depth, norm=norm, w_std=w_std, b_std=b_std, **options)
     return Serial(first, *encoder.layers, *_readout(pooling, width, outputs, 1, options))
 
 
 def _readout(
-    pooling: Pooling | str, width: int, outputs: int, rank: int, options: dict[str, Any]
+    pooling: Pooling | str, width: int, outputs: int, rank: int, options: BlockOptions
 ) -> tuple[Layer, ...]:
     pools: dict[Pooling, tuple[Layer, ...]] = {
         Pooling.MEAN: (MeanPool(),),

@@ -8,7 +8,6 @@ Embedding are standard normal; biases of attention are zero.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from ..errors import warn
 from .initialisers import InitialReading, InitialRule, require_constant
 from .parts import (
     Add,
@@ -262,12 +262,11 @@ def _encoder(self: Reader, module: Any, args: Any, kwargs: Any, where: str) -> V
     rest = {k: v for k, v in kwargs.items() if k != "src"}
     first, *others = (layer.linear1.weight for layer in module.layers)
     if any(torch.equal(first, other) for other in others):
-        warnings.warn(
+        warn(
             LiftWarning(
                 f"Layers of {where} are copies with the same weights, as TransformerEncoder makes "
                 "them. In the lifted network every layer has weights of its own."
-            ),
-            stacklevel=2,
+            )
         )
     for number, layer in enumerate(module.layers):
         x = _encoder_layer(self, layer, (x, *args[1:]), rest, f"{where}.layers.{number}")

@@ -1,7 +1,6 @@
 """Kernels into a store: what is not whole is computed, by this process or by those of a cluster."""
 
 import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from ..engine.phases import precision
 from ..engine.threads import in_threads
+from ..errors import warn
 from ..progress import Callback
 from ..state import Kernels
 from .errors import DamagedTilesWarning, StoreError
@@ -34,11 +34,11 @@ def into_store(
     store = _prepared(problem, place, tile)
     survey = store.survey()
     if survey.damaged:
-        warnings.warn(
-            f"{len(survey.damaged)} tiles of '{store}' are damaged and are computed anew; the "
-            f"first is {survey.damaged[0]}.",
-            DamagedTilesWarning,
-            stacklevel=4,
+        warn(
+            DamagedTilesWarning(
+                f"{len(survey.damaged)} tiles of '{store}' are damaged and are computed anew; the "
+                f"first is {survey.damaged[0]}."
+            )
         )
     pending = sorted(survey.missing + survey.damaged)
     if not pending:

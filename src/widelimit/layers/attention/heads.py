@@ -198,9 +198,9 @@ def pass_noise(
 
 
 def noisy_rows(
-    rows: Float[Array, "position rank"], noise: Float[Array, "position slot"] | None, side: int
-) -> Float[Array, "position features"]:
-    """Feature rows of one pass: those that all passes share, and its own.
+    rows: Float[Array, "position *rank"], noise: Float[Array, "position slot"] | None, side: int
+) -> Float[Array, "position *features"]:
+    """Feature rows of one pass: those that all passes share, and its own (or variances as given).
 
     A kernel is that of two passes with masks of their own: the first (`side` 0) and the second
     input have their own features in different slots.
