@@ -214,22 +214,17 @@ def matmul(
         total: Any = np.zeros((1, count, len(next(iter(theirs.values())))))
         if not common:
             return total
-        # Every member once, whatever cell it is in.
-        mine = sorted({int(m) for s in common for m in by_slot[s] if m >= 0})
-        others = sorted({int(m) for s in common for m in theirs[s] if m >= 0})
-        if not mine or not others:
-            return total
-        gram = integrator.second(operand, other, np.array(mine)[None], np.array(others)[None])[:, 0]
-        place = _positions(mine, operand.size)
-        place_other = _positions(others, other.size)
-        for slot in common:
-            a, b = by_slot[slot], theirs[slot]
-            i, j = np.flatnonzero(a >= 0), np.flatnonzero(b >= 0)
-            block = gram[:, place[a[i]][:, None], place_other[b[j]][None, :]]
-            total = np.broadcast_to(
-                total, (max(total.shape[0], block.shape[0]), *total.shape[1:])
-            ).copy()
-            total[:, i[:, None], j[None, :]] += block
+        for mine, others, slots_here in _meetings(common, by_slot, theirs):
+            gram = integrator.second(operand, other, mine[None], others[None])[:, 0]
+            if len(gram) > len(total):
+                total = np.repeat(total, len(gram), axis=0)
+            place = _positions(mine, operand.size)
+            place_other = _positions(others, other.size)
+            for slot in slots_here:
+                a, b = by_slot[slot], theirs[slot]
+                i, j = np.flatnonzero(a >= 0), np.flatnonzero(b >= 0)
+                rows, columns = place[a[i]][:, None], place_other[b[j]]
+                total[:, i[:, None], j] += gram[:, rows, columns]
         return unit * total
 
     first = matrix.scale**2 * covariance(operand, by_slot)
@@ -257,7 +252,25 @@ def matmul(
     return WideVector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))
 
 
-def _positions(members: list[int], size: int) -> np.ndarray:
+def _meetings(
+    slots: list[int], ours: dict[int, np.ndarray], theirs: dict[int, np.ndarray]
+) -> list[tuple[np.ndarray, np.ndarray, list[int]]]:
+    """Members whose second moments are needed, each pair once: slot by slot, or all at once.
+
+    Heads that are merged have members of their own for every slot; windows of a convolution share
+    them.
+    """
+    each = [(_members(ours, [slot]), _members(theirs, [slot]), [slot]) for slot in slots]
+    together = (_members(ours, slots), _members(theirs, slots), slots)
+    apart = sum(len(a) * len(b) for a, b, _ in each) < len(together[0]) * len(together[1])
+    return [m for m in (each if apart else [together]) if len(m[0]) and len(m[1])]
+
+
+def _members(by_slot: dict[int, np.ndarray], slots: list[int]) -> np.ndarray:
+    return np.setdiff1d(np.concatenate([by_slot[slot] for slot in slots]), [-1])
+
+
+def _positions(members: np.ndarray, size: int) -> np.ndarray:
     place = np.full(size, -1)
     place[members] = np.arange(len(members))
     return place

@@ -252,6 +252,11 @@ def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _root(matrices: np.ndarray) -> np.ndarray:
+    """`L` with `L Lᵀ` the matrices, singular ones included."""
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        pass
     values, vectors = np.linalg.eigh(matrices)
     return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
 
