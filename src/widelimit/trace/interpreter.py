@@ -234,11 +234,6 @@ class Machine:
         if name == "dot_general":
             return [contraction.dot_general(self, step, *operands)]
         if name == "conv_general_dilated":
-            if self.tangent:
-                raise step.refuse(
-                    "Tangent kernels are taken of models without convolutions.",
-                    remedy="describe the network in layers (widelimit.Conv) and use net.kernel",
-                )
             return [convolution(self, step, *operands)]
         if all(isinstance(value, WideScalar) for value in operands):
             return on_scalars(self, step, operands)
