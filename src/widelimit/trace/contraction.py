@@ -385,6 +385,13 @@ def summed_products(
         total = unit * products.sum(axis=1).reshape(-1, size, count).sum(axis=-1)
         return WideScalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
     left, right = u, v
+    if not independent and _share_places(u, v):
+        raise step.refuse(
+            "Random scores do not turn with the channels.",
+            got="a dot product of vectors that both depend on their channels' places (rotary "
+            "encodings)",
+            remedy="describe the network in layers: widelimit.Attention(positions=Rotary())",
+        )
     if not independent:
         # Centred, though the two sides depend on each other: the products as one family.
         left = u.reindexed(rows, 0).multiplied(v.reindexed(columns, 0))
@@ -403,6 +410,10 @@ def summed_products(
         return group.values().reshape(-1, size, count).sum(axis=-1).reshape(-1, *shape)
 
     return WideScalar(shape, machine.once(compute), power=power + HALF)
+
+
+def _share_places(u: WideVector, v: WideVector) -> bool:
+    return all(any(t.source.ordered for f in w.forms() for t in f.terms) for w in (u, v))
 
 
 def related(u: WideVector, v: WideVector) -> bool:

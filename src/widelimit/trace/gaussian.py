@@ -99,11 +99,18 @@ class Remap:
         )
 
 
-class GaussianSource:
-    """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F)."""
+class OrderedChannelsError(Exception):
+    """Channels that know their place are split into blocks."""
 
-    def __init__(self, name: str, covariance: np.ndarray):
-        self.name = name
+
+class GaussianSource:
+    """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F).
+
+    `ordered` coordinates stand for places along the channels: blocks of channels are not alike.
+    """
+
+    def __init__(self, name: str, covariance: np.ndarray, *, ordered: bool = False):
+        self.name, self.ordered = name, ordered
         self.covariance = covariance
 
     @property
@@ -230,6 +237,8 @@ class Form:
             for term in self.terms:
                 labels = term.labels[remap.safe]
                 if remap.cut is not None:
+                    if term.source.ordered:
+                        raise OrderedChannelsError
                     labels = self.registry.cut(labels, remap.cut)
                 moved = term.taken(remap.safe, labels)
                 terms.append(moved if remap.present.all() else moved.scaled(remap.present[None]))
