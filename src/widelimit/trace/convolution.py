@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .alignment import Step
-from .contraction import matmul, summed_products
+from .contraction import summed_products
 from .elementwise import aligned
+from .matmul import matmul
 from .matrices import WideMatrix
 from .outer import Outer, OuterProduct
 from .scalars import WideScalar
@@ -77,7 +78,7 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
         result = _depthwise(step, left, right, lhs, rhs, index)
     elif wide == (True, True) or (any(wide) and WideScalar in (type(left), type(right))):
         entries = _entries(_patches(left, lhs, index), _kernel(right, rhs), groups[0])
-        if wide == (True, True):
+        if isinstance(left, WideVector) and isinstance(right, WideVector):
             return _outer(left, right, entries, outputs, out)
         result = _by_numbers(left, right, entries)
     elif groups[0] != 1:

@@ -12,6 +12,7 @@ import numpy as np
 from . import contraction, structure
 from .alignment import Step
 from .convolution import window_values
+from .matmul import HALF
 from .matrices import Opaque, WideMatrix
 from .outer import Outer
 from .refusals import RefusedError
@@ -125,7 +126,7 @@ def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
         )
     longest = max(layout.extent for layout in matrix.layouts.values())
     scale = float(longest) ** -0.5
-    return [replace(matrix, scale=scale, power=-contraction.HALF), Opaque()]  # pyright: ignore
+    return [replace(matrix, scale=scale, power=-HALF), Opaque()]  # pyright: ignore
 
 
 def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
