@@ -93,14 +93,26 @@ TANGENT = {
         wl.Dense(8), wl.Relu(), wl.LayerNorm(), wl.Dense(8), wl.Relu(), wl.Dense(1)
     ),
     "linear": ATTENTION["linear"],
+    "conv": wl.Serial(
+        wl.Conv(8, 3, b_std=0.2), wl.Relu(), wl.Conv(8, 3), wl.Erf(), wl.MeanPool(), wl.Dense(1)
+    ),
+    "strided": wl.Serial(
+        wl.Conv(8, 3),
+        wl.Relu(),
+        wl.Conv(8, 2, stride=2, padding="valid", b_std=0.3),
+        wl.Relu(),
+        wl.MeanPool(),
+        wl.Dense(2),
+    ),
 }
+SHAPES = {"linear": (2, 4, 3), "conv": (2, 4, 3), "strided": (2, 4, 4, 2)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TANGENT)
 def test_traced_tangent_kernels_are_the_layers_own(name):
     net = TANGENT[name]
-    x = np.random.default_rng(0).standard_normal((2, 4, 3) if name == "linear" else (3, 4))
+    x = np.random.default_rng(0).standard_normal(SHAPES.get(name, (3, 4)))
     found = trace(finite(net, x.shape[1:]), x).ntk(draws=8)
     expected = np.asarray(net.kernel(x, dtype=np.float64).ntk)
     assert found.power == 0

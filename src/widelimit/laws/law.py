@@ -28,6 +28,7 @@ from ..options import RandomKey, as_key, generator, known_options, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
+from .gaussians import psd_root
 from .marginal import Marginal, averaged, group_means
 from .points import DrawPlan, Points, normal_blocks, plan
 
@@ -347,7 +348,7 @@ class Law:
         whole("draws", draws)
         whole("channels", channels)
         first, second = jax.random.split(self._key(key, 2))
-        roots = _roots(self._fresh(draws, first))
+        roots = psd_root(self._fresh(draws, first), tolerance=1e-3)  # kernels in single precision
         white = generator(second).standard_normal((draws, self.real.size, channels))
         return (roots @ white).reshape(draws, *self.shape, channels)
 
@@ -392,9 +393,3 @@ class Law:
         drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
         found = averaged(drawn)
         return Estimate(self._unflattened(found.value), self._unflattened(found.error))
-
-
-def _roots(kernels: Float[np.ndarray, "draws n n"]) -> Float[np.ndarray, "draws n n"]:
-    """Square roots of positive semi-definite matrices, singular ones included."""
-    values, vectors = np.linalg.eigh(kernels)
-    return vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]

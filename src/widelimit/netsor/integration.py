@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import special, stats
 
-from ..errors import NetworkError, NumericalError
+from ..errors import NetworkError
+from ..laws.gaussians import psd_root
 from ..options import RandomKey, seed_words
 from ..statistics import Estimate
 
@@ -165,15 +166,4 @@ _TOLERANCE = {Method.CLOSED_FORM: 1e-9, Method.QUADRATURE: 1e-3, Method.SAMPLING
 
 def psd_factor(covariance: np.ndarray, method: Method) -> np.ndarray:
     """`F` with `F Fᵀ = covariance`; negative eigenvalues the `method` can explain become zero."""
-    tolerance = _TOLERANCE[method]
-    values, vectors = np.linalg.eigh(covariance)
-    top = np.max(np.abs(values), axis=-1, initial=0.0)
-    lowest = np.min(values, axis=-1, initial=0.0)
-    if not np.all(np.isfinite(values)) or np.any(lowest < -tolerance * top):
-        raise NumericalError(
-            "A covariance in the limit must be finite and positive semi-definite.",
-            got=f"lowest eigenvalue {np.min(lowest):.3g} against {np.max(top):.3g}",
-            remedy="sharpen the integration (smaller step, more points), or check the functions "
-            "for NaN and overflow",
-        )
-    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    return psd_root(covariance, tolerance=_TOLERANCE[method])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, ShapeError
+from ..laws.gaussians import conditioned
 from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, whole
 from .integration import (
@@ -293,10 +294,8 @@ def _draw_stage(
         if np.any(cross):
             # Score matrices shared between stages: condition the Gaussian field on what is known.
             before, _ = moments.scalar_covariance(old, old)
-            gain = cross @ np.linalg.pinv(before, rcond=1e-10, hermitian=True)
             values = np.stack([known[dot] for dot in old], axis=-1)
-            mean = np.einsum("...ij,...j->...i", gain, values)
-            covariance = covariance - gain @ np.swapaxes(cross, -1, -2)
+            mean, covariance = conditioned(covariance, cross, before, values)
     factor = psd_factor(covariance, method)
     noise = rng.standard_normal((draws, len(new)))
     drawn = mean + (noise[:, None, :] @ np.swapaxes(factor, -1, -2))[:, 0, :]

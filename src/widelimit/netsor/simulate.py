@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import NetworkError, NumericalError
+from ..laws.gaussians import psd_root
 from ..options import RandomKey, seed_words, whole
 from .nodes import (
     Dot,
@@ -207,9 +208,8 @@ class _State:
     def _input(self, group: int) -> np.ndarray:
         if group not in self.inputs:
             law = self.program.groups[group]
-            values, vectors = np.linalg.eigh(law.covariance)
-            factor = (vectors * np.sqrt(np.maximum(values, 0.0))).astype(_DTYPE)
-            shape = (self.runs, self.width, len(values))
+            factor = psd_root(law.covariance).astype(_DTYPE)
+            shape = (self.runs, self.width, len(factor))
             noise = self.rng.standard_normal(shape, dtype=_DTYPE)
             self.inputs[group] = noise @ factor.T + law.mean.astype(_DTYPE)
         return self.inputs[group]

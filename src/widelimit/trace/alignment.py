@@ -257,7 +257,9 @@ class _Aligner:
         ]
         columns = list(zip(*stacked, strict=True)) if stacked else [()] * len(slots)
         for column, result in zip(columns, slots, strict=True):
-            self.steps.append(Step("stack", None, ({},) * 3, tuple(column), (result,), place))
+            self.steps.append(
+                Step("stack", None, ({"axis": 0},) * 3, tuple(column), (result,), place)
+            )
         return [*carry, *slots]
 
     def taken(self, x: Operand, index: int, place: Place) -> Operand:

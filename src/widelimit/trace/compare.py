@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import MissingExtraError, ShapeError
+from ..errors import ShapeError
+from ..figures import one_axes
 from ..laws.marginal import jackknifed
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .law import TracedLaw
     from .program import Traced
 
@@ -58,17 +61,9 @@ class Comparison:
         rows.append(f"{'∞':>8} {'':>10} {'':>15} {self.kurtosis[0]:>9.3f}")
         return "\n".join(rows)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """The density of the first output at infinite width, and histograms at finite widths."""
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "plots") from error
-        if ax is None:
-            figure = Figure(figsize=(5.4, 3.8), layout="constrained")
-            FigureCanvasAgg(figure)
-            ax = figure.subplots()
+        ax = one_axes(ax, (5.4, 3.8))
         deviation = float(np.sqrt(self.second[0, 0]))
         grid = np.linspace(-4.5, 4.5, 241) * deviation
         marginal = self.law.at(*(0,) * len(self.law.shape))

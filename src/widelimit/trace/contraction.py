@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from .alignment import Step
-from .gaussian import Form
-from .layout import Layout
-from .matrices import Use, WideMatrix
+from .matmul import HALF, matmul
+from .matrices import WideMatrix
 from .scalars import DotGroup, WideScalar
 from .vectors import WideVector
 
-HALF = Fraction(1, 2)
 # Means below this share of the deviations are rounding errors of means that are zero.
 _NOTHING = 1e-9
 
@@ -165,104 +162,6 @@ def _with_matrix(machine: Any, step: Step, left: Any, right: Any, dims: Dims) ->
     return _left_first(result, 1 - side, own.swapped(), len(other.shape), len(matrix.shape))
 
 
-def matmul(
-    machine: Any,
-    step: Step,
-    matrix: WideMatrix,
-    axis: int,
-    operand: WideVector,
-    slots: np.ndarray,
-    members: np.ndarray,
-) -> WideVector:
-    """New limit variables `Σ_c W[slots_oc] h[members_oc]` (-1: nothing), o = 0, …, O − 1.
-
-    `Cov(o, o') = σ² Σ unit·E[h h']` over pairs of terms that use the same slot of the same matrix.
-    """
-    count = len(slots)
-    zero = np.zeros((1, count))
-    nothing = WideVector((count,), 0, Layout(1, 1, Fraction(1)), Fraction(0), zero)
-    if matrix.is_zero or operand.is_zero:
-        return nothing
-    if matrix.constant is not None:
-        raise step.refuse(
-            "Weight matrices are random, or zero.",
-            got=f"a matrix whose entries are all {matrix.constant:g}",
-            remedy="draw the weights at random; sums over channels are written as sums",
-        )
-    weights = matrix.weights
-    machine.note_use(step, matrix, axis, operand)
-    used = matrix.base[axis]
-    origin, uses = weights.source(used), weights.uses.setdefault(used, [])
-    by_slot: dict[int, np.ndarray] = {}
-    for slot in np.unique(slots):
-        here = (slots == slot) & (members >= 0)
-        rows, columns = np.nonzero(here)
-        if len(rows) != len(np.unique(rows)):
-            raise step.refuse(
-                "Each entry of a weight matrix meets one channel.",
-                got="one matrix that is summed over several positions at once",
-                remedy="sum the vectors before they are multiplied",
-            )
-        chosen = np.full(count, -1)
-        chosen[rows] = members[rows, columns]
-        by_slot[int(slot)] = chosen
-    integrator = machine.integrator
-    unit = float(operand.layout.unit)
-
-    def covariance(other: WideVector, theirs: dict[int, np.ndarray]) -> np.ndarray:
-        common = [slot for slot in by_slot if slot in theirs]
-        total: Any = np.zeros((1, count, len(next(iter(theirs.values())))))
-        if not common:
-            return total
-        # Every member once, whatever cell it is in.
-        mine = sorted({int(m) for s in common for m in by_slot[s] if m >= 0})
-        others = sorted({int(m) for s in common for m in theirs[s] if m >= 0})
-        if not mine or not others:
-            return total
-        gram = integrator.second(operand, other, np.array(mine)[None], np.array(others)[None])[:, 0]
-        place = _positions(mine, operand.size)
-        place_other = _positions(others, other.size)
-        for slot in common:
-            a, b = by_slot[slot], theirs[slot]
-            i, j = np.flatnonzero(a >= 0), np.flatnonzero(b >= 0)
-            block = gram[:, place[a[i]][:, None], place_other[b[j]][None, :]]
-            total = np.broadcast_to(
-                total, (max(total.shape[0], block.shape[0]), *total.shape[1:])
-            ).copy()
-            total[:, i[:, None], j[None, :]] += block
-        return unit * total
-
-    first = matrix.scale**2 * covariance(operand, by_slot)
-    crosses = []
-    for use in uses:
-        if use.operand.layout.unit != operand.layout.unit:
-            raise step.refuse(
-                "Weights that are used again act on channels cut in the same way.",
-                got=f"'{weights.name}' applied to differently cut vectors",
-                remedy="use the same reshape in both places",
-            )
-        crosses.append(
-            np.swapaxes(matrix.scale * use.scale * covariance(use.operand, use.members), 1, 2)
-        )
-    draws = max([1, *(c.shape[0] for c in crosses)])
-    cross = (
-        np.concatenate([np.broadcast_to(c, (draws, *c.shape[1:])) for c in crosses], axis=1)
-        if crosses
-        else np.zeros((1, 0, count))
-    )
-    begin = origin.extend(cross, first)
-    uses.append(Use(operand, by_slot, begin, matrix.scale))
-    form = Form.members(machine.labels, origin, begin, count)
-    power = operand.power + matrix.power + HALF
-    return WideVector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))
-
-
-def _positions(members: list[int], size: int) -> np.ndarray:
-    place = np.full(size, -1)
-    place[members] = np.arange(len(members))
-    return place
-
-
 # ---- dot products ---------------------------------------------------------------------------
 
 
@@ -372,6 +271,13 @@ def summed_products(
         total = unit * products.sum(axis=1).reshape(-1, size, count).sum(axis=-1)
         return WideScalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
     left, right = u, v
+    if not independent and _share_places(u, v):
+        raise step.refuse(
+            "Random scores do not turn with the channels.",
+            got="a dot product of vectors that both depend on their channels' places (rotary "
+            "encodings)",
+            remedy="describe the network in layers: widelimit.Attention(positions=Rotary())",
+        )
     if not independent:
         # Centred, though the two sides depend on each other: the products as one family.
         left = u.reindexed(rows, 0).multiplied(v.reindexed(columns, 0))
@@ -390,6 +296,10 @@ def summed_products(
         return group.values().reshape(-1, size, count).sum(axis=-1).reshape(-1, *shape)
 
     return WideScalar(shape, machine.once(compute), power=power + HALF)
+
+
+def _share_places(u: WideVector, v: WideVector) -> bool:
+    return all(any(t.source.ordered for f in w.forms() for t in f.terms) for w in (u, v))
 
 
 def related(u: WideVector, v: WideVector) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from .alignment import Step
-from .contraction import Dims, matmul, mixture, summed_products
+from .contraction import summed_products
 from .elementwise import aligned
+from .matmul import matmul
 from .matrices import WideMatrix
+from .outer import Outer, OuterProduct
 from .scalars import WideScalar
 from .trees import Apply
 from .vectors import WideVector
@@ -68,18 +70,29 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
     positions, offsets = math.prod(outputs), math.prod(window)
     index = index.reshape(positions, offsets)
     groups = [int(p["feature_group_count"]) for p in step.params]
+    wide = (
+        isinstance(left, WideVector) and left.axis == lhs[0],
+        isinstance(right, WideVector) and right.axis == rhs[0],
+    )
     if len(set(groups)) > 1:
         result = _depthwise(step, left, right, lhs, rhs, index)
+    elif wide == (True, True) or (any(wide) and WideScalar in (type(left), type(right))):
+        entries = _entries(_patches(left, lhs, index), _kernel(right, rhs), groups[0])
+        if isinstance(left, WideVector) and isinstance(right, WideVector):
+            return _outer(left, right, entries, outputs, out)
+        result = _by_numbers(left, right, entries)
     elif groups[0] != 1:
         raise step.refuse(
             "Channels of a convolution are grouped all together or each alone.",
             got=f"{groups[0]} feature groups",
             remedy="use feature_group_count=1, or as many groups as channels",
         )
+    elif isinstance(left, WideVector) and isinstance(right, WideVector) and left.axis == lhs[1]:
+        return _readout(machine, step, left, right, index, outputs)
+    elif isinstance(left, WideVector) and isinstance(right, WideMatrix):
+        result = _hidden(machine, step, left, right, lhs, rhs, index)
     else:
-        if isinstance(left, WideVector) and isinstance(right, WideVector) and left.axis == lhs[1]:
-            return _readout(machine, step, left, right, index, outputs)
-        result = _ungrouped(machine, step, left, right, lhs, rhs, index)
+        raise _mismatched(step)
     # The result has axes (batch, positions, features): give them back their places.
     return _placed(result, outputs, out)
 
@@ -104,27 +117,58 @@ def _kernel(value: Any, spec: Any) -> np.ndarray:
     return members.reshape(members.shape[0], -1, members.shape[-1])
 
 
-def _ungrouped(
-    machine: Any, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
-) -> Any:
-    if isinstance(right, WideMatrix) and isinstance(left, WideVector):
-        return _hidden(machine, step, left, right, lhs, rhs, index)
-    patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
+@dataclass(frozen=True)
+class _Entries:
+    """Members of the left and right side behind each result (batch, positions, features)."""
+
+    shape: tuple[int, int, int]
+    left: np.ndarray
+    """(results, terms); -1 in the padding."""
+    right: np.ndarray
+
+
+def _entries(patches: np.ndarray, kernel: np.ndarray, groups: int) -> _Entries:
+    """Sums over the window and the features of each group."""
     batch, positions, offsets, features = patches.shape
-    outs = kernel.shape[0]
-    if isinstance(left, WideScalar) and isinstance(right, WideVector) and right.axis == rhs[0]:
-        # The first layer: numbers mix the kernel's members; its cell stands for all channels.
-        data = np.asarray(left.value(), float).reshape(len(left.value()), -1)
-        flat = np.where(patches.ravel() < 0, 0.0, data[:, np.maximum(patches.ravel(), 0)])
-        patched = WideScalar(
-            (batch, positions, offsets * features),
-            flat.reshape(len(data), batch, positions, offsets * features),
-            power=left.power,
-            rough=left.rough,
-        )
-        vector = right.reindexed(kernel.reshape(outs, offsets * features), 0)
-        return mixture(step, patched, vector, Dims(((2,), (1,)), ((), ())))
-    raise _mismatched(step)
+    outs, _, inner = kernel.shape
+    by_group = patches.reshape(batch, positions, offsets, groups, features // groups)
+    group = np.arange(outs) // (outs // groups)
+    rows = np.moveaxis(by_group[:, :, :, group], 3, 2)  # (batch, positions, outs, offsets, inner)
+    columns = np.broadcast_to(kernel, rows.shape)
+    terms = offsets * inner
+    return _Entries((batch, positions, outs), rows.reshape(-1, terms), columns.reshape(-1, terms))
+
+
+def _by_numbers(left: Any, right: Any, entries: _Entries) -> WideVector:
+    """The first layer, where numbers mix the kernel's members; and gradients of such layers."""
+    vector, number, members, places, axis = (
+        (right, left, entries.right, entries.left, 2)
+        if isinstance(right, WideVector)
+        else (left, right, entries.left, entries.right, 0)
+    )
+    data = np.asarray(number.value(), float)
+    flat = data.reshape(len(data), -1)[:, np.maximum(places, 0)]
+    flat = np.where((places < 0) | (members < 0), 0.0, flat)
+    weights = np.zeros((len(data), len(members), vector.size))
+    results = np.arange(len(members))
+    for term in range(members.shape[1]):
+        weights[:, results, np.maximum(members[:, term], 0)] += flat[..., term]
+    mixed = vector.mixed(weights, entries.shape, axis)
+    return replace(mixed, power=vector.power + number.power)
+
+
+def _outer(
+    left: WideVector, right: WideVector, entries: _Entries, outputs: tuple[int, ...], out: Any
+) -> Outer:
+    """The gradient of a kernel: `Σ_positions h ⊗ δ` for every offset."""
+    batch, _, outs = entries.shape
+    shape = (batch, *outputs, outs)
+    kept = entries.left >= 0
+    part = OuterProduct(left, right, entries.left, np.where(kept, entries.right, -1))
+    found = Outer(shape, (0, len(shape) - 1), (part,), left.power + right.power)
+    order = _order(out)
+    index = np.arange(math.prod(shape)).reshape(shape).transpose(order)
+    return found.reindexed(index, {0: order.index(0), len(shape) - 1: order.index(len(shape) - 1)})
 
 
 def _readout(
@@ -227,7 +271,7 @@ def _placed(result: WideVector, outputs: tuple[int, ...], out: Any) -> WideVecto
     """(batch, positions, features) to the order the step wants."""
     batch, _, features = result.shape
     split = result.indices.reshape(batch, *outputs, features)
-    return result.reindexed(split.transpose(_order(out)), out[1])
+    return result.reindexed(split.transpose(_order(out)), out[1 if result.axis else 0])
 
 
 def window_values(step: Step, vector: WideVector) -> WideVector:

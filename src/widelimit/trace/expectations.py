@@ -265,7 +265,7 @@ class Cloud:
         needed: dict[tuple[int, int], tuple[GaussianSource, np.ndarray]] = {}
         for form in forms:
             for term in form.terms:
-                used = np.abs(term.coefficients).max(axis=0) > 0
+                used = np.abs(term.coefficients(term.span)).max(axis=0) > 0
                 for label in np.unique(term.labels):
                     columns = used[term.labels == label].any(axis=0)
                     if not columns.any():
@@ -305,10 +305,7 @@ class Cloud:
                 key = (id(term.source), int(label))
                 if key not in self.values:
                     continue
-                coefficients = term.coefficients[:, here]
-                values = self.values[key][..., : coefficients.shape[-1]] @ np.swapaxes(
-                    coefficients, 1, 2
-                )
+                values = term.at(self.values[key], here)
                 if total is None:
                     total = np.zeros((*values.shape[:2], form.size))
                 if values.shape[0] > total.shape[0]:

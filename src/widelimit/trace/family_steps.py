@@ -12,6 +12,7 @@ import numpy as np
 from . import contraction, structure
 from .alignment import Step
 from .convolution import window_values
+from .matmul import HALF
 from .matrices import Opaque, WideMatrix
 from .outer import Outer
 from .refusals import RefusedError
@@ -67,7 +68,7 @@ def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 
 
 def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
-    axis = int(step.params[0].get("dimension", 0))
+    axis = int(step.params[0]["axis" if step.name == "stack" else "dimension"])
     if step.name == "stack":
         if any(isinstance(v, WideMatrix) for v in operands):
             raise step.refuse(
@@ -75,7 +76,7 @@ def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
                 got="weights that a scan puts out",
                 remedy="return activations from the scan, not weights",
             )
-        operands = [_lifted(v) for v in operands]
+        operands = [_lifted(v, axis) for v in operands]
     prepared = [
         v if isinstance(v, (WideVector, WideMatrix)) else _as_vector(step) for v in operands
     ]
@@ -125,7 +126,7 @@ def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
         )
     longest = max(layout.extent for layout in matrix.layouts.values())
     scale = float(longest) ** -0.5
-    return [replace(matrix, scale=scale, power=-contraction.HALF), Opaque()]  # pyright: ignore
+    return [replace(matrix, scale=scale, power=-HALF), Opaque()]  # pyright: ignore
 
 
 def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
@@ -152,9 +153,10 @@ def _fixed_index(step: Step, value: Any) -> Any:
     return jnp.asarray(value.value()[0])
 
 
-def _lifted(value: Any) -> Any:
+def _lifted(value: Any, axis: int) -> Any:
     if isinstance(value, WideVector):
-        return replace(value, shape=(1, *value.shape), axis=value.axis + 1)
+        shape = (*value.shape[:axis], 1, *value.shape[axis:])
+        return replace(value, shape=shape, axis=value.axis + (axis <= value.axis))
     return value
 
 

@@ -99,11 +99,18 @@ class Remap:
         )
 
 
-class GaussianSource:
-    """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F)."""
+class OrderedChannelsError(Exception):
+    """Channels that know their place are split into blocks."""
 
-    def __init__(self, name: str, covariance: np.ndarray):
-        self.name = name
+
+class GaussianSource:
+    """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F).
+
+    `ordered` coordinates stand for places along the channels: blocks of channels are not alike.
+    """
+
+    def __init__(self, name: str, covariance: np.ndarray, *, ordered: bool = False):
+        self.name, self.ordered = name, ordered
         self.covariance = covariance
 
     @property
@@ -131,18 +138,79 @@ class GaussianSource:
 
 @dataclass(frozen=True)
 class Term:
-    """`coefficients` (draws or 1, size, F) of a source's members, in each member's own block."""
+    """Linear forms of a source's members, each in a block of its own.
+
+    With `picks` (size,) form i is `weights_i · member[picks_i]`, weights (draws or 1, size, 1);
+    without, it is `Σ_f weights_if · member_f`, weights (draws or 1, size, F). Most vectors are
+    members themselves: their covariances are looked up, not multiplied out.
+    """
 
     source: GaussianSource
     labels: np.ndarray
-    coefficients: np.ndarray
+    weights: np.ndarray
+    picks: np.ndarray | None = None
 
-    def padded(self, size: int) -> np.ndarray:
-        """Coefficients for as many members as the source has by now."""
-        short = size - self.coefficients.shape[-1]
-        return (
-            np.pad(self.coefficients, ((0, 0), (0, 0), (0, short))) if short else self.coefficients
-        )
+    @property
+    def span(self) -> int:
+        """How many members of the source are in reach."""
+        return self.weights.shape[-1] if self.picks is None else 1 + int(self.picks.max(initial=0))
+
+    def coefficients(self, span: int, forms: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Of the first `span` members in order, (draws or 1, forms, span)."""
+        weights = self.weights[:, forms]
+        if self.picks is not None:
+            picks, alone = self.picks[forms], weights[..., 0]
+            weights = np.zeros((*alone.shape, span))
+            weights[:, np.arange(len(picks)), picks] = alone
+            return weights
+        short = span - weights.shape[-1]
+        return np.pad(weights, ((0, 0), (0, 0), (0, short))) if short else weights
+
+    @property
+    def used(self) -> np.ndarray:
+        """Which forms are not zero, (size,)."""
+        return np.abs(self.weights).max(axis=(0, 2), initial=0.0) > 0
+
+    def taken(self, index: np.ndarray, labels: np.ndarray) -> Term:
+        """Other forms."""
+        picks = None if self.picks is None else self.picks[index]
+        return Term(self.source, labels, self.weights[:, index], picks)
+
+    def scaled(self, scale: np.ndarray) -> Term:
+        """Each form times a number, (draws or 1, size)."""
+        return Term(self.source, self.labels, self.weights * scale[..., None], self.picks)
+
+    def at(self, members: np.ndarray, forms: np.ndarray) -> np.ndarray:
+        """Values of forms for values (draws, points, size) of the members."""
+        if self.picks is not None:
+            return members[..., self.picks[forms]] * self.weights[:, None, forms, 0]
+        weights = self.weights[:, forms]
+        return members[..., : weights.shape[-1]] @ weights.swapaxes(1, 2)
+
+    def covariance(self, other: Term, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Of forms `rows` (c, A) with `other`'s `columns` (c, B), were all in one block."""
+        table = self.source.covariance
+        if self.picks is not None and other.picks is not None:
+            found = table[:, self.picks[rows][:, :, None], other.picks[columns][:, None, :]]
+            for weights in (self.weights[:, rows], other.weights[:, columns].swapaxes(-1, -2)):
+                if (weights != 1).any():
+                    found = found * weights
+            return found
+        cells, count = rows.shape
+        flat = rows.ravel()
+        table = table[..., : other.span]
+        if self.picks is not None:
+            left = table[:, self.picks[flat]] * self.weights[:, flat]
+        else:
+            left = self.weights[:, flat] @ table[:, : self.weights.shape[-1]]
+        left = left.reshape(len(left), cells, count, -1)
+        if other.picks is not None:
+            found = np.take_along_axis(left, other.picks[columns][None, :, None, :], axis=-1)
+            return found * other.weights[:, columns].swapaxes(-1, -2)
+        right = other.weights[:, columns]
+        if count == 1 and columns.shape[1] == 1:
+            return (left * right).sum(axis=-1, keepdims=True)
+        return left @ right.swapaxes(-1, -2)
 
 
 class Form:
@@ -156,9 +224,8 @@ class Form:
     @classmethod
     def members(cls, labels: Labels, source: GaussianSource, first: int, count: int) -> Form:
         """The members `first, …, first + count − 1` themselves."""
-        coefficients = np.zeros((1, count, first + count))
-        coefficients[0, np.arange(count), first + np.arange(count)] = 1.0
-        term = Term(source, np.full(count, WHOLE), coefficients)
+        picks = first + np.arange(count)
+        term = Term(source, np.full(count, WHOLE), np.ones((1, count, 1)), picks)
         return cls(labels, (term,), count)
 
     def remapped(self, remap: Remap) -> Form:
@@ -170,34 +237,44 @@ class Form:
             for term in self.terms:
                 labels = term.labels[remap.safe]
                 if remap.cut is not None:
+                    if term.source.ordered:
+                        raise OrderedChannelsError
                     labels = self.registry.cut(labels, remap.cut)
-                coefficients = term.coefficients[:, remap.safe]
-                if not remap.present.all():
-                    coefficients = coefficients * remap.present[None, :, None]
-                terms.append(Term(term.source, labels, coefficients))
+                moved = term.taken(remap.safe, labels)
+                terms.append(moved if remap.present.all() else moved.scaled(remap.present[None]))
             self._remapped[remap.key] = Form(self.registry, tuple(terms), remap.size)
         return self._remapped[remap.key]
 
     def mixed(self, weights: np.ndarray) -> Form:
         """`Σ_j weights_ij form_j`, weights (draws or 1, new, size)."""
         terms = []
+        touched = np.abs(weights).max(axis=0) > 0
         for term in self.terms:
+            span = term.span
+            homes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
             for label in np.unique(term.labels):
-                here = term.labels == label
-                rows = np.abs(weights[:, :, here]).max(axis=(0, 2)) > 0
-                if not rows.any():
+                here = np.flatnonzero(term.labels == label)
+                rows = np.flatnonzero(touched[:, here].any(axis=1))
+                if not len(rows):
                     continue
-                mixed = weights[:, :, here] @ term.coefficients[:, here]
-                labels = np.full(weights.shape[1], label)
-                terms.append(Term(term.source, labels, mixed))
+                mixed = weights[:, rows[:, None], here] @ term.coefficients(span, here)
+                home = next((h for h in homes if not h[2][rows].any()), None)
+                if home is None:
+                    count = weights.shape[1]
+                    home = (
+                        np.full(count, label),
+                        np.zeros((len(mixed), count, span)),
+                        np.zeros(count, bool),
+                    )
+                    homes.append(home)
+                labels, spread, taken = home
+                labels[rows], spread[:, rows], taken[rows] = label, mixed, True
+            terms += [Term(term.source, labels, spread) for labels, spread, _ in homes]
         return Form(self.registry, _merged(terms), weights.shape[1])
 
     def scaled(self, scale: np.ndarray) -> Form:
         """Each member times a number, (draws or 1, size)."""
-        terms = tuple(
-            Term(t.source, t.labels, t.coefficients * scale[..., None]) for t in self.terms
-        )
-        return Form(self.registry, terms, self.size)
+        return Form(self.registry, tuple(t.scaled(scale) for t in self.terms), self.size)
 
     def plus(self, other: Form) -> Form:
         """The sum, member by member."""
@@ -211,12 +288,12 @@ class Form:
                 if a.source is not b.source:
                     continue
                 same = a.labels[rows][:, :, None] == b.labels[columns][:, None, :]
-                if not same.any():
-                    continue
-                left, right = a.coefficients[:, rows], b.coefficients[:, columns]
-                block = a.source.covariance[:, : left.shape[-1], : right.shape[-1]]
-                found = left @ block[:, None] @ np.swapaxes(right, -1, -2)
-                total = total + (found if same.all() else found * same)
+                if same.all():
+                    total = total + a.covariance(b, rows, columns)
+                elif len(rows) > 1 and same.any():
+                    total = total + a.covariance(b, rows, columns) * same
+                elif same.any():
+                    total = total + _by_block(a, b, rows[0], columns[0])[:, None]
         return total
 
     @property
@@ -229,6 +306,20 @@ class Form:
         return self._variance[1]
 
 
+def _by_block(a: Term, b: Term, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Covariances (draws, A, B) of forms in many blocks: different blocks are independent."""
+    ours, theirs = a.labels[rows], b.labels[columns]
+    total: np.ndarray | None = None
+    for label in np.intersect1d(ours, theirs):
+        i, j = np.flatnonzero(ours == label), np.flatnonzero(theirs == label)
+        found = a.covariance(b, rows[None, i], columns[None, j])[:, 0]
+        if total is None:
+            total = np.zeros((len(found), len(rows), len(columns)))
+        total[:, i[:, None], j] = found
+    assert total is not None
+    return total
+
+
 def _merged(terms: list[Term]) -> tuple[Term, ...]:
     """Terms of one source with equal labels are added."""
     found: list[Term] = []
@@ -236,14 +327,19 @@ def _merged(terms: list[Term]) -> tuple[Term, ...]:
         for k, other in enumerate(found):
             if other.source is not term.source:
                 continue
-            # A member with coefficient zero may take any label.
-            mine = np.abs(term.coefficients).max(axis=(0, 2)) > 0
-            theirs = np.abs(other.coefficients).max(axis=(0, 2)) > 0
+            # A form with weight zero may take any label.
+            mine, theirs = term.used, other.used
             if ((term.labels != other.labels) & mine & theirs).any():
                 continue
-            size = max(term.coefficients.shape[-1], other.coefficients.shape[-1])
             labels = np.where(mine, term.labels, other.labels)
-            found[k] = Term(term.source, labels, term.padded(size) + other.padded(size))
+            if term.picks is not None and other.picks is not None:
+                picks = np.where(mine, term.picks, other.picks)
+                if (picks == other.picks)[theirs].all():
+                    found[k] = Term(term.source, labels, term.weights + other.weights, picks)
+                    break
+            span = max(term.span, other.span)
+            total = term.coefficients(span) + other.coefficients(span)
+            found[k] = Term(term.source, labels, total)
             break
         else:
             found.append(term)

@@ -90,29 +90,27 @@ def mehler(
     rho: np.ndarray,
 ) -> np.ndarray:
     """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
-    a, b = left.at(rows), right.at(columns)
-    orders = left.grid.orders
-    draws = max(a.shape[0], b.shape[0], rho.shape[0])
-    total = np.zeros((draws, *rho.shape[1:]))
-    even, odd = np.zeros_like(total), np.zeros_like(total)
-    half_even, half_odd = even, odd
-    power = np.ones_like(rho)
     top = float(np.abs(rho).max(initial=0.0))
-    for k in range(orders):
-        term = a[..., :, None, k] * b[..., None, :, k]
-        total = total + term * power
-        if k % 2:
-            odd = odd + term
-        else:
-            even = even + term
-        if k == orders // 2 - 1:
-            half_even, half_odd = even, odd
-        power = power * rho
-        if top**k < 1e-17:
-            break
+    orders = left.grid.orders
+    if top < 1:
+        orders = min(orders, 2 + int(np.log(1e-17) / np.log(max(top, 1e-17))))
+    first, second = left.at(rows), right.at(columns)
+    a = np.ascontiguousarray(np.moveaxis(first, -1, 0))[:orders, ..., :, None]
+    b = np.ascontiguousarray(np.moveaxis(second, -1, 0))[:orders, ..., None, :]
+    draws = max(a.shape[1], b.shape[1], rho.shape[0])
+    total = np.zeros((draws, *rho.shape[1:]))
+    term = np.empty_like(total)
+    for k in reversed(range(orders)):
+        total *= rho
+        total += np.multiply(a[k], b[k], out=term)
     if top < _CLOSE or max(_share_left(left), _share_left(right)) < left.grid.negligible:
         return total
-    return total + _tail(left, right, rows, columns, rho, (even, odd), (half_even, half_odd))
+    whole, half = left.grid.orders, left.grid.orders // 2
+    sums, halves = (
+        [first[..., p:end:2] @ np.swapaxes(second[..., p:end:2], -1, -2) for p in (0, 1)]
+        for end in (whole, half)
+    )
+    return total + _tail(left, right, rows, columns, rho, sums, halves)
 
 
 def _share_left(series: HermiteSeries) -> float:
@@ -125,8 +123,8 @@ def _tail(
     rows: np.ndarray,
     columns: np.ndarray,
     rho: np.ndarray,
-    sums: tuple[np.ndarray, np.ndarray],
-    halves: tuple[np.ndarray, np.ndarray],
+    sums: list[np.ndarray],
+    halves: list[np.ndarray],
 ) -> np.ndarray:
     """What is left of the series beyond the orders that were summed."""
     weights = nodes(left.grid)[1]

@@ -19,7 +19,7 @@ from .expectations import Integrator
 from .extents import Wide, fit_power
 from .family_steps import on_families, opaque, orthogonal
 from .flow import last_uses, tail_of
-from .gaussian import GaussianSource, Labels
+from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Opaque, WeightArray, WideMatrix
@@ -52,6 +52,7 @@ class Machine:
         self.keys = Keys()
         self.matrices: dict[Any, WeightArray] = {}
         self.vector_forms: dict[Any, Any] = {}
+        self.places: dict[Any, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
         self.records: list[Record] = []
@@ -71,7 +72,7 @@ class Machine:
                 number = self.keys.given(value) if is_key(value) else value
                 self._values[slot.index] = WideScalar.constant(number)
             for number, step in enumerate(self.program.steps):
-                results = self._step(step)
+                results = self._checked_step(step)
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
                     self.records.append(Record(step, value))
@@ -117,7 +118,8 @@ class Machine:
             step,
             "Arrays with a width axis are drawn from the key, or constant along it.",
             "a fixed array that differs from channel to channel",
-            "draw it with jax.random from the key that make() is given",
+            "draw it with jax.random from the key that make() is given, or compute it with jnp "
+            "from jnp.arange(width), as tables of sines and cosines are",
         )
 
     def _filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
@@ -209,6 +211,16 @@ class Machine:
 
     # ---- one step ---------------------------------------------------------------------------
 
+    def _checked_step(self, step: Step) -> list[Value]:
+        try:
+            return self._step(step)
+        except OrderedChannelsError as error:
+            raise step.refuse(
+                "Channels that know their place are not split into blocks.",
+                got="a table over channels (such as sines and cosines) that is cut",
+                remedy="add the table to whole channels, and split after weights have acted",
+            ) from error
+
     def _step(self, step: Step) -> list[Value]:
         operands: list[Any] = [self._read(operand, step) for operand in step.operands]
         name = step.name
@@ -216,6 +228,8 @@ class Machine:
             return opaque(self, step, operands)
         if name == "iota" and len(step.results[0].wide_axes) == 2:
             return [Opaque()]  # pyright: ignore[reportReturnType]
+        if name == "iota" and step.results[0].wide_axes:
+            return [parameters.channel_number(self, step)]
         if name in SAMPLERS:
             return [parameters.drawn(self, step, operands)]
         if name in KEY_STEPS:
@@ -234,11 +248,6 @@ class Machine:
         if name == "dot_general":
             return [contraction.dot_general(self, step, *operands)]
         if name == "conv_general_dilated":
-            if self.tangent:
-                raise step.refuse(
-                    "Tangent kernels are taken of models without convolutions.",
-                    remedy="describe the network in layers (widelimit.Conv) and use net.kernel",
-                )
             return [convolution(self, step, *operands)]
         if all(isinstance(value, WideScalar) for value in operands):
             return on_scalars(self, step, operands)

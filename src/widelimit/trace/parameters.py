@@ -13,7 +13,7 @@ from scipy import special
 
 from .alignment import Step
 from .extents import Wide
-from .gaussian import Form, GaussianSource
+from .gaussian import Form, GaussianSource, Remap
 from .layout import whole
 from .matrices import WeightArray, WideMatrix
 from .scalars import NormalGroup, WideScalar
@@ -122,6 +122,34 @@ def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
             remedy="keep one width axis for inputs and one for outputs",
         )
     return _matrix(machine, step, law, key)
+
+
+def channel_number(machine: Any, step: Step) -> WideVector:
+    """`iota` along the channels: `n` times a place that is uniform between 0 and the axis' share.
+
+    Sums over channels are integrals over places, as if every channel had drawn its own: this is
+    how sinusoidal tables enter.
+    """
+    slot = step.results[0]
+    axis = slot.wide_axes[0]
+    extent = slot.shape[axis]
+    assert isinstance(extent, Wide)
+    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(slot.shape))  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    zero = np.zeros((1, size))
+    dimension = int(step.params[0]["dimension"])
+    if dimension != axis:
+        numbers = np.indices(shape)[dimension].reshape(1, -1).astype(float)
+        return WideVector(shape, axis, whole(extent.share), Fraction(0), numbers)
+    form = machine.places.get(extent.share)
+    if form is None:
+        source = GaussianSource("channel", np.eye(1)[None], ordered=True)
+        form = machine.places[extent.share] = Form.members(machine.labels, source, 0, 1)
+    place = functools.partial(_scaled, special.ndtr, float(extent.share))
+    tree = Apply("channel", place, (Leaf(form.remapped(Remap(np.zeros(size, int)))),))
+    return WideVector(
+        shape, axis, whole(extent.share), Fraction(1), zero, parts=((None, Atom((tree,))),)
+    )
 
 
 def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideScalar:

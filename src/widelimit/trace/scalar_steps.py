@@ -160,7 +160,8 @@ def _run(step: Step, arrays: list[Any]) -> Any:
         return [a[:, step.params[0]["index"]] for a in arrays]
     if step.name == "stack":
         draws = max(len(a) for a in arrays)
-        return np.stack([np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays], axis=1)
+        spread = [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
+        return np.stack(spread, axis=1 + step.params[0]["axis"])
     return mapped_primitive(step, arrays)
 
 

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..laws.gaussians import conditioned, psd_root
 from .expectations import Integrator
 from .vectors import WideVector
 
 ZERO = Fraction(0)
+_SAMPLED = 3e-2  # second moments may be averages over points
 
 
 class Group(Protocol):
@@ -206,12 +208,12 @@ class DotGroup:
             ]
             rows.append(_side_by_side(full))
         old = np.concatenate(_same_draws(rows), axis=1)
-        gain = cross @ np.linalg.pinv(old, rcond=1e-10, hermitian=True)
         own = self.cross(self)
         assert own is not None
-        rest = own - gain @ np.swapaxes(cross, 1, 2)
+        mean, rest = conditioned(own, cross, old, before)
+        scale = np.abs(own).max(axis=(1, 2)) * self.size
         noise = self.integrator.rng.standard_normal((self.integrator.draws, self.size, 1))
-        return (gain @ before[..., None] + _root(rest) @ noise)[..., 0]
+        return mean + (psd_root(rest, tolerance=_SAMPLED, scale=scale) @ noise)[..., 0]
 
 
 class NormalGroup:
@@ -252,8 +254,10 @@ def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _root(matrices: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(matrices)
-    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return psd_root(matrices, tolerance=_SAMPLED)
 
 
 def _blocks(gram: np.ndarray) -> list[np.ndarray]:

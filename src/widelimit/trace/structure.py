@@ -7,6 +7,7 @@ the numbers of the members. Where an operation cuts a width axis, layouts are re
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -59,9 +60,14 @@ def cut_refused(step: Step, got: str) -> Exception:
 
 def transpose(step: Step, value: Any) -> Any:
     """Axes in another order."""
-    permutation = [int(p) for p in step.params[0]["permutation"]]
-    axes = {old: permutation.index(old) for old in layouts_of(value)}
-    return rebuilt(value, numbers_of(value).transpose(permutation), axes)
+    return permuted(value, step.params[0]["permutation"])
+
+
+def permuted(value: Any, order: Sequence[int]) -> Any:
+    """The value with its axes in the given order."""
+    places = [int(p) for p in order]
+    axes = {old: places.index(old) for old in layouts_of(value)}
+    return rebuilt(value, numbers_of(value).transpose(places), axes)
 
 
 def squeeze(step: Step, value: Any) -> Any:
@@ -110,10 +116,9 @@ def broadcast(step: Step, value: Any) -> Any:
 def reshape(step: Step, value: Any, old: tuple[Extent, ...]) -> Any:
     """Merges and splits of axes; a group of axes holds at most one width axis."""
     new = step.results[0].shape
-    if step.params[0].get("dimensions") is not None:
-        raise step.refuse(
-            "Reshape keeps the order of entries.", remedy="transpose first, then reshape"
-        )
+    order = step.params[0].get("dimensions")
+    if order is not None:
+        value, old = permuted(value, order), tuple(old[a] for a in order)
     groups = _matched(old, new)
     if groups is None:
         raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
