@@ -4,15 +4,15 @@ JAX keeps what it has compiled for ever: some ten megabytes for every new shape,
 which a process may only have so many. Here the functions that have not been called for longest go.
 
 All programs of the package are compiled here, because of what XLA may do with its threads. On a
-processor it has one pool of them, and the steps of all running programs – every tile has one – share
-it. Most steps never wait: loops, products and convolutions of Eigen hand out their parts, return,
-and whoever ends the last part goes on. Two kinds wait *in* a thread of the pool for parts that they
-have given *to* the pool: products of the YNNPACK library, which work on parts of other steps
-meanwhile (so two threads can wait for each other's unfinished parts), and Fourier transforms. When
-all threads wait like this, nothing ever ends. The first are in nearly every tile in single
+processor it has one pool of them, which the steps of all running programs share – and every tile
+has one. Most steps never wait: loops, products and convolutions of Eigen hand out their parts and
+return, and whoever ends the last part goes on. Two kinds wait *in* a thread of the pool for parts
+that they have given *to* the pool: products of the YNNPACK library, which work on parts of other
+steps meanwhile (so two threads can wait for each other's unfinished parts), and Fourier transforms.
+When all threads wait like this, nothing ever ends. The first are in nearly every tile in single
 precision, and on by default. So programs of this package are compiled without either (`_CALM`):
-products are Eigen's, transforms – a layer of yours may have them – take one thread. Calls back into
-Python, which may wait as well, occur nowhere; LAPACK waits for threads of its own only.
+products are Eigen's, and transforms, which a layer of yours may have, take one thread. Calls back
+into Python, which may wait as well, occur nowhere; LAPACK waits for threads of its own only.
 """
 
 import functools
@@ -36,8 +36,8 @@ _SWEEP = 8
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
-# No step of a program waits for XLA's threads inside one of them; see above. Fusion types of YNNPACK
-# are a list, here an empty one.
+# No step of a program waits for XLA's threads inside one of them; see above. The types of YNNPACK's
+# fusions are a list, here an empty one.
 _CALM: dict[str, Any] = {
     "xla_cpu_experimental_ynn_fusion_type": "",
     "xla_cpu_multi_thread_eigen": False,
