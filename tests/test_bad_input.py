@@ -1,5 +1,6 @@
 """Every mistake gets an error that says the rule, what came, and the remedy."""
 
+import functools
 import re
 
 import jax
@@ -159,6 +160,9 @@ CASES = {
         "float32 holds numbers",
     ),
     "a hyperparameter that is no number": (lambda: wl.Dense(3, w_std="big"), "finite real number"),
+    "several hyperparameters for one": (lambda: wl.Dense(3, w_std=[1, 2]), "finite real number"),
+    "no hyperparameter": (lambda: wl.Dense(3, w_std=None), "finite real number"),
+    "no hyperparameter of attention": (lambda: wl.Attention(3, qk_std=None), "finite real number"),
     "a hyperparameter that is infinite": (lambda: wl.Dense(3, b_std=np.inf), "finite real number"),
     "parameters for other channels": (
         lambda: VECTORS.apply(VECTORS.init(jax.random.key(0), (3,)), np.ones((2, 4))),
@@ -209,7 +213,24 @@ def test_shape_of_one_example_has_channels():
 # --- what JAX alone would answer in its own words -------------------------------------------------
 
 
-def test_layers_nested_too_deeply_are_refused_and_spoil_nothing():
+@pytest.mark.parametrize(
+    "around",
+    [
+        wl.Serial,
+        wl.Residual,
+        wl.Sum,
+        wl.Concat,
+        wl.Parallel,
+        lambda net: wl.Product(net, wl.Dense(3)),
+        lambda net: wl.Repeat(net, 1),
+    ],
+)
+def test_a_thousand_nested_layers_are_refused(around):
+    with pytest.raises(wl.errors.NetworkError, match="at most 40 deep"):
+        functools.reduce(lambda net, _: around(net), range(1000), wl.Dense(3))
+
+
+def test_layers_nested_too_deeply_spoil_nothing():
     net = wl.Dense(3)
     for _ in range(40):
         net = wl.Serial(net)

@@ -1,17 +1,20 @@
 """Compiled functions: made once for every kind of arguments, and the oldest go."""
 
+import re
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from networks import NETWORKS
 
 import widelimit as wl
 from widelimit import compilation
-from widelimit.compilation import compiled, kept
+from widelimit.compilation import compiled, jitted, kept
 
 
 @pytest.fixture
@@ -65,6 +68,94 @@ def test_inside_transformations(traced):
     slope = jax.grad(lambda x: traced(x, 3)["value"].sum())(jnp.ones(2))
     np.testing.assert_array_equal(slope, [3, 3])
     np.testing.assert_array_equal(jax.vmap(lambda x: traced(x, 3)["value"])(jnp.ones((2, 2))), 3)
+
+
+def test_inside_other_programs_they_have_the_options_of_those(traced):
+    """XLA's options belong to whole programs, also where nothing that is passed on is traced."""
+    outer = jax.jit(lambda x: traced(x, 3)["value"] + traced(np.ones(2), 4)["value"])
+    np.testing.assert_array_equal(outer(np.ones(2)), [7, 7])
+
+
+def product(x):
+    return jnp.tanh(x @ x) @ x
+
+
+def text(jit, function, *args):
+    return jit(function).lower(*args).compile().as_text()
+
+
+def test_no_step_waits_for_threads_of_the_pool_it_runs_in():
+    """Products of YNNPACK do, and are on by default in this XLA; transforms have one thread."""
+    x = np.ones((300, 300), np.float32)
+    if "__ynn_fusion" not in text(jax.jit, product, x):
+        pytest.skip("this XLA has no products that wait")
+    assert "__ynn_fusion" not in text(jitted, product, x)
+    assert compilation._options() == compilation._CALM
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """What is compiled from now on, as XLA runs it."""
+    texts = []
+
+    def noted(function):
+        run = jitted(function)
+
+        def call(arrays):
+            texts.append(run.lower(arrays).compile().as_text())
+            return run(arrays)
+
+        return call
+
+    monkeypatch.setattr(compilation, "jitted", noted)
+    monkeypatch.setattr(compilation, "_kept", OrderedDict())
+    return texts
+
+
+def assert_calm(programs):
+    assert programs
+    for program in programs:
+        assert not re.search(r"__ynn_fusion|\bfft\(|callback", program)
+        called = re.findall(r'custom_call_target="([^"]+)"', program)
+        assert all(target.startswith("lapack_") for target in called), called
+
+
+def test_tiles_hold_no_step_that_waits(programs):
+    net = wl.Serial(wl.Dense(8), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    net.kernel(np.random.default_rng(0).normal(size=(9, 6, 24)).astype(np.float32))
+    assert any(" dot(" in program for program in programs)
+    assert_calm(programs)
+
+
+@pytest.mark.slow
+@pytest.mark.optimised
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nor_do_those_of_any_layer(name, programs):
+    case = NETWORKS[name]
+    x = case.inputs(12)
+    x = x if x.dtype.kind == "i" else x.astype(np.float32)
+    case.net.kernel(x, samples=4)
+    assert_calm(programs)
+
+
+def test_all_programs_are_compiled_in_one_place():
+    """What is only lowered, to count its operations, or traced, as a part of others, is none."""
+    package = Path(wl.__file__).parent
+    elsewhere = [
+        f"{path.name}: {line.strip()}"
+        for path in package.rglob("*.py")
+        if path.name != "compilation.py"
+        for line in path.read_text().splitlines()
+        if re.search(r"\b(jax\.jit|filter_jit|pmap|pure_callback|io_callback)\b", line)
+        and not re.search(r"\.lower\(|# .*traced once", line)
+    ]
+    assert not elsewhere
+
+
+def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
+    known = compilation._CALM
+    monkeypatch.setattr(compilation, "_CALM", known | {"xla_cpu_no_such_option": True})
+    assert compilation._options.__wrapped__() == known
 
 
 def test_kernels_of_many_shapes_keep_few_compilations(few):

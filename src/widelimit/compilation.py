@@ -2,6 +2,17 @@
 
 JAX keeps what it has compiled for ever: some ten megabytes for every new shape, and memory maps, of
 which a process may only have so many. Here the functions that have not been called for longest go.
+
+All programs of the package are compiled here, because of what XLA may do with its threads. On a
+processor it has one pool of them, which the steps of all running programs share – and every tile
+has one. Most steps never wait: loops, products and convolutions of Eigen hand out their parts and
+return, and whoever ends the last part goes on. Two kinds wait *in* a thread of the pool for parts
+that they have given *to* the pool: products of the YNNPACK library, which work on parts of other
+steps meanwhile (so two threads can wait for each other's unfinished parts), and Fourier transforms.
+When all threads wait like this, nothing ever ends. The first are in nearly every tile in single
+precision, and on by default. So programs of this package are compiled without either (`_CALM`):
+products are Eigen's, and transforms, which a layer of yours may have, take one thread. Calls back
+into Python, which may wait as well, occur nowhere; LAPACK waits for threads of its own only.
 """
 
 import functools
@@ -25,6 +36,13 @@ MOST = 128
 _SWEEP = 8
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+# No step of a program waits for XLA's threads inside one of them; see above. The types of YNNPACK's
+# fusions are a list, here an empty one.
+_CALM: dict[str, Any] = {
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    "xla_cpu_multi_thread_eigen": False,
+}
 
 _kept: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _changing = threading.Lock()
@@ -70,12 +88,14 @@ def compiled(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         arrays, frame = _Frame.of((args, options))
-        kind = (function, frame.kind, tuple((array.shape, array.dtype) for array in arrays))
+        shapes = tuple((array.shape, array.dtype) for array in arrays)
+        inner = _is_traced(arrays)
+        kind = (function, frame.kind, shapes, inner)
         gone = 0
         with _changing:
             run = _kept.get(kind)
             if run is None:
-                run = _kept[kind] = _jitted(function, frame)
+                run = _kept[kind] = _jitted(function, frame, inner)
                 while len(_kept) > MOST:
                     _kept.popitem(last=False)
                     gone = next(_count)
@@ -95,7 +115,36 @@ def kept() -> int:
     return len(_kept)
 
 
-def _jitted(function: Callable[..., Any], frame: _Frame) -> Callable[..., Any]:
+def jitted(function: Function) -> Function:
+    """`jax.jit` for programs of their own, with the options that all programs here have."""
+    return cast(Function, jax.jit(function, compiler_options=_options()))
+
+
+@functools.cache
+def _options() -> dict[str, Any]:
+    """`_CALM`, as far as this XLA knows it."""
+    if _is_known(_CALM):
+        return _CALM
+    return {name: value for name, value in _CALM.items() if _is_known({name: value})}
+
+
+def _is_known(options: dict[str, Any]) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options=options)()
+    except jax.errors.JaxRuntimeError:  # no such option
+        return False
+    return True
+
+
+_zero = jax.jit(lambda: 0)
+
+
+def _is_traced(arrays: list[Any]) -> bool:
+    """Whether this is a part of a larger program, which has options of its own."""
+    return any(isinstance(array, jax.core.Tracer) for array in (*arrays, _zero()))
+
+
+def _jitted(function: Callable[..., Any], frame: _Frame, inner: bool) -> Callable[..., Any]:
     """A compiled function of its own, which takes its compilation along when it goes."""
 
     def run(arrays: list[Any]) -> tuple[list[Any], _Frame]:
@@ -103,4 +152,4 @@ def _jitted(function: Callable[..., Any], frame: _Frame) -> Callable[..., Any]:
         return _Frame.of(function(*args, **options))
 
     run.__name__ = run.__qualname__ = getattr(function, "__name__", "run")
-    return jax.jit(run)
+    return jax.jit(run) if inner else jitted(run)

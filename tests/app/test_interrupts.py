@@ -80,6 +80,38 @@ def test_in_compiled_code_that_does_not_listen(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+LONG = """
+import sys
+import numpy as np
+from widelimit.app.cli.ending import ended_well
+from widelimit.inference.solve import factorise
+
+n = 9000
+with ended_well():
+    matrix = np.full((n, n), 0.5)
+    np.fill_diagonal(matrix, 2.0)
+    print("begun", flush=True)
+    factorise(matrix)
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_long_factorisation():
+    """Nine thousand examples take several seconds, in one call of LAPACK."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", LONG], **pipes) as program:
+        assert program.stdout.readline() == b"begun\n"
+        time.sleep(1)
+        begin = time.monotonic()
+        program.send_signal(signal.SIGINT)
+        rest, said = program.communicate(timeout=100)
+        print(f"{time.monotonic() - begin:.2f} s")
+    assert (program.returncode, rest) == (130, b"")
+    assert said.startswith(b"interrupted")
+    assert said.count(b"\n") == 1
+
+
 @pytest.mark.slow
 def test_at_random_moments(tmp_path):
     rng = np.random.default_rng(0)

@@ -17,13 +17,14 @@ def _gaussian_mean(phi, variance: float) -> float:
     )
 
 
+@pytest.mark.parametrize("activation", [wl.layers.Sin, wl.layers.Cos])
 @pytest.mark.parametrize("size", [1e3, 1e4])
-def test_sine_at_large_variance(size):
-    net = wl.Serial(wl.Dense(8), wl.layers.Sin())
+def test_waves_at_large_variance(activation, size):
+    net = wl.Serial(wl.Dense(8), activation())
     x = np.full((1, 3), size, np.float32)
     found = net.kernel(x, ntk=False).nngp
     assert found.dtype == np.float32
-    # E[sin²] = (1 − exp(−2q))/2
+    # E[sin²] = (1 − exp(−2q))/2, E[cos²] = (1 + exp(−2q))/2
     np.testing.assert_allclose(found, 0.5, rtol=1e-6)
 
 

@@ -1,7 +1,8 @@
 """Several tiles at once: threads keep all cores busy where the steps of one tile are too small.
 
 Everything a tile needs happens in its thread – compiling, computing, fetching – so that different
-shapes are compiled side by side too.
+shapes are compiled side by side too. These threads are not XLA's: they wait outside its pool for
+programs of which no step waits inside it (see `compilation`), so any number of them may.
 """
 
 import contextlib
@@ -117,8 +118,9 @@ class _Answer(NamedTuple):
 class _Crew:
     """Threads that work off orders; a stuck one holds up neither the caller nor the program's end.
 
-    XLA's own threads, which share the work of single operations, were once seen to wait for each
-    other for ever. Nothing in a process can wake them, but whoever waits for them can be told.
+    XLA's own threads were once seen to wait for each other for ever. Programs of this package no
+    longer hold the steps that can (see `compilation`), but other code in the process, which shares
+    the pool, may. Nothing in a process can wake them; whoever waits for them can be told.
     """
 
     def __init__(self, function: Callable[[Any], Any], count: int):

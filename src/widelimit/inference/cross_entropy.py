@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
+from ..compilation import compiled
 from ..errors import MissingExtraError, NumericalError, ShapeError
 from ..options import RandomKey, choice, generator, positive, whole
 from . import checks
@@ -168,7 +169,7 @@ def _pull(time: Values, dual: Array, problem: _Problem) -> Array:
     return problem.rate * (jax.nn.softmax(logits, axis=-1) - labels)
 
 
-@jax.jit
+@compiled
 def _advance(dual: Array, problem: _Problem, count: Array) -> Array:
     return jax.lax.fori_loop(0, count, lambda k, d: d + _pull(k, d, problem), dual)
 

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import logsumexp, ndtr
 
-from ..compilation import compiled
+from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
 from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
@@ -365,7 +365,7 @@ def _chains(
         keys = jax.random.split(third, max(2, method.steps // method.thin))
         return jax.lax.scan(kept, state, keys)[1]
 
-    return jax.jit(jax.vmap(chain))(jax.random.split(key, method.chains))
+    return jitted(jax.vmap(chain))(jax.random.split(key, method.chains))
 
 
 def _blackjax() -> Any:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..compilation import jitted
 from ..errors import ShapeError
 from ..figures import one_axes
 from ..laws.marginal import jackknifed
@@ -88,7 +89,7 @@ class Comparison:
 def finite_outputs(traced: Traced, width: int, draws: int, key: Any) -> np.ndarray:
     """Outputs of random models, (draws, coordinates)."""
     x = jnp.asarray(traced.x)
-    run = jax.jit(jax.vmap(lambda k: traced.model(width, k)(x)))
+    run = jitted(jax.vmap(lambda k: traced.model(width, k)(x)))
     keys = jax.random.split(key, draws)
     block = max(1, min(_BLOCK, draws, (1 << 26) // (width * width)))
     parts = [np.asarray(run(keys[i : i + block])) for i in range(0, draws - draws % block, block)]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...compilation import jitted
 from ...layers.attention.layer import Attention
 from ...layers.base import Layer
 from ...layers.compose import Serial
@@ -64,7 +65,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     rows = []
     for width, heads in tracked(cases, progress):
         net = network(width, heads)
-        go = jax.jit(lambda key, net=net: trained(net, key, x, y, steps))
+        go = jitted(lambda key, net=net: trained(net, key, x, y, steps))
         for seed in range(seeds):
             before, after, left = go(jax.random.key(seed))
             moved = jnp.linalg.norm(after - before) / jnp.linalg.norm(before)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...compilation import jitted
 from ...data import Dataset, Labelled
 from ...errors import MissingExtraError
 from ...finite.widths import with_heads
@@ -144,7 +145,7 @@ def fit(net: Layer, begin: Params, train: Labelled, *, rate: float, steps: int, 
 
     keys = jax.random.split(key, steps)
     carry = (begin, optimiser.init(begin))
-    (end, _), _ = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))(carry, keys)
+    (end, _), _ = jitted(lambda carry, keys: jax.lax.scan(step, carry, keys))(carry, keys)
     return end
 
 

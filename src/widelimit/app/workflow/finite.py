@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from scipy.stats import norm
 
+from ...compilation import jitted
 from ...laws import Law
 from ...layers.activations import Gelu
 from ...layers.attention.layer import Attention
@@ -127,7 +128,7 @@ def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.n
     single = jnp.asarray(x, jnp.float32)
     shape = x.shape[1:]
 
-    @jax.jit
+    @jitted
     def run(keys: Array) -> Array:
         one = jax.vmap(lambda k: net.apply(net.init(k, shape), single)[0, :_CHANNELS])
         return jax.lax.map(one, keys)
