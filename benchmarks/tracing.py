@@ -82,7 +82,7 @@ class Case:
 def cases(quick: bool) -> list[Case]:
     if quick:
         return [Case(tokens=3, inputs=2, depth=1, draws=64)]
-    # Draws are worked off in chunks of 256: more of them cost in proportion.
+    # Draws are computed in chunks of 256: more of them cost in proportion.
     few = Case(draws=256)
     return [
         Case(),

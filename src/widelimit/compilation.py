@@ -141,7 +141,7 @@ _zero = jax.jit(lambda: 0)
 
 def _is_traced(arrays: list[Any]) -> bool:
     """Whether this is a part of a larger program, which has options of its own."""
-    return any(isinstance(array, jax.core.Tracer) for array in (*arrays, _zero()))
+    return any(isinstance(array, Tracer) for array in (*arrays, _zero()))
 
 
 def _jitted(function: Callable[..., Any], frame: _Frame, inner: bool) -> Callable[..., Any]:

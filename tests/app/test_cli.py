@@ -14,6 +14,7 @@ from command_line import call, refused, write_flowers, write_texts, write_vector
 
 from widelimit.app.cli import main, studies
 from widelimit.app.report import Report
+from widelimit.app.studies.explained import Explanation
 from widelimit.data import Keep, save_npz
 from widelimit.inference import KernelKind
 
@@ -243,6 +244,9 @@ def test_a_study_writes_data_figure_and_page(capsys, tmp_path):
     assert {".png", ".json", ".html"} <= written
     page = (tmp_path / "scores" / "report.html").read_text(encoding="utf-8")
     assert "data:image/png;base64," in page
+    assert "Figure 1." in page
+    assert "Conclusion" in page
+    assert "Settings" in page
 
 
 def test_a_published_size_is_not_started_unasked(capsys, tmp_path, monkeypatch):
@@ -253,6 +257,7 @@ def test_a_published_size_is_not_started_unasked(capsys, tmp_path, monkeypatch):
         cost=lambda size: "nine hours",
     )
     monkeypatch.setitem(studies.STUDIES, "scores", study)
+    monkeypatch.setitem(studies.EXPLAINED, "scores", Explanation({}, lambda result: []))
     arguments = ("reproduce", "scores", "--size", "paper", "--out", tmp_path)
     said = call(capsys, *arguments, code=2).err
     assert "nine hours" in said

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_report import healthy, needs_browser
+from browser import needs_browser
+from test_report import healthy
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 

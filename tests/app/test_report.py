@@ -2,23 +2,17 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from browser import BROWSER, needs_browser
 
 import widelimit as wl
 from widelimit.app.drawing import canvas, diagram, plot_kernel, plot_law
 from widelimit.app.report import Report
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(
-    BROWSER is None, reason="no chromium on this machine: install it to look at pages in a browser"
-)
 NET = wl.Serial(
     wl.LayerNorm(),
     wl.Dense(8),

@@ -1,6 +1,7 @@
 """Signal propagation: profiles agree with the kernels of truncated networks, and with theory."""
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
@@ -122,3 +123,31 @@ def test_profiles_print_as_a_table(x):
 def test_too_many_examples_are_refused():
     with pytest.raises(wl.errors.ShapeError, match="up to 32 examples"):
         wl.Serial(wl.Dense(4)).signal(np.ones((40, 3, 2)))
+
+
+@pytest.mark.parametrize("quantity", list(Quantity))
+def test_a_profile_can_be_differentiated(quantity):
+    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+
+    def net(scale):
+        attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR, qk_std=scale)
+        return wl.Serial(wl.Dense(8, b_std=0.2), wl.Relu(), wl.Residual(attention, 0.4))
+
+    def end(scale):
+        return net(scale).signal(x)[quantity][-1]
+
+    step = 0.05
+    slope = (float(end(1.0 + step)) - float(end(1.0 - step))) / (2 * step)
+    found = float(jax.grad(end)(jnp.float32(1.0)))
+    assert abs(found) > 1e-4
+    assert found == pytest.approx(slope, rel=0.02)
+
+
+def test_quantities_without_meaning_leave_the_gradients_of_others_alone():
+    x = np.random.default_rng(0).normal(size=(1, 3, 5)).astype(np.float32)  # no pair of inputs
+
+    def variance(net):
+        return net.signal(x)[Quantity.VARIANCE][-1]
+
+    slopes = jax.grad(variance)(wl.Serial(wl.Dense(8), wl.MeanPool(), wl.Dense(1)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))

@@ -395,3 +395,40 @@ def test_nan_in_a_function_is_reported() -> None:
     p.output(p.matrix("W") @ y)
     with pytest.raises(NumericalError, match="must be finite"):
         p.limit().gram()
+
+
+def attention_program():
+    program = Program("one query, two keys")
+    tokens = program.inputs("x", covariance=[[1.0, 0.5], [0.5, 1.0]])
+    x1, x2 = (clip(100.0)(token) for token in tokens)
+    query, keys, values = (program.matrix(name) for name in "QKV")
+    scores = [program.dot(query @ x1, keys @ x) for x in (x1, x2)]
+    first, second = softmax(scores)
+    program.output(first * (values @ x1) + second * (values @ x2))
+    return program
+
+
+def test_a_limit_is_read_as_a_law_is():
+    """Against the same network as a layer: one head, two tokens, the first query."""
+    limit = attention_program().limit()
+    law = law_from_covariance(Attention(8, heads=1), [[1.0, 0.5], [0.5, 1.0]], draws=4096)
+    y = np.array([0.0, 1.0, 3.0])
+    pairs = [
+        (limit.density(y), law.density(y, at=(0, 0))),
+        (limit.sf(y), law.sf(y, at=(0, 0))),
+        (limit.moments((2, 4)), law.moments((2, 4), at=(0, 0))),
+        (limit.kurtosis(), law.kurtosis(at=(0, 0))),
+        (limit.quantiles([0.9, 0.99]), law.quantiles([0.9, 0.99], at=(0, 0))),
+    ]
+    for one, other in pairs:
+        scale = np.sqrt(np.square(one.error) + np.square(other.error)) + 1e-9
+        assert np.abs((one.value - other.value) / scale).max() < 5
+    assert float(limit.kurtosis()) > 20 * limit.kurtosis().error
+    assert float(limit.kurtosis(at=0)) == float(limit.kurtosis(at=limit.program.outputs[0]))
+
+
+def test_a_limit_is_read_at_one_of_its_vectors():
+    limit = attention_program().limit()
+    for place in (1, "y", -1):
+        with pytest.raises(ShapeError, match="at a vector"):
+            limit.kurtosis(at=place)

@@ -22,6 +22,7 @@ h1{font-size:1.9rem;line-height:1.2;margin:0 0 .3rem}
 h2{font-size:1.25rem;margin:2.6rem 0 .4rem;padding-top:.9rem;border-top:1px solid var(--line)}
 h3{font-size:1rem;margin:1.2rem 0 .3rem}
 p{margin:.4rem 0 .8rem;max-width:48rem}p.lead{color:var(--soft);font-size:1.05rem}
+p.warning{background:#fdf0d5;border-left:5px solid #c77700;padding:.7rem 1rem;max-width:none}
 figure{margin:1rem 0}img{max-width:100%;height:auto;display:block}
 figcaption{color:var(--soft);font-size:.9rem;max-width:48rem;margin-top:.3rem}
 .scroll{overflow-x:auto}
@@ -82,6 +83,11 @@ class Report:
     def text(self, text: str) -> "Report":
         """A paragraph."""
         self.parts.append(f"<p>{html.escape(text)}</p>")
+        return self
+
+    def warning(self, text: str) -> "Report":
+        """A sentence that nobody overlooks."""
+        self.parts.append(f'<p class="warning">{html.escape(text)}</p>')
         return self
 
     def bullets(self, items: Sequence[str]) -> "Report":

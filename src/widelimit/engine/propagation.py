@@ -11,6 +11,7 @@ kernel – as a function of depth. Each number is an average over examples and r
   variance, 1/S when one direction holds everything.
 """
 
+import contextlib
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
@@ -53,13 +55,16 @@ class Quantity(Enum):
 
 
 class SignalProfile(eqx.Module):
-    """The signal after each layer; errors are standard errors where heads were sampled."""
+    """The signal after each layer; errors are standard errors where heads were sampled.
+
+    Inside a JAX transformation the arrays are JAX's: a profile can be differentiated.
+    """
 
     labels: tuple[str, ...] = eqx.field(static=True)
-    values: Float[np.ndarray, "depth quantity"]
-    errors: Float[np.ndarray, "depth quantity"]
+    values: Float[np.ndarray | Array, "depth quantity"]
+    errors: Float[np.ndarray | Array, "depth quantity"]
 
-    def __getitem__(self, quantity: Quantity | str) -> np.ndarray:
+    def __getitem__(self, quantity: Quantity | str) -> Any:
         """One quantity by depth, the input first; NaN where it has no meaning."""
         return self.values[:, list(Quantity).index(choice(Quantity, quantity, "quantity"))]
 
@@ -117,15 +122,16 @@ def signal(
     scheme = Scheme(samples, inputs.size * inputs.area, 0.0)
     key = as_key(key)
     copies = replicates if net.sampled() else 1
-    with precision(inputs.dtype if not inputs.tokens else np.float32):
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((net, inputs.x)))
+    dtype = np.float32 if inputs.tokens else inputs.dtype
+    with contextlib.nullcontext() if traced else precision(dtype):
         batch, real = inputs.on_device()
-        runs = np.stack(
-            [
-                np.asarray(_profile(layers, batch, real, inputs.outline, subkey, scheme))
-                for subkey in jax.random.split(key, copies)
-            ]
-        )
-    errors = runs.std(axis=0, ddof=1) / np.sqrt(copies) if copies > 1 else np.zeros_like(runs[0])
+        profiles = [
+            _profile(layers, batch, real, inputs.outline, subkey, scheme)
+            for subkey in jax.random.split(key, copies)
+        ]
+    runs = jnp.stack(profiles) if traced else np.stack([np.asarray(run) for run in profiles])
+    errors = runs.std(axis=0, ddof=1) / np.sqrt(copies) if copies > 1 else np.zeros(runs.shape[1:])
     return SignalProfile(tuple(labels), runs.mean(axis=0), errors)
 
 
@@ -248,4 +254,6 @@ def _quantities(pairs: Any, mask: Array | None) -> Float[Array, "quantity"]:
 
 def _average(values: Array, weights: Array) -> Array:
     """Weighted mean; NaN where there is nothing to average."""
-    return jnp.sum(values * weights) / jnp.sum(weights)
+    total = jnp.sum(weights)
+    # Gradients of the other quantities must not meet 0/0.
+    return jnp.where(total > 0, jnp.sum(values * weights) / jnp.where(total > 0, total, 1), jnp.nan)

@@ -4,6 +4,7 @@
 of takes kernel matrices and works with kernels from anywhere.
 """
 
+from .both import BothPredictions, FittedBoth, fit_both
 from .calibration import (
     Binning,
     Reliability,
@@ -42,6 +43,7 @@ from .mixture import (
     MixturePrediction,
 )
 from .network_kernels import Engine, NetworkKernels
+from .noise import Relative
 from .objectives import (
     LeaveOneOutDensity,
     LeaveOneOutError,
@@ -66,6 +68,7 @@ __all__ = [
     "GP",
     "Binning",
     "BlockedCholesky",
+    "BothPredictions",
     "Cholesky",
     "Classifier",
     "CollapsedWeightsWarning",
@@ -76,6 +79,7 @@ __all__ = [
     "EllipticalSlice",
     "Engine",
     "Factor",
+    "FittedBoth",
     "FittedClassifier",
     "FittedGP",
     "FittedMixture",
@@ -99,6 +103,7 @@ __all__ = [
     "Prediction",
     "Range",
     "Reduction",
+    "Relative",
     "Reliability",
     "Run",
     "Search",
@@ -114,6 +119,7 @@ __all__ = [
     "centred_one_hot",
     "cross_entropy_path",
     "factorise",
+    "fit_both",
     "grid",
     "hyperparameters",
     "largest_stable_learning_rate",

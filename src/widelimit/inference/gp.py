@@ -61,6 +61,14 @@ class Prediction:
     mean: Float[np.ndarray, "*points_and_outputs"]
     variance: Float[np.ndarray, "*points"]
 
+    @classmethod
+    def joined(cls, parts: "list[Prediction]", *, axis: int = 0) -> "Prediction":
+        """Predictions of several portions of examples as one."""
+        return cls(
+            np.concatenate([part.mean for part in parts], axis=axis),
+            np.concatenate([part.variance for part in parts], axis=axis),
+        )
+
     def __repr__(self) -> str:
         spread = f"{self.std.min():.3g} to {self.std.max():.3g}" if self.std.size else "none"
         return f"Prediction(mean of shape {self.mean.shape}, std {spread})"

@@ -35,6 +35,7 @@ from . import checks
 from .checks import Values
 from .conventions import NOISE
 from .network_kernels import joined, require_layer, require_scalar_output
+from .noise import Noise, settled
 
 _LOG_2PI = math.log(2 * math.pi)
 # Fewer draws than these are no basis for a prediction.
@@ -76,7 +77,8 @@ class EllipticalSlice:
 class MixtureGP:
     """A network with finitely many heads as a prior over functions; `fit` it to data.
 
-    `noise` is the variance of the noise in the targets, one number or one per training example;
+    `noise` is the variance of the noise in the targets, one number or one per training example,
+    or `Relative(share)` of the prior's;
     `method` how the scores are averaged over; `samples` heads stand for infinitely many in layers
     that have them. Outputs (columns of the targets) are channels of one network: they share the
     scores, and each of them carries information about the scores.
@@ -84,7 +86,7 @@ class MixtureGP:
 
     net: Layer
     _: KW_ONLY
-    noise: Values = NOISE
+    noise: Noise = NOISE
     method: Importance | EllipticalSlice = Importance()
     samples: int = 128
     key: RandomKey = 0
@@ -96,7 +98,8 @@ class MixtureGP:
         require_scalar_output(self.net, inputs.outline)
         require_gaussian_output(self.net, inputs.outline)
         targets, vector = checks.targets(y, inputs.size)
-        noise = checks.variances(self.noise, "The noise", inputs.size)
+        noise = settled(self.noise, lambda: self.net.diagonal(inputs, ntk=False, key=self.key).nngp)
+        noise = checks.variances(noise, "The noise", inputs.size)
         return FittedMixture(self, inputs, targets, noise, vector, as_key(self.key))
 
 

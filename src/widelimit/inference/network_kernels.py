@@ -11,15 +11,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from ..compilation import compiled
+from ..engine.diagonal import own_kernels
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
-from ..engine.phases import Realisation, cross_one, encode_block, precision
-from ..engine.sampling import Sampler, covering, realisations
+from ..engine.sampling import Sampler, covering
 from ..engine.sampling import sampler as fitted_sampler
-from ..engine.tiles import TilePlan
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
@@ -194,24 +192,12 @@ class NetworkKernels:
 
     def diagonal(self, other: Inputs, kind: KernelKind) -> Float[np.ndarray, " n"]:
         """`k(x, x)` of one kernel for every example, in `O(N)`."""
-        ntk = kind is KernelKind.NTK
-        # Θ of kinked activations has square-root singularities here: float32 would lose half its
-        # digits. The heads are drawn in the precision of the other blocks, to be the same heads.
-        dtype = np.float64 if ntk else self.engine.dtype
-        plan = TilePlan.make(self.net, [other], dtype, self.engine.memory)
-        with precision(self.engine.dtype):
-            drawn = realisations(self.net, self.sampler, self.engine.dtype)
-        result = np.zeros(other.size)
-        with precision(dtype):
-            for start in range(0, other.size, plan.tile):
-                # Copies of the last example fill a short block: one shape, one compilation.
-                index = np.minimum(np.arange(start, start + plan.tile), other.size - 1)
-                x, mask = other[index].astype(dtype).on_device()
-                span = slice(start, min(start + plan.tile, other.size))
-                for real in drawn:
-                    own = _own(real, x, mask, other.outline, with_ntk=ntk)
-                    result[span] += np.asarray(own)[: span.stop - start] / len(drawn)
-        return result
+        return chosen(self.diagonals(other, ntk=kind is KernelKind.NTK), kind)
+
+    def diagonals(self, other: Inputs, *, ntk: bool) -> Kernels:
+        """Kernels of every example with itself, in `O(N)` and double precision."""
+        dtype, memory = self.engine.dtype, self.engine.memory
+        return own_kernels(self.net, other, self.sampler, dtype=dtype, with_ntk=ntk, memory=memory)
 
     def extended(self, other: Inputs) -> "NetworkKernels":
         """With more training examples and the same heads."""
@@ -232,16 +218,6 @@ class NetworkKernels:
 def chosen(kernels: Kernels, kind: KernelKind) -> Any:
     """One of the two kernels."""
     return kernels.nngp if kind is KernelKind.NNGP else kernels.ntk
-
-
-@compiled
-def _own(
-    real: Realisation, x: Any, mask: Any, outline: Any, *, with_ntk: bool
-) -> Float[Array, " n"]:
-    """The kernel of every example of a block with itself."""
-    encoding = encode_block(real, x, mask, outline)
-    nngp, ntk = jax.vmap(lambda e: cross_one(real.net, e, e, outline, with_ntk=with_ntk))(encoding)
-    return nngp if ntk is None else ntk
 
 
 def joined(one: Inputs, two: Inputs) -> Inputs:

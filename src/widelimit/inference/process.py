@@ -23,6 +23,7 @@ from .network_kernels import (
     require_gaussian,
     require_layer,
 )
+from .noise import Noise, settled
 from .solve import Jitter
 from .solvers import Cholesky, Posterior, Solver
 
@@ -32,7 +33,8 @@ class GP:
     """An infinitely wide network as the prior of a Gaussian process with zero mean.
 
     `kind` chooses the kernel (see `KernelKind`); `noise` is the variance of the noise in the
-    targets, one number or one per training example (by default 0.1: see `conventions`); `jitter`
+    targets, one number or one per training example (by default 0.1: see `conventions`), or
+    `Relative(share)` of the mean prior variance; `jitter`
     bounds what may be added to the diagonal if the kernel cannot be factorised; `engine` says how
     kernels are computed, and `solver` how the process is conditioned (see `solvers`).
     """
@@ -40,7 +42,7 @@ class GP:
     net: Layer
     _: KW_ONLY
     kind: KernelKind = KernelKind.NNGP
-    noise: Values = NOISE
+    noise: Noise = NOISE
     jitter: Jitter | None = None
     engine: Engine = field(default_factory=Engine)
     solver: Solver = field(default_factory=Cholesky)
@@ -74,11 +76,18 @@ class GP:
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
         """Condition on targets for examples that are read already: one Gaussian process."""
         checks.targets(y, len(data))  # before the expensive part
+        noise = settled(self.noise, lambda: data.diagonal(data.inputs, self.kind))
         marks, posterior = self.solver.condition(
-            data, y, kind=self.kind, noise=self.noise, jitter=self.jitter
+            data, y, kind=self.kind, noise=noise, jitter=self.jitter
         )
+        return self.fitted(marks, posterior, noise)
+
+    def fitted(self, data: NetworkKernels, posterior: Posterior, noise: Values) -> "FittedGP":
+        """This model, with the noise it came to, around a posterior."""
         engine = self.engine.without_store()
-        return FittedGP(replace(self, engine=engine), replace(marks, engine=engine), posterior)
+        return FittedGP(
+            replace(self, engine=engine, noise=noise), replace(data, engine=engine), posterior
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,10 +123,7 @@ class FittedGP:
             self.posterior.predict(self._cross(part), prior[span])
             for span, part in self.data.blocks(other)
         ]
-        return Prediction(
-            np.concatenate([part.mean for part in parts]),
-            np.concatenate([part.variance for part in parts]),
-        )
+        return Prediction.joined(parts)
 
     def mean(self, x: Data, mask: Any = None) -> Float[np.ndarray, " *points"]:
         """The mean alone, which is cheaper."""

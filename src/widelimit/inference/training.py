@@ -165,11 +165,7 @@ class FittedTraining:
         """
         other = self.data.read(x, mask)
         parts = [self.on(part).predict(t) for _, part in self.data.blocks(other)]
-        axis = np.ndim(np.asarray(t))
-        return Prediction(
-            np.concatenate([part.mean for part in parts], axis=axis),
-            np.concatenate([part.variance for part in parts], axis=axis),
-        )
+        return Prediction.joined(parts, axis=np.ndim(np.asarray(t)))
 
     def covariance(
         self, x: Data, mask: Any = None, *, t: Values = np.inf

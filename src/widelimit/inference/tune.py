@@ -30,6 +30,7 @@ from .checks import Values
 from .gp import GPPosterior, KernelKind
 from .leaves import Hyperparameter, hyperparameters, replaced
 from .network_kernels import NetworkKernels, chosen, require_gaussian
+from .noise import settled
 from .objectives import LogEvidence, Objective
 from .process import GP, FittedGP
 from .solve import JitterWarning
@@ -127,6 +128,7 @@ def tune(
     require_gaussian(gp.net)
     data = NetworkKernels.make(gp.net, x, mask, engine=gp.engine)
     columns, vector = checks.targets(y, len(data))
+    gp = replace(gp, noise=settled(gp.noise, lambda: data.diagonal(data.inputs, gp.kind)))
     free = _free(gp.net, select)
     noisy = noise and float(np.min(np.asarray(gp.noise))) > 0
     if not free and not noisy:

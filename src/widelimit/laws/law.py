@@ -29,7 +29,7 @@ from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from .gaussians import psd_root
-from .marginal import Marginal, averaged, group_means
+from .marginal import Marginal, MarginalReadings, averaged, group_means
 from .points import DrawPlan, Points, normal_blocks, plan
 
 Place = int | tuple[int, ...] | np.ndarray
@@ -128,7 +128,7 @@ def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S chan
     return x.reshape(examples, size, -1)
 
 
-class Law:
+class Law(MarginalReadings):
     """Joint law of the outputs at fixed inputs; made by `net.law(x)`.
 
     Outputs have coordinates: an example index for networks that pool or flatten, `(example,
@@ -267,34 +267,6 @@ class Law:
         part = self.kernels[:, used[:, None], used[None, :]]
         variances = np.einsum("dij,i,j->d", part, weights[used], weights[used])
         return Marginal(variances, groups=min(self.groups, self.draws))
-
-    # --- one number ---
-
-    def density(self, y: ArrayLike, at: Place | None = None) -> Estimate:
-        """Density of a coordinate or functional: an average of Gaussian densities."""
-        return self._marginal(at).density(y)
-
-    def cdf(self, y: ArrayLike, at: Place | None = None) -> Estimate:
-        """Probability of values up to `y`."""
-        return self._marginal(at).cdf(y)
-
-    def sf(self, y: ArrayLike, at: Place | None = None) -> Estimate:
-        """Probability of values above `y`."""
-        return self._marginal(at).sf(y)
-
-    def quantiles(self, probabilities: ArrayLike, at: Place | None = None) -> Estimate:
-        """Quantiles of a coordinate or functional."""
-        return self._marginal(at).quantiles(probabilities)
-
-    def moments(self, orders: Sequence[int] = (2, 4), at: Place | None = None) -> Estimate:
-        """`E[y^k]` for each order k."""
-        marginal = self._marginal(at)
-        found = [marginal.moment(order) for order in orders]
-        return Estimate(np.array([m.value for m in found]), np.array([m.error for m in found]))
-
-    def kurtosis(self, at: Place | None = None) -> Estimate:
-        """Excess kurtosis: 0 for a Gaussian."""
-        return self._marginal(at).kurtosis()
 
     # --- several numbers ---
 

@@ -144,6 +144,41 @@ class Readings(eqx.Module):
         )
 
     @known_options
+    def diagonal(
+        self,
+        x: Any,
+        mask: Any = None,
+        *,
+        key: RandomKey | None = None,
+        samples: int | None = None,
+        tolerance: float | None = None,
+        most_heads: int = DEFAULT_HEADS,
+        sampler: "Sampler | None" = None,
+        ntk: bool = True,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> Kernels:
+        """`κ(x, x)` and `Θ(x, x)` of every example with itself: N entries, not N².
+
+        The result has axes (N, positions…, positions'…), and (N,) after pooling; it is the diagonal
+        of `kernel`, with the same options.
+        """
+        return read(
+            "diagonal",
+            self,
+            x,
+            mask,
+            key=key,
+            samples=samples,
+            tolerance=tolerance,
+            most_heads=most_heads,
+            sampler=sampler,
+            ntk=ntk,
+            dtype=dtype,
+            memory=memory,
+        )
+
+    @known_options
     def cost(
         self,
         x: Any,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, ShapeError
 from ..laws.gaussians import conditioned
-from ..laws.marginal import Marginal
+from ..laws.marginal import Marginal, MarginalReadings
 from ..options import RandomKey, generator, whole
 from .integration import (
     Integration,
@@ -108,7 +108,7 @@ class ConditionalLaw:
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
-class LimitLaw:
+class LimitLaw(MarginalReadings):
     """A program's limit.
 
     Vectors without scalars have second moments `E[Z^u Z^v]`. The scalars are Gaussian with
@@ -116,12 +116,18 @@ class LimitLaw:
     that use scalars have *random* second moments: `given(scalars)` or `condition(draws, key)`.
     Where dot products follow vectors that use scalars, scalars come in stages, each Gaussian given
     the earlier ones.
+
+    `density`, `cdf`, `sf`, `quantiles`, `moments` and `kurtosis` are those of one coordinate of a
+    vector, as `net.law(x)` has them: `at` is a vector, or the number of an output, and may be left
+    out where there is one output. 4096 draws of the scalars are averaged over; `marginal(vector)`
+    takes another number of them.
     """
 
     def __init__(self, program: Program, integration: Rule):
         self.program = program
         self.integration = integration
         self._readings = _Readings(integration, lambda settings: LimitMoments(program, settings))
+        self._marginals: dict[Vector, Marginal] = {}
 
     # ---- deterministic part ---------------------------------------------------------------
 
@@ -231,6 +237,27 @@ class LimitLaw:
             return Marginal(np.atleast_1d(self.second_moment(vector, vector).value), groups=1)
         variances = self.condition(draws, key).gram([vector]).value[:, 0, 0]
         return Marginal(variances, groups=draws)
+
+    def _marginal(self, at: Any) -> Marginal:
+        vector = self._named(at)
+        if vector not in self._marginals:
+            self._marginals[vector] = self.marginal(vector)
+        return self._marginals[vector]
+
+    def _named(self, at: Any) -> Vector:
+        """A vector, or the output of that number."""
+        outputs = self.program.outputs
+        if isinstance(at, Vector):
+            return at
+        if at is None and len(outputs) == 1:
+            return outputs[0]
+        if isinstance(at, int | np.integer) and 0 <= at < len(outputs):
+            return outputs[at]
+        raise ShapeError(
+            "A law is read at a vector of its program, or at the number of an output.",
+            got=f"at={at!r} in a program with {len(outputs)} outputs",
+            remedy="pass at=vector, or at=0 for the first output",
+        )
 
     def expected_gram(
         self, draws: int, key: RandomKey, *, vectors: Sequence[Vector] | None = None

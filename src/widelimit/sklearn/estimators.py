@@ -5,10 +5,11 @@ sequences of different lengths, arrays with positions (N, positions…, channels
 that start with `Embedding`, lists of token ids are taken as they are.
 """
 
-from typing import Any
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 
+from ..engine.inputs import Data
 from ..errors import MissingExtraError, NetworkError, NumericalError
 from ..inference import (
     GP,
@@ -23,8 +24,10 @@ from ..inference import (
     tune,
     with_hyperparameters,
 )
+from ..inference.checks import Values
 from ..inference.conventions import NOISE
 from ..inference.network_kernels import require_gaussian
+from ..inference.noise import Noise
 from ..layers.activations import Relu
 from ..layers.base import Layer
 from ..layers.compose import Serial
@@ -66,7 +69,7 @@ class _NetworkEstimator(BaseEstimator):
     """What regressors and classifiers share: reading inputs, building the process, parameters."""
 
     network: Layer | None
-    noise: float
+    noise: Noise
     samples: int | None
     solver: Solver | None
     store: Any
@@ -128,7 +131,7 @@ class _NetworkEstimator(BaseEstimator):
                     params[_PREFIX + found.name] = float(value) if value.ndim == 0 else value
         return params
 
-    def set_params(self, **params: Any) -> "_NetworkEstimator":
+    def set_params(self, **params: Any) -> Self:
         """Set parameters, also `**{"network__0.w_std": 1.5}`."""
         inner = {k: v for k, v in params.items() if k.startswith(_PREFIX)}
         super().set_params(**{k: v for k, v in params.items() if k not in inner})
@@ -147,7 +150,7 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         self,
         network: Layer | None = None,
         *,
-        noise: float = NOISE,
+        noise: Noise = NOISE,
         normalize_y: bool = True,
         tune: bool = False,
         samples: int | None = None,
@@ -169,7 +172,7 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         self.store = store
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "_NetworkRegressor":
+    def fit(self, X: Data, y: Values) -> Self:
         """Condition on targets (N,) or (N, outputs)."""
         X, y = self._read_pairs(X, y, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
@@ -188,7 +191,19 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         self.network_ = self.model_.gp.net
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+    @overload
+    def predict(
+        self, X: Data, return_std: Literal[False] = False, return_cov: Literal[False] = False
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, X: Data, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
+    def predict(
+        self, X: Data, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Means; with `return_std` or `return_cov` also the function's spread (without noise)."""
         if return_std and return_cov:
             raise NumericalError(
@@ -241,7 +256,7 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         network: Layer | None = None,
         *,
         kind: KernelKind | str = "nngp",
-        noise: float = NOISE,
+        noise: Noise = NOISE,
         tune: bool = False,
         samples: int | None = None,
         solver: Solver | None = None,
@@ -260,7 +275,7 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         self.store = store
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "InfiniteNetworkClassifier":
+    def fit(self, X: Data, y: Any) -> Self:
         """Fit to labels (N,)."""
         X, y = self._read_pairs(X, y)
         check_classification_targets(y)
@@ -272,12 +287,12 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         self.network_ = process.net
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Data) -> np.ndarray:
         """The most probable class."""
         X = self._read(X)
         return self.model_.predict(X)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Data) -> np.ndarray:
         """Calibrated probabilities, in the order of `classes_`."""
         X = self._read(X)
         return self.model_.predict_proba(X)

@@ -8,6 +8,7 @@ import pytest
 
 from widelimit.app.studies import STUDIES, Size
 from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.explained import EXPLAINED, sample_notice, settings
 from widelimit.app.studies.finite_heads import SimulationSize
 
 FILES = {
@@ -41,6 +42,10 @@ def run(name, folder):
         rows = list(csv.DictReader(file))
     assert rows
     assert steps
+    explained = EXPLAINED[name]
+    assert list(explained.captions) == [stem]
+    assert all(sentence.endswith(".") for sentence in explained.conclude(result))
+    assert explained.conclude(result)
     return result
 
 
@@ -104,3 +109,34 @@ def test_every_study_says_what_it_is():
         assert study.name == name
         assert study.title
         assert study.description.endswith(".")
+
+
+def test_every_study_is_explained():
+    assert set(EXPLAINED) == set(STUDIES)
+    assert all(one.captions for one in EXPLAINED.values())
+
+
+def contest(data):
+    row = {"data": data, "train": 160, "test": 80, "kernel": "pooling", "kind": "NTK"}
+    return {
+        "rows": [{**row, "accuracy": 0.6, "low": 0.5, "high": 0.7}],
+        "claims": [
+            {"claim": "pooling beats flattening", "verdict": "holds", "low": 0.1},
+            {"claim": "pooling beats ridge regression", "verdict": "holds", "low": 0.1},
+        ],
+    }
+
+
+def test_studies_on_the_sample_say_so_loudly():
+    assert "four of the ten classes" in sample_notice(contest("CIFAR-10 sample 8×8"))
+    assert "400 training" in sample_notice(contest("sample sentences, 32 words"))
+    assert not sample_notice(contest("CIFAR-10 8×8"))
+
+
+def test_comparisons_are_concluded_from_their_claims():
+    result = contest("CIFAR-10 8×8")
+    said = EXPLAINED["cifar10"].conclude(result)
+    assert "0.600" in said[0]
+    assert said[1] == "holds: pooling beats flattening."
+    assert said[2].startswith("1 of 1")
+    assert settings(result) == [("CIFAR-10 8×8", "160 training examples, 80 to test")]

@@ -3,7 +3,7 @@
 import itertools
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from ...data.locks import alone
 from ...errors import WidelimitError
 from ..report import Report
 from ..studies import STUDIES, Size, Study
+from ..studies.explained import EXPLAINED, sample_notice, settings, tables
 from . import options as o
 from .outputs import ready, show, use_data_dir, use_limits
 from .screen import Screen, print_json
@@ -59,7 +60,9 @@ def reproduce(
         with alone(folder / ".lock"):
             results[study.name] = study.run(size, folder, progress)
             seconds = time.monotonic() - begin
-            page = _page(study, size, folder, seconds)
+            page = _page(study, size, folder, seconds, results[study.name])
+        if notice := sample_notice(results[study.name]):
+            screen.say(notice)
         screen.say(f"done in {seconds:.0f} s: {page}")
         show(page, open_page)
     if as_json:
@@ -104,15 +107,24 @@ def _list_studies(as_json: bool) -> None:
     Console().print(table)
 
 
-def _page(study: Study, size: Size, folder: Path, seconds: float) -> Path:
-    """All figures and tables of a study's folder on one page."""
+def _page(study: Study, size: Size, folder: Path, seconds: float, result: Any) -> Path:
+    """A study on one page: what it says, its figures, what it was run with, its tables."""
+    explained = EXPLAINED[study.name]
     report = Report(study.title, study.description)
+    if notice := sample_notice(result):
+        report.warning(notice)
     report.numbers({"size": size.value, "in all": f"{seconds:.0f} s"})
-    for picture in sorted(folder.glob("*.png")):
-        report.figure(picture, picture.stem.replace("_", " "))
-    for written in sorted(folder.glob("*.md")):
-        report.section("Results")
-        add_markdown(report, written.read_text(encoding="utf-8"))
+    report.section("Conclusion").bullets(explained.conclude(result))
+    report.section("Figures")
+    for number, (name, caption) in enumerate(explained.captions.items(), 1):
+        report.figure(folder / f"{name}.png", f"Figure {number}. {caption}")
+    report.section("Settings").table(("", ""), [("size", size.value), *settings(result)])
+    report.section("Results")
+    written = sorted(folder.glob("*.md"))
+    for path in written:
+        add_markdown(report, path.read_text(encoding="utf-8"))
+    for columns, rows in () if written else tables(result):
+        report.table(columns, rows)
     others = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
     files = (path for path in others if path.suffix not in (".png", ".html"))
     report.section("Data").text(f"Beside this page: {', '.join(path.name for path in files)}")

@@ -3,6 +3,7 @@
 from .diagram import diagram
 from .plots import (
     canvas,
+    plot_calibration,
     plot_confusion,
     plot_coverage,
     plot_curve,
@@ -17,6 +18,7 @@ from .plots import (
 __all__ = [
     "canvas",
     "diagram",
+    "plot_calibration",
     "plot_confusion",
     "plot_coverage",
     "plot_curve",

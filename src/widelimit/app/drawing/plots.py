@@ -115,6 +115,29 @@ def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | N
     axis.minorticks_off()
 
 
+def plot_calibration(axis: Any, found: Any) -> None:
+    """How often groups of predictions are right, against how sure they were; `found`: groups."""
+    axis.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1, label="what it promises")
+    low, high = found.accuracy_interval()
+    gaps = np.maximum([found.accuracy - low, high - found.accuracy], 0.0)
+    axis.errorbar(
+        found.confidence, found.accuracy, yerr=gaps, fmt="o", ms=6, capsize=3, color=BLUE,
+        label="what it keeps",
+    )  # fmt: skip
+    least = max(0.0, min(float(found.confidence.min()), float(low.min())) - 0.06)
+    axis.set(
+        title="does it keep its promises?",
+        xlabel="how sure the model is",
+        ylabel="how often it is right",
+        xlim=(least, 1.02),
+        ylim=(least, 1.02),
+    )
+    percent = [tick for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0) if tick >= least]
+    for ticks in (axis.set_xticks, axis.set_yticks):
+        ticks(percent, [f"{tick:.0%}" for tick in percent])
+    axis.legend(frameon=False, fontsize=9, loc="upper left")
+
+
 def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[str]) -> None:
     """Rows: true classes; columns: predicted ones; numbers of test examples."""
     table = np.zeros((len(names), len(names)), int)

@@ -155,11 +155,15 @@ def averaged(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, flo
 
 
 def draw_density(axes: Any, y: np.ndarray, limit: Marginal, *, label: str, color: str) -> None:
-    """A histogram of networks and the limit's density, on a logarithmic scale."""
-    span = 5 * math.sqrt(float(limit.variance))
-    grid = np.linspace(-span, span, 401)
-    axes.hist(y, bins=np.linspace(-span, span, 81), density=True, color="0.82", label=label)
+    """A histogram of networks and the limit's density, on a logarithmic scale.
+
+    Both are shown as far as the farthest network lies.
+    """
+    span = max(5 * math.sqrt(float(limit.variance)), 1.02 * float(np.abs(y).max()))
+    grid, edges = np.linspace(-span, span, 401), np.linspace(-span, span, 81)
+    axes.hist(y, bins=edges, density=True, color="0.82", label=label)
     axes.plot(grid, limit.mixture.density(grid), color=color, lw=1.6, label="limit law")
     axes.set_yscale("log")
-    axes.set_ylim(1e-5, 40)  # room for the legend
+    single = 1 / (len(y) * (edges[1] - edges[0]))  # the density of one network in a bin
+    axes.set_ylim(0.4 * single, 40)  # room for the legend
     axes.set_xlabel("$y_{1,1}$")

@@ -5,6 +5,7 @@ with layer normalisation, with the identity in place of softmax, with few heads.
 over the residual weight and the scale of the scores.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..drawing import canvas
 from .study import Progress, Size, publish, tracked
 
 _WIDTH = 64
+_DASHES = ("-", "--", "-.", ":")
 
 
 def ablations(depth: int) -> dict[str, Layer]:
@@ -89,16 +91,17 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 def _plot_profiles(profiles: dict[str, propagation.SignalProfile]) -> Any:
     shown = (Quantity.VARIANCE, Quantity.POSITIONS, Quantity.INPUTS, Quantity.TANGENT)
-    figure, axes = canvas(len(shown), width=3.75, height=4.2)
-    for axis, quantity in zip(axes[0], shown, strict=True):
-        for name, profile in profiles.items():
+    figure, axes = canvas(2, rows=2, width=5.0, height=3.4)
+    for axis, quantity in zip(axes.flat, shown, strict=True):
+        for (name, profile), dashes in zip(profiles.items(), itertools.cycle(_DASHES)):
             values = profile[quantity]
             # Networks differ in how many layers make a block: compare at equal relative depth.
-            axis.plot(np.linspace(0, 1, len(values)), values, lw=1.6, label=name)
+            depth = np.linspace(0, 1, len(values))
+            axis.plot(depth, values, lw=2, linestyle=dashes, label=name)
         axis.set_title(quantity.value)
         axis.set_xlabel("relative depth")
         if quantity in (Quantity.VARIANCE, Quantity.TANGENT):
             axis.set_yscale("symlog", linthresh=1e-2)
     handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9)
+    figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=11, handlelength=4)
     return figure

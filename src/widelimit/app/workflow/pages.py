@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from ...inference import KernelKind, reliability
+from ...inference import Binning, KernelKind, reliability
 from ..drawing import (
     canvas,
     diagram,
+    plot_calibration,
     plot_confusion,
     plot_coverage,
     plot_curve,
@@ -28,6 +29,14 @@ from .solving import facts_of
 
 _SHOWN = 8  # examples in a list
 _LOOKED_AT = 6  # texts or images whose attention is shown
+_IN_A_GROUP = 25  # test examples behind a dot of the calibration
+_SURE = 0.9
+_BANDS = (
+    (_SURE, "sure: it says 90 % or more"),
+    (0.75, "fairly sure: 75 % to 90 %"),
+    (0.6, "leaning to it: 60 % to 75 %"),
+    (0.0, "guessing: below 60 %"),
+)
 _LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
 _KINDS = {KernelKind.NNGP: "NNGP (Bayesian network)", KernelKind.NTK: "NTK (trained network)"}
 
@@ -38,8 +47,9 @@ def page(result: Result) -> Report:
     classes = result.model.task is Task.CLASSIFY
     verb = "Classifying" if classes else "Predicting"
     lead = (
-        f"An infinitely wide network ('{result.choice.name}': {result.choice.summary}), "
-        f"conditioned on {len(result.train):,} examples and tested on {len(result.test):,} others."
+        f"Learned from {len(result.train):,} examples, tested on {len(result.test):,} that it had "
+        f"never seen. The model is an infinitely wide network, '{result.choice.name}': "
+        f"{result.choice.summary}."
     )
     report = Report(f"{verb} {name}", lead).numbers(tiles(result))
     add_sections(report, result)
@@ -48,9 +58,10 @@ def page(result: Result) -> Report:
 
 
 def add_sections(report: Report, result: Result) -> None:
-    """Network, quality, kernel, attention and examples, on any page."""
-    _network(report, result)
+    """What it is sure of, quality, network, kernel, attention and examples, on any page."""
+    add_certainty(report, result)
     _quality(report, result)
+    _network(report, result)
     _kernel(report, result)
     _attention(report, result)
     _examples(report, result)
@@ -94,6 +105,33 @@ def _surer_half(result: Result) -> float:
     return float(np.mean((test.labels == result.truth)[order]))
 
 
+def add_certainty(report: Report, result: Result) -> None:
+    """How often the model is right by how sure it says it is, in plain numbers."""
+    test = result.outcome.test
+    if test.probabilities is None:
+        return
+    right, rows, above = test.labels == result.truth, [], np.inf
+    for least, name in _BANDS:
+        inside = (test.confidence >= least) & (test.confidence < above)
+        above = least
+        if inside.any():
+            share = float(np.mean(right[inside]))
+            rows.append((name, int(inside.sum()), int(right[inside].sum()), f"{share:.0%}"))
+    sure = test.confidence >= _SURE
+    if sure.any():
+        said = (
+            f"Of {len(right):,} examples it had never seen, the model was sure of {sure.sum():,} "
+            f"(it said 90 % or more), and {right[sure].sum():,} of those answers are right."
+        )
+    else:
+        said = (
+            f"The model was sure of none of the {len(right):,} examples it had never seen: its "
+            f"highest probability is {test.confidence.max():.0%}."
+        )
+    report.section("What it is sure of", said)
+    report.table(("how sure it was", "examples", "right", "share right"), rows)
+
+
 def _network(report: Report, result: Result) -> None:
     outcome, kind = result.outcome, result.settings.kernel
     shape = result.batch.x.shape[1:]
@@ -106,6 +144,10 @@ def _network(report: Report, result: Result) -> None:
         *facts_of(outcome.posterior, result.settings.solver),
         *((f"seconds: {name}", round(value, 1)) for name, value in result.seconds.items()),
     ]
+    if result.examples.kind is Kind.IMAGE:
+        facts.insert(
+            0, ("pixels", f"{shape[0]}×{shape[1]}; larger images are shrunk (--image-size)")
+        )
     if outcome.posterior.jitter:
         facts.append(("jitter", outcome.posterior.jitter))
     report.section("The network")
@@ -121,15 +163,18 @@ def _quality(report: Report, result: Result) -> None:
     figure, axes = canvas(3, width=4.4, height=3.7)
     first, second, third = axes[0]
     if test.probabilities is not None:
-        groups = int(np.clip(len(result.test) // 20, 2, 12))
-        found = reliability(test.probabilities, result.truth, groups=groups)
-        found.plot(first)
-        first.set_title(f"calibration: error {found.expected_error:.3f}")
-        first.legend(loc="upper left", frameon=False, fontsize=7)
+        # Groups of equally many examples, and no more of them than say something.
+        groups = int(np.clip(len(result.test) // _IN_A_GROUP, 1, 8))
+        found = reliability(
+            test.probabilities, result.truth, groups=groups, binning=Binning.EQUAL_COUNT
+        )
+        plot_calibration(first, found)
         plot_confusion(second, result.truth, test.labels, result.model.class_names)
         plot_curve(third, outcome.curve, "test accuracy", baseline(result))
         caption = (
-            "Left: when the model says 80 %, is it right in 80 % of the cases? Middle: test "
+            "Left: when the model says 80 %, is it right in 80 % of the cases? A dot is a group of "
+            f"about {len(result.test) // groups} test examples, its bar the range that chance "
+            "leaves open (90 %); dots on the dashed line keep what they promise. Middle: test "
             "examples by true and predicted class. Right: the score by the number of examples "
             "learned from, from blocks of the same kernel."
         )
@@ -271,10 +316,18 @@ def _examples(report: Report, result: Result) -> None:
     unsure = np.argsort(test.confidence)[:_SHOWN]
     report.section("Predictions to look at")
     if len(surest_wrong):
-        report.heading("Wrong, and sure of it: odd labels, irony, or what the network cannot see")
+        report.heading(_about_wrong(test.confidence[surest_wrong[0]], result.examples.kind))
         _listed(report, result, surest_wrong, right)
     report.heading("Least sure: the examples worth a person's look")
     _listed(report, result, unsure, right)
+
+
+def _about_wrong(confidence: float, kind: Kind) -> str:
+    """A heading over the wrong answers that the model was surest of."""
+    if confidence < _SURE:
+        return f"Wrong: the model was not sure of these, and said at most {confidence:.0%}"
+    causes = "odd labels, irony" if kind is Kind.TEXT else "odd labels"
+    return f"Wrong, and the surest come first: {causes}, or what the network cannot see"
 
 
 def _listed(

@@ -1,0 +1,107 @@
+"""Kernels of every example with itself: `κ(x, x)` and `Θ(x, x)`, in `O(N)`."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from ..layers.base import Layer
+from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
+from ..options import RandomKey, as_key, whole
+from ..state import Kernels
+from .door import read_inputs
+from .inputs import Data, Inputs
+from .lengths import groups
+from .moments import Moments
+from .phases import Realisation, cross_list, cross_one, encode_block, precision
+from .refusals import refuse_factorised_ntk
+from .sampling import Sampler, realisations
+from .sampling import sampler as fitted_sampler
+from .start import EncodedBlock, kernel_dtype
+from .tiles import Pairs, TilePlan
+
+
+@reading
+def diagonal(
+    net: Layer,
+    x: Data,
+    mask: Any = None,
+    *,
+    key: RandomKey | None = None,
+    samples: int | None = None,
+    tolerance: float | None = None,
+    most_heads: int = DEFAULT_HEADS,
+    sampler: Sampler | None = None,
+    ntk: bool = True,
+    dtype: Any = None,
+    memory: int = DEFAULT_MEMORY,
+) -> Kernels:
+    """Both kernels of every example with itself; see `Layer.diagonal`."""
+    inputs = read_inputs(net, x, mask, dtype=dtype)
+    whole("memory", memory)
+    if ntk:
+        refuse_factorised_ntk(net)
+    if net.sampled() and sampler is None:
+        drawing = {"samples": samples, "tolerance": tolerance, "most_heads": most_heads}
+        key = None if key is None else as_key(key)
+        sampler = fitted_sampler(net, inputs, key=key, memory=memory, **drawing)
+    if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
+        return _traced_diagonal(net, inputs, sampler, ntk, memory)
+    net.checked_mask(inputs.mask, "x")
+    dtype = (dtype or np.float32) if inputs.tokens else inputs.dtype
+    found = own_kernels(net, inputs, sampler, dtype=dtype, with_ntk=ntk, memory=memory)
+    return jax.tree.map(lambda array: array.astype(dtype), found)
+
+
+def own_kernels(
+    net: Layer, inputs: Inputs, sampler: Sampler | None, *, dtype: Any, with_ntk: bool, memory: int
+) -> Kernels:
+    """Both kernels of every example with itself, in double precision.
+
+    Θ of kinked activations has square-root singularities here: float32 would lose half its digits.
+    The heads are drawn in `dtype`, as for other kernels of this sampler, to be the same heads.
+    """
+    with precision(dtype):
+        reals = realisations(net, sampler, dtype)
+    wide = np.dtype(np.float64)
+    found: list[Any] = [None] * 4
+    with precision(wide):
+        inputs = inputs.astype(wide)
+        cuts = [groups(net, inputs)]
+        pairs = Pairs(reals, inputs, None, cuts=cuts, dtype=wide, with_ntk=with_ntk, memory=memory)
+        side = pairs.left
+        for number, block in enumerate(side.blocks):
+            several, count = Moments(), len(block.members)
+            for which, real in enumerate(side.reals):
+                ends = side.encoded(number, which)
+                both = cross_list(real.net, ends, ends, pairs.outline, with_ntk=with_ntk)
+                several.add(*(None if k is None else np.asarray(k)[None, :count] for k in both))
+            for i, part in enumerate((*several.means(), *several.errors())):
+                if part is None:
+                    continue
+                if found[i] is None:
+                    found[i] = np.empty((inputs.size, *part.shape[1:]))
+                found[i][block.members] = part
+    return Kernels(*found)
+
+
+def _traced_diagonal(
+    net: Layer, inputs: Inputs, sampler: Sampler | None, ntk: bool, memory: int
+) -> Kernels:
+    """Inside a JAX transformation: examples are mapped, and recomputed for gradients."""
+    x, mask = inputs.on_device()
+    dtype = kernel_dtype(x)
+    plan = TilePlan.make(net, [inputs], dtype, memory)
+
+    def own(real: Realisation) -> tuple[Array, Array | None]:
+        def one(end: EncodedBlock) -> tuple[Array, Array | None]:
+            return cross_one(real.net, end, end, inputs.outline, with_ntk=ntk)
+
+        encoded = encode_block(real, x, mask, inputs.outline)
+        return jax.lax.map(jax.checkpoint(one), encoded, batch_size=plan.tile)
+
+    results = [own(real) for real in realisations(net, sampler, dtype)]
+    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
+    return Kernels(*mean)
