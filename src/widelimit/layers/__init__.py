@@ -61,6 +61,7 @@ from .dense import Dense, Embedding, Parameterization
 from .gates import Product
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
+from .streams import AddStreams
 from .tokens import ClassToken, PositionTable
 from .windows import Padding
 
@@ -69,6 +70,7 @@ __all__ = [
     "ABRelu",
     "Abs",
     "Activation",
+    "AddStreams",
     "AdditiveBias",
     "Alibi",
     "Allowed",

@@ -96,7 +96,7 @@ def _surer_half(result: Result) -> float:
 
 def _network(report: Report, result: Result) -> None:
     outcome, kind = result.outcome, result.settings.kernel
-    shape = result.batch.x.shape[1:]
+    shape = result.batch.shape
     facts = [
         ("kernel", _KINDS[kind]),
         ("depth", result.choice.depth),
@@ -173,11 +173,10 @@ def _kernel(report: Report, result: Result) -> None:
 
 def _attention(report: Report, result: Result) -> None:
     """Words or pixels by the attention they receive; nothing for networks without attention."""
-    if result.examples.kind is Kind.TABLE:
+    if result.examples.kind in (Kind.TABLE, Kind.MIXED):
         return
     chosen = result.test[:_LOOKED_AT]
-    x = result.batch.x[chosen]
-    mask = None if result.batch.mask is None else result.batch.mask[chosen]
+    x, mask = result.batch.take(chosen)
     weights = mean_attention(result.data, x, mask)
     if weights is None:
         return
