@@ -55,8 +55,8 @@ def test_shares_are_two_or_more_numbers(shares):
 def test_streams_that_cannot_be_added():
     with pytest.raises(ShapeError, match="positions left"):
         wl.Serial(wl.Parallel(wl.Dense(8), TABLE), AddStreams((1, 1))).kernel((WORDS, ROWS))
+    activated = wl.Serial(wl.Dense(8), wl.Relu())
     with pytest.raises(NetworkError, match="fresh weights"):
-        activated = wl.Serial(wl.Dense(8), wl.Relu())
         wl.Serial(wl.Parallel(activated, activated), AddStreams((1, 1))).kernel((ROWS, ROWS))
     with pytest.raises(ShapeError, match="number of channels"):
         wl.Serial(wl.Parallel(TEXT, wl.Dense(4)), AddStreams((1, 1))).kernel((WORDS, ROWS))

@@ -88,8 +88,9 @@ class AddStreams(Layer):
             )
 
     def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Array:
-        roots = [jnp.sqrt(cast(share, x[0])) for share in self.shares]
-        return sum((root * y for root, y in zip(roots[1:], x[1:], strict=True)), roots[0] * x[0])
+        roots = jnp.sqrt(cast(self.shares, x[0]))
+        parts = [root * y for root, y in zip(roots, x, strict=True)]
+        return sum(parts[1:], parts[0])
 
     def mask(self, mask: Any) -> None:
         return None

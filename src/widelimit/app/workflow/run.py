@@ -23,13 +23,15 @@ from ...inference import (
     NetworkKernels,
     Solver,
 )
+from .affordable import consider
+from .baselines import Baseline, baselines
 from .blocks import compute
 from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
 from .mixing import MIXING, mixed
 from .model import Model
 from .networks import NamedNetwork, NetworkName, choose
-from .posterior import Outcome, Targets, evaluate
+from .posterior import BEGINNING, Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
     Batch,
@@ -110,6 +112,8 @@ class Result:
     kernel: np.ndarray
     """Of the training examples; with another solver than `Cholesky`, of the first of them."""
     outcome: Outcome
+    baselines: tuple[Baseline, ...]
+    """What simpler methods reach on the same test part."""
     notes: tuple[str, ...]
     seconds: dict[str, float]
 
@@ -148,6 +152,7 @@ def run(
     _require_every_class(source, y, train)
     preparation, more = prepare(examples.take(train), path, settings, source.columns.get("text"))
     notes = [*source.notes, *notes, *more, *preparation.notes(examples)]
+    consider(train_size, len(test), preparation.dtype, settings.solver, listener)
     batch = preparation(examples)
     choice = choose(examples.kind, settings.network, depth=settings.depth, batch=batch)
     targets, kind = Targets.of(y, task, train), settings.kernel
@@ -167,6 +172,8 @@ def run(
         kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
         computed = time.monotonic() - begin - read
         outcome = evaluate(kernel, targets, train, test, **choices)
+        if train_size > BEGINNING and settings.noise is None:
+            notes.append(f"the noise was chosen on {BEGINNING:,} of the training examples")
         kernel = kernel[:train_size, :train_size]
         data = data.with_net(choice.net.amplified(outcome.amplitude))
         process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
@@ -182,6 +189,8 @@ def run(
                 f"noise, folds and the kernel that is shown are of the first {len(kernel):,} "
                 f"training examples"
             )
+    with listener.bar("ridge and boosting, for comparison"):
+        others = baselines(batch, targets, train, test)
     fitted: FittedClassifier | FittedGP = found
     if outcome.temperature is not None:
         classes = np.arange(len(source.class_names))
@@ -209,6 +218,7 @@ def run(
         data,
         kernel,
         outcome,
+        others,
         tuple(notes),
         {"read": read, **seconds},
     )
