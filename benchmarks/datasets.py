@@ -29,7 +29,7 @@ from widelimit.app.workflow import Settings, Task, run
 from widelimit.data import downsample, load_cifar10, load_glove, load_texts, save_npz
 from widelimit.data.embedding import Embedder, Empty
 
-TRAIN, TEST = 600, 400
+TRAIN, TEST = 500, 400
 Parts = tuple[np.ndarray, np.ndarray]
 
 

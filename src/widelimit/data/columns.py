@@ -78,6 +78,11 @@ class Column:
             return np.zeros(len(self), dtype=bool)
         return np.array([_is_missing(value) for value in self.values], dtype=bool)
 
+    @property
+    def blank(self) -> np.ndarray:
+        """Which values are no label: nothing, or a list; a class may well be called `NA`."""
+        return np.array([_is_blank(value) for value in self.values], dtype=bool)
+
     @cached_property
     def numbers(self) -> np.ndarray:
         """`float64`; not a number where a value is missing or something else."""
@@ -196,6 +201,12 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return value in MISSING or value.strip() in MISSING
     return value is None or (isinstance(value, float) and value != value)
+
+
+def _is_blank(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return not isinstance(value, int | float) or value != value
 
 
 def _word(value: Any) -> str:

@@ -45,7 +45,7 @@ def _parsed(value: str, order: DateOrder) -> np.datetime64:
         return np.datetime64("NaT")
     hour, minute, second = (part or "0" for part in time)
     try:
-        clock = f"{int(hour):02}:{minute}:{second:0>2}"
+        clock = f"{int(hour):02}:{minute:0>2}:{second:0>2}"
         return np.datetime64(f"{year}-{int(month):02}-{int(day):02}T{clock}", "s")
     except ValueError:  # the thirtieth of February
         return np.datetime64("NaT")

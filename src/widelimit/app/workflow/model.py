@@ -102,7 +102,7 @@ def read_new_examples(
     table, examples, notes = _rows(preparation, table, path, how)
     labels = None
     label = how.label or model.label
-    if score and label in table.columns and table.column(label).missing.any():
+    if score and label in table.columns and table.column(label).blank.any():
         notes.append(f"{label!r} is missing in some rows: predictions are not compared with it")
     elif score and label in table.columns:
         if model.task is Task.CLASSIFY:

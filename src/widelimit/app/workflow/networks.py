@@ -185,7 +185,7 @@ def _pooled(recipe: _Recipe) -> _Recipe:
     return _Recipe(build, recipe.depth, summary.replace("all places", "the average"))
 
 
-_PADDED_SERIES = {name: _pooled(recipe) for name, recipe in _SERIES.items()}
+_AVERAGED_SERIES = {name: _pooled(recipe) for name, recipe in _SERIES.items()}
 _FEW_CHANNELS = 4  # up to here a sequence is a series of measurements, not of vectors
 
 
@@ -248,7 +248,14 @@ _DEFAULTS = {
 }
 
 
-def _recipes(kind: Kind, batch: Batch | None, share: float) -> dict[NetworkName, _Recipe]:
+def is_series(kind: Kind, batch: Batch | None) -> bool:
+    """Whether positions hold a few measurements each, and not vectors."""
+    return kind is Kind.SEQUENCE and batch is not None and batch.x.shape[-1] <= _FEW_CHANNELS
+
+
+def _recipes(
+    kind: Kind, batch: Batch | None, share: float, averaged: bool
+) -> dict[NetworkName, _Recipe]:
     """Networks for a kind of data; for sequences they depend on what a position holds."""
     if kind is Kind.TABLE:
         return _TABLE
@@ -256,8 +263,10 @@ def _recipes(kind: Kind, batch: Batch | None, share: float) -> dict[NetworkName,
         return _IMAGE
     if kind is Kind.MIXED:
         return {name: _joint(recipe, share) for name, recipe in _SEQUENCE.items()}
-    if kind is Kind.SEQUENCE and batch is not None and batch.x.shape[-1] <= _FEW_CHANNELS:
-        return _SERIES if batch.mask is None or batch.mask.all() else _PADDED_SERIES
+    if is_series(kind, batch):
+        assert batch is not None
+        averaged = averaged or (batch.mask is not None and not batch.mask.all())
+        return _AVERAGED_SERIES if averaged else _SERIES
     return _SEQUENCE
 
 
@@ -278,14 +287,17 @@ def choose(
     depth: int | None = None,
     batch: Batch | None = None,
     share: float = 0.5,
+    averaged: bool = False,
 ) -> NamedNetwork:
     """The network called `name`, or the usual one for this kind of data.
 
     `batch` are some of the examples, which tell series of measurements from those of vectors;
-    `share` is that of the text where there are columns beside it.
+    `share` is that of the text where there are columns beside it; series may be `averaged` over
+    their places, and must be where their lengths differ.
     """
-    name = _DEFAULTS[kind] if name is None else NetworkName(name)
-    recipes = _recipes(kind, batch, share)
+    usual = NetworkName.CNN if is_series(kind, batch) else _DEFAULTS[kind]
+    name = usual if name is None else NetworkName(name)
+    recipes = _recipes(kind, batch, share, averaged)
     if name not in recipes:
         of = f"{kind} data"
         if kind is Kind.SEQUENCE and batch is not None:

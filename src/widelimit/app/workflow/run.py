@@ -28,7 +28,7 @@ from .baselines import Baseline, baselines
 from .blocks import compute
 from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
-from .mixing import MIXING, mixed
+from .mixing import COMPARED, alternatives, best_of
 from .model import Model
 from .networks import NamedNetwork, NetworkName, choose
 from .posterior import BEGINNING, Outcome, Targets, evaluate
@@ -156,10 +156,10 @@ def run(
     batch = preparation(examples)
     choice = choose(examples.kind, settings.network, depth=settings.depth, batch=batch)
     targets, kind = Targets.of(y, task, train), settings.kernel
-    if examples.kind is Kind.MIXED:
-        some = batch.take(slice(0, min(train_size, MIXING)))
-        choice, note = mixed(choice, some, targets, preparation.dtype, kind)
-        notes.append(note)
+    some = batch.take(slice(0, min(train_size, COMPARED)))
+    networks = alternatives(choice, examples.kind, batch)
+    choice, note = best_of(networks, some, targets, preparation.dtype, kind)
+    notes += [] if note is None else [note]
     describe(source, choice, notes, train_size, len(test), listener)
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin

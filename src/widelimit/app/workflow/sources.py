@@ -75,13 +75,17 @@ def read_source(
         source = _table(path, task, how)
     if task is Task.CLASSIFY:
         _require_classes(source)
-    if len(source) < FEWEST_EXAMPLES:
+    _require_enough(path, len(source))
+    return source
+
+
+def _require_enough(path: Path, count: int) -> None:
+    if count < FEWEST_EXAMPLES:
         raise DataError(
             f"Learning and testing need at least {FEWEST_EXAMPLES} examples.",
-            got=f"{len(source)} in '{path}'",
+            got=f"{count} in '{path}'",
             remedy="give a file with more rows",
         )
-    return source
 
 
 def image_extent(size: int | None) -> tuple[int, int] | None:
@@ -94,6 +98,7 @@ def image_extent(size: int | None) -> tuple[int, int] | None:
 
 def _table(path: Path, task: Task, how: Reading) -> LabelledFile:
     table = how.table(path)
+    _require_enough(path, len(table))
     roles = assign(
         table,
         task,
@@ -141,9 +146,7 @@ def complete(
         good &= np.array([isinstance(value, str) and bool(value.strip()) for value in values])
     if label is not None:
         column = table.column(label)
-        simple = [not isinstance(value, list | dict) for value in column.values]
-        labelled = ~column.missing & np.array(simple)
-        good &= np.isfinite(column.numbers) if task is Task.REGRESS else labelled
+        good &= np.isfinite(column.numbers) if task is Task.REGRESS else ~column.blank
     if good.all():
         return table, []
     used = [name for name in (text, *features, label) if name is not None]
@@ -331,7 +334,7 @@ def _inputs_alone(path: Path, task: Task, how: Reading) -> LabelledFile:
         notes += more
     examples = table_examples(table, roles.text, roles.features)
     y, class_names = np.empty(0), ()
-    if roles.label is not None and not table.column(roles.label).missing.any():
+    if roles.label is not None and not table.column(roles.label).blank.any():
         labels = table.labels(roles.label)
         if 1 < len(set(labels)) <= max(20, _MOST_CLASSES_SHARE * len(labels)):
             names = LabelNames.fit(labels)
