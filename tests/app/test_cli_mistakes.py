@@ -71,7 +71,8 @@ def test_wrong_column_names(capsys, file):
 
 def test_wrong_delimiter(capsys, file):
     path = file("t.csv", GOOD.replace(",", ";"))
-    assert "--delimiter ';'" in refused(capsys, "classify", path, "--label", "label")
+    said = refused(capsys, "classify", path, "--label", "label", "--delimiter", "|")
+    assert "--delimiter ';'" in said
     assert "one character" in refused(capsys, "classify", path, "--delimiter", ";;")
 
 
@@ -111,11 +112,12 @@ def test_numbers_are_no_classes(capsys, tmp_path):
     assert "finite number" in said
 
 
-def test_a_number_that_is_missing(capsys, file):
-    rows = "a,b,label\n" + "1,2,x\n3,4,y\n" * 10 + "5,,x\n"
+def test_a_word_among_numbers(capsys, file):
+    rows = "a,b,label\n" + "1,2,x\n3,4,y\n" * 10 + "5,six,x\n"
     said = refused(capsys, "classify", file("t.csv", rows))
     assert "'b'" in said
-    assert "line 22" in said
+    assert "'six' at line 22" in said
+    assert "--skip" in said
 
 
 def test_other_formats(capsys, file, tmp_path):

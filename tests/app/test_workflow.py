@@ -26,7 +26,7 @@ from widelimit.app.workflow.examples import Examples
 from widelimit.app.workflow.kinds import Listener
 from widelimit.app.workflow.posterior import Spectrum, Targets, choose_noise, evaluate
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
-from widelimit.data import DataError, Keep, Table, WordVectors
+from widelimit.data import Column, DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
 from widelimit.scale import KernelStore, manifest
@@ -40,8 +40,8 @@ MASK = np.arange(5)[None, :] < np.array([5, 3, 1])[:, None]
 
 def table(path="t.csv", **columns):
     size = len(next(iter(columns.values())))
-    rows = tuple({name: values[i] for name, values in columns.items()} for i in range(size))
-    return Table(path, rows, tuple(range(2, size + 2)))
+    held = {name: Column(name, tuple(values)) for name, values in columns.items()}
+    return Table(path, held, tuple(range(2, size + 2)))
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_columns_are_told_apart():
         stars=["5", "1", "3"] * 4,
     )
     roles = assign(data, Task.CLASSIFY)
-    assert (roles.text, roles.label, roles.left_out) == ("review", "label", ("stars",))
+    assert (roles.text, roles.label, roles.features) == ("review", "label", ("stars",))
     assert assign(data, Task.CLASSIFY, features=("stars",)).text is None
     data = table(
         width=[str(i) for i in range(12)],
@@ -65,7 +65,7 @@ def test_columns_are_told_apart():
         split=["train", "test"] * 6,
     )
     roles = assign(data, Task.CLASSIFY)
-    assert (roles.features, roles.left_out) == (("width", "colour"), ("id",))
+    assert (roles.features, list(roles.left_out)) == (("width", "colour"), ["id"])
     assert (roles.label, roles.split) == ("species", "split")
     assert feature(data, "width").dtype == np.float64
     assert feature(data, "colour").dtype.kind == "U"
@@ -419,5 +419,5 @@ def test_the_label_is_no_feature(tmp_path):
 def test_a_copy_of_the_label_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{i % 2},{i % 2}\n" for i in range(20)))
-    (note,) = read_source(path, Task.CLASSIFY).notes
+    note = read_source(path, Task.CLASSIFY).notes[-1]
     assert "'b' holds the same as the label" in note

@@ -54,15 +54,18 @@ def test_spreadsheet_mark_and_windows_line_ends(tmp_path):
 def test_wrong_column_lists_those_found(tmp_path):
     with pytest.raises(DataError, match=r"column 'label'.*'text', 'mood'"):
         load_texts(write(tmp_path, "a.csv", CSV))
-    with pytest.raises(DataError, match=r"line 2 .*'mood'"):
+    with pytest.raises(DataError, match=r"'text' must hold a text.* line 2 of"):
         load_texts(write(tmp_path, "a.jsonl", '{"text":"a","mood":1}\n{"mood":0}\n'), label="mood")
 
 
-def test_wrong_delimiter_is_guessed_in_the_remedy(tmp_path):
-    path = write(tmp_path, "a.csv", "text;label\na;1\nb;0\n")
+def test_delimiters_are_recognised_and_named_when_wrong(tmp_path):
+    path = write(tmp_path, "a.csv", "text;label\na, b;1\nb;0\n")
+    assert load_texts(path).texts == ("a, b", "b")
+    assert load_texts(path, delimiter=";").texts == ("a, b", "b")
+    path = write(tmp_path, "b.csv", "text;label\na;1\nb;0\n")
     with pytest.raises(DataError, match="delimiter=';'"):
-        load_texts(path)
-    assert load_texts(path, delimiter=";").texts == ("a", "b")
+        load_texts(path, delimiter="|")
+    assert read_table(path).notes == ("columns are separated by ';' (--delimiter names another)",)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])

@@ -241,3 +241,17 @@ def test_blocks_that_do_not_belong_together_are_noticed():
         posterior.mean(cross.T)
     with pytest.raises(ShapeError, match="prior variance"):
         posterior.predict(cross, corner)
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+def test_groups_left_out_equal_brute_force(outputs):
+    k, y = blocks(table())[0], targets(outputs)
+    posterior = GPPosterior.condition(k, y, noise=0.1)
+    groups = [np.arange(TRAIN)[i::3] for i in range(3)]
+    found = posterior.groups_left_out(groups)
+    for left in groups:
+        rest = np.setdiff1d(np.arange(TRAIN), left)
+        others = GPPosterior.condition(k[np.ix_(rest, rest)], y[rest], noise=0.1)
+        np.testing.assert_allclose(
+            found[left], others.mean(k[np.ix_(left, rest)]), rtol=1e-8, atol=1e-10
+        )

@@ -9,6 +9,7 @@ cache; `download=True` fetches the official archive and checks its SHA-256.
 from .arrays import read_npz, save_npz
 from .batches import pad
 from .cifar import CIFAR10_CLASSES, load_cifar10
+from .columns import Column, Holds
 from .datasets import (
     Dataset,
     Labelled,
@@ -49,10 +50,12 @@ __all__ = [
     "GLOVE",
     "IMDB",
     "ZCA",
+    "Column",
     "DataError",
     "Dataset",
     "Embedder",
     "Empty",
+    "Holds",
     "Keep",
     "LabelNames",
     "Labelled",

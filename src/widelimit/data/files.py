@@ -12,7 +12,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -186,7 +186,9 @@ class _Bounded(io.RawIOBase):
         return len(chunk)
 
 
-def lines(path: Path | str, *, encoding: str = "utf-8", member: str = "") -> Iterator[str]:
+def lines(
+    path: Path | str, *, encoding: str = "utf-8", member: str = ""
+) -> Generator[str, None, None]:
     """The lines of a text file with their line ends, one at a time.
 
     Plain and gzip files are told apart by their first bytes; in a zip file `member` is read.

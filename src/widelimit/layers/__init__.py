@@ -63,6 +63,7 @@ from .dense import Dense, Embedding, Parameterization
 from .gates import Product
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
+from .streams import AddStreams
 from .tokens import ClassToken, PositionTable
 from .windows import Padding
 
@@ -71,6 +72,7 @@ __all__ = [
     "ABRelu",
     "Abs",
     "Activation",
+    "AddStreams",
     "AdditiveBias",
     "Alibi",
     "Allowed",

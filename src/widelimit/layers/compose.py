@@ -285,6 +285,10 @@ class Parallel(Composite):
         return Parallel(*parts)
 
     @property
+    def arrangement(self) -> Arrangement:
+        return Arrangement.BRANCHES
+
+    @property
     def linear(self) -> bool:
         return True
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..errors import OptionError
+from ..errors import OptionError, ShapeError
 from ..options import Range
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Memo, Positionwise, cast, leaf
@@ -61,6 +61,12 @@ class LayerNorm(_Normalisation):
         self.eps = eps
 
     def outline(self, before: Outline) -> Outline:
+        if before.raw and before.channels == 1:
+            raise ShapeError(
+                "LayerNorm compares the channels of a position with their mean.",
+                got="inputs of one channel, all of which it would make zero",
+                remedy="put Dense, Conv or Flatten() before it, or leave it out",
+            )
         return before
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):

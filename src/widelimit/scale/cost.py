@@ -72,13 +72,14 @@ class Cost:
         return (
             f"kernel of {size}: {duration(self.seconds)} on {self.workers} cores "
             f"({self.rate:,.0f} pairs/s, of which compiling {duration(self.compiling)}); "
-            f"{_bytes(self.disk)} on disk and {_bytes(self.memory)} of memory in a store, or "
-            f"{_bytes(self.dense)} of memory without; an exact solve takes "
+            f"{readable_bytes(self.disk)} on disk and {readable_bytes(self.memory)} of memory in a "
+            f"store, or {readable_bytes(self.dense)} of memory without; an exact solve takes "
             f"{duration(self.factorising)}"
         )
 
 
-def _bytes(count: int) -> str:
+def readable_bytes(count: float) -> str:
+    """Bytes for people."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -38,9 +38,10 @@ def estimate(
     found = source.examples
     few = found.take(np.arange(min(_SAMPLE, len(found))))
     preparation, _ = prepare(few, file, settings, source.columns.get("text"))
-    choice = choose(found.kind, net.network, depth=net.depth)
+    batch = preparation(few)
+    choice = choose(found.kind, net.network, depth=net.depth, batch=batch)
     screen.say(f"network '{choice.name}': {choice.summary}")
-    inputs, kernels = network_data(choice, preparation, preparation(few), len(few), settings)
+    inputs, kernels = network_data(choice, preparation, batch, len(few), settings)
     cost = choice.net.cost(
         inputs,
         examples=examples or len(found),

@@ -12,7 +12,7 @@ from ...data import DataError
 from ...errors import WidelimitError
 from ..drawing import canvas, diagram, plot_law
 from ..report import Report
-from ..workflow import Settings, Task, read_source
+from ..workflow import Kind, Settings, Task, read_source
 from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
 from ..workflow.preparation import TextPreparation
 from ..workflow.run import prepare
@@ -122,6 +122,7 @@ def _input(
             remedy=f"give a row from 0 to {len(source) - 1}",
         )
     one = source.examples.take(np.array([row]))
+    one = one.texts if one.kind is Kind.MIXED else one
     preparation, _ = prepare(one, file, settings, source.columns.get("text"))
     batch = preparation(one)
     if batch.x.ndim != 3:

@@ -8,6 +8,7 @@ from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import BlockedCholesky, ConjugateGradients, Solver
 from ..workflow import Reading, Result, Settings, Task, run, scores
+from ..workflow.baselines import advice
 from ..workflow.pages import baseline, page
 from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
@@ -180,6 +181,11 @@ def _summary(result: Result) -> list[str]:
         ]
     if outcome.folds is not None:
         lines.append(f"cross-validated inside the training part: {outcome.folds}")
+    for other in result.baselines:
+        score = str(other.score) if outcome.test.probabilities is None else other.score.percent
+        lines.append(f"for comparison, {other.name}: {score} ({other.seconds:.1f} s)")
+    verdict = advice(outcome.score, result.baselines)
+    lines += [] if verdict is None else [verdict]
     return [*lines, f"done in {seconds:.0f} s"]
 
 
@@ -198,6 +204,7 @@ def _numbers(result: Result) -> dict[str, Any]:
         "log_evidence": evidence(outcome.posterior),
         "cross_validated": None if outcome.folds is None else outcome.folds.numbers(),
         "learning_curve": [{"train": part.size, **part.score.numbers()} for part in outcome.curve],
+        "baselines": {one.name: one.score.numbers() for one in result.baselines},
         "seconds": result.seconds,
         "notes": list(result.notes),
     }

@@ -65,11 +65,11 @@ def kernel(
     if limit is not None and limit < len(examples):
         examples = examples.take(np.arange(limit))
     preparation, notes = prepare(examples, file, settings, source.columns.get("text"))
-    choice = choose(examples.kind, net.network, depth=net.depth)
     for note in (*source.notes, *notes, *preparation.notes(examples)):
         screen.say(note)
-    screen.say(f"network '{choice.name}': {choice.summary}")
     batch = preparation(examples)
+    choice = choose(examples.kind, net.network, depth=net.depth, batch=batch)
+    screen.say(f"network '{choice.name}': {choice.summary}")
     inputs, kernels = network_data(choice, preparation, batch, len(examples), settings)
     both = out.suffix == ".npz"
     kinds = tuple(KernelKind) if both else (net.kernel,)
@@ -140,7 +140,7 @@ def _page(
         ("effective rank exp(entropy)", rank),
         ("seconds", round(seconds, 1)),
     ]
-    svg = diagram(choice.net, batch.x.shape[1:], title=f"network '{choice.name}'")
+    svg = diagram(choice.net, batch.shape, title=f"network '{choice.name}'")
     return (
         Report(f"Kernel of {source.path.name}", f"Network '{choice.name}': {choice.summary}.")
         .section("The network")

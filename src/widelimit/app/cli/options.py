@@ -47,11 +47,20 @@ Split = Annotated[
 Encoding = Annotated[str, option("Encoding of text files.", panel=DATA)]
 Delimiter = Annotated[
     str | None,
-    option("What separates columns in a CSV file.", panel=DATA, shown="comma, or tab in .tsv"),
+    option("What separates columns in a CSV file.", panel=DATA, shown="detected"),
+]
+Decimal = Annotated[
+    str | None,
+    option("The mark before the fraction of a number, . or ,", panel=DATA, shown="detected"),
+]
+Drop = Annotated[
+    list[str] | None, option("Column to leave out; repeatable.", panel=DATA, shown=False)
 ]
 Skip = Annotated[
     bool,
-    option("Leave out empty texts and files that are no images.", "--skip", panel=DATA),
+    option(
+        "Leave out rows that lack something, and files that are no images.", "--skip", panel=DATA
+    ),
 ]
 Vectors = Annotated[
     Path | None,
@@ -112,6 +121,7 @@ class FileOptions:
     label: Label = None
     encoding: Encoding = "utf-8"
     delimiter: Delimiter = None
+    decimal: Decimal = None
     skip: Skip = False
     allow: Allow = None
 
@@ -135,6 +145,7 @@ class FileOptions:
             label=self.label,
             encoding=self.encoding,
             delimiter=delimiter,
+            decimal=self.decimal,
             skip=self.skip,
             **more,
         )
@@ -145,6 +156,7 @@ class DataOptions(FileOptions):
     """How a file is read, and how its examples become arrays."""
 
     feature: Features = None
+    drop: Drop = None
     vectors: Vectors = None
     length: Length = WORDS
     keep: Keep = data.Keep.FIRST
@@ -158,7 +170,8 @@ class DataOptions(FileOptions):
 
     def reading(self, **more: Any) -> Reading:
         """The options for the reader."""
-        return super().reading(features=tuple(self.feature or ()), **more)
+        columns = {"features": tuple(self.feature or ()), "drop": tuple(self.drop or ())}
+        return super().reading(**columns, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

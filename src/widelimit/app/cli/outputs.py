@@ -95,35 +95,44 @@ def write_predictions(
     class_names: tuple[str, ...],
     truth: np.ndarray | None = None,
 ) -> None:
-    """One line per example: where it is, the truth if known, the prediction, its uncertainty."""
-    known = truth is not None
+    """One line per example: where it is, the truth if known, the prediction, its uncertainty.
+
+    Behind them stand the columns of the file the examples came from, as they are there.
+    """
     if predicted.probabilities is not None:
-        head = ["example", *(["label"] if known else []), "prediction", "probability"]
-        head += [f"p({name})" for name in class_names]
-        table = predicted.probabilities
-        rows = [
-            [
-                examples.names[i],
-                *([class_names[int(truth[i])]] if truth is not None else []),
-                class_names[int(predicted.labels[i])],
-                f"{predicted.confidence[i]:.6f}",
-                *(f"{p:.6f}" for p in table[i]),
-            ]
-            for i in range(len(examples))
-        ]
+        columns = _class_columns(predicted, class_names, truth)
     else:
-        head = ["example", *(["target"] if known else []), "prediction", "std", "low90", "high90"]
-        low = predicted.mean - _INTERVAL * predicted.std
-        high = predicted.mean + _INTERVAL * predicted.std
-        rows = [
-            [
-                examples.names[i],
-                *([repr(float(truth[i]))] if truth is not None else []),
-                *(f"{v[i]:.8g}" for v in (predicted.mean, predicted.std, low, high)),
-            ]
-            for i in range(len(examples))
-        ]
-    write_csv(path, head, rows)
+        columns = _number_columns(predicted, truth)
+    columns = {"example": list(examples.names), **columns}
+    for name, values in examples.given.items():
+        shown = name if name not in columns else f"{name} in the file"
+        columns[shown] = ["" if value is None else value for value in values]
+    write_csv(path, list(columns), zip(*columns.values(), strict=True))
+
+
+def _class_columns(
+    predicted: Predicted, class_names: tuple[str, ...], truth: np.ndarray | None
+) -> dict[str, list[str]]:
+    table = predicted.probabilities
+    assert table is not None
+    columns = {} if truth is None else {"label": [class_names[int(label)] for label in truth]}
+    columns["prediction"] = [class_names[int(label)] for label in predicted.labels]
+    columns["probability"] = [f"{p:.6f}" for p in predicted.confidence]
+    for number, name in enumerate(class_names):
+        columns[f"p({name})"] = [f"{p:.6f}" for p in table[:, number]]
+    return columns
+
+
+def _number_columns(predicted: Predicted, truth: np.ndarray | None) -> dict[str, list[str]]:
+    columns = {} if truth is None else {"target": [repr(float(value)) for value in truth]}
+    half = _INTERVAL * predicted.std
+    found = {
+        "prediction": predicted.mean,
+        "std": predicted.std,
+        "low90": predicted.mean - half,
+        "high90": predicted.mean + half,
+    }
+    return columns | {name: [f"{v:.8g}" for v in values] for name, values in found.items()}
 
 
 def own_name(file: Path) -> str:

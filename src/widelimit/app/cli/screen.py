@@ -23,7 +23,8 @@ from ..workflow.kinds import Advance, Listener
 
 # How arguments of functions, which errors speak of, are called on the command line.
 _OPTIONS = (
-    (re.compile(r"skip_other=True"), "--skip"),
+    (re.compile(r"skip(_other)?=True"), "--skip"),
+    (re.compile(r"decimal=('[.,]')"), r"--decimal \1"),
     (re.compile(r"encoding='([^']+)'"), r"--encoding \1"),
     (re.compile(r"delimiter=('[^']+')"), r"--delimiter \1"),
     (re.compile(r"size=\(height, width\)"), "--image-size 16"),

@@ -3,31 +3,54 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...data import DataError, Table
+from ...data import Column, DataError, Holds, Table
+from ...data.columns import USABLE
+from ...data.dates import DateOrder
 from .kinds import Task
 
 TEXT_NAMES = ("text", "sentence", "review", "comment", "content", "body", "message", "document")
 LABEL_NAMES = ("label", "class", "sentiment", "category", "target", "y", "species")
 TARGET_NAMES = ("target", "y", "score", "rating", "value", "price", "label")
 SPLIT_NAMES = ("split", "part", "fold")
-_WORDS_OF_A_TEXT = 3.0  # on average; names and categories have fewer
-_MOST_CATEGORIES = 20
-_NUMERIC_SHARE = 0.8  # from which on other values in a column are mistakes, not categories
+_COUNTED = 20  # rows from which on numbers 1, 2, 3 … are more likely to count rows than to measure
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What each column is for."""
+    """What each column is for; those that are left out with the reason."""
 
     label: str | None
     text: str | None
     features: tuple[str, ...]
     split: str | None
-    left_out: tuple[str, ...]
+    left_out: dict[str, str]
+
+    def notes(self, table: Table) -> list[str]:
+        """What was decided without being asked."""
+        notes = []
+        if self.left_out:
+            parts = ", ".join(f"{name!r} ({why})" for name, why in self.left_out.items())
+            notes.append(f"left out: {parts}")
+        notes += [
+            f"{name!r} counts the rows one by one: pass --drop {name} if it measures nothing"
+            for name in self.features
+            if _counts(table.column(name))
+        ]
+        notes += [
+            f"{name!r}: dates such as {next(filter(None, table.column(name).words))!r} are read "
+            f"with the month first"
+            for name in self.features
+            if table.column(name).holds is Holds.DATES and not table.column(name).date_order.sure
+        ]
+        if copies := copies_of_label(table, self):
+            notes.append(
+                f"{', '.join(map(repr, copies))} holds the same as the label {self.label!r} in "
+                "every row: the scores below say nothing of rows without it (--drop leaves it out)"
+            )
+        return notes
 
 
 def assign(
@@ -38,11 +61,12 @@ def assign(
     label: str | None = None,
     features: Sequence[str] = (),
     split: str | None = None,
+    drop: Sequence[str] = (),
     labels_needed: bool = True,
 ) -> Roles:
     """Named columns as they are named, the others by their names and what they hold."""
-    names = list(table.rows[0])
-    for name in (text, label, split, *features):
+    names = table.names
+    for name in (text, label, split, *features, *drop):
         if name is not None:
             table.column(name)
     label = label or _known(names, LABEL_NAMES if task is Task.CLASSIFY else TARGET_NAMES)
@@ -53,52 +77,114 @@ def assign(
             got=f"columns {', '.join(map(repr, names))} in '{table.path}'",
             remedy=f"pass --{what} with one of these names",
         )
-    if label is not None:
-        table.column(label)
-    _require_distinct(text, label, split, features)
+    _require_distinct(text, label, split, features, drop)
     split = split or _split_column(table, [name for name in names if name != label])
-    rest = [name for name in names if name not in (label, split)]
+    rest = [name for name in names if name not in (label, split, *drop)]
     if text is None and not features:
         text = _text_column(table, rest)
-    if text is not None:
-        return Roles(label, text, (), split, tuple(n for n in rest if n != text))
-    chosen = tuple(features) or tuple(n for n in rest if _usable(table, n))
-    if not chosen:
+    chosen = tuple(features) or tuple(
+        name for name in rest if name != text and table.column(name).holds in USABLE
+    )
+    if text is None and not chosen:
         raise DataError(
             "A table must have a column of texts, or columns of numbers or categories.",
-            got=f"columns {', '.join(map(repr, rest)) or 'none'} beside {label!r}",
+            got=f"{_described(table, rest)} beside {label!r} in '{table.path}'",
             remedy="name the text column with --text, or the columns to use with --feature",
         )
-    used = set(chosen)
-    return Roles(label, None, chosen, split, tuple(n for n in rest if n not in used))
+    used = {text, *chosen}
+    left_out = {name: _why(table.column(name), features) for name in rest if name not in used}
+    left_out |= dict.fromkeys(drop, "--drop")
+    return Roles(label, text, chosen, split, left_out)
+
+
+def _described(table: Table, names: list[str]) -> str:
+    return ", ".join(f"{name!r} ({table.column(name).holds})" for name in names) or "no column"
+
+
+def _why(column: Column, features: Sequence[str]) -> str:
+    if features:
+        return "not named with --feature"
+    return "another text" if column.holds is Holds.TEXTS else str(column.holds)
 
 
 def _require_distinct(
-    text: str | None, label: str | None, split: str | None, features: Sequence[str]
+    text: str | None,
+    label: str | None,
+    split: str | None,
+    features: Sequence[str],
+    drop: Sequence[str],
 ) -> None:
     """The label is no input, and a column has one part to play."""
-    counts = Counter(name for name in (text, label, split, *set(features)) if name is not None)
+    named = (text, label, split, *set(features), *set(drop))
+    counts = Counter(name for name in named if name is not None)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(
             "The column to predict, the inputs and the split are different columns.",
             got=f"{twice[0]!r} for two of them, with the label {label!r}",
-            remedy="name other columns with --label, --text, --feature or --split",
+            remedy="name other columns with --label, --text, --feature, --split or --drop",
         )
 
 
 def copies_of_label(table: Table, roles: Roles) -> list[str]:
     """Features that hold the very same values as the column to predict."""
-    wanted = [str(row[roles.label]) for row in table.rows] if roles.label else []
-    return [
-        name for name in roles.features if [str(value) for value in table.column(name)] == wanted
-    ]
+    if roles.label is None:
+        return []
+    wanted = list(map(str, table.column(roles.label).values))
+    return [name for name in roles.features if list(map(str, table.column(name).values)) == wanted]
 
 
-def feature(table: Table, name: str) -> np.ndarray:
-    """One column as numbers or, where it holds words, as texts."""
-    if _numeric_share(table, name) >= _NUMERIC_SHARE:
-        return table.numbers(name)[:, 0]
-    return np.array(table.labels(name))
+def feature(table: Table, name: str, order: DateOrder | None = None) -> np.ndarray:
+    """One column as numbers (not a number: missing), dates (`NaT`), or words (empty)."""
+    column = table.column(name)
+    holds = column.holds
+    if holds is Holds.LISTS:
+        raise DataError(
+            "A column of a table holds one number, date or word in a row.",
+            got=f"lists or objects in {name!r} of '{table.path}'",
+            remedy=f"leave it out with --drop {name}, or write their parts as columns",
+        )
+    if order is not None or holds is Holds.DATES:
+        dates = column.dates(order)
+        table.check(
+            ~np.isnat(dates) | column.missing,
+            f"Column {name!r} must hold dates such as 2024-05-31.",
+            "something else",
+            "correct these rows, or pass skip=True to leave them out",
+        )
+        return dates
+    if holds is Holds.FLAGS:
+        return table.flags(name)
+    return numbers(table, name) if is_numeric(column) else column.words.astype(str)
+
+
+def numbers(table: Table, name: str) -> np.ndarray:
+    """A column of numbers, or of yes and no; not a number where a value is missing."""
+    column = table.column(name)
+    if np.array_equal(np.isnan(column.flags), column.missing) and not column.missing.all():
+        return column.flags
+    return table.numbers(name, gaps=True)[:, 0]
+
+
+def is_numeric(column: Column) -> bool:
+    """Whether a column is one of numbers, also if these are all equal or all different."""
+    numeric = column.holds in (Holds.ONE_VALUE, Holds.NAMES) and np.isfinite(column.numbers).all()
+    return column.holds is Holds.NUMBERS or bool(numeric)
+
+
+def known(column: Column) -> np.ndarray:
+    """Which rows of a feature hold what the column holds, neither nothing nor a mistake."""
+    if column.holds is Holds.DATES:
+        return ~np.isnat(column.dates())
+    if column.holds is Holds.FLAGS:
+        return np.isfinite(column.flags)
+    return np.isfinite(column.numbers) if is_numeric(column) else ~column.missing
+
+
+def _counts(column: Column) -> bool:
+    """Whether numbers go up by one from row to row."""
+    if column.holds is not Holds.NUMBERS or len(column) < _COUNTED:
+        return False
+    return bool((np.diff(column.numbers) == 1).all())
 
 
 def _known(names: list[str], wanted: Sequence[str]) -> str | None:
@@ -110,42 +196,14 @@ def _split_column(table: Table, names: list[str]) -> str | None:
     name = _known(names, SPLIT_NAMES)
     if name is None:
         return None
-    return name if {str(value) for value in table.column(name)} == {"train", "test"} else None
+    return name if {str(v) for v in table.column(name).values} == {"train", "test"} else None
 
 
 def _text_column(table: Table, names: list[str]) -> str | None:
     """The column with a usual name, else the one with the longest texts."""
-    words = {name: _mean_words(table, name) for name in names}
-    usual = _known([name for name in names if words[name] > 1.0], TEXT_NAMES)
-    longest = max(words, key=lambda name: words[name], default=None)
-    if usual is not None or longest is None:
+    columns = [table.column(name) for name in names]
+    wordy = [c.name for c in columns if c.mean_words > 1.0 and c.holds is not Holds.DATES]
+    if usual := _known(wordy, TEXT_NAMES):
         return usual
-    return longest if words[longest] >= _WORDS_OF_A_TEXT else None
-
-
-def _mean_words(table: Table, name: str) -> float:
-    values = _values(table, name)
-    return float(np.mean([len(v.split()) if isinstance(v, str) else 0 for v in values] or [0]))
-
-
-def _values(table: Table, name: str) -> list[Any]:
-    return [row.get(name) for row in table.rows]
-
-
-def _numeric_share(table: Table, name: str) -> float:
-    def numeric(value: Any) -> bool:
-        try:
-            return np.isfinite(float(value))
-        except (TypeError, ValueError, OverflowError):
-            return False
-
-    return float(np.mean([numeric(value) for value in _values(table, name)]))
-
-
-def _usable(table: Table, name: str) -> bool:
-    """Numbers, or words of which there are few different ones."""
-    if _numeric_share(table, name) >= _NUMERIC_SHARE:
-        return True
-    values = _values(table, name)
-    hashable = all(isinstance(value, str | int | float | bool) for value in values)
-    return hashable and len(set(values)) <= min(_MOST_CATEGORIES, len(values) // 2)
+    texts = [column for column in columns if column.holds is Holds.TEXTS]
+    return max(texts, key=lambda column: column.mean_words).name if texts else None

@@ -10,6 +10,7 @@ class Kind(enum.Enum):
 
     TABLE = "table"  # a row of numbers and categories
     TEXT = "text"  # words
+    MIXED = "mixed"  # words beside numbers and categories
     SEQUENCE = "sequence"  # positions with channels
     IMAGE = "image"  # height, width and channels
 

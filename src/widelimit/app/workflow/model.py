@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from ...data import DataError, LabelNames, read_npz, read_table
+from ...data import DataError, LabelNames, Table, read_npz
 from ...data.npz import check_inputs
 from ...data.pictures import read_images
 from ...inference import FittedClassifier, FittedGP
@@ -16,10 +17,12 @@ from .kinds import Kind, Task
 from .posterior import Predicted
 from .preparation import (
     ArrayPreparation,
+    MixedPreparation,
     Preparation,
+    TablePreparation,
     TextPreparation,
 )
-from .sources import Reading, array_examples, filled, table_examples
+from .sources import Reading, array_examples, complete, rows_of
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -49,7 +52,8 @@ class Model:
     def predict(self, examples: Examples) -> Predicted:
         """Calibrated probabilities, or numbers with the deviation of a new observation."""
         x, mask = self.preparation(examples)
-        found = self.process.predict(x.astype(self.preparation.dtype), mask)
+        x = jax.tree.map(lambda a: a.astype(self.preparation.dtype), x)
+        found = self.process.predict(x, mask)
         variance = found.variance + float(np.asarray(self.process.gp.noise).reshape(()))
         if isinstance(self.fitted, FittedClassifier):
             table = self.fitted.temperature.probabilities(found.mean, variance)
@@ -94,31 +98,44 @@ def read_new_examples(
         return _arrays(model, path, score=score)
     if isinstance(preparation, ArrayPreparation):
         raise _wrong_kind(path, preparation.kind)
-    table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
-    notes: list[str] = []
-    if isinstance(preparation, TextPreparation):
-        column = how.text or preparation.column or "text"
-        table, notes = filled(table, column, skip=how.skip)
-        examples = table_examples(table, column, ())
-    else:
-        if not preparation.features:
-            raise _wrong_kind(path, "array")
-        columns = {}
-        for f in preparation.features:
-            numeric = f.categories is None
-            columns[f.name] = (
-                table.numbers(f.name)[:, 0] if numeric else np.array(table.labels(f.name))
-            )
-        names = tuple(f"line {number}" for number in table.line_numbers)
-        examples = Examples(Kind.TABLE, columns, names)
+    table = how.table(path)
+    table, examples, notes = _rows(preparation, table, path, how)
     labels = None
     label = how.label or model.label
-    if score and all(label in row for row in table.rows):
+    if score and label in table.columns and table.column(label).blank.any():
+        notes.append(f"{label!r} is missing in some rows: predictions are not compared with it")
+    elif score and label in table.columns:
         if model.task is Task.CLASSIFY:
             labels = _encoded(model, table.labels(label))
         else:
             labels = table.numbers(label)[:, 0]
     return NewExamples(examples, labels, notes + preparation.notes(examples))
+
+
+def _rows(
+    preparation: TextPreparation | TablePreparation | MixedPreparation,
+    table: Table,
+    path: Path,
+    how: Reading,
+) -> tuple[Table, Examples, list[str]]:
+    """The columns a model was trained with; incomplete rows are left out where one wants that."""
+    text = table_part = None
+    if isinstance(preparation, MixedPreparation):
+        text, table_part = preparation.text, preparation.table
+    elif isinstance(preparation, TextPreparation):
+        text = preparation
+    else:
+        table_part = preparation
+        if not preparation.features:
+            raise _wrong_kind(path, "array")
+    column = None if text is None else how.text or text.column or "text"
+    features = () if table_part is None else table_part.features
+    notes = list(table.notes)
+    if how.skip:
+        table, more = complete(table, column, [one.name for one in features])
+        notes += more
+    columns = {one.name: one.read(table) for one in features}
+    return table, rows_of(table, column, columns), notes
 
 
 def _encoded(model: Model, labels: tuple[str, ...]) -> np.ndarray:
@@ -135,7 +152,8 @@ def _encoded(model: Model, labels: tuple[str, ...]) -> np.ndarray:
 def _arrays(model: Model, path: Path, *, score: bool) -> NewExamples:
     held = read_npz(path, "x")
     preparation = model.preparation
-    if isinstance(preparation, TextPreparation) or getattr(preparation, "features", ()):
+    named = isinstance(preparation, TablePreparation) and preparation.features
+    if isinstance(preparation, TextPreparation | MixedPreparation) or named:
         raise _wrong_kind(path, preparation.kind)
     x = held["x"]
     check_inputs(path, x, held.get("mask"))

@@ -22,6 +22,7 @@ from ..drawing import (
 from ..report import Report
 from . import scores
 from .attention import mean_attention, received
+from .baselines import Baseline, advice
 from .kinds import Kind, Task
 from .preparation import TextPreparation
 from .run import Result
@@ -134,7 +135,7 @@ def add_certainty(report: Report, result: Result) -> None:
 
 def _network(report: Report, result: Result) -> None:
     outcome, kind = result.outcome, result.settings.kernel
-    shape = result.batch.x.shape[1:]
+    shape = result.batch.shape
     facts = [
         ("kernel", _KINDS[kind]),
         ("depth", result.choice.depth),
@@ -199,6 +200,33 @@ def _quality(report: Report, result: Result) -> None:
             "their 90 % intervals."
         )
     report.section("How good it is", text).figure(figure, caption)
+    _comparison(report, result)
+
+
+def _comparison(report: Report, result: Result) -> None:
+    """Simpler methods on the same split, and whether one should use them."""
+    if not result.baselines:
+        return
+    classes = result.model.task is Task.CLASSIFY
+    own = Baseline("this network", result.outcome.score, sum(result.seconds.values()))
+    report.heading("Against simpler methods, on the same examples")
+    report.table(
+        ("method", "right" if classes else "R²", "95 % interval", "seconds"),
+        [
+            (
+                one.name,
+                one.score.percent if classes else f"{one.score.value:.3f}",
+                one.score.percent_interval
+                if classes
+                else f"{one.score.low:.3f} to {one.score.high:.3f}",
+                f"{one.seconds:.1f}",
+            )
+            for one in (own, *result.baselines)
+        ],
+    )
+    verdict = advice(result.outcome.score, result.baselines)
+    if verdict is not None:
+        report.bullets([verdict])
 
 
 def _kernel(report: Report, result: Result) -> None:
@@ -218,11 +246,10 @@ def _kernel(report: Report, result: Result) -> None:
 
 def _attention(report: Report, result: Result) -> None:
     """Words or pixels by the attention they receive; nothing for networks without attention."""
-    if result.examples.kind is Kind.TABLE:
+    if result.examples.kind in (Kind.TABLE, Kind.MIXED):
         return
     chosen = result.test[:_LOOKED_AT]
-    x = result.batch.x[chosen]
-    mask = None if result.batch.mask is None else result.batch.mask[chosen]
+    x, mask = result.batch.take(chosen)
     weights = mean_attention(result.data, x, mask)
     if weights is None:
         return

@@ -21,6 +21,8 @@ _NOISES = 10.0 ** np.arange(-5.0, 1.6, 0.5)  # in units of the kernel's mean dia
 _SMALLEST_AMPLITUDE = 1e-12
 _CURVE_PARTS = 6
 _SHORTEST_CURVE = 8
+BEGINNING = 2000
+"""Training examples that choose the noise: their eigenvalues cost more than all that follows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,25 +165,26 @@ def evaluate(
 
     `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples.
     """
-    diagonal = float(np.diagonal(kernel)[train].mean())
+    first = train[:BEGINNING]
+    diagonal = float(np.diagonal(kernel)[first].mean())
     with listener.bar("noise, folds, test") as advance:
-        steps = 3 + folds
-        spectrum = Spectrum.of(kernel[np.ix_(train, train)])
-        trials = choose_noise(spectrum, targets, train, diagonal)
+        steps = 4
+        spectrum = Spectrum.of(kernel[np.ix_(first, first)])
+        trials = choose_noise(spectrum, targets, first, diagonal)
         if noise is None:
             chosen = max(trials, key=lambda trial: trial.score)
         else:
-            chosen = _trial(spectrum, targets, train, noise)
+            chosen = _trial(spectrum, targets, first, noise)
         best = chosen.noise * chosen.amplitude
         kernel = kernel * np.asarray(chosen.amplitude, kernel.dtype)
         advance(1, steps)
         posterior, temperature = _fitted(kernel, targets, train, best)
         predicted = _predicted(kernel, targets, posterior, temperature, train, test, best)
         advance(2, steps)
-        crossed = None
-        if folds > 1:
-            crossed = _cross_validated(kernel, targets, train, best, folds, advance)
-        curve = _learning_curve(kernel, targets, train, test, best)
+        score = scored(targets, predicted, test)
+        crossed = _cross_validated(posterior, targets, train, folds) if folds > 1 else None
+        advance(3, steps)
+        curve = _learning_curve(kernel, targets, train, test, best, score)
         advance(steps, steps)
     return Outcome(
         posterior,
@@ -191,7 +194,7 @@ def evaluate(
         tuple(t._replace(noise=t.noise * chosen.amplitude) for t in trials),
         spectrum.values[::-1] * chosen.amplitude,
         predicted,
-        scored(targets, predicted, test),
+        score,
         crossed,
         curve,
     )
@@ -228,27 +231,28 @@ def scored(targets: Targets, predicted: Predicted, test: np.ndarray) -> Score:
 
 
 def _cross_validated(
-    kernel: np.ndarray, targets: Targets, train: np.ndarray, noise: float, folds: int, advance
+    posterior: GPPosterior, targets: Targets, train: np.ndarray, folds: int
 ) -> Score:
     """Every training example predicted by a posterior that has not seen its fold."""
-    order = train[stratified_order(targets.labels[train], seed=1)]
+    order = stratified_order(targets.labels[train], seed=1)
     parts = [order[fold::folds] for fold in range(folds)]
-    values, truth = [], []
-    for done, left in enumerate(parts):
-        seen = np.concatenate([part for part in parts if part is not left])
-        columns = targets.columns[seen]
-        posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
-        values.append(_answers(targets, posterior.mean(kernel[np.ix_(left, seen)])))
-        truth.append(targets.labels[left])
-        advance(3 + done, 3 + folds)
-    return _agreement(targets, np.concatenate(values), np.concatenate(truth))
+    values = answers(targets, posterior.groups_left_out(parts))
+    return agreement(targets, values, targets.labels[train])
 
 
 def _learning_curve(
-    kernel: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray, noise: float
+    kernel: np.ndarray,
+    targets: Targets,
+    train: np.ndarray,
+    test: np.ndarray,
+    noise: float,
+    score: Score,
 ) -> tuple[CurvePoint, ...]:
-    """The first training examples alone, with the same noise: blocks of the same kernel."""
-    sizes = [len(train) // 2**k for k in reversed(range(_CURVE_PARTS))]
+    """The first training examples alone, with the same noise: blocks of the same kernel.
+
+    The `score` of all of them is known.
+    """
+    sizes = [len(train) // 2**k for k in reversed(range(1, _CURVE_PARTS))]
     curve = []
     for size in sizes:
         if size < _SHORTEST_CURVE:
@@ -256,19 +260,22 @@ def _learning_curve(
         seen = train[:size]
         columns = targets.columns[seen]
         posterior = GPPosterior.condition(kernel[np.ix_(seen, seen)], columns, noise=noise)
-        found = _answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
-        curve.append(CurvePoint(size, _agreement(targets, found, targets.labels[test])))
+        found = answers(targets, posterior.mean(kernel[np.ix_(test, seen)]))
+        curve.append(CurvePoint(size, agreement(targets, found, targets.labels[test])))
+    if len(train) >= _SHORTEST_CURVE:
+        curve.append(CurvePoint(len(train), score))
     return tuple(curve)
 
 
-def _answers(targets: Targets, mean: np.ndarray) -> np.ndarray:
+def answers(targets: Targets, mean: np.ndarray) -> np.ndarray:
     """Classes or numbers from the means of the process."""
     if targets.task is Task.CLASSIFY:
         return mean.argmax(axis=1)
     return mean[:, 0] * targets.scale + targets.shift
 
 
-def _agreement(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
+def agreement(targets: Targets, found: np.ndarray, truth: np.ndarray) -> Score:
+    """Accuracy of classes or R² of numbers."""
     if targets.task is Task.CLASSIFY:
         return scores.accuracy(found == truth)
     return scores.r_squared(truth, found)

@@ -1,9 +1,10 @@
 """From examples to arrays a network takes; fitted on training examples, kept with the model."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ...data import (
@@ -19,16 +20,30 @@ from ...data import (
 from ...data.limits import require
 from ...data.vectors import NO_VECTOR
 from .examples import Examples
+from .features import Feature, deviations, fitted_feature, joined
 from .kinds import Kind
 
 _FREQUENT_WORDS = 40_000  # kept beside the words of the texts, for texts yet to come
 
 
 class Batch(NamedTuple):
-    """Arrays (N, positions…, channels), and the mask of real positions where they are padded."""
+    """Arrays (N, positions…, channels), and the mask of real positions where they are padded.
 
-    x: np.ndarray
-    mask: np.ndarray | None
+    Both are tuples where examples have several streams.
+    """
+
+    x: Any
+    mask: Any
+
+    def take(self, indices: Any) -> "Batch":
+        """Some of the examples."""
+        return Batch(*jax.tree.map(lambda a: a[indices], tuple(self)))
+
+    @property
+    def shape(self) -> Any:
+        """The shape of one example; a tuple of shapes for several streams."""
+        several = isinstance(self.x, tuple)
+        return tuple(x.shape[1:] for x in self.x) if several else self.x.shape[1:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,26 +107,6 @@ class TextPreparation:
 
 
 @dataclass(frozen=True, eq=False)
-class Feature:
-    """One column: a number, or one 0/1 entry for each category."""
-
-    name: str
-    categories: tuple[str, ...] | None
-
-    @classmethod
-    def fit(cls, name: str, column: np.ndarray) -> "Feature":
-        """Numbers stay numbers, words become categories."""
-        numeric = column.dtype.kind == "f"
-        return cls(name, None if numeric else tuple(sorted(set(column.tolist()))))
-
-    def __call__(self, column: np.ndarray) -> np.ndarray:
-        """(N, 1) or (N, categories); a category that was not there before has all zeros."""
-        if self.categories is None:
-            return column[:, None].astype(np.float64)
-        return (column[:, None] == np.array(self.categories)[None, :]).astype(np.float64)
-
-
-@dataclass(frozen=True, eq=False)
 class TablePreparation:
     """Columns side by side, each with mean 0 and deviation 1 over the training rows."""
 
@@ -122,11 +117,15 @@ class TablePreparation:
 
     @classmethod
     def fit(cls, examples: Examples) -> "TablePreparation":
-        """Means, deviations and categories of these rows."""
+        """Means, deviations, categories, and what stands for missing values, of these rows."""
         features: tuple[Feature, ...] = ()
         if isinstance(examples.content, dict):
-            features = tuple(Feature.fit(name, col) for name, col in examples.content.items())
-        return cls(features, Standardise.per_pixel(_joined(features, examples)))
+            features = tuple(
+                fitted_feature(name, column, examples.given.get(name))
+                for name, column in examples.content.items()
+            )
+        scale = Standardise.per_pixel(_joined(features, examples))
+        return cls(features, replace(scale, std=deviations(features, scale.std)))
 
     def __call__(self, examples: Examples) -> Batch:
         """Standardised rows."""
@@ -136,23 +135,46 @@ class TablePreparation:
         return Batch((rows - self.scale.mean) / self.scale.std, None)
 
     def notes(self, examples: Examples) -> list[str]:
-        """Categories that were not there in training."""
-        notes = []
-        for feature in self.features:
-            if feature.categories is not None:
-                new = set(examples.content[feature.name].tolist()) - set(feature.categories)
-                if new:
-                    notes.append(f"new in {feature.name!r}: {', '.join(sorted(new)[:5])}")
-        return notes
+        """Values that are missing, and categories that were not there in training."""
+        told = [n for f in self.features for n in f.notes(examples.content[f.name])]
+        new = [note for note in told if note.startswith("new in ")]
+        missing = [note for note in told if note not in new]
+        if not missing:
+            return new
+        return [
+            f"missing values: {', '.join(missing)}; in their place stands the median of the "
+            "training rows (a missing word is a category), and a column of its own says where "
+            "(--skip leaves such rows out)",
+            *new,
+        ]
 
 
 def _joined(features: tuple[Feature, ...], examples: Examples) -> np.ndarray:
     if not features:
         require("bytes", examples.content.size * 8, "the examples as floating-point numbers")
         return np.asarray(examples.content, np.float64)
-    width = sum(len(f.categories or ("",)) for f in features)
+    width = sum(len(f.binary) for f in features)
     require("bytes", len(examples) * width * 8, f"{width:,} columns with categories apart")
-    return np.concatenate([f(examples.content[f.name]) for f in features], axis=1)
+    return joined(features, examples.content)
+
+
+@dataclass(frozen=True, eq=False)
+class MixedPreparation:
+    """Two streams: the words of the text, and the columns beside it."""
+
+    text: TextPreparation
+    table: TablePreparation
+    dtype = np.float32
+    kind = Kind.MIXED
+
+    def __call__(self, examples: Examples) -> Batch:
+        """Word vectors with their mask, and standardised rows."""
+        words, rows = self.text(examples.texts), self.table(examples.columns)
+        return Batch((words.x, rows.x), (words.mask, None))
+
+    def notes(self, examples: Examples) -> list[str]:
+        """What was lost on the way of both."""
+        return [*self.text.notes(examples.texts), *self.table.notes(examples.columns)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +219,7 @@ class ArrayPreparation:
         return [f"images are shrunk from {height}×{width} to {small} (--image-size changes that)"]
 
 
-Preparation = TextPreparation | TablePreparation | ArrayPreparation
+Preparation = TextPreparation | TablePreparation | MixedPreparation | ArrayPreparation
 
 
 def _smaller(x: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...data import DataError, Keep, stratified_order
 from ...data.limits import require
-from ...engine.inputs import Inputs, as_inputs
+from ...engine.door import read_inputs
+from ...engine.inputs import Inputs
 from ...errors import WidelimitError
 from ...inference import (
     GP,
@@ -22,15 +23,19 @@ from ...inference import (
     NetworkKernels,
     Solver,
 )
+from .affordable import consider
+from .baselines import Baseline, baselines
 from .blocks import compute
 from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
+from .mixing import COMPARED, alternatives, best_of
 from .model import Model
 from .networks import NamedNetwork, NetworkName, choose
-from .posterior import Outcome, Targets, evaluate
+from .posterior import BEGINNING, Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
     Batch,
+    MixedPreparation,
     Preparation,
     TablePreparation,
     TextPreparation,
@@ -39,9 +44,9 @@ from .solving import solved
 from .sources import Reading, read_source
 from .words import find_vectors
 
-MOST_TRAIN = {Kind.TABLE: 4000, Kind.TEXT: 3000, Kind.SEQUENCE: 3000, Kind.IMAGE: 1500}
+MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
-MOST_TEST = {Kind.TABLE: 1000, Kind.TEXT: 1000, Kind.SEQUENCE: 1000, Kind.IMAGE: 500}
+MOST_TEST = dict.fromkeys(Kind, 1000) | {Kind.IMAGE: 500}
 IMAGE_SIZE = 8
 WORDS = 60
 
@@ -107,6 +112,8 @@ class Result:
     kernel: np.ndarray
     """Of the training examples; with another solver than `Cholesky`, of the first of them."""
     outcome: Outcome
+    baselines: tuple[Baseline, ...]
+    """What simpler methods reach on the same test part."""
     notes: tuple[str, ...]
     seconds: dict[str, float]
 
@@ -145,13 +152,18 @@ def run(
     _require_every_class(source, y, train)
     preparation, more = prepare(examples.take(train), path, settings, source.columns.get("text"))
     notes = [*source.notes, *notes, *more, *preparation.notes(examples)]
-    choice = choose(examples.kind, settings.network, depth=settings.depth)
-    describe(source, choice, notes, train_size, len(test), listener)
+    consider(train_size, len(test), preparation.dtype, settings.solver, listener)
     batch = preparation(examples)
+    choice = choose(examples.kind, settings.network, depth=settings.depth, batch=batch)
+    targets, kind = Targets.of(y, task, train), settings.kernel
+    some = batch.take(slice(0, min(train_size, COMPARED)))
+    networks = alternatives(choice, examples.kind, batch)
+    choice, note = best_of(networks, some, targets, preparation.dtype, kind)
+    notes += [] if note is None else [note]
+    describe(source, choice, notes, train_size, len(test), listener)
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin
     store = None if kernel_folder is None else kernel_folder / f"kernel_{settings.kernel.value}"
-    targets, kind = Targets.of(y, task, train), settings.kernel
     folds = min(settings.folds, train_size // 2)
     choices: dict[str, Any] = {"noise": settings.noise, "folds": folds, "listener": listener}
     found: FittedGP
@@ -160,6 +172,8 @@ def run(
         kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
         computed = time.monotonic() - begin - read
         outcome = evaluate(kernel, targets, train, test, **choices)
+        if train_size > BEGINNING and settings.noise is None:
+            notes.append(f"the noise was chosen on {BEGINNING:,} of the training examples")
         kernel = kernel[:train_size, :train_size]
         data = data.with_net(choice.net.amplified(outcome.amplitude))
         process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
@@ -175,6 +189,8 @@ def run(
                 f"noise, folds and the kernel that is shown are of the first {len(kernel):,} "
                 f"training examples"
             )
+    with listener.bar("ridge and boosting, for comparison"):
+        others = baselines(batch, targets, train, test)
     fitted: FittedClassifier | FittedGP = found
     if outcome.temperature is not None:
         classes = np.arange(len(source.class_names))
@@ -202,6 +218,7 @@ def run(
         data,
         kernel,
         outcome,
+        others,
         tuple(notes),
         {"read": read, **seconds},
     )
@@ -249,6 +266,10 @@ def prepare(
     """Fit the way from examples to arrays on the training examples."""
     if train.kind is Kind.TABLE:
         return TablePreparation.fit(train), []
+    if train.kind is Kind.MIXED:
+        text, notes = prepare(train.texts, path, settings, column)
+        assert isinstance(text, TextPreparation)
+        return MixedPreparation(text, TablePreparation.fit(train.columns)), notes
     if train.kind is not Kind.TEXT:
         return ArrayPreparation.fit(train, size=settings.image_size), []
     beside = path if path.is_dir() else path.parent
@@ -272,10 +293,10 @@ def network_data(
     """All examples as inputs of the network, and the training part with heads drawn for it."""
     looks = choice.name not in (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
     if looks:  # kernels between all pairs of positions
-        shape = batch.x.shape[1:-1]
+        shape = (batch.x[0] if isinstance(batch.x, tuple) else batch.x).shape[1:-1]
         require("positions", math.prod(shape), f"examples of shape {shape}")
     engine = Engine(dtype=preparation.dtype, samples=settings.samples, key=settings.seed)
-    inputs = as_inputs(batch.x, batch.mask, dtype=engine.dtype)
+    inputs = read_inputs(choice.net, batch.x, batch.mask, dtype=engine.dtype)
     return inputs, NetworkKernels.make(choice.net, inputs[slice(0, train_size)], engine=engine)
 
 

@@ -34,10 +34,7 @@ from ...inference.iterative import Iterative
 from ...inference.nystrom import NystromPosterior
 from .blocks import compute
 from .kinds import SILENT, Listener, Task
-from .posterior import CurvePoint, Outcome, Predicted, Targets, evaluate, scored
-
-BEGINNING = 2000
-"""Training examples that choose the noise where the solver is not a dense factorisation."""
+from .posterior import BEGINNING, CurvePoint, Outcome, Predicted, Targets, evaluate, scored
 
 
 class SolverName(enum.StrEnum):

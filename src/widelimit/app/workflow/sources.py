@@ -1,7 +1,7 @@
 """A user's file or folder, read: what it holds and what is to be predicted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from ...data import (
     read_table,
 )
 from ...data.npz import check_inputs
-from .columns import Roles, assign, copies_of_label, feature
-from .examples import Examples, LabelledFile
+from .columns import Roles, assign, feature, known
+from .examples import Examples, LabelledFile, TextsAndColumns
 from .kinds import Kind, Task
 
 FEWEST_EXAMPLES = 10
@@ -37,11 +37,24 @@ class Reading:
     label: str | None = None
     features: Sequence[str] = ()
     split: str | None = None
+    drop: Sequence[str] = ()
     encoding: str = "utf-8"
     delimiter: str | None = None
+    decimal: str | None = None
     image_size: int | None = None
     skip: bool = False
-    """Leave out rows with empty texts and files that are no images, instead of stopping."""
+    """Leave out rows that lack something and files that are no images, instead of filling in
+    values or stopping."""
+
+    def table(self, path: Path) -> Table:
+        """A table, with what was said about it."""
+        return read_table(
+            path,
+            encoding=self.encoding,
+            delimiter=self.delimiter,
+            decimal=self.decimal,
+            skip=self.skip,
+        )
 
 
 def read_source(
@@ -62,13 +75,17 @@ def read_source(
         source = _table(path, task, how)
     if task is Task.CLASSIFY:
         _require_classes(source)
-    if len(source) < FEWEST_EXAMPLES:
+    _require_enough(path, len(source))
+    return source
+
+
+def _require_enough(path: Path, count: int) -> None:
+    if count < FEWEST_EXAMPLES:
         raise DataError(
             f"Learning and testing need at least {FEWEST_EXAMPLES} examples.",
-            got=f"{len(source)} in '{path}'",
+            got=f"{count} in '{path}'",
             remedy="give a file with more rows",
         )
-    return source
 
 
 def image_extent(size: int | None) -> tuple[int, int] | None:
@@ -80,25 +97,28 @@ def image_extent(size: int | None) -> tuple[int, int] | None:
 
 
 def _table(path: Path, task: Task, how: Reading) -> LabelledFile:
-    table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
+    table = how.table(path)
+    _require_enough(path, len(table))
     roles = assign(
-        table, task, text=how.text, label=how.label, features=how.features, split=how.split
+        table,
+        task,
+        text=how.text,
+        label=how.label,
+        features=how.features,
+        split=how.split,
+        drop=how.drop,
     )
-    table, notes = filled(table, roles.text, skip=how.skip)
     assert roles.label is not None  # it is needed here, so it was found
+    notes = [*table.notes, *roles.notes(table)]
+    if how.skip:
+        table, more = complete(table, roles.text, roles.features, roles.label, task)
+        notes += more
     if task is Task.CLASSIFY:
         labels = table.labels(roles.label)
         names = LabelNames.fit(labels)
         y, class_names = names.encode(labels), names.names
     else:
         y, class_names = table.numbers(roles.label)[:, 0], ()
-    if roles.left_out:
-        notes.append(f"left out: {', '.join(roles.left_out)}")
-    if copies := copies_of_label(table, roles):
-        notes.append(
-            f"{', '.join(map(repr, copies))} holds the same as the label {roles.label!r} in every "
-            "row: the scores below say nothing of rows without it (--feature chooses columns)"
-        )
     return LabelledFile(
         path,
         table_examples(table, roles.text, roles.features),
@@ -110,35 +130,64 @@ def _table(path: Path, task: Task, how: Reading) -> LabelledFile:
     )
 
 
-def filled(table: Table, text: str | None, *, skip: bool) -> tuple[Table, list[str]]:
-    """The table without rows whose text is empty, if they may be left out."""
-    if text is None or not skip:
+def complete(
+    table: Table,
+    text: str | None,
+    features: Sequence[str],
+    label: str | None = None,
+    task: Task = Task.CLASSIFY,
+) -> tuple[Table, list[str]]:
+    """The table without rows that lack a text, a value or the label, or hold a mistake there."""
+    good = np.ones(len(table), dtype=bool)
+    for name in features:
+        good &= known(table.column(name))
+    if text is not None:
+        values = table.column(text).values
+        good &= np.array([isinstance(value, str) and bool(value.strip()) for value in values])
+    if label is not None:
+        column = table.column(label)
+        good &= np.isfinite(column.numbers) if task is Task.REGRESS else ~column.blank
+    if good.all():
         return table, []
-    table.column(text)
-    full = [isinstance(row[text], str) and bool(row[text].strip()) for row in table.rows]
-    kept = [i for i, good in enumerate(full) if good]
-    if not kept:
-        table.texts(text)  # all are empty, which this says
-    missing = len(full) - len(kept)
-    notes = [f"left out: {missing} rows with an empty text"] if missing else []
-    rows, numbers = (tuple(part[i] for i in kept) for part in (table.rows, table.line_numbers))
-    return replace(table, rows=rows, line_numbers=numbers), notes
+    used = [name for name in (text, *features, label) if name is not None]
+    if not good.any():
+        raise DataError(
+            "Some rows must be complete.",
+            got=f"no row of '{table.path}' with a value in all of {', '.join(map(repr, used))}",
+            remedy="leave --skip away, so that missing values are filled in, or leave out columns "
+            "that are mostly empty with --drop",
+        )
+    left = int((~good).sum())
+    note = f"left out: {left:,} of {len(table):,} rows in which something is missing or wrong"
+    return table.take(np.flatnonzero(good)), [note]
 
 
 def table_examples(table: Table, text: str | None, features: Sequence[str]) -> Examples:
-    """The texts or features of a table."""
-    names = tuple(f"line {number}" for number in table.line_numbers)
-    if text is not None:
-        return Examples(Kind.TEXT, table.texts(text), names)
+    """The texts, the features, or both."""
     columns = {name: feature(table, name) for name in features}
-    return Examples(Kind.TABLE, columns, names)
+    return rows_of(table, text, columns)
+
+
+def rows_of(table: Table, text: str | None, columns: dict[str, np.ndarray]) -> Examples:
+    """Rows as examples; beside columns a text may be missing."""
+    names = tuple(f"line {number}" for number in table.line_numbers)
+    given = {
+        name: np.fromiter(column.values, dtype=object, count=len(table))
+        for name, column in table.columns.items()
+    }
+    if text is None:
+        return Examples(Kind.TABLE, columns, names, given=given)
+    if not columns:
+        return Examples(Kind.TEXT, table.texts(text), names, given=given)
+    words = tuple(table.column(text).words.tolist())
+    return Examples(Kind.MIXED, TextsAndColumns(words, columns), names, given=given)
 
 
 def _described(roles: Roles) -> dict[str, str]:
     found = {} if roles.label is None else {"label": roles.label}
     if roles.text is not None:
         found["text"] = roles.text
-    else:
+    if roles.features:
         found["features"] = ", ".join(roles.features)
     if roles.split is not None:
         found["split"] = roles.split
@@ -269,14 +318,23 @@ def _inputs_alone(path: Path, task: Task, how: Reading) -> LabelledFile:
         check_inputs(path, x, mask)
         examples = array_examples(path, x, mask)
         return LabelledFile(path, examples, np.empty(0), (), {})
-    table = read_table(path, encoding=how.encoding, delimiter=how.delimiter)
+    table = how.table(path)
     roles = assign(
-        table, task, text=how.text, label=how.label, features=how.features, labels_needed=False
+        table,
+        task,
+        text=how.text,
+        label=how.label,
+        features=how.features,
+        drop=how.drop,
+        labels_needed=False,
     )
-    table, notes = filled(table, roles.text, skip=how.skip)
+    notes = [*table.notes, *roles.notes(table)]
+    if how.skip:
+        table, more = complete(table, roles.text, roles.features)
+        notes += more
     examples = table_examples(table, roles.text, roles.features)
     y, class_names = np.empty(0), ()
-    if roles.label is not None:
+    if roles.label is not None and not table.column(roles.label).blank.any():
         labels = table.labels(roles.label)
         if 1 < len(set(labels)) <= max(20, _MOST_CLASSES_SHARE * len(labels)):
             names = LabelNames.fit(labels)

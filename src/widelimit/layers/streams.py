@@ -1,0 +1,134 @@
+"""Several streams of an input, added: what was computed from each apart becomes one signal."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..errors import NetworkError, OptionError, ShapeError
+from ..options import Range
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean, total
+from .base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter, leaf
+from .branches import require_same_channels
+from .labels import Family, Label
+
+
+class AddStreams(Layer):
+    """`y = Σ_i √c_i x_i` over the streams of an input: κ ← Σ c_i κ_i, Θ ← Σ c_i Θ_i.
+
+    `Parallel` runs a network on every stream first. Streams have no positions left, as many
+    channels, and all but one of them end in weights of their own: they are then uncorrelated.
+    """
+
+    shares: Any = leaf("shares", where=Range.POSITIVE, scalar=False)
+
+    def __init__(self, shares: Any):
+        """`shares` are the c_i, one for each stream; none is negative."""
+        given = hyperparameter(shares, "shares", scalar=False)
+        numbers = isinstance(given, np.ndarray)
+        if given.ndim != 1 or given.size < 2 or (numbers and bool((given < 0).any())):
+            raise OptionError(
+                "Streams are added with a share for each, and there are at least two.",
+                got=f"shares={shares!r}",
+                remedy="pass numbers that are not negative, such as AddStreams((0.5, 0.5))",
+            )
+        self.shares = given
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{float(share):.3g}" for share in np.asarray(self.shares))
+        return f"AddStreams(({shares}))"
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    @property
+    def label(self) -> Label:
+        shares = " + ".join(f"{float(share):.2g}" for share in np.asarray(self.shares))
+        return Label("streams added", shares, Family.OTHER)
+
+    def streams(self) -> int:
+        return int(np.size(self.shares))
+
+    def amplified(self, amplitude: float) -> Layer:
+        return AddStreams(self.shares * amplitude)
+
+    def outline(self, before: Any) -> Outline:
+        if not isinstance(before, tuple) or len(before) != self.streams():
+            raise ShapeError(
+                "AddStreams takes one stream for each of its shares.",
+                got=f"{len(before) if isinstance(before, tuple) else 1} streams",
+                remedy=f"pass x as a tuple of {self.streams()} arrays, and start with Parallel",
+            )
+        if any(one.positions for one in before):
+            raise ShapeError(
+                "Streams that are added have no positions left.",
+                got=" and ".join(str(one.positions) for one in before),
+                remedy="end each network of Parallel with MeanPool(), Flatten() or Select()",
+            )
+        require_same_channels(list(before), "added")
+        return before[0].to(
+            gaussian=all(one.gaussian for one in before),
+            fresh=all(one.fresh for one in before),
+            weighted=all(one.weighted for one in before),
+            alike=all(one.alike for one in before),
+            raw=False,
+            noisy=any(one.noisy for one in before),
+        )
+
+    def require(self, before: Any) -> None:
+        if sum(not one.fresh for one in before) > 1:
+            raise NetworkError(
+                "Kernels of streams add where streams are uncorrelated: all but one of them must "
+                "end in fresh weights (Dense, Conv or Attention, then linear layers only).",
+                got=f"{sum(not one.fresh for one in before)} streams that do not",
+                remedy="end each network of Parallel in Dense(width)",
+            )
+
+    def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Array:
+        roots = jnp.sqrt(cast(self.shares, x[0]))
+        parts = [root * y for root, y in zip(roots, x, strict=True)]
+        return sum(parts[1:], parts[0])
+
+    def mask(self, mask: Any) -> None:
+        return None
+
+    def checked_mask(self, mask: Any, name: str) -> None:
+        return None
+
+    def masked_memo(self, example: Any) -> MaskedMemo:
+        return MaskedMemo(None, None)
+
+    def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
+        outlines = tuple(stream.outline for stream in example)
+        self.require(outlines)
+        nngp = None
+        if need is not Need.NONE:
+            nngp = self._added([stream.pair() for stream in example]).nngp
+        landmarks = None
+        if example[0].landmarks is not None:
+            landmarks = jax.vmap(lambda *pairs: self._added(list(pairs)))(
+                *(stream.landmarks for stream in example)
+            )
+        after = Example(
+            nngp, self._mean(example), None, None, landmarks, False, self.outline(outlines)
+        )
+        return self.masked_memo(example), after
+
+    def step(self, pair: Any, memo1: Memo, memo2: Memo, need: Need) -> Pair:
+        return self._added(list(pair))
+
+    def _added(self, pairs: list[Pair]) -> Pair:
+        pairs = [pair.forced() for pair in pairs]
+        return total(pairs, [cast(share, pairs[0].nngp) for share in self.shares])
+
+    def _mean(self, example: Any) -> Mean:
+        means = [stream.mean for stream in example]
+        if any(isinstance(mean, UnknownMean) for mean in means):
+            return UNKNOWN
+        if all(mean is None for mean in means):
+            return None
+        zero = jnp.zeros(())
+        return self.forward((), [zero if mean is None else mean for mean in means], None, None)
