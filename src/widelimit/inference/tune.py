@@ -201,7 +201,10 @@ class Criterion:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
             return GPPosterior.condition(
-                chosen(kernels, model.kind), self.targets, noise=model.noise, jitter=model.jitter
+                chosen(kernels, model.kind),
+                self.targets,
+                noise=np.asarray(model.noise),
+                jitter=model.jitter,
             )
 
     def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:

@@ -40,7 +40,7 @@ class TracedLaw(Law):
         self._redraw = redraw
         shown = kernels if random else kernels.mean(axis=0, keepdims=True)
         self.points = DrawPlan(Points.RANDOM, len(shown), len(shown))
-        self.__dict__["kernels"] = shown
+        vars(self)["kernels"] = shown
 
     def __repr__(self) -> str:
         kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
