@@ -57,8 +57,8 @@ def finished(folder, monkeypatch):
     counter = Counter(monkeypatch)
     stored = network().kernel(examples(SIZE), store=folder)
     exact = network().kernel(examples(SIZE))
-    np.testing.assert_allclose(np.asarray(stored.nngp), exact.nngp, rtol=1e-13)
-    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-13)
+    np.testing.assert_allclose(np.asarray(stored.nngp), exact.nngp, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-13, atol=1e-15)
     return counter
 
 

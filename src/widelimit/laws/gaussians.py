@@ -35,10 +35,10 @@ def psd_root(
 
 
 def conditioned(
-    own: Float[np.ndarray, "*draws n n"],
-    cross: Float[np.ndarray, "*draws n m"],
-    before: Float[np.ndarray, "*draws m m"],
-    values: Float[np.ndarray, "*draws m"],
+    own: Float[np.ndarray, "*#draws n n"],
+    cross: Float[np.ndarray, "*#draws n m"],
+    before: Float[np.ndarray, "*#draws m m"],
+    values: Float[np.ndarray, "*#draws m"],
 ) -> tuple[Float[np.ndarray, "*draws n"], Float[np.ndarray, "*draws n n"]]:
     """Mean and covariance of centred Gaussians given `values` of others.
 
