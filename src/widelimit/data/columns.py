@@ -12,8 +12,8 @@ import numpy as np
 from .dates import DateOrder, parsed
 
 MISSING = frozenset(
-    ("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "nan", "NaN", "-nan", "-NaN", "NaT", "null",
-     "NULL", "None", "?", "-", "--", ".", "#DIV/0!", "#VALUE!", "#REF!")
+    ("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "nan", "NaN", "NAN", "Nan", "-nan", "-NaN",
+     "NaT", "null", "NULL", "None", "?", "-", "--", ".", "#DIV/0!", "#VALUE!", "#REF!")
 )  # fmt: skip
 """What stands for a value that is not known."""
 

@@ -20,14 +20,14 @@ _HINT = re.compile(r"sep=(.)\s*", re.IGNORECASE)  # a first line that spreadshee
 _DECIMAL_NUMBER = re.compile(r"\s*[-+]?\d+[.,]\d+([eE][-+]?\d+)?\s*")
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """What separates columns, and how many lines stand above their names."""
 
     delimiter: str
     above: int = 0
 
 
-class Rows(NamedTuple):
+class TableRows(NamedTuple):
     """The names of columns, and for every row its line and its values."""
 
     names: list[str]
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
         return dict(zip(self.names, values, strict=False))
 
 
-def layout_of(path: Path, encoding: str, usual: str) -> Layout:
+def layout_of(path: Path, encoding: str, usual: str) -> TableLayout:
     """The mark that cuts most of the first lines into equally many columns, the most of them."""
     with closing(lines(path, encoding=encoding)) as all_lines:
         begin, size = [], 0
@@ -50,11 +50,11 @@ def layout_of(path: Path, encoding: str, usual: str) -> Layout:
             if size > _ENOUGH_CHARACTERS:
                 break
     if begin and (hint := _HINT.fullmatch(begin[0])):
-        return Layout(hint[1], 1)
+        return TableLayout(hint[1], 1)
     marks = (usual, *(mark for mark in MARKS if mark != usual))
     fits = {mark: _fit(begin, mark) for mark in marks}
     best = max(fits.values())
-    return Layout(next(mark for mark in marks if fits[mark] == best))
+    return TableLayout(next(mark for mark in marks if fits[mark] == best))
 
 
 def _fit(begin: list[str], mark: str) -> tuple[bool, bool, int]:
@@ -73,7 +73,7 @@ def _fit(begin: list[str], mark: str) -> tuple[bool, bool, int]:
     return share == 1.0, share >= _MOST, counts[0] if share >= _MOST else 0
 
 
-def read_rows(path: Path, encoding: str, layout: Layout, *, skip: bool) -> Rows:
+def read_rows(path: Path, encoding: str, layout: TableLayout, *, skip: bool) -> TableRows:
     """All rows; those with other columns than the first line are refused or left out."""
     source = islice(lines(path, encoding=encoding), layout.above, None)
     reader = csv.reader(source, delimiter=layout.delimiter, strict=True)
@@ -103,7 +103,7 @@ def read_rows(path: Path, encoding: str, layout: Layout, *, skip: bool) -> Rows:
             remedy='close the quotes (a quote inside a text is written ""), or get the file again '
             "if it is cut off; texts above 131,072 characters need JSONL",
         ) from error
-    return Rows(names, found, skipped)
+    return TableRows(names, found, skipped)
 
 
 def _names(path: Path, header: list[str], delimiter: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .columns import Column, decimal_mark, looks_like_other_mark
-from .delimited import MARKS, Layout, layout_of, read_rows
+from .delimited import MARKS, TableLayout, layout_of, read_rows
 from .errors import DataError, some
 from .files import damaged, lines, write_text
 from .limits import limit, require
@@ -167,7 +167,7 @@ def read_table(
 def _csv_table(
     path: Path, encoding: str, given: str | None, usual: str, decimal: str | None, *, skip: bool
 ) -> Table:
-    layout = Layout(given) if given else layout_of(path, encoding, usual)
+    layout = TableLayout(given) if given else layout_of(path, encoding, usual)
     rows = read_rows(path, encoding, layout, skip=skip)
     notes = []
     if layout.delimiter not in (usual, given):

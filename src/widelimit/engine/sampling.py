@@ -78,7 +78,7 @@ class Sampler(eqx.Module):
         return None if self.pivots is None else self.scheme.rank
 
     def with_more(self, *, heads: float = 1.0, replicates: float = 1.0) -> "Sampler":
-        """So many times the heads of every copy, so many times the copies; new draws."""
+        """A multiple of the heads of every copy, a multiple of the copies; new draws."""
 
         def times(count: int, factor: float) -> int:
             return math.ceil(count * factor - 1e-9)  # 3 · (5/3) is 5, whatever rounding says
@@ -257,7 +257,7 @@ def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
 
 
 def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
-    """A sampler with so many times the heads.
+    """A sampler with a multiple of the heads.
 
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
     heads of every copy, not the number of copies, keeps the bias well below the error.
