@@ -9,7 +9,7 @@ from widelimit.data import save_npz
 from widelimit.errors import ShapeError, WidelimitError
 
 
-def write_series(folder, count=360):
+def write_series(folder, count=900):
     """The next value of two waves, a slow drift and noise, from thirty values before it."""
     rng = np.random.default_rng(0)
     t = np.arange(count + 30)
@@ -22,14 +22,16 @@ def write_series(folder, count=360):
     return folder / "windows.npz", folder / "columns.npz"
 
 
+@pytest.mark.slow
+@pytest.mark.optimised
 def test_windows_reach_what_columns_reach(tmp_path):
     windows, columns = write_series(tmp_path)
-    settings = Settings(folds=0, max_train=250)
+    settings = Settings(folds=0, max_train=600)
     as_windows = run(windows, Task.REGRESS, settings=settings)
     as_columns = run(columns, Task.REGRESS, settings=settings)
     assert as_windows.choice.name == NetworkName.CNN
-    assert as_windows.outcome.score.value > as_columns.outcome.score.value - 0.03
-    assert as_windows.outcome.score.value > 0.8
+    assert as_windows.outcome.score.value > as_columns.outcome.score.value - 0.01
+    assert as_windows.outcome.score.value > 0.88
 
 
 def test_series_of_different_lengths_are_averaged(tmp_path):

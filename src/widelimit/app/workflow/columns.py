@@ -129,8 +129,9 @@ def copies_of_label(table: Table, roles: Roles) -> list[str]:
     """Features that hold the very same values as the column to predict."""
     if roles.label is None:
         return []
-    wanted = list(map(str, table.column(roles.label).values))
-    return [name for name in roles.features if list(map(str, table.column(name).values)) == wanted]
+    wanted = table.column(roles.label).values
+    pairs = {name: zip(table.column(name).values, wanted, strict=True) for name in roles.features}
+    return [name for name, both in pairs.items() if all(str(a) == str(b) for a, b in both)]
 
 
 def feature(table: Table, name: str, order: DateOrder | None = None) -> np.ndarray:
@@ -202,7 +203,8 @@ def _split_column(table: Table, names: list[str]) -> str | None:
 def _text_column(table: Table, names: list[str]) -> str | None:
     """The column with a usual name, else the one with the longest texts."""
     columns = [table.column(name) for name in names]
-    wordy = [c.name for c in columns if c.mean_words > 1.0 and c.holds is not Holds.DATES]
+    plain = (Holds.NUMBERS, Holds.DATES)
+    wordy = [c.name for c in columns if c.holds not in plain and c.mean_words > 1.0]
     if usual := _known(wordy, TEXT_NAMES):
         return usual
     texts = [column for column in columns if column.holds is Holds.TEXTS]
