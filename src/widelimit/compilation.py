@@ -1,7 +1,7 @@
 """Compiled functions: one for every kind of arguments, and a bounded number of them.
 
 JAX keeps what it has compiled for ever: some ten megabytes for every new shape, and memory maps, of
-which a process may have a limited number. Here the functions that have not been called for longest go.
+which there is a limit. Here the functions that have not been called for longest go.
 
 All programs of the package are compiled here, because of what XLA may do with its threads. On a
 processor it has one pool of them, which the steps of all running programs share – and every tile
@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # A matrix of six groups of lengths takes about fifty. Each holds 5 to 10 MB.
 MOST = 128
 
-# After this many have gone, rings of references are looked for, which takes as long as compiling one.
+# After this many have gone, cyclic references are collected, as long as compiling one takes.
 _SWEEP = 8
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
