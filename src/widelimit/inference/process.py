@@ -164,8 +164,8 @@ class FittedGP:
         `noise` is that of the new targets; by default the model's own, if it is one number.
         """
         if noise is None:
-            noise = self.gp.noise
-            if np.size(np.asarray(noise)) > 1:
+            noise = np.asarray(self.gp.noise)
+            if noise.size > 1:
                 raise NumericalError(
                     "New targets need a noise variance of their own where each target has one.",
                     got="a model with one noise variance per example, and none for the new ones",

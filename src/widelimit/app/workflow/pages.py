@@ -316,7 +316,7 @@ def _examples(report: Report, result: Result) -> None:
     unsure = np.argsort(test.confidence)[:_SHOWN]
     report.section("Predictions to look at")
     if len(surest_wrong):
-        report.heading(_about_wrong(test.confidence[surest_wrong[0]], result.examples.kind))
+        report.heading(_about_wrong(float(test.confidence[surest_wrong[0]]), result.examples.kind))
         _listed(report, result, surest_wrong, right)
     report.heading("Least sure: the examples worth a person's look")
     _listed(report, result, unsure, right)
