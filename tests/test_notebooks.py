@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import socket
 import subprocess
@@ -102,6 +103,7 @@ def test_a_slider_moves_a_notebook_in_a_browser(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     browser = None
     try:

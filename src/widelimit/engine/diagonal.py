@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array
 
 from ..layers.base import Layer
@@ -12,7 +11,8 @@ from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
 from ..options import RandomKey, as_key, whole
 from ..state import Kernels
 from .door import read_inputs
-from .inputs import Data, Inputs
+from .inputs import Data, Inputs, is_traced
+from .kernel import mean_kernels
 from .lengths import groups
 from .moments import Moments
 from .phases import Realisation, cross_list, cross_one, encode_block, precision
@@ -47,7 +47,7 @@ def diagonal(
         drawing = {"samples": samples, "tolerance": tolerance, "most_heads": most_heads}
         key = None if key is None else as_key(key)
         sampler = fitted_sampler(net, inputs, key=key, memory=memory, **drawing)
-    if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
+    if inputs.traced or is_traced(net):
         return _traced_diagonal(net, inputs, sampler, ntk, memory)
     net.checked_mask(inputs.mask, "x")
     dtype = (dtype or np.float32) if inputs.tokens else inputs.dtype
@@ -102,6 +102,4 @@ def _traced_diagonal(
         encoded = encode_block(real, x, mask, inputs.outline)
         return jax.lax.map(jax.checkpoint(one), encoded, batch_size=plan.tile)
 
-    results = [own(real) for real in realisations(net, sampler, dtype)]
-    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
-    return Kernels(*mean)
+    return mean_kernels([own(real) for real in realisations(net, sampler, dtype)])

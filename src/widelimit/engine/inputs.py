@@ -91,7 +91,12 @@ class Inputs(NamedTuple):
     @property
     def traced(self) -> bool:
         """Whether these are abstract values inside a JAX transformation."""
-        return any(isinstance(a, Tracer) for a in jax.tree.leaves((self.x, self.mask)))
+        return is_traced((self.x, self.mask))
+
+
+def is_traced(tree: Any) -> bool:
+    """Whether some array of a tree is abstract: inside a JAX transformation."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:

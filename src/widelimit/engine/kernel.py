@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array
 
 from ..errors import PrecisionError, ShapeError, WidelimitError, warn
@@ -16,7 +15,7 @@ from ..progress import Callback, Progress
 from ..state import Kernels
 from .budget import Budget, error_bound
 from .door import agreed, read_inputs
-from .inputs import Data, Inputs
+from .inputs import Data, Inputs, is_traced
 from .phases import (
     Realisation,
     cross_tile,
@@ -78,7 +77,7 @@ def kernel(
         fit = rows if columns is None else covering(columns, rows)
         drawing = {"key": key, "samples": samples, "most_heads": most_heads, "memory": memory}
         sampler = fitted_sampler(net, fit, tolerance=tolerance, **drawing)
-    if rows.traced or (columns is not None and columns.traced) or _traced(net):
+    if rows.traced or (columns is not None and columns.traced) or is_traced(net):
         return _traced_kernel(net, rows, columns, sampler, ntk, memory)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
@@ -187,10 +186,6 @@ def _check_destination(store: Any, **options: Any) -> None:
         )
 
 
-def _traced(net: Layer) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net))
-
-
 def _traced_kernel(
     net: Layer,
     rows: Inputs,
@@ -220,8 +215,12 @@ def _traced_kernel(
         rows_at_once = max(1, (plan.cell or plan.tile**2) // columns_count)
         return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
 
-    results = [matrix(real) for real in realisations(net, sampler, dtype)]
-    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *results)
+    return mean_kernels([matrix(real) for real in realisations(net, sampler, dtype)])
+
+
+def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
+    """The mean over realisations of the network."""
+    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *found)
     return Kernels(*mean)
 
 

@@ -20,7 +20,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
@@ -34,6 +33,7 @@ from ..layers.readings import reading
 from ..options import RandomKey, as_key, choice, known_options, whole
 from ..state import Need
 from .door import read_inputs
+from .inputs import is_traced
 from .phases import precision
 from .start import EncodedBlock, kernel_dtype, start, start_pair
 
@@ -122,7 +122,7 @@ def signal(
     scheme = Scheme(samples, inputs.size * inputs.area, 0.0)
     key = as_key(key)
     copies = replicates if net.sampled() else 1
-    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((net, inputs.x)))
+    traced = inputs.traced or is_traced(net)
     dtype = np.float32 if inputs.tokens else inputs.dtype
     with contextlib.nullcontext() if traced else precision(dtype):
         batch, real = inputs.on_device()

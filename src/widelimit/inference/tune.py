@@ -200,11 +200,9 @@ class Criterion:
         kernels = self.data.with_net(model.net).train(ntk=model.kind is KernelKind.NTK)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
+            noise = np.asarray(model.noise)
             return GPPosterior.condition(
-                chosen(kernels, model.kind),
-                self.targets,
-                noise=np.asarray(model.noise),
-                jitter=model.jitter,
+                chosen(kernels, model.kind), self.targets, noise=noise, jitter=model.jitter
             )
 
     def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
