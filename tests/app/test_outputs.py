@@ -165,6 +165,42 @@ def test_inputs_are_not_overwritten(capsys, tmp_path, monkeypatch):
     assert (table.read_bytes(), Path("f.npz").read_bytes()) == before
 
 
+def test_tiles_have_a_folder_of_their_own(capsys, tmp_path, monkeypatch):
+    """It is taken away when a kernel is done, with all that is in it."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("k.npz.store", "out/kernel_nngp"):
+        Path(folder).mkdir(parents=True)
+    table = write_flowers(Path("k.npz.store/t.csv"))
+    other = write_flowers(Path("t.csv"))
+    learn = ("classify", "t.csv", "--label", "species", "--out", "out")
+    for command in (
+        ("kernel", table, "-o", "k.npz"),
+        ("kernel", other, "-o", "k.npz", "--report", "k.npz.store/r.html"),
+        (*learn, "--save", "out/kernel_nngp"),
+        (*learn, "--save", "out/kernel_nngp/m.wl"),
+    ):
+        said = refused(capsys, *command)
+        assert "of their own" in said or "folder" in said, command
+    assert table.exists()
+
+
+@pytest.mark.parametrize("command", [("kernel", "-o", "k.npz"), ("classify", "--out", "out")])
+def test_foreign_folders_are_no_stores(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    write_flowers(Path("t.csv"))
+    name = {"kernel": "k.npz.store", "classify": "out/kernel_nngp"}[command[0]]
+    arguments = (command[0], "t.csv", *command[1:], "--network", "linear", "--label", "species")
+    Path(name).mkdir(parents=True)
+    (Path(name) / "diary.txt").write_text("dear")
+    refused(capsys, *arguments)
+    assert (Path(name) / "diary.txt").read_text() == "dear"
+    (Path(name) / "diary.txt").unlink()
+    Path(name).rmdir()
+    Path(name).write_text("dear")
+    refused(capsys, *arguments)
+    assert Path(name).read_text() == "dear"
+
+
 def test_folders_of_images_are_not_written_into(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "images" / name).mkdir(parents=True)

@@ -10,6 +10,7 @@ from ...inference import BlockedCholesky, ConjugateGradients, Solver
 from ..workflow import Reading, Result, Settings, Task, run, scores
 from ..workflow.baselines import advice
 from ..workflow.pages import baseline, page
+from ..workflow.run import kept_kernel
 from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
 from .outputs import own_name, ready, show, write_predictions
@@ -127,10 +128,10 @@ def _learn(
     screen = Screen()
     folder = out or Path("out") / own_name(file)
     predictions, path = folder / "predictions.csv", report or folder / "report.html"
-    kernel = folder / f"kernel_{settings.kernel.value}.npy"
     ready(
-        {"--out": predictions, "--save": save, "--report": path, "--kernel": kernel},
+        {"--out": predictions, "--save": save, "--report": path},
         [file, settings.vectors],
+        store=kept_kernel(folder, settings),
     )
     with alone(folder / ".lock"):
         result = run(file, task, how=how, settings=settings, kernel_folder=folder, listener=screen)

@@ -56,7 +56,8 @@ def kernel(
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
         )
     wanted = report or (out.with_suffix(".html") if open_page else None)
-    ready({"--out": out, "--report": wanted}, [file, data.vectors])
+    store = out.with_name(f"{out.name}.store")
+    ready({"--out": out, "--report": wanted}, [file, data.vectors], store=store)
     screen, begin = Screen(), time.monotonic()
     settings = o.settings(data, net)
     how = sized(file, data.reading(), settings)
@@ -73,7 +74,6 @@ def kernel(
     inputs, kernels = network_data(choice, preparation, batch, len(examples), settings)
     both = out.suffix == ".npz"
     kinds = tuple(KernelKind) if both else (net.kernel,)
-    store = out.with_name(f"{out.name}.store")
     with alone(out.with_name(f".{out.name}.lock")):
         found = compute(kernels, inputs, kinds, store=store, workers=workers, listener=screen)
         arrays = _written(out, found, store)

@@ -38,10 +38,13 @@ def use_limits(allow: Sequence[str] | None) -> None:
         os.environ[limits.ENVIRONMENT] = text
 
 
-def ready(outputs: dict[str, Path | None], inputs: Sequence[Path | None]) -> None:
+def ready(
+    outputs: dict[str, Path | None], inputs: Sequence[Path | None], *, store: Path | None = None
+) -> None:
     """Refuse before any work what would fail after it, or would destroy what is read.
 
-    `outputs` are files by the option that named them.
+    `outputs` are files by the option that named them; `store` is the folder that the tiles of a
+    kernel have for themselves.
     """
     wanted = {option: output(path) for option, path in outputs.items() if path is not None}
     for option, path in wanted.items():
@@ -60,6 +63,18 @@ def ready(outputs: dict[str, Path | None], inputs: Sequence[Path | None]) -> Non
                     remedy=f"give another {option} or {other}",
                 )
         require_writable(path.parent)
+    for path in (*wanted.values(), *inputs):
+        if store is not None and path is not None and _is_inside(path, store):
+            raise WidelimitError(
+                "The tiles of a kernel have a folder of their own.",
+                got=f"{path}, which lies in '{store}'",
+                remedy="choose another place for it, or another --out",
+            )
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    path, folder = path.resolve(), folder.resolve()
+    return path == folder or folder in path.parents
 
 
 def _is_part(path: Path, given: Path) -> bool:

@@ -128,6 +128,11 @@ class Result:
         return self.y[self.test]
 
 
+def kept_kernel(folder: Path, settings: Settings) -> Path:
+    """Where in a folder the tiles of a kernel are kept."""
+    return folder / f"kernel_{settings.kernel.value}"
+
+
 def run(
     path: Path | str,
     task: Task,
@@ -163,7 +168,7 @@ def run(
     describe(source, choice, notes, train_size, len(test), listener)
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
     read = time.monotonic() - begin
-    store = None if kernel_folder is None else kernel_folder / f"kernel_{settings.kernel.value}"
+    store = None if kernel_folder is None else kept_kernel(kernel_folder, settings)
     folds = min(settings.folds, train_size // 2)
     choices: dict[str, Any] = {"noise": settings.noise, "folds": folds, "listener": listener}
     found: FittedGP
