@@ -89,3 +89,14 @@ def test_overflow_in_double_precision_does_not_advise_double_precision():
     with pytest.raises(wl.errors.NumericalError, match="Kernels are finite") as caught:
         net.kernel(np.ones((1, 3)))
     assert "float64" not in caught.value.remedy
+
+
+def test_long_sums_keep_their_digits_in_single_precision():
+    """A pool over 256 positions adds 65,536 numbers: plain loops lose three digits of them."""
+    x = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype(np.float32)
+    attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
+    first = (wl.Conv(8, 3, b_std=0.1), wl.Relu(), attention, wl.Relu())
+    net = wl.Serial(*first, wl.MeanPool(), wl.Dense(1))
+    single, double = net.kernel(x), net.kernel(x.astype(np.float64))
+    np.testing.assert_allclose(single.nngp, double.nngp, rtol=2e-6)
+    np.testing.assert_allclose(single.ntk, double.ntk, rtol=2e-6)
