@@ -29,7 +29,7 @@ from widelimit.app.workflow import Settings, Task, run
 from widelimit.data import downsample, load_cifar10, load_glove, load_texts, save_npz
 from widelimit.data.embedding import Embedder, Empty
 
-TRAIN, TEST = 500, 400
+TRAIN, TEST = 300, 300
 Parts = tuple[np.ndarray, np.ndarray]
 
 
@@ -260,7 +260,7 @@ def models(task: Task) -> dict[str, tuple[bool, Any]]:
     return {
         "linear": (True, linear),
         "SVM, grid": (True, GridSearchCV(machine, grid, cv=3)),
-        "forest": (False, forest(300, random_state=0)),
+        "forest": (False, forest(200, random_state=0)),
         "boosting": (False, boosting(random_state=0)),
         "RBF process": (False, RbfProcess(classes)),
     }
