@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test fast check-slow bench docs lint format clean
 
+# Dozens of processes import the package: what one has compiled, the others read.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The stamp is rebuilt when the dependencies change; the sources are installed in place.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

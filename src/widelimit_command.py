@@ -16,7 +16,10 @@ def main() -> None:
         from widelimit.app.cli import main as run
     except ImportError as missing:  # a base install has no command line, and says how to get it
         sys.exit(str(missing))
-    run()
+    try:
+        run()
+    finally:  # all is written and said: leaving takes a moment that Ctrl-C must not spoil
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(*_: Any) -> None:

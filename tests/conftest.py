@@ -9,11 +9,11 @@ from pathlib import Path
 # Before JAX is imported. Test processes share the cores already. The first flag is about
 # convolutions of Eigen; products and loops have their threads all the same (see
 # `engine/test_soak.py`). The second is the older way to compile fused loops, and the faster one;
-# the third compiles in half the time what runs nearly as fast.
+# the third compiles in half the time what runs nearly as fast, the fourth wants no threads for it.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false "
-    "--xla_backend_optimization_level=1",
+    "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1",
 )
 # What one process has compiled, others read: those beside it, those it starts, and the next run.
 os.environ.setdefault(
@@ -22,9 +22,9 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import array_types
 import jax
 import pytest
-from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -52,7 +52,7 @@ def compiler_effort(request):
 
 def pytest_configure():
     """Before any test imports the package."""
-    install_import_hook("widelimit", "array_types.check")
+    array_types.install()
     from widelimit import compilation
 
     # Tests meet more kinds of arguments than programs do, and all of them are small.

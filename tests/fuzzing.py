@@ -8,7 +8,7 @@ import math
 import zipfile
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FEW, MANY = 40, 600
@@ -23,6 +23,20 @@ def tries(count):
         database=None,
         suppress_health_check=list(HealthCheck),
     )
+
+
+def tried(count, cases, check):
+    """Check so many drawn cases: how many different ones there were."""
+    seen = set()
+
+    @tries(count)
+    @given(cases)
+    def run(case):
+        seen.add(repr(case))
+        check(case)
+
+    run()
+    return len(seen)
 
 
 words = st.sampled_from(

@@ -19,10 +19,25 @@ COMMANDS = {
     ),
     "kernel .npy": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npy"),
     "kernel .npz": ("kernel", "t.csv", "--network", "linear", "--out", "disk/k.npz"),
+    "kernel --report": (
+        *("kernel", "t.csv", "--network", "linear", "--out", "k.npz"),
+        *("--report", "disk/kernel.html"),
+    ),
+    "audit": ("audit", "m.py:make", "--shape", "3", "--report", "disk/audit.html"),
     "predict": ("predict", "m.wl", "t.csv", "--out", "disk/p.csv"),
     "law": ("law", "--heads", "1", "--width", "0", "--draws", "64", "--report", "disk/law.html"),
     "reproduce": ("reproduce", "scores", "--out", "disk/out"),
 }
+
+
+MODEL = """
+import jax
+
+def make(width, key):
+    weights = jax.random.normal(key, (width, 3))
+    readout = jax.random.normal(jax.random.fold_in(key, 1), (width,))
+    return lambda x: readout @ jax.numpy.tanh(weights @ x) / width**0.5
+"""
 
 
 @pytest.fixture
@@ -32,6 +47,7 @@ def disk(tmp_path, mounted, monkeypatch):
     (tmp_path / "disk").symlink_to(place)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setting, "SMALL", SimulationSize(runs=500, seeds=1, draws=2**8))
+    (tmp_path / "m.py").write_text(MODEL)
     write_flowers(tmp_path / "t.csv", 600)  # outputs are larger than what is left
     return place
 

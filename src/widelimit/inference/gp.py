@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ..engine.inputs import unmasked
 from ..errors import NumericalError
@@ -95,7 +95,7 @@ class Prediction:
                 got=f"{level}",
                 remedy="pass 0.9 for ninety per cent",
             )
-        half = norm.ppf(0.5 + level / 2.0) * np.sqrt(self.variance + np.asarray(noise))
+        half = ndtri(0.5 + level / 2.0) * np.sqrt(self.variance + np.asarray(noise))
         half = half if self.mean.ndim == self.variance.ndim else half[..., None]
         return self.mean - half, self.mean + half
 

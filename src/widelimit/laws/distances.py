@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
-from scipy import integrate, interpolate, special, stats
+from scipy import integrate, interpolate, special
 
 from ..errors import NumericalError, ShapeError
 from ..statistics import Estimate
@@ -170,7 +171,7 @@ def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> KolmogorovSmirnov:
     """`sup_y |F_N(y) − F(y)|` with its p-value, one-sample or two-sample."""
     values, law = checked_sample(sample), reference(law)
     other = law if isinstance(law, np.ndarray) else lambda y: law_values(law.cdf, y)
-    result: Any = stats.kstest(values, other)
+    result: Any = scipy.stats.kstest(values, other)
     return KolmogorovSmirnov(
         statistic=float(result.statistic),
         p_value=float(result.pvalue),

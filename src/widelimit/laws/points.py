@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Key
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from ..errors import WidelimitError
 from ..options import choice, generator, whole
@@ -47,9 +47,9 @@ def plan(points: Points | str, draws: int, dimensions: int) -> DrawPlan:
         points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM
     if points is Points.RANDOM:
         return DrawPlan(points, int(draws), int(draws))
-    if not 0 < dimensions <= qmc.Sobol.MAXDIM:
+    if not 0 < dimensions <= scipy.stats.qmc.Sobol.MAXDIM:
         raise WidelimitError(
-            f"Sobol points exist for 1 to {qmc.Sobol.MAXDIM} dimensions.",
+            f"Sobol points exist for 1 to {scipy.stats.qmc.Sobol.MAXDIM} dimensions.",
             got=f"{dimensions} normals behind the scores",
             remedy="use points=Points.RANDOM",
         )
@@ -68,7 +68,7 @@ def normal_blocks(
         return
     each = plan.draws // plan.groups
     for stream in rng.spawn(plan.groups):
-        sobol = qmc.Sobol(dimensions, scramble=True, rng=stream)
+        sobol = scipy.stats.qmc.Sobol(dimensions, scramble=True, rng=stream)
         uniform = sobol.random_base2(each.bit_length() - 1)
         # A scrambled point can fall on 0 in floating point, where the normal would be infinite.
         normals = ndtri(np.clip(uniform, 0.5**54, 1 - 0.5**53))

@@ -8,7 +8,8 @@ from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from ..errors import NetworkError
 from ..laws.gaussians import psd_root
@@ -121,7 +122,7 @@ def _grid(step: float, dimension: int) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=64)
 def _sobol(count: int, dimension: int, words: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng([*words, dimension])
-    uniform = stats.qmc.Sobol(dimension, scramble=True, rng=rng).random(count)
+    uniform = scipy.stats.qmc.Sobol(dimension, scramble=True, rng=rng).random(count)
     half = 0.5 / count
     return special.ndtri(np.clip(uniform, half * 1e-6, 1 - half * 1e-6)), np.full(count, 1 / count)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from .gaussian import Form, GaussianSource
 from .hermite import COARSE, FINE, Grid, HermiteSeries, mehler, nodes
@@ -319,7 +320,7 @@ class Cloud:
 def _normals(draws: int, points: int, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """Scrambled Sobol points, shifted anew for every draw: (draws, points, dimensions)."""
     dimensions = max(dimensions, 1)
-    sobol = stats.qmc.Sobol(dimensions, scramble=True, rng=rng)
+    sobol = scipy.stats.qmc.Sobol(dimensions, scramble=True, rng=rng)
     uniform = sobol.random(points)[None]
     if draws > 1:
         uniform = (uniform + rng.random((draws, 1, dimensions))) % 1.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ...inference import GPPosterior, centred_one_hot
 from ...inference.checks import Values
@@ -72,7 +72,7 @@ def gap(first: Accuracy, second: Accuracy) -> Gap:
     total = len(first.correct) + 2
     difference = (wins - losses) / total
     spread = np.sqrt((wins + losses) / total - difference**2) / np.sqrt(total)
-    half = float(norm.ppf(0.5 + scores.LEVEL / 2) * spread)
+    half = float(ndtri(0.5 + scores.LEVEL / 2) * spread)
     return Gap(first.accuracy - second.accuracy, difference - half, difference + half)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from ...data import write_text
 from ...errors import MissingExtraError
@@ -154,7 +154,7 @@ def interval(scores: Values, train: int, test: int) -> float:
     """Half the width of the 95 % interval of a mean over random splits that share data."""
     count = np.size(np.asarray(scores))
     variance = (1 / count + test / train) * np.var(np.asarray(scores), ddof=1)
-    return float(stats.t.ppf(0.975, count - 1) * np.sqrt(variance))
+    return float(stdtrit(count - 1, 0.975) * np.sqrt(variance))
 
 
 def compare(

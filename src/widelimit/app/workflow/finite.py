@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ...compilation import jitted
 from ...laws import Law
@@ -96,7 +96,7 @@ class HeadLaw:
     def quantiles(self, probabilities: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Quantiles in standard deviations, of the law and of a Gaussian."""
         values = np.asarray(self.law.quantiles(np.array(probabilities)).value) / self.std
-        return values, norm.ppf(probabilities)
+        return values, ndtri(probabilities)
 
 
 def head_law(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ...statistics import wilson_interval
 
@@ -93,7 +93,7 @@ def coverage(
 ) -> np.ndarray:
     """The share of targets inside the central interval of each level."""
     distance = np.abs(truth - mean) / std
-    return np.array([np.mean(distance <= norm.ppf(0.5 + level / 2)) for level in levels])
+    return np.array([np.mean(distance <= ndtri(0.5 + level / 2)) for level in levels])
 
 
 def log_score(probabilities: np.ndarray, labels: np.ndarray) -> float:
