@@ -90,9 +90,10 @@ def test_padding_changes_nothing(name):
 
 def _gradient(case: Case, x) -> list[np.ndarray]:
     x = x if case.kind is Kind.TOKENS else jnp.asarray(x, jnp.float32)
+    sampler = _sampler(case)
 
     def total(net):
-        k = net.kernel(x, sampler=_sampler(case))
+        k = net.kernel(x, sampler=sampler)
         return jnp.sum(k.nngp) + jnp.sum(k.ntk)
 
     return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.grad(total)(case.net))]

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from command_line import call, refused, write_flowers
+from command_line import call, write_flowers
 
 from widelimit.app.studies import finite_heads as setting
 from widelimit.app.studies.finite_heads import SimulationSize
@@ -76,7 +76,8 @@ def check(capsys, disk, name, left):
     before = contents(disk)
     assert before
     fill(disk, left)
-    said = refused(capsys, *COMMANDS[name])
+    said = call(capsys, *COMMANDS[name], code=2).err
+    assert "error: " in said
     assert "space" in said
     assert contents(disk) == before
     (disk / "filler").unlink()

@@ -105,13 +105,18 @@ class Kept(np.ndarray):
 
 def linear_kernels(data, inputs, kinds, *, store, **_):
     """`x·x'/d + 1`, which the engine would take seconds to compile for every new shape."""
-    x = inputs.x if inputs.mask is None else inputs.x * inputs.mask[..., None]
-    flat = x.reshape(len(x), -1).astype(inputs.dtype)
+    parts = zip(_as_tuple(inputs.x), _as_tuple(inputs.mask), strict=True)
+    kept = [x if mask is None else x * mask[..., None] for x, mask in parts]
+    flat = np.concatenate([x.reshape(len(x), -1) for x in kept], axis=1).astype(inputs.dtype)
     with np.errstate(all="ignore"):  # as in the engine: what overflows is found later
         kernel = flat @ flat.T / flat.shape[1] + np.asarray(1.0, inputs.dtype)
         kernel = (kernel + kernel.T) / 2
     store.mkdir(parents=True)
     return {kind: kernel.view(Kept) for kind in kinds}
+
+
+def _as_tuple(streams):
+    return streams if isinstance(streams, tuple) else (streams,)
 
 
 @pytest.fixture
@@ -132,7 +137,7 @@ def fuzz(tmp_path, monkeypatch, capsys):
         (folder / "images" / "a").mkdir(parents=True)
         with monkeypatch.context() as patch:
             patch.chdir(folder)
-            patch.delenv("WIDELIMIT_ALLOW", raising=False)
+            patch.setenv("WIDELIMIT_ALLOW", "")  # `--allow` sets it
             patch.setenv("WIDELIMIT_DATA", str(folder))
             with pytest.raises(SystemExit) as leaving:
                 main(arguments)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..compilation import compiled
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
 from ..options import RandomKey, as_key, whole
@@ -93,13 +94,20 @@ def _traced_diagonal(
     """Inside a JAX transformation: examples are mapped, and recomputed for gradients."""
     x, mask = inputs.on_device()
     dtype = kernel_dtype(x)
-    plan = TilePlan.make(net, [inputs], dtype, memory)
+    tile = TilePlan.make(net, [inputs], dtype, memory).tile
+    found = [
+        _traced_own(real, x, mask, inputs.outline, at_once=tile, with_ntk=ntk)
+        for real in realisations(net, sampler, dtype)
+    ]
+    return mean_kernels(found)
 
-    def own(real: Realisation) -> tuple[Array, Array | None]:
-        def one(end: EncodedBlock) -> tuple[Array, Array | None]:
-            return cross_one(real.net, end, end, inputs.outline, with_ntk=ntk)
 
-        encoded = encode_block(real, x, mask, inputs.outline)
-        return jax.lax.map(jax.checkpoint(one), encoded, batch_size=plan.tile)
+@compiled
+def _traced_own(
+    real: Realisation, x: Any, mask: Any, outline: Any, *, at_once: int, with_ntk: bool
+) -> tuple[Array, Array | None]:
+    def one(end: EncodedBlock) -> tuple[Array, Array | None]:
+        return cross_one(real.net, end, end, outline, with_ntk=with_ntk)
 
-    return mean_kernels([own(real) for real in realisations(net, sampler, dtype)])
+    encoded = encode_block(real, x, mask, outline)
+    return jax.lax.map(jax.checkpoint(one), encoded, batch_size=at_once)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..compilation import compiled
 from ..errors import PrecisionError, ShapeError, WidelimitError, warn
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, read, reading
@@ -195,27 +196,33 @@ def _traced_kernel(
     memory: int,
 ) -> Kernels:
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
-    x, mask = rows.on_device()
-    dtype = kernel_dtype(x)
-    plan = TilePlan.make(net, [rows] if columns is None else [rows, columns], dtype, memory)
+    sides = [rows] if columns is None else [rows, columns]
+    arrays = [(*side.on_device(), side.outline) for side in sides]
+    dtype = kernel_dtype(arrays[0][0])
+    plan = TilePlan.make(net, sides, dtype, memory)
+    # As many rows at once as have the pairs of one cell, or of one tile that has none.
+    rows_at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    found = [
+        _traced_matrix(real, arrays[0], arrays[1:], rows_at_once=rows_at_once, with_ntk=ntk)
+        for real in realisations(net, sampler, dtype)
+    ]
+    return mean_kernels(found)
 
-    def matrix(real: Realisation) -> tuple[Array, Array | None]:
-        one = encode_block(real, x, mask, rows.outline)
-        two = one
-        if columns is not None:
-            two = encode_block(real, *columns.on_device(), columns.outline)
 
-        def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
-            single = jax.tree.map(lambda leaf: leaf[None], encoding)
-            nngp, theta = cross_tile(real.net, single, two, rows.outline, with_ntk=ntk)
-            return nngp[0], None if theta is None else theta[0]
+@compiled  # also where only `jax.grad` is around it: its steps one by one take three times as long
+def _traced_matrix(
+    real: Realisation, rows: Any, columns: list[Any], *, rows_at_once: int, with_ntk: bool
+) -> tuple[Array, Array | None]:
+    one = encode_block(real, *rows)
+    two = encode_block(real, *columns[0]) if columns else one
+    outline = rows[-1]
 
-        # As many rows at once as have the pairs of one cell, or of one tile that has none.
-        columns_count = jax.tree.leaves(two.x)[0].shape[0]
-        rows_at_once = max(1, (plan.cell or plan.tile**2) // columns_count)
-        return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
+    def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
+        single = jax.tree.map(lambda leaf: leaf[None], encoding)
+        nngp, theta = cross_tile(real.net, single, two, outline, with_ntk=with_ntk)
+        return nngp[0], None if theta is None else theta[0]
 
-    return mean_kernels([matrix(real) for real in realisations(net, sampler, dtype)])
+    return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
 
 
 def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
