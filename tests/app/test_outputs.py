@@ -264,7 +264,7 @@ def test_runs_that_meet_are_right_or_refused(tmp_path, count):
     for network in networks:
         out, _ = started(tmp_path, network, tmp_path / network).communicate()
         right[network] = json.loads(out)["accuracy"]
-    for _ in range(10):
+    for _ in range(20):
         chosen = [networks[i % 2] for i in range(count)]
         programs = [started(tmp_path, network, tmp_path / "one") for network in chosen]
         codes = []

@@ -48,15 +48,27 @@ def test_vision_transformers():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [VIT, BERT, GPT2], ids=lambda config: config["model_type"])
-def test_kernels_are_those_of_wide_finite_networks(config):
+def test_kernels_are_those_of_finite_networks(config):
+    """Widths and heads n and 2n, extrapolated: what both corrections of O(1/n) leave behind."""
     rng = np.random.default_rng(0)
     images = config is VIT
     x = rng.standard_normal((2, 8, 8, 3)) if images else rng.integers(0, 30, (2, 4))
-    net = from_config({**config, "initializer_range": 0.2})
-    expected = net.kernel(x, samples=256, ntk=False)
-    found = wl.monte_carlo_kernel(wl.with_width(net, 256), x, draws=300, key=1, ntk=False)
-    error = np.hypot(found.nngp_error, expected.nngp_error)
-    assert (np.abs(found.nngp - expected.nngp) < 4.5 * error + 0.02 * expected.nngp.max()).all()
+    x = x.astype(np.float32) if images else x
+    net = from_config({**config, "initializer_range": 0.2}, outputs=64)
+    limit = wl.with_heads(net, wl.INFINITE).kernel(x, samples=1024, ntk=False)
+
+    def at(scale):
+        sized = wl.with_width(wl.with_heads(net, 8 * scale), 8 * scale, outputs=64)
+        return wl.monte_carlo_kernel(sized, x, draws=2000, key=scale, ntk=False)
+
+    narrow, wide = at(1), at(2)
+    found = 2 * wide.nngp - narrow.nngp
+    error = np.sqrt(4 * wide.nngp_error**2 + narrow.nngp_error**2 + limit.nngp_error**2)
+    scale = np.abs(limit.nngp).max()
+    z = np.abs(found - limit.nngp) / error
+    assert error.max() < 0.01 * scale
+    assert z.max() < 4.5
+    assert (np.abs(found - 1.05 * limit.nngp) / error).max() > 4.5
 
 
 def test_bert_and_gpt2():
