@@ -7,6 +7,7 @@ term.
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import EQUINOX
@@ -84,6 +85,25 @@ def assert_approaches(make, shape, *, width: int, draws: int, scale: float = 3.0
 def test_an_equinox_gated_network_approaches_its_law():
     make, shape = EQUINOX["gated"]
     assert_approaches(make, shape, width=24, draws=10_000)
+
+
+def test_a_comparison_can_be_drawn():
+    def make(width, key):
+        first, last = jax.random.split(key)
+        weights = jax.random.normal(first, (width, 3)) / 3**0.5
+        readout = jax.random.normal(last, (width,)) / width**0.5
+        return lambda x: readout @ jnp.tanh(weights @ x)
+
+    found = trace(make, np.eye(2, 3)).compare((4, 8), 2000, key=0)
+    axes = found.plot()
+    *drawn, limit = axes.get_lines()
+    assert [line.get_label() for line in (*drawn, limit)] == ["width 4", "width 8", "infinite width"]
+    deviation = float(np.sqrt(found.second[0, 0]))
+    gauss = np.exp(-0.5 * (limit.get_xdata() / deviation) ** 2) / (deviation * (2 * np.pi) ** 0.5)
+    np.testing.assert_allclose(limit.get_ydata(), gauss, rtol=1e-3)
+    for line in drawn:  # a density
+        step = np.diff(line.get_xdata())[0]
+        assert line.get_ydata().sum() * step == pytest.approx(1, abs=0.02)
 
 
 DRAWS = {"mlp": 24_000}
