@@ -8,6 +8,8 @@ import signal
 import sys
 from typing import Any
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Import the command line and run it."""
@@ -18,15 +20,23 @@ def main() -> None:
         sys.exit(str(missing))
     try:
         run()
-    finally:  # all is written and said: leaving takes a moment that Ctrl-C must not spoil
+    except SystemExit as leaving:
+        # All is written and said: leaving takes a moment, which Ctrl-C must not spoil.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if leaving.code == INTERRUPTED:
+            # Python would end itself by the signal, with another exit code, where Ctrl-C came while
+            # it ran a piece of source text, as dataclasses do.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
 
 
 def _leave(*_: Any) -> None:
     """Nothing has been begun: end at once, whatever is being imported."""
     sys.stderr.write("interrupted\n")
     sys.stderr.flush()
-    os._exit(130)
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

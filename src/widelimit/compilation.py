@@ -6,14 +6,15 @@ which there is a limit. Here the functions that have not been called for longest
 All programs of the package are compiled here, because of what XLA may do with its threads. On a
 processor it has one pool of them, which the steps of all running programs share – and every tile
 has one. Most steps never wait: loops, products and convolutions of Eigen hand out their parts and
-return, and whoever ends the last part goes on. Two kinds wait *in* a thread of the pool for parts
-that they have given *to* the pool: products of the YNNPACK library, which work on parts of other
-steps meanwhile (so two threads can wait for each other's unfinished parts), and Fourier transforms.
-When all threads wait like this, nothing ever ends. Transforms, which a layer of yours may have, are
-compiled for one thread (`_CALM`). Products and sums stay with YNNPACK: what takes its place adds
-long sums in plain loops, which costs three digits in single precision (8e-5 instead of 1e-7 for
-attention on 16×16 images). Threads that wait for ever are noticed (`engine.threads`). Calls back
-into Python, which may wait as well, occur nowhere; LAPACK waits for threads of its own only.
+return, and whoever ends the last part goes on. Three kinds wait *in* a thread of the pool for parts
+that they have given *to* the pool: batches of LAPACK's factorisations and solves, Fourier
+transforms, and products of the YNNPACK library, which work on parts of other steps meanwhile (so
+two threads can wait for each other's unfinished parts). When all threads wait like this, nothing
+ever ends; batches of LAPACK were seen to do it. They are loops here (`factorizations`). Transforms,
+which a layer of yours may have, are compiled for one thread (`_CALM`). Products and sums stay with
+YNNPACK: what takes its place adds long sums in plain loops, which costs three digits in single
+precision (8e-5 instead of 1e-7 for attention on 16×16 images). Threads that wait for ever are
+noticed (`engine.threads`). Calls back into Python, which may wait as well, occur nowhere.
 """
 
 import functools

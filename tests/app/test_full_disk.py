@@ -75,7 +75,7 @@ def check(capsys, disk, name, left):
     call(capsys, *COMMANDS[name])
     before = contents(disk)
     assert before
-    fill(disk, left)
+    fill(disk, min(left, sum(map(len, before.values())) // 2))
     said = call(capsys, *COMMANDS[name], code=2).err
     assert "error: " in said
     assert "space" in said

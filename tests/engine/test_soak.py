@@ -34,11 +34,16 @@ networks = {
     "conv": wl.Serial(wl.Conv(8, 3), wl.Relu(), wl.Conv(8, 3), wl.Flatten(), wl.Dense(1)),
     "linear": wl.Serial(wl.Attention(8, scaling="linear"), wl.Relu(), wl.MeanPool(), wl.Dense(1)),
     "softmax": wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1)),
+    # Large random frames in two layers at once: many factorisations in one program.
+    "frames": wl.Serial(wl.Attention(8), wl.Attention(8), wl.MeanPool(), wl.Dense(1)),
 }
 finite = wl.Serial(wl.Conv(16, 3), wl.Relu(), wl.Conv(16, 3), wl.MeanPool(), wl.Dense(1))
 shapes = [(3, 5), (17, 12), (60, 24), (130, 9), (40, 48)]
-cases = list(itertools.product(networks, shapes, (np.float32, np.float64), (2**22, 2**30)))
-cases += list(itertools.product(["finite"], shapes[:3], (np.float32,), (2**22, 2**30)))
+few = [(3, 5), (8, 9)]
+both, memories = (np.float32, np.float64), (2**22, 2**30)
+cases = list(itertools.product(["frames"], few, both, memories))
+cases += list(itertools.product(list(networks)[:4], shapes, both, memories))
+cases += list(itertools.product(["finite"], shapes[:3], (np.float32,), memories))
 known, lock = {}, threading.Lock()
 
 def say(*words):
@@ -48,7 +53,7 @@ def say(*words):
 def kernel(name, x, memory):
     if name == "finite":  # convolutions, which the limits have not
         return wl.monte_carlo_kernel(finite, x, draws=32, key=0, memory=memory).ntk
-    options = {"samples": 8} if name == "softmax" else {}
+    options = {"softmax": {"samples": 8}, "frames": {"samples": 256}}.get(name, {})
     return networks[name].kernel(x, memory=memory, **options).ntk
 
 def work(number):

@@ -97,7 +97,11 @@ def test_a_comparison_can_be_drawn():
     found = trace(make, np.eye(2, 3)).compare((4, 8), 2000, key=0)
     axes = found.plot()
     *drawn, limit = axes.get_lines()
-    assert [line.get_label() for line in (*drawn, limit)] == ["width 4", "width 8", "infinite width"]
+    assert [line.get_label() for line in (*drawn, limit)] == [
+        "width 4",
+        "width 8",
+        "infinite width",
+    ]
     deviation = float(np.sqrt(found.second[0, 0]))
     gauss = np.exp(-0.5 * (limit.get_xdata() / deviation) ** 2) / (deviation * (2 * np.pi) ** 0.5)
     np.testing.assert_allclose(limit.get_ydata(), gauss, rtol=1e-3)

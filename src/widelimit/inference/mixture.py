@@ -27,6 +27,7 @@ from scipy.special import logsumexp, ndtr
 from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
 from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
+from ..factorizations import cholesky, lower_inverse
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
@@ -289,17 +290,18 @@ class _Data(eqx.Module):
     noise: Array
 
 
-def _factor(kernel: Array, data: _Data) -> Array:
+def _whitening(kernel: Array, data: _Data) -> Array:
+    """`L⁻¹` of `K + Λ = LLᵀ` at the training examples."""
     count = data.noise.shape[0]
-    return jnp.linalg.cholesky(kernel[:count, :count] + jnp.diag(data.noise))
+    return lower_inverse(cholesky(kernel[:count, :count] + jnp.diag(data.noise)))
 
 
-def _log_likelihood(factor: Array, data: _Data) -> Array:
+def _log_likelihood(whitening: Array, data: _Data) -> Array:
     """`log N(y; 0, K + Λ)`, summed over the outputs."""
     rows, outputs = data.targets.shape
-    half = jax.scipy.linalg.solve_triangular(factor, data.targets, lower=True)
-    determinant = jnp.sum(jnp.log(jnp.diagonal(factor)))
-    return -0.5 * jnp.sum(half**2) - outputs * (determinant + 0.5 * rows * _LOG_2PI)
+    white = whitening @ data.targets
+    determinant = -jnp.sum(jnp.log(jnp.diagonal(whitening)))
+    return -0.5 * jnp.sum(white**2) - outputs * (determinant + 0.5 * rows * _LOG_2PI)
 
 
 @compiled
@@ -309,11 +311,11 @@ def _answers(latent: Latent, data: _Data, normals: Array) -> tuple[Array, Array,
     def one(z: Array) -> tuple[Array, Array, Array]:
         kernel = latent.kernel(z)
         count = data.noise.shape[0]
-        factor = _factor(kernel, data)
-        half = jax.scipy.linalg.solve_triangular(factor, kernel[:count, count:], lower=True)
-        white = jax.scipy.linalg.solve_triangular(factor, data.targets, lower=True)
+        whitening = _whitening(kernel, data)
+        half = whitening @ kernel[:count, count:]
+        mean = half.T @ (whitening @ data.targets)
         variance = jnp.diagonal(kernel)[count:] - jnp.sum(half**2, axis=0)
-        return _log_likelihood(factor, data), half.T @ white, jnp.maximum(variance, 0)
+        return _log_likelihood(whitening, data), mean, jnp.maximum(variance, 0)
 
     return jax.vmap(one)(normals)
 
@@ -342,7 +344,7 @@ def _chains(
     blackjax = _blackjax()
 
     def log_likelihood(z: Array) -> Array:
-        value = _log_likelihood(_factor(latent.kernel(z), data), data)
+        value = _log_likelihood(_whitening(latent.kernel(z), data), data)
         return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
     normal = {"mean": jnp.zeros(latent.size), "cov": jnp.ones(latent.size)}

@@ -29,6 +29,7 @@ from ..engine.inputs import Inputs
 from ..engine.phases import EncodedBlock, cross_one, encode_one
 from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError, WidelimitError
+from ..factorizations import eigh
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
 from ..layers.attention.projections import inverse_lengths, of_one_length
@@ -142,7 +143,7 @@ def _scores(
     grid = examples.outline.positions
     size, count = math.prod(grid), covariance.shape[0]
     joint = flattened(covariance)
-    values, vectors = jnp.linalg.eigh(joint)
+    values, vectors = eigh(joint)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
     rows = root.reshape(count, size, count * size)
     rotary = layer.positions.rotary
@@ -240,7 +241,7 @@ def _sampled(
     def one(key: Key[Array, ""]) -> Array:
         first, second = jax.random.split(key)
         fixed, covariance, layer = _parts(net, inputs, first)
-        values, vectors = jnp.linalg.eigh(covariance)
+        values, vectors = eigh(covariance)
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
         white = jax.random.normal(second, (covariance.shape[0], channels), covariance.dtype)
         shape = (channels, inputs.size, -1, *layer.scores.shape[1:])
@@ -261,7 +262,7 @@ def _means(net: Layer, inputs: Inputs, keys: Key[Array, " draws"]) -> Float[Arra
     def one(key: Key[Array, ""]) -> Array:
         fixed, covariance, layer = _parts(net, inputs, key)
         # E[D Θ^G Dᵀ] over the channels: the sum over the columns of any root of D's covariance.
-        values, vectors = jnp.linalg.eigh(covariance)
+        values, vectors = eigh(covariance)
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
         columns = root.T.reshape(root.shape[1], inputs.size, -1, *layer.scores.shape[1:])
         add = lambda total, c: (total + _joined(_through_scores(layer, c, c)), None)  # noqa: E731

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
+from ...factorizations import lower_inverse, qr
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -225,12 +226,19 @@ def _normals(
         # A uniformly random direction times an independent length is normal.
         frame_key, length_key = jax.random.split(key)
         frames = -(-half // size)
-        rows = jax.random.orthogonal(frame_key, size, (frames,), jnp.float32)
+        square = jax.random.normal(frame_key, (frames, size, size), jnp.float32)
+        rows = jax.vmap(_frame)(square)
         lengths = jnp.sqrt(jax.random.chisquare(length_key, size, (frames, size), jnp.float32))
         normals = (rows * lengths[..., None]).reshape(-1, *shape)[:half]
     else:
         normals = jax.random.normal(key, (half, *shape), jnp.float32)
     return jnp.concatenate([normals, -normals])[:count]
+
+
+def _frame(normals: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A uniformly random orthogonal matrix from n² normals: Q of QR with positive diagonal R."""
+    q, r = qr(normals)
+    return q * jnp.sign(jnp.diagonal(r))[None, :]
 
 
 def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:
@@ -246,9 +254,7 @@ def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Bas
     triangle = found.factor[found.pivots]
     # Columns without a pivot are zero; a one on the diagonal keeps the solve regular there.
     triangle = triangle + jnp.diag(jnp.where(found.active, 0, 1).astype(triangle.dtype))
-    identity = jnp.eye(rank, dtype=triangle.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(triangle, identity, lower=True)
-    matrix = inverse.T * found.active[None, :].astype(triangle.dtype)
+    matrix = lower_inverse(triangle).T * found.active[None, :].astype(triangle.dtype)
     scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
     basis = Basis(side.grid, found.pivots, matrix, jnp.max(found.residual) / scale)
     return basis, rank, joint.dtype

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
+from ...factorizations import cholesky
 from ...options import Range, choice, whole
 from ...printing import brief, written
 from ..base import cast, hyperparameter, leaf, option
@@ -227,7 +228,7 @@ def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """A root of a covariance that may be singular."""
     size = covariance.shape[0]
     jitter = 10 * size * jnp.finfo(covariance.dtype).eps * jnp.max(jnp.diagonal(covariance))
-    return jnp.linalg.cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
+    return cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
 
 
 class ScoreBias(eqx.Module):
