@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
+from ..compilation import compiled
 from ..engine.door import outline_of, read_inputs
 from ..layers.base import Layer, Params
 from ..layers.readings import reading
@@ -18,7 +19,7 @@ def init(net: Layer, key: RandomKey, shape: Any) -> Params:
     """Draw the parameters of the finite network for examples of this shape."""
     before = outline_of(net, shape)
     net.outline(before)
-    return net.init_params(as_key(key), before)
+    return _draw(net, as_key(key), before)
 
 
 @reading
@@ -41,6 +42,17 @@ def apply(
     net.outline(outline_of(net, shapes))
     size = jax.tree.leaves(x)[0].shape[0]
     keys = None if key is None else jax.random.split(as_key(key), size)
+    return _run(net, params, x, mask, keys)
+
+
+# Step by step, a first call would compile every step by itself.
+@compiled
+def _draw(net: Layer, key: Key[Array, ""], before: Any) -> Params:
+    return net.init_params(key, before)
+
+
+@compiled
+def _run(net: Layer, params: Params, x: Any, mask: Any, keys: Any) -> Array:
     return jax.vmap(lambda a, m, k: net.run(params, a, m, k)[0])(x, mask, keys)
 
 
