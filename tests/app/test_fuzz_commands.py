@@ -184,7 +184,8 @@ def check(folder, content, name, arguments, code, capsys):
             rows = list(csv.reader(file))
         assert len(rows) > 1, said
         assert all(len(row) == len(rows[0]) for row in rows), said
-        assert not any("nan" in row[1:] for row in rows), said
+        if b"nan" not in content:  # which may be the name of a class
+            assert not any("nan" in row[1:] for row in rows), said
 
 
 def test_odd_commands(fuzz):

@@ -84,6 +84,27 @@ def test_in_compiled_code_that_does_not_listen(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_in_a_clean_up_where_python_forgets_it(tmp_path):
+    """Python would print a traceback, and go on."""
+    program = """
+import os, signal, time
+from widelimit.app.cli.ending import ended_well
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+with ended_well():
+    Last()
+    time.sleep(60)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert found.returncode == 130
+    assert found.stderr.startswith(b"interrupted")
+    assert found.stderr.count(b"\n") == 1
+
+
 LONG = """
 import sys
 import numpy as np

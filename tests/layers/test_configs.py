@@ -59,7 +59,7 @@ def test_kernels_are_those_of_finite_networks(config):
 
     def at(scale):
         sized = wl.with_width(wl.with_heads(net, 8 * scale), 8 * scale, outputs=64)
-        return wl.monte_carlo_kernel(sized, x, draws=2000, key=scale, ntk=False)
+        return wl.monte_carlo_kernel(sized, x, draws=5000, key=scale, ntk=False)
 
     narrow, wide = at(1), at(2)
     found = 2 * wide.nngp - narrow.nngp

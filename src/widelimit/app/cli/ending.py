@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ...data.files import abandon
 from ...errors import MissingExtraError, WidelimitError
@@ -91,10 +92,19 @@ def _prompt_interrupts() -> Iterator[None]:
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     done = threading.Event()
     threading.Thread(target=_watch, args=(reader, done), daemon=True).start()
+    unraisable = sys.unraisablehook
+
+    def say_unless_interrupted(unraised: Any) -> None:
+        # Ctrl-C during a clean-up, where Python can only report and forget it: the thread ends us.
+        if not issubclass(unraised.exc_type, KeyboardInterrupt):
+            unraisable(unraised)
+
+    sys.unraisablehook = say_unless_interrupted
     try:
         yield
     finally:
         done.set()
+        sys.unraisablehook = unraisable
         signal.set_wakeup_fd(wakeup)
         signal.signal(signal.SIGINT, before or signal.default_int_handler)
         os.close(writer)
