@@ -355,6 +355,7 @@ def main() -> None:
     if given.data_dir is not None:
         os.environ["WIDELIMIT_DATA"] = str(given.data_dir)
     warnings.simplefilter("ignore")
+    given.out.mkdir(parents=True, exist_ok=True)
     results = []
     for data in everything(given.data_dir):
         if not given.only or data.name in given.only:
