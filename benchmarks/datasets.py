@@ -7,7 +7,8 @@ that need them are left out. Every split is written as the file a user would hav
 `split` or arrays `x_train`…, and goes through `widelimit classify` or `regress` as it is. The
 others get the same rows: numbers standardised, medians and indicators for what is missing,
 categories as zeros and ones; texts as TF-IDF for linear models and machines, as average word
-vectors for trees and the process. Writes `datasets.json` and `datasets.md`.
+vectors for trees and the process. Writes `datasets.json` and `datasets.md` after each data set;
+those of an earlier run that are not measured again stay.
 """
 
 import argparse
@@ -355,13 +356,15 @@ def main() -> None:
     if given.data_dir is not None:
         os.environ["WIDELIMIT_DATA"] = str(given.data_dir)
     warnings.simplefilter("ignore")
-    results = []
+    given.out.mkdir(parents=True, exist_ok=True)
+    kept = given.out / "datasets.json"
+    results = {row["data"]: row for row in json.loads(kept.read_text())} if kept.exists() else {}
     for data in everything(given.data_dir):
         if not given.only or data.name in given.only:
-            results.append(measured(data, given.splits, given.data_dir))
-            print(markdown(results[-1:]).splitlines()[-1], flush=True)
-            (given.out / "datasets.json").write_text(json.dumps(results, indent=1) + "\n")
-            (given.out / "datasets.md").write_text(markdown(results))
+            results[data.name] = row = measured(data, given.splits, given.data_dir)
+            print(markdown([row]).splitlines()[-1], flush=True)
+            kept.write_text(json.dumps(list(results.values()), indent=1) + "\n")
+            (given.out / "datasets.md").write_text(markdown(list(results.values())))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, _leave)
     try:
         from widelimit.app.cli import main as run
-    except ImportError as missing:  # a base install has no command line, and says how to get it
-        sys.exit(str(missing))
+    except ImportError as missing:
+        _without_extras(str(missing))
+        return
     try:
         run()
     except SystemExit as leaving:
@@ -30,6 +31,16 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(INTERRUPTED)
         raise
+
+
+def _without_extras(missing: str) -> None:
+    """A base install says what is there and how to get the other commands."""
+    if sys.argv[1:] != ["info"]:
+        sys.exit(missing)
+    from widelimit.app.about import facts, print_facts
+
+    print_facts(facts())
+    print(f"\nOnly `info` works here. {missing}")
 
 
 def _leave(*_: Any) -> None:

@@ -86,6 +86,11 @@ def test_recorded_accuracies_are_those_of_the_recorded_runs():
         assert gaps.min() <= 0.00051, f"{cell} is in no file"
 
 
+def test_the_table_of_data_sets_is_that_of_the_recorded_run():
+    recorded = (ROOT / "benchmarks" / "results" / "datasets.md").read_text(encoding="utf-8")
+    assert recorded in read("docs/files.md")
+
+
 def test_navigation_lists_every_page():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = re.findall(r"[\w/.-]+\.md\b", text.split("\nnav:\n")[1])

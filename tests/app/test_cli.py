@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import call, refused, write_flowers, write_texts, write_vectors
 
+import widelimit_command
 from widelimit.app.cli import main, studies
 from widelimit.app.report import Report
 from widelimit.app.studies.explained import Explanation
@@ -277,6 +278,25 @@ def test_info_as_json(capsys):
     facts = json.loads(call(capsys, "info", "--json").out)
     assert facts["widelimit"]
     assert "matplotlib" in facts["extras"]
+
+
+@pytest.mark.parametrize("command", ["info", "classify"])
+def test_a_base_install_answers(capsys, monkeypatch, command):
+    """Without typer and rich: what is there, and how to get the rest."""
+    for name in [name for name in sys.modules if name.startswith("widelimit.app.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["widelimit", command])
+    monkeypatch.setattr(widelimit_command.signal, "signal", lambda *_: None)
+    if command == "info":
+        widelimit_command.main()
+        said = capsys.readouterr().out
+        assert "devices" in said
+    else:
+        with pytest.raises(SystemExit) as ended:
+            widelimit_command.main()
+        said = str(ended.value)
+    assert "pip install 'widelimit[cli]'" in said
 
 
 @pytest.mark.slow

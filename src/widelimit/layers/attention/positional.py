@@ -227,7 +227,8 @@ class Decay(Encoding):
 def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """A root of a covariance that may be singular."""
     size = covariance.shape[0]
-    jitter = 10 * size * jnp.finfo(covariance.dtype).eps * jnp.max(jnp.diagonal(covariance))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.diagonal(covariance)))
+    jitter = 10 * size * jnp.finfo(covariance.dtype).eps * largest
     return cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
 
 

@@ -56,15 +56,21 @@ class Softmax(ScoreMap):
 
     def __call__(self, scores: Array, allowed: Array | None) -> Array:
         if allowed is None:
-            scores = scores - jnp.max(scores, axis=-1, keepdims=True)
-            weights = jnp.exp(scores)
+            weights = jnp.exp(scores - _largest(scores))
             return weights / jnp.sum(weights, axis=-1, keepdims=True)
         floor = jnp.finfo(scores.dtype).min
         scores = jnp.where(allowed, scores, floor)
-        scores = scores - jnp.max(scores, axis=-1, keepdims=True)
-        weights = jnp.where(allowed, jnp.exp(scores), 0)
+        weights = jnp.where(allowed, jnp.exp(scores - _largest(scores)), 0)
         total = jnp.sum(weights, axis=-1, keepdims=True)
         return weights / jnp.where(total == 0, 1, total)
+
+
+def _largest(scores: Float[Array, "query key"]) -> Float[Array, "query 1"]:
+    """What keeps `exp` finite. Weights do not depend on it, so no derivative goes through it: that
+    of a maximum asks which entry equals it, and where a program computes scores twice, rounded
+    differently, none may.
+    """
+    return jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
 
 
 class ElementwiseMap(ScoreMap):
