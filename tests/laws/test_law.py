@@ -178,7 +178,7 @@ def test_elementwise_infinite_heads_beside_finite_ones():
     relu = wl.layers.ElementwiseMap(wl.Relu())
     net = wl.Serial(wl.Attention(score_map=relu), wl.Attention(heads=2), wl.MeanPool(), wl.Dense(1))
     law = net.law(x)
-    assert len(law.latent.shapes) == 1
+    assert len(law.latent.recipes) == 1
     assert law.kurtosis(0).value > 10 * law.kurtosis(0).error
 
 

@@ -225,7 +225,7 @@ class FittedMixture:
         with jax.enable_x64(True):
             latent = Latent.of(self.model.net, inputs, samples=self.model.samples)
             data = _Data(jnp.asarray(self.targets), jnp.asarray(self.noise))
-            if not latent.shapes:
+            if not latent.recipes:
                 return _collected(latent, data, iter([np.zeros((1, 0))]), 1)
             if isinstance(self.model.method, Importance):
                 return self._weighted(latent, data, self.model.method)

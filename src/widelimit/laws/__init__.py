@@ -9,6 +9,7 @@ from ..engine.variants import finite_layers
 from ..statistics import Estimate
 from .law import Law, law_from_covariance, tokens_with_covariance
 from .marginal import Marginal, ScaleMixture
+from .narrow import HeadWidths
 from .points import Points
 from .simulation import SimulatedAttention, simulate
 from .simulation_inputs import GaussianInputs, GivenGram, GivenInputs
@@ -18,6 +19,7 @@ __all__ = [
     "GaussianInputs",
     "GivenGram",
     "GivenInputs",
+    "HeadWidths",
     "Law",
     "Marginal",
     "Points",

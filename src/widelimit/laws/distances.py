@@ -266,7 +266,7 @@ def _mean_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Distance:
-    """KL(sample ‖ law) by plain histogram, `Σ_k p̂_k log(p̂_k/q_k)`, as published studies measure it.
+    """KL(sample ‖ law) by plain histogram, `Σ_k p̂_k log(p̂_k/q_k)`.
 
     `bins` equal bins span the sample (both samples, if `law` is one). `q_k` is the law's
     probability of the bin, or `(d_k + ½)/M` from the `M` values of a second sample, so that a bin

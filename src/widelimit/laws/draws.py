@@ -1,9 +1,10 @@
 """Random kernels: a network's covariance given all its scores, as a function of normal numbers.
 
 The scores of a layer are `G(x) = Φ_x W Φ_xᵀ` with one i.i.d. normal matrix W per head (see
-`widelimit.heads`). The W's of all layers are the *latent* of a network: a vector of independent
-standard normals from which the kernel `K_p` of all pairs of inputs follows, layer after layer. What
-is random about a finite-head network is this vector; laws average over it, and Bayesian inference
+`layers.attention.heads`), or a product of two where heads have finite width (see `laws.narrow`).
+What makes the W's of all layers is the *latent* of a network: a vector of independent standard
+normals from which the kernel `K_p` of all pairs of inputs follows, layer after layer. What is
+random about a finite-head network is this vector; laws average over it, and Bayesian inference
 moves it.
 """
 
@@ -22,11 +23,12 @@ from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import EncodedBlock, start
-from ..engine.variants import random_layers, with_random_layers
+from ..engine.variants import finite_layers, random_layers, with_random_layers
 from ..errors import NetworkError
-from ..layers.attention.heads import Scheme, ScoreField
+from ..layers.attention.heads import Scheme, required_field
 from ..layers.base import Layer
 from ..state import Example, Need, Outline, Pair
+from .narrow import HeadWidths, NarrowAttention, NarrowRecipe, narrowed
 
 # Numbers alive while one block of draws is computed.
 _BLOCK = 1 << 22
@@ -69,6 +71,27 @@ class GivenScores(Layer):
         return eqx.tree_at(lambda node: node.field.weights, layer, self.weights)
 
 
+@dataclasses.dataclass(frozen=True)
+class WideRecipe:
+    """The heads of one layer are the normals: W's of this shape, heads first."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """How many normals there are."""
+        return math.prod(self.shape)
+
+    def given(self, layer: Layer, normals: Float[Array, " size"]) -> Layer:
+        """The layer, its heads made of these normals."""
+        return GivenScores(layer, normals.reshape(self.shape))
+
+
 def stacked(
     net: Layer, inputs: Inputs, *, with_ntk: bool = False, keep_features: bool | None = None
 ) -> Example:
@@ -107,34 +130,54 @@ class Latent(eqx.Module):
     """A network on fixed inputs, as a function from standard normals to the kernel of all pairs."""
 
     net: Layer
+    """With the layers whose heads have finite width as `NarrowAttention`."""
     inputs: Any  # an `Inputs`
     scheme: Scheme
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    recipes: tuple[WideRecipe | NarrowRecipe, ...] = eqx.field(static=True)
 
     @classmethod
-    def of(cls, net: Layer, inputs: Inputs, *, samples: int) -> "Latent":
+    def of(
+        cls,
+        net: Layer,
+        inputs: Inputs,
+        *,
+        samples: int,
+        head_widths: HeadWidths = HeadWidths.INFINITE,
+    ) -> "Latent":
         """Find out which normals the network needs; enter double precision before."""
         scheme, key = scheme_of(inputs, samples), jax.random.key(0)
+        net = narrowed(net) if head_widths is HeadWidths.GIVEN else net
+        recipes: list[WideRecipe | NarrowRecipe] = []
+        noisy: list[bool] = []
 
-        def fields() -> list[ScoreField]:
+        def look() -> None:
             drawn, _ = walk(net, stacked(net, inputs), key, scheme)
-            return [layer.field for layer in random_layers(drawn)]
+            for layer in random_layers(drawn):
+                narrow = isinstance(layer, NarrowAttention)
+                field = required_field(layer.inner.field if narrow else layer.field)
+                made = NarrowRecipe.of(layer) if narrow else WideRecipe(field.weights.shape)
+                recipes.append(made)
+                noisy.append(field.noisy)
 
-        found = jax.eval_shape(fields)
-        if any(field.noisy for field in found):
+        jax.eval_shape(look)
+        if any(noisy):
             raise NetworkError(
                 "A law is that of one network on all inputs: given its scores, outputs are "
                 "Gaussian. With dropout below random scores every pass has scores of its own.",
                 got="Dropout below attention at 1/√d",
                 remedy="leave Dropout out (evaluation), or take kernels with net.kernel",
             )
-        shapes = tuple(tuple(field.weights.shape) for field in found)
-        return cls(net, inputs, scheme, shapes)
+        return cls(net, inputs, scheme, tuple(recipes))
 
     @property
     def size(self) -> int:
         """How many normals there are."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return sum(recipe.size for recipe in self.recipes)
+
+    @property
+    def finite_layers(self) -> list[Any]:
+        """The layers whose scores stay random."""
+        return finite_layers(self.net)
 
     @property
     def output(self) -> Outline:
@@ -143,11 +186,15 @@ class Latent(eqx.Module):
 
     def kernel(self, normals: Float[Array, " latent"]) -> Float[Array, "n n"]:
         """`K_p` between all coordinates: examples times positions, flattened."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = jnp.split(normals, ends[:-1]) if self.shapes else []
-        pending = iter([p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)])
+        ends = np.cumsum([recipe.size for recipe in self.recipes])
+        parts = jnp.split(normals, ends[:-1]) if self.recipes else []
+        pending = iter(zip(self.recipes, parts, strict=True))
 
-        net = with_random_layers(self.net, lambda layer: GivenScores(layer, next(pending)))
+        def given(layer: Any) -> Layer:
+            recipe, part = next(pending)
+            return recipe.given(layer, part)
+
+        net = with_random_layers(self.net, given)
         _, end = walk(net, stacked(net, self.inputs), jax.random.key(0), self.scheme)
         assert end.landmarks is not None
         return flattened(end.landmarks.forced().nngp)
@@ -183,7 +230,7 @@ def kernels_of(latent: Latent, normals: Float[Array, "draws latent"]) -> Float[A
 def block_size(latent: Latent) -> int:
     """Draws whose temporary arrays stay within bounds; a power of two, so that blocks match."""
     positions = latent.inputs.size * math.prod(latent.inputs.outline.positions)
-    heads = max((shape[0] for shape in latent.shapes), default=1)
+    heads = max((recipe.heads for recipe in latent.recipes), default=1)
     per_draw = latent.size + 8 * positions**2 + heads * positions**2
     return 1 << max(0, int(math.log2(max(1, _BLOCK // per_draw))))
 

@@ -18,18 +18,18 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
 from ..engine.inputs import Data, Inputs
-from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError, WidelimitError
 from ..finite.widths import with_heads
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..layers.readings import reading
-from ..options import RandomKey, as_key, generator, known_options, whole
+from ..options import RandomKey, as_key, choice, generator, known_options, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from .gaussians import psd_root
 from .marginal import Marginal, MarginalReadings, averaged, group_means
+from .narrow import HeadWidths
 from .points import DrawPlan, Points, normal_blocks, plan
 
 Place = int | tuple[int, ...] | np.ndarray
@@ -50,6 +50,7 @@ def law(
     draws: int = 4096,
     samples: int = 128,
     points: Points | str = Points.AUTO,
+    head_widths: HeadWidths | str = HeadWidths.INFINITE,
     memory: int = 2**30,
 ) -> "Law":
     """The joint law of the outputs at the inputs `x`; see `Law`.
@@ -58,9 +59,12 @@ def law(
     `points` where few numbers describe the scores. Layers with infinitely many heads that have no
     closed form are averages over `samples` heads, fresh in every draw: beside finite-head layers
     they widen the law by a share of order 1/samples. Without any finite-head layer the law is
-    Gaussian, with one kernel averaged over 16 such draws. `memory` bounds the bytes of the kernels
-    that are kept.
+    Gaussian, with one kernel averaged over 16 such draws. With `head_widths="given"` heads have the
+    `key_width` and `value_width` that their layers state, in layers that are infinitely wide: for
+    one attention layer this is the law of the finite network on these inputs, whatever its width.
+    `memory` bounds the bytes of the kernels that are kept.
     """
+    head_widths = choice(HeadWidths, head_widths, "head_widths")
     inputs = law_inputs(net, x, mask)
     whole("samples", samples)
     whole("memory", memory)
@@ -73,11 +77,11 @@ def law(
             remedy="pool or select positions, take fewer inputs or draws=, or raise memory=",
         )
     with jax.enable_x64(True):
-        latent = Latent.of(net, inputs, samples=samples)
+        latent = Latent.of(net, inputs, samples=samples, head_widths=head_widths)
         real = latent.real()
     key = as_key(key)
     chosen = plan(points, draws, latent.size)
-    return Law(latent, real, key, chosen)
+    return Law(net, latent, real, key, chosen, head_widths)
 
 
 @known_options
@@ -89,6 +93,7 @@ def law_from_covariance(
     draws: int = 4096,
     samples: int = 128,
     points: Points | str = Points.AUTO,
+    head_widths: HeadWidths | str = HeadWidths.INFINITE,
     memory: int = 2**30,
 ) -> "Law":
     """The law for an input that is known by its covariance alone; options as for `law`.
@@ -96,7 +101,16 @@ def law_from_covariance(
     `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
     """
     x = tokens_with_covariance(covariance)
-    return law(net, x, key=key, draws=draws, samples=samples, points=points, memory=memory)
+    return law(
+        net,
+        x,
+        key=key,
+        draws=draws,
+        samples=samples,
+        points=points,
+        head_widths=head_widths,
+        memory=memory,
+    )
 
 
 def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:
@@ -137,21 +151,26 @@ class Law(MarginalReadings):
     coordinate `at` may be left out. Values carry standard errors (`.value`, `.error`).
     """
 
-    def __init__(self, latent: Latent, real: np.ndarray, key: Key[Array, ""], points: DrawPlan):
+    def __init__(
+        self,
+        net: Layer,
+        latent: Latent,
+        real: np.ndarray,
+        key: Key[Array, ""],
+        points: DrawPlan,
+        head_widths: HeadWidths,
+    ):
         """`real` says which output positions are not padding."""
-        self.latent, self.real, self.key, self.points = latent, real, key, points
+        self.net, self.latent, self.real, self.key, self.points = net, latent, real, key, points
+        self.head_widths = head_widths
 
     def __repr__(self) -> str:
-        heads = [str(layer.heads) for layer in finite_layers(self.net)]
+        heads = [str(layer.heads) for layer in self.latent.finite_layers]
         if not heads:
             return f"Law(outputs of shape {self.shape}, Gaussian)"
         points = f"{self.points.draws} {self.points.points.value} draws of the scores"
-        return f"Law(outputs of shape {self.shape}, {points} of {' and '.join(heads)} heads)"
-
-    @property
-    def net(self) -> Layer:
-        """The network."""
-        return self.latent.net
+        given = " of given width" if self.head_widths is HeadWidths.GIVEN else ""
+        return f"Law(outputs of shape {self.shape}, {points} of {' and '.join(heads)} heads{given})"
 
     @property
     def inputs(self) -> Inputs:
@@ -176,9 +195,9 @@ class Law(MarginalReadings):
     @cached_property
     def kernels(self) -> Float[np.ndarray, "draws n n"]:
         """`K_p` of every draw, coordinates flattened; fixed by the law's key."""
-        if not self.latent.shapes:
+        if not self.latent.recipes:
             return self._drawn(1, self.key)
-        if not finite_layers(self.net):
+        if not self.latent.finite_layers:
             return self._drawn(_REPLICATES, self.key).mean(axis=0, keepdims=True)
         return self._evaluated(self.points, self.key)
 
@@ -192,7 +211,7 @@ class Law(MarginalReadings):
 
     def _fresh(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
         """Kernels of networks drawn anew."""
-        if finite_layers(self.net):
+        if self.latent.finite_layers:
             return self._drawn(draws, key)
         return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
 
@@ -334,7 +353,7 @@ class Law(MarginalReadings):
     # --- comparisons ---
 
     def gaussian(self, *, samples: int = 1024) -> "Law":
-        """The same network with infinitely many heads: a Gaussian, as a law with one kernel.
+        """The same network with infinitely many heads, infinitely wide: a law with one kernel.
 
         Where scores have no closed form its kernel is an average over 16 times `samples` heads.
         """
@@ -350,6 +369,7 @@ class Law(MarginalReadings):
         Axes: (draws, channel, channel', N, N, positions…, positions'…). With finitely many heads
         the tangent kernel is random and correlated across output channels; see `laws.tangent`.
         """
+        self._require_wide_heads()
         whole("draws", draws)
         whole("channels", channels)
         drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
@@ -361,7 +381,16 @@ class Law(MarginalReadings):
         For a layer with finitely many heads under a nonlinearity this is what `net.kernel` refuses:
         there the average does not factorise layer by layer.
         """
+        self._require_wide_heads()
         whole("draws", draws)
         drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
         found = averaged(drawn)
         return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+
+    def _require_wide_heads(self) -> None:
+        if self.head_widths is HeadWidths.GIVEN:
+            raise NetworkError(
+                "Tangent kernels of laws are those of heads of infinite width.",
+                got="a law with head_widths='given'",
+                remedy="take net.law(x).ntk(), or wl.empirical_ntk of drawn networks",
+            )

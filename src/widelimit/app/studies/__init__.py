@@ -5,6 +5,7 @@ from . import (
     cifar10,
     film_texts,
     head_counts,
+    head_width,
     landmarks,
     learning_curve,
     moving_kernel,
@@ -42,6 +43,18 @@ _ALL = (
         "Narrow heads in a wide network",
         "Heads of width 64 in networks of width 64H, H = 1, 4, 16, against the law.",
         head_counts.run_low_rank,
+    ),
+    Study(
+        "head-width",
+        "Which law for which heads",
+        "A map over number and width of heads: Gaussian, limit law, or the law at that width.",
+        head_width.run,
+    ),
+    Study(
+        "length",
+        "Longer sequences",
+        "The width study with sequences of 2 to 32 tokens.",
+        width.run_length,
     ),
     Study(
         "relu",

@@ -87,7 +87,44 @@ def _by_width(result: Result) -> list[str]:
         f"From width {min(widths, key=int)} to width {max(widths, key=int)} the divergence of "
         f"networks from the law, beyond what chance gives, goes from {gaps[0]:.1e} to "
         f"{gaps[1]:.1e}; the Kolmogorov distance from {first['ks']:.4f} to {last['ks']:.4f}.",
+        f"At width {max(widths, key=int)} kernel density estimates, the published estimator, give "
+        f"{last['kl_kernel_density']:.1e}, where two samples of one distribution would give "
+        f"{last['kl_kernel_density_floor']:.1e}; the histogram gives {last['kl_histogram']:.1e} "
+        f"over a floor of {last['kl_histogram_floor']:.1e}.",
     ]
+
+
+def _by_length(result: Result) -> list[str]:
+    said = []
+    for tokens, one in result["lengths"].items():
+        gaps = [w["kl_density"] - w["kl_density_floor"] for w in one["widths"].values()]
+        said.append(
+            f"{tokens} tokens: the limit has excess kurtosis {one['kurtosis']:.3f} ± "
+            f"{one['kurtosis_error']:.3f}; the divergence of networks from it falls from "
+            f"{gaps[0]:.1e} at width {min(one['widths'], key=int)} to {gaps[-1]:.1e} at width "
+            f"{max(one['widths'], key=int)}."
+        )
+    return said
+
+
+def _head_width(result: Result) -> list[str]:
+    fits, parts = result["fits"], result["parts"]
+    said = [
+        f"Of {result['points']} pairs of a number and a width of heads the Gaussian fits "
+        f"{fits['gaussian']}, the limit law {fits['limit']} more, and only the law of heads of "
+        f"that width {fits['given']} ({result['networks']:,} networks each, level "
+        f"{result['level']}).",
+        "The law of heads of given width is rejected nowhere."
+        if result["given_fits_everywhere"]
+        else "The law of heads of given width is rejected somewhere.",
+    ]
+    said += [
+        f"Heads of width 64, H = {heads}: excess kurtosis {one['limit']:.3f} in the limit, "
+        f"{one['keys']:.3f} with such keys, {one['keys and values']:.3f} with such values too, and "
+        f"{one['keys, values and inputs']:.3f} with random inputs of width {64 * int(heads)}."
+        for heads, one in parts.items()
+    ]
+    return said
 
 
 def _by_heads(result: Result) -> list[str]:
@@ -227,14 +264,15 @@ EXPLAINED: dict[str, Explanation] = {
     "width": Explanation(
         {
             "width": f"{_DENSITIES} Right: the Kullback-Leibler divergence of networks from the "
-            "law by width; dotted lines are what chance alone gives."
+            "law by width, by three estimators; dotted lines are what each shows by chance alone."
         },
         _by_width,
     ),
     "relu": Explanation(
         {
             "relu": f"{_DENSITIES} Right: the Kullback-Leibler divergence of networks from the law "
-            "by width; dotted lines are what chance alone gives. Inputs are ReLU, unbounded."
+            "by width, by three estimators; dotted lines are what each shows by chance alone. "
+            "Inputs are ReLU, unbounded."
         },
         _by_width,
     ),
@@ -247,6 +285,21 @@ EXPLAINED: dict[str, Explanation] = {
             "keep a width of 64 while the network grows with their number."
         },
         _by_heads,
+    ),
+    "head-width": Explanation(
+        {
+            "head_width": "Left: the simplest law that networks do not contradict, by the number "
+            "and the width of their heads. Right: excess kurtosis of networks (dots, two standard "
+            "errors), of the law of heads of that width (lines) and of the limit (dotted)."
+        },
+        _head_width,
+    ),
+    "length": Explanation(
+        {
+            "length": "Left: divergence of networks from the law by width, for sequences of "
+            "several lengths. Right: how non-Gaussian the limit is, by length."
+        },
+        _by_length,
     ),
     "single-head": Explanation(
         {

@@ -19,6 +19,7 @@ from ...laws.distances import (
     kl_quadrature,
     kolmogorov_smirnov,
 )
+from ...laws.kernel_density import kl_kernel_density
 from ...laws.marginal import Marginal, ScaleMixture
 from ...laws.simulation import simulate
 from ...laws.simulation_inputs import GaussianInputs
@@ -41,6 +42,8 @@ class SimulationSize(NamedTuple):
 
 
 DISTANCES = (
+    "kl_kernel_density",
+    "kl_kernel_density_floor",
     "kl_histogram",
     "kl_histogram_floor",
     "kl_corrected",
@@ -60,9 +63,9 @@ def simulation_size(size: Size) -> SimulationSize:
     return SMALL if size == Size.SMALL else PUBLISHED
 
 
-def identity_covariance() -> np.ndarray:
+def identity_covariance(tokens: int = TOKENS) -> np.ndarray:
     """κ of the clipped identity: the tokens are independent, with variance 1 (the clip is far)."""
-    return np.eye(TOKENS)
+    return np.eye(tokens)
 
 
 def relu_covariance() -> np.ndarray:
@@ -74,15 +77,20 @@ def relu_covariance() -> np.ndarray:
 def limit_law(heads: int, covariance: np.ndarray, draws: int) -> Marginal:
     """The law of `y_{1,1}` at infinite width."""
     # With many heads the law is all but Gaussian and a small part of the draws says so.
-    draws = max(2**12, min(draws, 2**22 // (heads * TOKENS**2)))
+    draws = max(2**12, min(draws, 2**22 // (heads * len(covariance) ** 2)))
     return law_from_covariance(Attention(heads=heads), covariance, draws=draws).at(0, 0)
 
 
 def networks(
-    layer: Attention, *, runs: int, seed: int, input_map: InputMap | None = None
+    layer: Attention,
+    *,
+    runs: int,
+    seed: int,
+    input_map: InputMap | None = None,
+    tokens: int = TOKENS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Outputs `y_{1,1}` of drawn networks, and the variance of each given its scores."""
-    inputs = GaussianInputs(positions=TOKENS, input_map=input_map)
+    inputs = GaussianInputs(positions=tokens, input_map=input_map)
     done = simulate(
         layer, inputs, runs=runs, key=seed, positions=[0], variances=True, progress=False
     )
@@ -93,23 +101,27 @@ def networks(
 def compared(y: np.ndarray, variances: np.ndarray, limit: Marginal, *, seed: int) -> dict[str, Any]:
     """How far a sample of networks is from the limit law, with every estimator's own floor.
 
-    `kl_histogram` is the published estimator; its floor is what a sample of the limit itself would
-    show. `kl_density` has no histogram: the finite network's density is an average of Gaussians
-    over `variances`, and its floor comes from as many variances of the limit.
+    `kl_kernel_density` is the published estimator, on two samples; `kl_histogram` has 100 bins and
+    knows the limit exactly. Their floors are what a sample of the limit itself would show.
+    `kl_density` has neither bins nor bandwidth: the finite network's density is an average of
+    Gaussians over `variances`, and its floor comes from as many variances of the limit.
     """
     mixture = limit.mixture
+    smooth = kl_kernel_density(y, limit.sample(len(y), key=seed))
     plain = kl_histogram(y, mixture)
     corrected = kl_corrected(y, mixture)
     again = np.random.default_rng(seed).choice(limit.variances, size=len(variances))
     kurtosis, error = sample_kurtosis(y)
     finite = 3 * (np.mean(variances**2) / np.mean(variances) ** 2 - 1)
     return {
+        "kl_kernel_density": smooth.value,
+        "kl_kernel_density_floor": smooth.floor,
         "kl_histogram": plain.value,
         "kl_histogram_floor": plain.floor,
         "kl_corrected": corrected.value,
         "kl_corrected_error": corrected.error,
-        "kl_density": _density_kl(variances, limit),
-        "kl_density_floor": _density_kl(again, limit),
+        "kl_density": density_kl(variances, limit),
+        "kl_density_floor": density_kl(again, limit),
         "ks": kolmogorov_smirnov(y, mixture).statistic,
         "variance": float(np.mean(variances)),
         "kurtosis": kurtosis,
@@ -118,7 +130,7 @@ def compared(y: np.ndarray, variances: np.ndarray, limit: Marginal, *, seed: int
     }
 
 
-def _density_kl(variances: np.ndarray, limit: Marginal) -> float:
+def density_kl(variances: np.ndarray, limit: Marginal) -> float:
     """KL of a scale mixture from the limit."""
     return _symmetric_kl(ScaleMixture(variances), limit.mixture, float(limit.variance))
 
