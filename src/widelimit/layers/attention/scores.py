@@ -65,7 +65,7 @@ class Softmax(ScoreMap):
         return weights / jnp.where(total == 0, 1, total)
 
 
-def _largest(scores: Float[Array, "query key"]) -> Float[Array, "query 1"]:
+def _largest(scores: Float[Array, "*batch query key"]) -> Float[Array, "*batch query 1"]:
     """What keeps `exp` finite. Weights do not depend on it, so no derivative goes through it: that
     of a maximum asks which entry equals it, and where a program computes scores twice, rounded
     differently, none may.
