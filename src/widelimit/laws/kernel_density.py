@@ -16,7 +16,7 @@ _SPLITS = 24
 """Random splits of the two samples together, behind a floor."""
 
 _CELLS = 16
-"""Cells of the binned sample in one bandwidth: densities are exact to 1e-5 of the largest."""
+"""Cells of the binned sample in one bandwidth: densities are exact to 1e-4 of the largest."""
 
 
 def kl_kernel_density(
