@@ -62,7 +62,7 @@ def test_divergence_falls_with_width(name, tmp_path):
         sampled = [found[str(n)][name] - found[str(n)][f"{name}_floor"] for n in (16, 256)]
         assert sampled[1] < 0.5 * sampled[0]
         # Beyond width 256 these estimators see their own noise.
-        assert found["1024"][name] == pytest.approx(found["1024"][f"{name}_floor"], rel=0.5)
+        assert found["1024"][name] < 3 * found["1024"][f"{name}_floor"]
 
 
 def test_longer_sequences_follow_the_law_too(tmp_path):
