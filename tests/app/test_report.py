@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -151,6 +152,37 @@ def test_diagrams_name_every_layer():
     assert "x + g(x)" in svg
     assert "7 × 5 channels" in svg
     assert svg.count("<rect") == 13  # one box for each layer, input and output
+
+
+def places(svg):
+    """Where the words of a drawing stand, from the left and from the top."""
+    found = {}
+
+    def walk(node, x, y):
+        shift = re.findall(r"-?[\d.]+", node.get("transform", "0 0"))
+        x, y = x + float(shift[0]), y + float(shift[1])
+        if node.tag.endswith("text"):
+            found.setdefault(node.text, []).append((x + float(node.get("x")), y))
+        for inner in node:
+            walk(inner, x, y)
+
+    walk(ElementTree.fromstring(svg), 0.0, 0.0)
+    return found
+
+
+def test_streams_stand_side_by_side_and_are_not_joined():
+    text = wl.Serial(wl.LayerNorm(), wl.MeanPool(), wl.Dense(64))
+    table = wl.Serial(wl.Relu(), wl.Dense(64))
+    both = wl.layers.AddStreams((0.7, 0.3))
+    svg = diagram(wl.Serial(wl.Parallel(text, table), both, wl.Dense(1)), ((9, 50), (4,)))
+    found = places(svg)
+    (left, top), (right, beside) = found["LayerNorm"][0], found["ReLU"][0]
+    assert top == beside
+    assert right - left > 100  # boxes are wider than that
+    assert found["streams added"][0][1] > max(y for _, y in found["Dense"][:2])
+    assert left < found["stream 1"][0][0] < right < found["stream 2"][0][0]
+    assert "streams" not in found  # nothing merges them but the layer that follows
+    assert "9 × 50 channels and 4 channels" in svg
 
 
 @needs_browser

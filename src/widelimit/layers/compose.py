@@ -286,7 +286,7 @@ class Parallel(Composite):
 
     @property
     def arrangement(self) -> Arrangement:
-        return Arrangement.BRANCHES
+        return Arrangement.STREAMS
 
     @property
     def linear(self) -> bool:

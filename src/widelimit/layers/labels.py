@@ -13,6 +13,8 @@ class Arrangement(Enum):
     """One after another."""
     BRANCHES = "branches"
     """Side by side on the same input, and merged."""
+    STREAMS = "streams"
+    """Side by side, each on an input of its own."""
     SKIP = "skip"
     """The last of them, with a way around it."""
 

@@ -67,7 +67,7 @@ def _layer(layer: Layer) -> Sketch:
         return _stacked([_layer(part) for part in layer.parts])
     if layer.arrangement is Arrangement.SKIP:
         return _around(_layer(layer.parts[-1]), layer.label.title)
-    if layer.arrangement is Arrangement.BRANCHES:
+    if layer.arrangement in (Arrangement.BRANCHES, Arrangement.STREAMS):
         return _side_by_side(layer)
     return _box(*layer.label)
 
@@ -98,26 +98,31 @@ def _around(inner: Sketch, text: str) -> Sketch:
 
 
 def _side_by_side(layer: Layer) -> Sketch:
-    """Branches in columns, joined by what merges them."""
+    """Branches in columns, joined by what merges them; streams go on to the next layer together."""
     columns = [_layer(branch) for branch in layer.parts]
+    streams = layer.arrangement is Arrangement.STREAMS
     tallest = max(column.height for column in columns)
     width = sum(column.width for column in columns) + _MARGIN * (len(columns) - 1)
     axis, elements, left = width / 2, "", 0.0
-    top, bottom = _GAP, _GAP + tallest
-    for column in columns:
+    fork, top = _GAP / 2, _GAP + 14.0 if streams else _GAP
+    join = top + tallest + _GAP / 2
+    for number, column in enumerate(columns, start=1):
         place = left + column.axis
         elements += _placed(column, left, top)
-        elements += (
-            _line(place, top / 2, place, top) if column.bare else _arrow(place, top / 2, top - 2)
-        )
-        elements += _line(place, top + column.height, place, bottom + _GAP / 2)
+        elements += _line(place, fork, place, top) if column.bare else _arrow(place, fork, top - 2)
+        elements += _line(place, top + column.height, place, join)
+        if streams:
+            name = f"stream {number}"
+            elements += _text(place + 7, fork + 15, name, size=11, anchor="start", colour="#4a5a6a")
         left += column.width + _MARGIN
     first, last = columns[0].axis, width - columns[-1].width + columns[-1].axis
-    elements += _line(axis, 0, axis, top / 2) + _line(first, top / 2, last, top / 2)
-    elements += _line(first, bottom + _GAP / 2, last, bottom + _GAP / 2)
-    elements += _arrow(axis, bottom + _GAP / 2, bottom + _GAP + 4)
-    elements += _text(axis, bottom + _GAP + 16, layer.label.title, size=13)
-    return Sketch(elements, width, bottom + _GAP + 20, axis, bare=True)
+    elements += _line(axis, 0, axis, fork) + _line(first, fork, last, fork)
+    elements += _line(first, join, last, join)
+    if streams:
+        return Sketch(elements, width, join, axis, bare=True)
+    elements += _arrow(axis, join, join + _GAP / 2 + 4)
+    elements += _text(axis, join + _GAP / 2 + 16, layer.label.title, size=13)
+    return Sketch(elements, width, join + _GAP / 2 + 20, axis, bare=True)
 
 
 def _shape(outline: Any) -> str:
