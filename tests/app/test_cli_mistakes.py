@@ -161,6 +161,7 @@ def test_image_folders(capsys, tmp_path):
         capsys, "predict", tmp_path / "m.wl", folder, "--skip", "-o", tmp_path / "p.csv", "--json"
     )
     assert json.loads(found.out)["accuracy"]["value"] > 0.9  # bright against dark
+    assert "night/0.png" in (tmp_path / "p.csv").read_text()  # files are called by their names
     assert "1 files that are no images" in found.err
     one = folder / "night" / "0.png"
     call(capsys, "predict", tmp_path / "m.wl", one, "-o", tmp_path / "p.csv")

@@ -78,12 +78,20 @@ def load_image_folder(
     A file that is no image is an error unless `skip_other`. With `names`, e.g. those of a trained
     model, the class folders must be among them.
     """
+    how = {"size": size, "grey": grey, "skip_other": skip_other}
+    return named_image_folder(directory, names=names, **how)[0]
+
+
+def named_image_folder(
+    directory: Path | str, *, names: LabelNames | None = None, skip_other: bool = False, **how: Any
+) -> tuple[Labelled, tuple[str, ...]]:
+    """What `load_image_folder` loads, and the files as `class/file`."""
     folders = _class_folders(Path(directory))
     names = names or LabelNames.fit([folder.name for folder in folders])
     names.encode([folder.name for folder in folders])  # wrong names are found before reading
     images: list[tuple[Path, np.ndarray]] = []
     for folder in folders:
-        found = _folder_images(folder, size=size, grey=grey, skip_other=skip_other)
+        found = _folder_images(folder, skip_other=skip_other, **how)
         if not found:
             raise DataError(
                 "Every class folder must hold images.",
@@ -92,7 +100,8 @@ def load_image_folder(
             )
         images += found
     y = names.encode([path.parent.name for path, _ in images])
-    return Labelled(_stacked(images), y, names.names)
+    files = tuple(f"{path.parent.name}/{path.name}" for path, _ in images)
+    return Labelled(_stacked(images), y, names.names), files
 
 
 def load_image_folder_split(
@@ -103,15 +112,19 @@ def load_image_folder_split(
     skip_other: bool = False,
 ) -> Dataset:
     """Images in `directory/train/<class>/` and `directory/test/<class>/`."""
+    return named_image_folder_split(directory, size=size, grey=grey, skip_other=skip_other)[0]
+
+
+def named_image_folder_split(directory: Path | str, **how: Any) -> tuple[Dataset, tuple[str, ...]]:
+    """What `load_image_folder_split` loads, and the files as `part/class/file`, training first."""
     directory = Path(directory)
-    train = load_image_folder(directory / "train", size=size, grey=grey, skip_other=skip_other)
+    train, train_files = named_image_folder(directory / "train", **how)
     names = LabelNames(train.class_names)
-    test = load_image_folder(
-        directory / "test", size=size, grey=grey, skip_other=skip_other, names=names
-    )
+    test, test_files = named_image_folder(directory / "test", names=names, **how)
     if train.x.shape[1:] != test.x.shape[1:]:
         raise _sizes_differ(f"{train.x.shape[1:3]} in train, {test.x.shape[1:3]} in test")
-    return Dataset.join(train, test)
+    files = (*(f"train/{name}" for name in train_files), *(f"test/{name}" for name in test_files))
+    return Dataset.join(train, test), files
 
 
 def _class_folders(directory: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import typer
 
 from ...errors import WidelimitError
 from ...trace import Audit
+from ...trace.audit import Verdict
 from ...trace.files import audit_file
 from ...trace.listing import superscript
 from ..report import Report
@@ -51,8 +52,10 @@ def audit(
 
 
 def _page(audit: Audit) -> Report:
-    healthy = "Everything stays of order one." if audit.healthy else "Something does not stay."
-    page = Report(f"Width audit of {audit.name}", healthy)
+    moving = [row for row in audit.rows if row.verdict is not Verdict.STAYS]
+    said = ", ".join(f"{row.role} {row.verdict.value}" for row in moving)
+    lead = f"As the width n grows: {said}." if said else "Everything stays of order one."
+    page = Report(f"Width audit of {audit.name}", lead)
     page.table(
         ("what", "power of n", "as n grows", "of", "line"),
         [

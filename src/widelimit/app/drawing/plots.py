@@ -48,7 +48,10 @@ def plot_kernel(
         for number, name in enumerate(names):
             inside = np.flatnonzero(sorted_groups == number)
             if len(inside) and len(names) <= 12:
-                axis.text(-8, inside.mean(), _clipped(name), ha="right", va="center", fontsize=8)
+                axis.annotate(
+                    _clipped(name), (-0.5, inside.mean()), (-6, 0), textcoords="offset points",
+                    ha="right", va="center", fontsize=8, annotation_clip=False,
+                )  # fmt: skip
                 if inside[0] > 0:
                     axis.axhline(inside[0] - 0.5, color="white", lw=0.6)
                     axis.axvline(inside[0] - 0.5, color="white", lw=0.6)
@@ -69,6 +72,7 @@ def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> No
     top = float(eigenvalues[0])
     shown = np.maximum(eigenvalues, 1e-9 * top)
     axis.loglog(np.arange(1, len(shown) + 1), shown, color=BLUE, lw=2)
+    axis.xaxis.set_minor_formatter("")  # a few eigenvalues would have names on top of each other
     if noise is not None:
         axis.axhline(noise, color=RED, ls="--", lw=1.2)
         above = int(np.sum(eigenvalues > noise))

@@ -206,7 +206,7 @@ def _claims(result: Result) -> list[str]:
     for one in result.get("claims", ()):
         if "ridge" not in one["claim"]:
             verdicts.setdefault(one["verdict"], []).append(one["claim"])
-    said += [f"{verdict}: {'; '.join(claims)}." for verdict, claims in verdicts.items()]
+    said += [f"“{'”, “'.join(claims)}”: {verdict}." for verdict, claims in verdicts.items()]
     ridge = [one for one in result.get("claims", ()) if "ridge" in one["claim"]]
     if ridge:
         clear = sum(one["low"] > 0 for one in ridge)

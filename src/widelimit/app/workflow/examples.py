@@ -66,8 +66,8 @@ class Examples:
             return text if len(text) <= length else text[: length - 1] + "…"
         if self.kind is Kind.MIXED:
             words = self.texts.excerpt(index, length)
-            return f"{words} – {self.columns.excerpt(index, length // 2)}"
-        return self.names[index]
+            return f"{words or '(no text)'} – {self.columns.excerpt(index, length // 2)}"
+        return ""  # where it is says it
 
 
 def _taken(content: Any, indices: np.ndarray) -> Any:
@@ -81,9 +81,10 @@ def _taken(content: Any, indices: np.ndarray) -> Any:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, np.datetime64):
+    if isinstance(value, np.datetime64) and not np.isnat(value):
         return str(value).removesuffix("T00:00:00")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "missing" if text in ("", "nan", "NaT") else text
 
 
 @dataclass(frozen=True, eq=False)

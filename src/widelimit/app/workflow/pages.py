@@ -74,9 +74,11 @@ def tiles(result: Result) -> dict[str, str]:
     seconds = f"{sum(result.seconds.values()):.0f} s"
     if result.model.task is Task.REGRESS:
         error = scores.root_mean_square(result.truth, outcome.test.mean)
-        interval = f"{outcome.score.low:.2f} to {outcome.score.high:.2f}"
+        score = outcome.score
+        shown = (f"{score.low:.2f} to {score.high:.2f}", f"{score.value:.3f}")
+        interval, value = ("too few targets that differ", "–") if np.isnan(score.value) else shown
         found = {
-            f"R² on held-out examples (95 %: {interval})": f"{outcome.score.value:.3f}",
+            f"R² on held-out examples (95 %: {interval})": value,
             "root mean square error": f"{error.value:.4g}",
         }
     else:
@@ -147,7 +149,7 @@ def _network(report: Report, result: Result) -> None:
     ]
     if result.examples.kind is Kind.IMAGE:
         facts.insert(
-            0, ("pixels", f"{shape[0]}×{shape[1]}; larger images are shrunk (--image-size)")
+            0, ("pixels; larger images are shrunk (--image-size)", f"{shape[0]}×{shape[1]}")
         )
     if outcome.posterior.jitter:
         facts.append(("jitter", outcome.posterior.jitter))
@@ -195,9 +197,14 @@ def _quality(report: Report, result: Result) -> None:
             "blocks of the same kernel."
         )
         inside = float(scores.coverage(result.truth, test.mean, test.std, np.array([0.9]))[0])
+        middle = float(np.median(result.y[result.train]))
         text = (
-            f"R² is {outcome.score} on held-out examples; {inside:.0%} of the targets lie in "
-            "their 90 % intervals."
+            f"Half of the predictions are off by less than "
+            f"{scores.typical_miss(result.truth, test.mean):.4g}; saying {middle:.4g} each time, "
+            "the middle of the training targets, half would be off by less than "
+            f"{scores.typical_miss(result.truth, middle):.4g}. {inside:.0%} of the targets lie in "
+            f"their 90 % intervals. R² is {outcome.score} on held-out examples (1: every target "
+            "met; 0: no better than their average)."
         )
     report.section("How good it is", text).figure(figure, caption)
     _comparison(report, result)

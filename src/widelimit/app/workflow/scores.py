@@ -20,6 +20,8 @@ class Score:
     high: float
 
     def __str__(self) -> str:
+        if np.isnan(self.value):
+            return "not defined"
         return f"{self.value:.3f} ({self.low:.3f}–{self.high:.3f})"
 
     @property
@@ -62,6 +64,12 @@ def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:
 def root_mean_square(truth: np.ndarray, predicted: np.ndarray) -> Score:
     """`√mean (y − ŷ)²`; the interval by resampling the examples."""
     return _resampled(truth, predicted, lambda t, p: _size(t - p))
+
+
+def typical_miss(truth: np.ndarray, predicted: np.ndarray | float) -> float:
+    """`median |y − ŷ|`: half of the predictions are closer."""
+    with np.errstate(over="ignore"):  # a difference of extreme numbers may be infinite
+        return float(np.median(np.abs(truth - predicted)))
 
 
 def _unit(values: np.ndarray) -> float:

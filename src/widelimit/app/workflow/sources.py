@@ -11,8 +11,6 @@ from ...data import (
     DataError,
     LabelNames,
     Table,
-    load_image_folder,
-    load_image_folder_split,
     load_imdb,
     load_npz,
     load_npz_split,
@@ -20,6 +18,7 @@ from ...data import (
     read_table,
 )
 from ...data.npz import check_inputs
+from ...data.pictures import named_image_folder, named_image_folder_split
 from .columns import Roles, assign, feature, known
 from .examples import Examples, LabelledFile, TextsAndColumns
 from .kinds import Kind, Task
@@ -294,14 +293,13 @@ def _folder(path: Path, task: Task, how: Reading) -> LabelledFile:
     options: dict[str, Any] = {"size": image_extent(how.image_size), "skip_other": how.skip}
     test = None
     if (path / "train").is_dir() and (path / "test").is_dir():
-        both = load_image_folder_split(path, **options)
+        both, names = named_image_folder_split(path, **options)
         x = np.concatenate([both.x_train, both.x_test])
         y, class_names = np.concatenate([both.y_train, both.y_test]), both.class_names
         test = np.arange(len(both.y_train), len(y))
     else:
-        data = load_image_folder(path, **options)
+        data, names = named_image_folder(path, **options)
         x, y, class_names = data.x, data.y, data.class_names
-    names = tuple(f"image {i}" for i in range(len(x)))
     examples = Examples(Kind.IMAGE, x, names)
     return LabelledFile(path, examples, y, class_names, {"label": "folder"}, (), test)
 
