@@ -157,6 +157,6 @@ def test_comparisons_are_concluded_from_their_claims():
     result = contest("CIFAR-10 8×8")
     said = EXPLAINED["cifar10"].conclude(result)
     assert "0.600" in said[0]
-    assert said[1] == "holds: pooling beats flattening."
+    assert said[1] == "“pooling beats flattening”: holds."
     assert said[2].startswith("1 of 1")
     assert settings(result) == [("CIFAR-10 8×8", "160 training examples, 80 to test")]
