@@ -39,7 +39,7 @@ def conditioned(
     cross: Float[np.ndarray, "*#draws n m"],
     before: Float[np.ndarray, "*#draws m m"],
     values: Float[np.ndarray, "*#draws m"],
-) -> tuple[Float[np.ndarray, "*draws n"], Float[np.ndarray, "*draws n n"]]:
+) -> tuple[Float[np.ndarray, "*draws n"], Float[np.ndarray, "*#draws n n"]]:
     """Mean and covariance of centred Gaussians given `values` of others.
 
     `K_nm K_mm⁺ v` and `K_nn − K_nm K_mm⁺ K_mn`, for n new and m known ones.
