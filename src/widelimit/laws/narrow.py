@@ -368,6 +368,7 @@ def _require_narrow(layer: MultiHead) -> None:
         f"a layer {type(layer).__name__}": not isinstance(layer, Attention),
         "heads=INFINITE": layer.heads == INFINITE,
         "an encoding of positions, itself of finite width": layer.positions.encoding is not None,
+        "dropout=": layer.noisy,
         "qk_norm=True": layer.positions.projections.qk_norm,
         "scores at 1/d without key_width=": linear and layer.key_width is None,
         "Rotary with an odd key_width=": layer.positions.rotary is not None

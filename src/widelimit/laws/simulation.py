@@ -106,12 +106,13 @@ def _require_plain(layer: Any) -> None:
         "kv_heads=": layer.kv_heads not in (None, layer.heads),
         "b_std=": layer.biased,
         "projections=": not positions.projections.plain,
+        "dropout=": layer.noisy,
     }
     found = [name for name, used in extras.items() if used]
     if found:
         raise NetworkError(
             "Simulated layers have finitely many heads with keys and values of their own, no "
-            "positional encoding and no bias.",
+            "positional encoding, no bias and no dropout.",
             got=", ".join(found),
             remedy="leave these out, or draw the whole network with init and apply",
         )

@@ -61,6 +61,7 @@ from .configs import from_config
 from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
 from .gates import Product
+from .groups import HeadGroups
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
 from .streams import AddStreams
@@ -99,6 +100,7 @@ __all__ = [
     "Flatten",
     "Gaussian",
     "Gelu",
+    "HeadGroups",
     "Hermite",
     "IdentityMap",
     "Layer",

@@ -59,6 +59,7 @@ class AttentionOptions(TypedDict, total=False):
     key_width: int | None
     value_width: int | None
     kv_heads: int | None
+    dropout: float
 
 
 class BlockOptions(AttentionOptions, total=False):

@@ -5,14 +5,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from ..errors import OptionError, ShapeError
+from ..errors import ShapeError
 from ..options import Range
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Memo, Positionwise, cast, leaf
 from .labels import Family, Label
+from .noise import checked_rate, dropped, with_diagonal
 
 
 class _Normaliser(eqx.Module):
@@ -152,14 +152,7 @@ class Dropout(Positionwise):
 
     def __init__(self, rate: float):
         """`rate`: the probability of dropping an entry, at least 0 and below 1."""
-        number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
-        if not number or not 0 <= rate < 1:
-            raise OptionError(
-                "A dropout rate is a probability below 1.",
-                got=f"rate={rate!r}",
-                remedy="give a number with 0 ≤ rate < 1",
-            )
-        self.rate = float(rate)
+        self.rate = checked_rate(rate)
 
     def outline(self, before: Outline) -> Outline:
         quiet = self.rate == 0
@@ -176,8 +169,7 @@ class Dropout(Positionwise):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
             return x
-        keep = jax.random.bernoulli(key, 1 - self.rate, x.shape)
-        return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
+        return dropped(key, x, self.rate)
 
     @property
     def linear(self) -> bool:
@@ -191,13 +183,7 @@ class Dropout(Positionwise):
         return pair
 
     def own(self, pair: Pair, memo: Memo) -> Pair:
-        grown = pair.diagonal().nngp / (1 - self.rate)
-        if not pair.full or pair.rank == 0:
-            return pair.to(grown.reshape(pair.nngp.shape), None)
-        forced = pair.forced()
-        square = forced.nngp.reshape(grown.size, grown.size)
-        square = jnp.fill_diagonal(square, grown.reshape(-1), inplace=False)
-        return pair.to(square.reshape(forced.nngp.shape), None)
+        return with_diagonal(pair, pair.diagonal().nngp.reshape(-1) / (1 - self.rate))
 
     def mean(self, example: Example, memo: Memo) -> Mean:
         return example.mean

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from widelimit.app.studies import STUDIES, Size
+from widelimit.app.studies import STUDIES, Size, convergence
 from widelimit.app.studies import finite_heads as setting
 from widelimit.app.studies.explained import EXPLAINED, sample_notice, settings
 from widelimit.app.studies.finite_heads import SimulationSize
@@ -19,6 +19,7 @@ FILES = {
     "relu": "relu",
     "head-width": "head_width",
     "length": "length",
+    "convergence": "convergence",
     "single-head": "single_head",
     "moving-ntk": "moving_ntk",
 }
@@ -70,6 +71,18 @@ def test_longer_sequences_follow_the_law_too(tmp_path):
         excess = [w["kl_density"] - w["kl_density_floor"] for w in one["widths"].values()]
         assert excess[2] < 0.2 * excess[0]
         assert one["kurtosis"] > 10 * one["kurtosis_error"]
+
+
+def test_kernels_converge_in_heads_and_width(tmp_path, monkeypatch):
+    monkeypatch.setattr(convergence, "HEADS", (1, 4, 16))
+    monkeypatch.setattr(convergence, "WIDTHS", (8, 32, 128))
+    found = run("convergence", tmp_path)
+    slopes = found["slopes_of_error"]
+    assert slopes["both, width = 8 heads"] == pytest.approx(-0.5, abs=0.1)
+    # Neither makes up for the other: one alone is slower.
+    assert slopes["heads, at the largest width"] > -0.5
+    assert slopes["width, with the most heads"] > -0.45
+    assert found["largest_z_of_fit"] < 5
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from . import (
     ablations,
     cifar10,
+    convergence,
     film_texts,
     head_counts,
     head_width,
@@ -49,6 +50,12 @@ _ALL = (
         "Which law for which heads",
         "A map over number and width of heads: Gaussian, limit law, or the law at that width.",
         head_width.run,
+    ),
+    Study(
+        "convergence",
+        "Kernels by width and heads",
+        "Distance of a finite network's kernel from the limit, in width and heads jointly.",
+        convergence.run,
     ),
     Study(
         "length",

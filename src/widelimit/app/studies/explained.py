@@ -127,6 +127,17 @@ def _head_width(result: Result) -> list[str]:
     return said
 
 
+def _convergence(result: Result) -> list[str]:
+    fit, slopes = result["fit"], result["slopes_of_error"]
+    parts = {name: f"{one['value']:.3g} ± {one['error']:.1g}" for name, one in fit.items()}
+    return [
+        f"The squared relative error of one network's kernel is ({parts['per_head']})/H + "
+        f"({parts['per_width']})/n + ({parts['per_both']})/(nH); no point is more than "
+        f"{result['largest_z_of_fit']:.1f} standard errors from that.",
+        *(f"Error by {name}: power {slope:.2f}." for name, slope in slopes.items()),
+    ]
+
+
 def _by_heads(result: Result) -> list[str]:
     return [
         f"{heads} head{'s' if heads != '1' else ''}: networks are {one['ks']:.4f} from the law and "
@@ -293,6 +304,14 @@ EXPLAINED: dict[str, Explanation] = {
             "errors), of the law of heads of that width (lines) and of the limit (dotted)."
         },
         _head_width,
+    ),
+    "convergence": Explanation(
+        {
+            "convergence": "Relative distance of one network's kernel from that of infinitely many "
+            "heads, by the number of heads (left) and by the width (right): drawn networks (dots), "
+            "and the fitted sum of three rates (lines)."
+        },
+        _convergence,
     ),
     "length": Explanation(
         {

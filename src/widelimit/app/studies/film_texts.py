@@ -94,16 +94,22 @@ POOLED, CNN, ATTENTION, ENCODED = (
 
 
 def groups() -> list[FamilyGroup]:
-    """The kernels of the comparison: two starts, two views and two readouts each."""
+    """The kernels of the comparison: two starts, two views and four readouts each.
+
+    Attention with flat scores (a small `qk_std`) is the mean: its grid contains what it is
+    compared with.
+    """
     no_layer, words = {"no layer": Serial()}, {"words": windows(1)}
     three, mixed = {"window 3": windows(3)}, {"windows 1 and 3": windows(1, 3)}
-    means = {f"{depth} hidden": Serial(MeanPool(), hidden(depth)) for depth in (1, 2)}
+    means = {f"{depth} hidden": Serial(MeanPool(), hidden(depth)) for depth in (1, 2, 3, 4)}
 
     def read(layer: Attention) -> Serial:
         return Serial(layer, MeanPool(), hidden(1))
 
-    alone = {f"scores {s:g}": read(attention(s)) for s in (4.0, 16.0)}
-    encoded = {f"scores 16, rate {r:g}": read(attention(16.0, r)) for r in (0.1, 1.0)}
+    alone = {f"scores {s:g}": read(attention(s)) for s in (0.25, 1.0, 4.0, 16.0)}
+    encoded = {
+        f"scores {s:g}, rate {r:g}": read(attention(s, r)) for s in (1.0, 16.0) for r in (0.1, 1.0)
+    }
     return [
         FamilyGroup(trunks(no_layer | words), [KernelFamily(POOLED, means)]),
         FamilyGroup(trunks(three | mixed), [KernelFamily(CNN, means)]),

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...laws import law_from_covariance
 from ...laws.distances import (
+    Tabulated,
     kl_corrected,
     kl_histogram,
     kl_quadrature,
@@ -122,7 +123,7 @@ def compared(y: np.ndarray, variances: np.ndarray, limit: Marginal, *, seed: int
         "kl_corrected_error": corrected.error,
         "kl_density": density_kl(variances, limit),
         "kl_density_floor": density_kl(again, limit),
-        "ks": kolmogorov_smirnov(y, mixture).statistic,
+        "ks": kolmogorov_smirnov(y, Tabulated(mixture, y)).statistic,
         "variance": float(np.mean(variances)),
         "kurtosis": kurtosis,
         "kurtosis_error": error,

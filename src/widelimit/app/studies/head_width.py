@@ -34,6 +34,8 @@ LAWS = {
     "given": "only the law of heads of width $d$ fits",
 }
 _COLOURS = {"gaussian": "#cfe3f2", "limit": "#f6dc9a", "given": "#eba999"}
+# Samples of the published size behind every point.
+_SAMPLES = 4
 # Wide enough that its own width is nowhere seen.
 _WIDE = 10**7
 
@@ -41,6 +43,7 @@ _WIDE = 10**7
 def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Write `head_width.csv`, `head_width.json` and `head_width.png` into `out`."""
     scale = setting.simulation_size(size)
+    networks = _SAMPLES * scale.runs
     heads = HEADS[::2] if size is Size.SMALL else HEADS
     widths = WIDTHS[::2] if size is Size.SMALL else WIDTHS
     covariance = setting.identity_covariance()
@@ -51,14 +54,14 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     rows = []
     for number, (h, width) in enumerate(tracked(steps, progress)):
         laws = {"gaussian": gaussian, "limit": limits[h], "given": given_law(h, width, scale.draws)}
-        rows.append({"heads": h, "width": width, **measured(h, width, laws, scale, number)})
+        rows.append({"heads": h, "width": width, **measured(h, width, laws, networks, number)})
     result = {
-        "networks": scale.runs * scale.seeds,
+        "networks": networks,
         "level": LEVEL,
         "points": len(rows),
         "fits": {name: sum(row["fits"] == name for row in rows) for name in LAWS},
         "given_fits_everywhere": all(row["p_given"] > LEVEL for row in rows),
-        "parts": {str(h): parts(h, scale) for h in (1, 4, 16)},
+        "parts": {str(h): parts(h, networks) for h in (1, 4, 16)},
     }
     publish(out, "head_width", result, rows, _plot(heads, widths, rows))
     return result
@@ -66,7 +69,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 def given_law(heads: int, width: int, draws: int) -> Marginal:
     """The law of `y_{1,1}` with keys and values of this width."""
-    draws = max(2**12, min(draws, 2**23 // (heads * setting.TOKENS**2)))
+    draws = max(2**12, min(draws, 2**17 // (heads * setting.TOKENS)))
     layer = Attention(heads=heads, key_width=width, value_width=width)
     covariance = setting.identity_covariance()
     found = law_from_covariance(layer, covariance, draws=draws, head_widths=HeadWidths.GIVEN)
@@ -74,7 +77,7 @@ def given_law(heads: int, width: int, draws: int) -> Marginal:
 
 
 def measured(
-    heads: int, width: int, laws: dict[str, Marginal], scale: setting.SimulationSize, key: int
+    heads: int, width: int, laws: dict[str, Marginal], networks: int, key: int
 ) -> dict[str, Any]:
     """Kurtosis of networks, and chance and divergence under each of the laws."""
     layer = Attention(heads=heads, key_width=width, value_width=width)
@@ -82,7 +85,7 @@ def measured(
     drawn = simulate(
         layer,
         inputs,
-        runs=scale.runs * scale.seeds,
+        runs=networks,
         key=key,
         positions=[0],
         variances=True,
@@ -106,7 +109,7 @@ def measured(
     return found
 
 
-def parts(heads: int, scale: setting.SimulationSize) -> dict[str, float]:
+def parts(heads: int, networks: int) -> dict[str, float]:
     """Where the kurtosis of the published narrow heads comes from: width 64 part by part."""
     fixed, narrow = GivenGram(setting.identity_covariance(), channels=setting.TOKENS), 64
     channels = narrow * heads
@@ -120,8 +123,9 @@ def parts(heads: int, scale: setting.SimulationSize) -> dict[str, float]:
     found = {}
     for name, (key_width, value_width, inputs) in cases.items():
         layer = Attention(heads=heads, key_width=key_width, value_width=value_width)
-        runs = scale.runs * scale.seeds
-        drawn = simulate(layer, inputs, runs=runs, positions=[0], variances=True, progress=False)
+        drawn = simulate(
+            layer, inputs, runs=networks, positions=[0], variances=True, progress=False
+        )
         assert drawn.variances is not None
         v = drawn.variances[:, 0, 0]
         found[name] = float(3 * (np.mean(v**2) / np.mean(v) ** 2 - 1))

@@ -17,6 +17,7 @@ from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
 from ..activations import Reach
 from ..base import Layer, MaskedMemo, Memo, Params, cast
+from ..noise import checked_rate, dropped, with_diagonal
 from .closed import reach_of_scores
 from .heads import INFINITE, FeatureSide, checked_heads, noisy_rows, required_field
 from .multihead import MultiHead, project, standard_normals
@@ -69,6 +70,7 @@ class Attention(MultiHead):
     scaling: Scaling = eqx.field(static=True, kw_only=True)
     kv_heads: int | None = eqx.field(static=True, kw_only=True)
     pattern: Pattern | None = eqx.field(kw_only=True)
+    dropout: float = eqx.field(static=True, kw_only=True)
 
     def __init__(
         self,
@@ -86,12 +88,14 @@ class Attention(MultiHead):
         key_width: int | None = None,
         value_width: int | None = None,
         kv_heads: int | None = None,
+        dropout: float = 0.0,
     ):
         """Self-attention onto `width` channels (by default as many as come in).
 
         `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
         tuple of them. `pattern`: Causal, Local, Allowed. `projections`: biases of queries, keys and
-        values, and normalised queries and keys. Finite network only: `key_width` and
+        values, and normalised queries and keys. `dropout`: the share of attention weights dropped
+        in every pass. Finite network only: `key_width` and
         `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
         """
         placed = Positions.make(positions, projections)
@@ -105,6 +109,7 @@ class Attention(MultiHead):
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
         self.pattern = pattern
+        self.dropout = checked_rate(dropout, "dropout")
         self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
@@ -126,7 +131,11 @@ class Attention(MultiHead):
             )
         self.positions.require(before.positions)
         width = self.width or before.channels
-        return before.with_weights(channels=width)
+        return before.with_weights(channels=width, noisy=before.noisy or self.noisy)
+
+    @property
+    def noisy(self) -> bool:
+        return self.dropout > 0
 
     @property
     def need_own(self) -> Need:
@@ -166,6 +175,8 @@ class Attention(MultiHead):
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         scored, valued = self.encoded(params, x)
         weights = self.attention_weights(params, scored, mask)
+        if self.noisy and key is not None:
+            weights = dropped(key, weights, self.dropout)
         flat = valued.reshape(-1, valued.shape[-1])
         projections = self.positions.projections
         values = projections.value_side(params, project(flat, params["value"]))
@@ -276,6 +287,21 @@ class Attention(MultiHead):
         one, two = (None if table is None else table.astype(pair.nngp.dtype) for table in tables)
         return self.mixed(pair, sides, memo1, memo2, (one, two)).masked(*masks)
 
+    def own(self, pair: Pair, memo: Memo) -> Pair:
+        """Dropped weights are independent between passes, queries and keys.
+
+        Within a pass κ_aa(x, x) has `ov² rate/(1 − rate) Σ_i E[A_ai²] κ_ii` more.
+        """
+        moved = super().own(pair, memo)
+        if not self.noisy:
+            return moved
+        one_pass = memo.on_side(0)
+        valued = self.positions.valued(pair, one_pass.channels).masked(memo.mask, memo.mask)
+        squares = mean_over_weights(self, one_pass, jnp.square)
+        more = squares @ valued.diagonal().nngp.reshape(-1) * self.dropout / (1 - self.dropout)
+        scale, _ = self.output_scales(more)
+        return with_diagonal(moved, moved.diagonal().nngp.reshape(-1) + scale * more)
+
     def scorer(self, memo: AttentionMemo, *, ntk: bool) -> Callable[[Array], Head]:
         grid, rows, rotary = memo.grid, memo.table, self.positions.rotary
         waves = None if rotary is None else rotary.waves(grid, rows)
@@ -318,7 +344,7 @@ class Attention(MultiHead):
         return self.changed(heads=checked_heads(heads), kv_heads=None)
 
     def attention_map(self, memo: MaskedMemo) -> Float[Array, "query key"]:
-        return mean_sizes(self, memo.own.on_side(0))
+        return mean_over_weights(self, memo.own.on_side(0), jnp.abs)
 
 
 # An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
@@ -326,23 +352,25 @@ _POINTS = np.linspace(-8, 8, 641)
 _MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
 
 
-def mean_sizes(layer: Attention, memo: AttentionMemo) -> Float[Array, "query key"]:
-    """`E|A_ai(x)|` over heads, of one input's memo; softmax's weights are positive anyway.
+def mean_over_weights(
+    layer: Attention, memo: AttentionMemo, function: Callable[[Array], Array]
+) -> Float[Array, "query key"]:
+    """`E f(A_ai(x))` over heads, of one input's memo; f(0) = 0.
 
     At 1/d the weights are deterministic. At 1/√d they are averaged over the drawn heads or, where
     nothing is drawn, over scores `G_ai ~ N(0, qk² κ̃_aa κ̃_ii)`.
     """
     if layer.scaling is not Scaling.SQRT:
-        return jnp.abs(memo.table)
+        return function(memo.table)
     if layer.sampled():
         head = layer.scorer(memo, ntk=False)
         draws = required_field(layer.field).weights.astype(memo.table.dtype)
-        return jnp.mean(jax.lax.map(lambda w: jnp.abs(head(w).weights), draws), axis=0)
+        return jnp.mean(jax.lax.map(lambda w: function(head(w).weights), draws), axis=0)
     assert isinstance(layer.score_map, ElementwiseMap)
     deviation = cast(layer.qk_std, memo.table) * jnp.sqrt(jnp.outer(memo.table, memo.table))
     points, masses = (jnp.asarray(array, memo.table.dtype) for array in (_POINTS, _MASSES))
-    sizes = jnp.abs(layer.score_map.dual.fn(deviation[..., None] * points[None, None, :]))
-    weights = sizes @ masses
+    values = function(layer.score_map.dual.fn(deviation[..., None] * points[None, None, :]))
+    weights = values @ masses
     return weights if memo.allowed is None else jnp.where(memo.allowed, weights, 0)
 
 
