@@ -78,7 +78,8 @@ def test_kernels_converge_in_heads_and_width(tmp_path, monkeypatch):
     monkeypatch.setattr(convergence, "WIDTHS", (8, 32, 128))
     found = run("convergence", tmp_path)
     slopes = found["slopes_of_error"]
-    assert slopes["both, width = 8 heads"] == pytest.approx(-0.5, abs=0.1)
+    # 1/√H in the end; with one head the term 1/(nH) still counts.
+    assert -0.75 < slopes["both, width = 8 heads"] < -0.45
     # Neither makes up for the other: one alone is slower.
     assert slopes["heads, at the largest width"] > -0.5
     assert slopes["width, with the most heads"] > -0.45
