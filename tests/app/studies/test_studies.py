@@ -80,9 +80,9 @@ def test_kernels_converge_in_heads_and_width(tmp_path, monkeypatch):
     slopes = found["slopes_of_error"]
     # 1/√H in the end; with one head the term 1/(nH) still counts.
     assert -0.75 < slopes["both, width = 8 heads"] < -0.45
-    # Neither makes up for the other: one alone is slower.
-    assert slopes["heads, at the largest width"] > -0.5
-    assert slopes["width, with the most heads"] > -0.45
+    # Neither makes up for the other: both terms are there.
+    for name in ("per_head", "per_width"):
+        assert found["fit"][name]["value"] > 3 * found["fit"][name]["error"]
     assert found["largest_z_of_fit"] < 5
 
 
