@@ -184,7 +184,9 @@ def check(folder, content, name, arguments, code, capsys):
             rows = list(csv.reader(file))
         assert len(rows) > 1, said
         assert all(len(row) == len(rows[0]) for row in rows), said
-        if b"nan" not in content:  # which may be the name of a class
+        chances = [i for i, name in enumerate(rows[0]) if name.startswith(("p(", "probability"))]
+        assert not any(row[i] == "nan" for row in rows for i in chances), said
+        if b"nan" not in content:  # which may be the name of a class, or stand in a column
             assert not any("nan" in row[1:] for row in rows), said
 
 
