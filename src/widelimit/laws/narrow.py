@@ -101,21 +101,10 @@ def bartlett_factor(
 # --- layers ---
 
 
-class NarrowAttention(Layer):
-    """Attention in an infinitely wide layer, its heads of the widths it states.
-
-    `inner` divides scores by √d: a layer at 1/d has its `qk_std` divided by another √d_k.
-    """
+class _InPlaceOfAttention(Layer):
+    """What stands in for an attention layer has its shapes and needs."""
 
     inner: Attention
-    tied: bool = eqx.field(static=True)
-    size: int = eqx.field(static=True, default=0)
-    """Positions of all examples together; known once these are."""
-
-    @property
-    def heads(self) -> float:
-        """The number of heads."""
-        return self.inner.heads
 
     def outline(self, before: Outline) -> Outline:
         return self.inner.outline(before)
@@ -128,6 +117,22 @@ class NarrowAttention(Layer):
 
     def sampled(self) -> bool:
         return True
+
+
+class NarrowAttention(_InPlaceOfAttention):
+    """Attention in an infinitely wide layer, its heads of the widths it states.
+
+    `inner` divides scores by √d: a layer at 1/d has its `qk_std` divided by another √d_k.
+    """
+
+    tied: bool = eqx.field(static=True)
+    size: int = eqx.field(static=True, default=0)
+    """Positions of all examples together; known once these are."""
+
+    @property
+    def heads(self) -> float:
+        """The number of heads."""
+        return self.inner.heads
 
     def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
         """Draw heads of infinite width, whose shapes say which normals those of finite width take.
@@ -253,29 +258,16 @@ class _NarrowMemo(eqx.Module):
     features: Float[Array, "query feature"]
 
 
-class NarrowHeads(Layer):
+class NarrowHeads(_InPlaceOfAttention):
     """Attention with given heads: `κ ← ov² F F'ᵀ + b²`, F the features of one input's outputs.
 
     `F = H^{-1/2} (A_1 Φ_v T_1, …, A_H Φ_v T_H)`, with `T_h = 1` for values of infinite width.
     """
 
-    inner: Attention
     weights: Float[Array, "head wave query key"]
     factor: Float[Array, "head rank short"] | None
     rows: Float[Array, "position rank"] | None = None
     """Feature rows of one example's values; known once examples are."""
-
-    def outline(self, before: Outline) -> Outline:
-        return self.inner.outline(before)
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        return self.inner.encode_need(out, noisy=noisy)
-
-    def sampled(self) -> bool:
-        return True
 
     def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
         drawn = self.inner.drawn(examples, key, scheme)
