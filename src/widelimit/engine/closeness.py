@@ -110,17 +110,20 @@ class _Vectors(NamedTuple):
 
     def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
         """Whether the first directions allow that they are close."""
-        shape = (len(ones), len(twos))
-        equal, opposite = np.full(shape, self.comparable), np.full(shape, self.comparable)
-        # No matrix product: those of NumPy start threads, and tiles run in threads already.
-        for a, b in zip(self.left.sketch[ones].T[:_FIRST], self.right.sketch[twos].T, strict=False):
-            equal &= np.abs(a[:, None] - b) < _NEAR**0.5
-            opposite &= np.abs(a[:, None] + b) < _NEAR**0.5
-        return equal | opposite
+        found = np.full((len(ones), len(twos)), self.comparable)
+        # Sizes alone: equal or opposite, which `close` tells. No matrix product: those of NumPy
+        # start threads, and tiles run in threads already.
+        left, right = (np.abs(side.T[:_FIRST]) for side in self._sketches(ones, twos))
+        for a, b in zip(left, right, strict=True):
+            found &= np.abs(a[:, None] - b) < _NEAR**0.5
+        return found
+
+    def _sketches(self, ones: np.ndarray, twos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.left.sketch[ones], self.right.sketch[twos]
 
     def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
         """Whether pairs, given one by one, are close."""
-        sketches = self.left.sketch[ones], self.right.sketch[twos]
+        sketches = self._sketches(ones, twos)
         gaps = np.minimum(
             np.sum((sketches[0] - sketches[1]) ** 2, axis=1),
             np.sum((sketches[0] + sketches[1]) ** 2, axis=1),

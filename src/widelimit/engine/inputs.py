@@ -69,7 +69,8 @@ class Inputs(NamedTuple):
         if self.tokens:
             return False
         for x in jax.tree.leaves(self.x):
-            size = np.abs(x).max(axis=tuple(range(1, x.ndim)))
+            axes = tuple(range(1, x.ndim))
+            size = np.maximum(x.max(axis=axes), -x.min(axis=axes))  # |x| would be a copy
             if ((size > 0) & ((size < _SMALL) | (size > 1 / _SMALL))).any():
                 return True
         return False
