@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import MOST, PRECISION, Estimate, assert_agrees
+from agreement import MOST, PRECISION, Estimate, assert_agrees, assert_close
 from strangers import Sharpened, Waves
 
 import widelimit as wl
@@ -348,36 +348,67 @@ def test_more_finite_networks_approach_the_kernel(name):
 # --- depth, and the rates towards the limit ------------------------------------------------------
 
 
+def _structured(**options: Any) -> wl.Layer:
+    """A normalised residual block whose scores know places, and whose values do not."""
+    places = wl.Decay(0.5, strength=0.6, combine=wl.layers.Combine.MIX)
+    return wl.Residual(wl.Serial(wl.LayerNorm(), _attention(positions=places, **options)))
+
+
+def _deep(*layers: wl.Layer) -> wl.Serial:
+    return wl.Serial(wl.Dense(WIDTH), *layers, wl.MeanPool(), wl.Dense(64))
+
+
+_RANK_ONE = np.array([1.0, -0.6, 0.3], np.float32)[:, None] * _tokens((2, 1, 4), seed=5)
+_REPEATED = np.repeat(_tokens((2, 1, 4), seed=6), 3, axis=1) * np.float32([1, 1, 1.5])[:, None]
+
+DEEP = {
+    "two_prenorm_blocks": _case(
+        _deep(wl.TransformerEncoder(WIDTH, depth=2, heads=4, hidden=32, activation=wl.Relu)),
+        draws=16_000,
+    ),
+    "two_structured_blocks_padded": _case(
+        _deep(_structured(), wl.Residual(wl.Serial(wl.Dense(WIDTH), wl.Relu())), _structured()),
+        mask=_mask(),
+        draws=16_000,
+    ),
+    "two_structured_linear_blocks_padded": _case(
+        _deep(_structured(scaling=LINEAR), _structured(scaling=LINEAR)), mask=_mask(), draws=16_000
+    ),
+    "two_blocks_of_rank_one": _case(
+        _deep(wl.Residual(_attention()), wl.Relu(), wl.Residual(_attention())),
+        x=_RANK_ONE,
+        draws=16_000,
+    ),
+    "two_blocks_of_repeated_tokens": _case(
+        _deep(_structured(), _structured(pattern=wl.Causal())), x=_REPEATED, draws=16_000
+    ),
+}
+
+
 @pytest.mark.slow
-def test_two_prenorm_blocks_approach_the_kernel():
+@pytest.mark.parametrize("name", DEEP)
+def test_two_blocks_approach_the_kernel(name):
     """Heads grow with the widths: above a sampled layer, activations make a bias of order 1/H."""
-    x = _tokens()
-    net = wl.Serial(
-        wl.Dense(WIDTH),
-        wl.TransformerEncoder(WIDTH, depth=2, heads=4, hidden=2 * WIDTH, activation=wl.Relu),
-        wl.MeanPool(),
-        wl.Dense(64),
-    )
-    exact = _limit(net, x)
+    net, x, mask, options = DEEP[name]
+    exact = _limit(net, x, mask)
     results = [
         wl.monte_carlo_kernel(
             wl.with_heads(wl.with_width(net, factor * WIDTH), 4 * factor),
             x,
+            mask=mask,
             key=jax.random.key(factor),
-            draws=draws,
+            **options,
         )
-        for factor, draws in ((1, 16_000), (2, 16_000))
+        for factor in (1, 2)
     ]
+    found = {}
     for name in ("nngp", "ntk"):
-        narrow, wide = (getattr(r, name) for r in results)
-        errors = [getattr(r, f"{name}_error") for r in results]
-        limit = getattr(exact, name)
-        scale = np.abs(limit).max()
-        spread = np.hypot(2 * errors[1], errors[0])
-        estimate = Estimate((2 * wide - narrow) / scale, spread / scale, limit / scale)
-        assert estimate.precision() < PRECISION
-        assert estimate.z() < MOST
-        assert estimate.z(1.06) > MOST
+        ends = [
+            Estimate.of_width(getattr(r, name), getattr(r, f"{name}_error"), getattr(exact, name))
+            for r in results
+        ]
+        found[name] = Estimate.extrapolated(*ends)
+    assert_close(found)
 
 
 def _rate(sizes: list[int], gaps: list[float]) -> float:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, landmarks, trained
+from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, landmarks, modified, trained
 from widelimit.app.studies.comparison import ContestSize, FamilyGroup, require_equal_effort
 
 FILES = {
@@ -15,6 +15,7 @@ FILES = {
     "learning-curve": "learning_curve",
     "ablations": "ablations",
     "trained": "trained",
+    "modified-attention": "modified",
     "scaling-softmax": "scaling_softmax",
 }
 
@@ -25,7 +26,8 @@ def sample(monkeypatch, tmp_path):
     tiny = {Size.SMALL: ContestSize((cifar10.ImageSize(8, 60, 40),), 40)}
     monkeypatch.setattr(cifar10, "SCALES", tiny)
     monkeypatch.setitem(landmarks.PARTS, Size.SMALL, tiny[Size.SMALL].parts[0])
-    monkeypatch.setattr(trained, "SCALES", {Size.SMALL: trained.TrainingSize(60, 40, 8, 60, 2)})
+    for study in (trained, modified):
+        monkeypatch.setattr(study, "SCALES", {Size.SMALL: trained.TrainingSize(60, 40, 8, 60, 2)})
     texts = {Size.SMALL: ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)}
     for scales in (film_texts.IMDB_SCALES, film_texts.RT_SCALES):
         monkeypatch.setitem(scales, Size.SMALL, texts[Size.SMALL])

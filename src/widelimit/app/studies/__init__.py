@@ -9,6 +9,7 @@ from . import (
     head_width,
     landmarks,
     learning_curve,
+    modified,
     moving_kernel,
     sampled_heads,
     scaling_softmax,
@@ -137,6 +138,12 @@ _ALL = (
         "Trained networks beside their kernels",
         "Finite networks trained by Adam on the images their kernels see, over several starts.",
         trained.run,
+    ),
+    Study(
+        "modified-attention",
+        "Modified attention in trained networks",
+        "Score maps, encodings and residual weight, one at a time, trained and as kernels.",
+        modified.run,
     ),
     Study(
         "scaling-softmax",

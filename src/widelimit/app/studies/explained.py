@@ -254,6 +254,21 @@ def _trained(result: Result) -> list[str]:
     ]
 
 
+def _modified(result: Result) -> list[str]:
+    claims = [claim for claim in result["claims"] if claim["second"] == "softmax"]
+    said = []
+    for data in dict.fromkeys(claim["data"] for claim in claims):
+        here = [claim for claim in claims if claim["data"] == data]
+        better = [claim["first"] for claim in here if claim["low"] > 0]
+        worse = [claim["first"] for claim in here if claim["high"] < 0]
+        said.append(
+            f"{data}: of {len(here)} modifications {len(better)} are clearly better than plain "
+            f"softmax ({', '.join(better) or 'none'}), {len(worse)} clearly worse "
+            f"({', '.join(worse) or 'none'})."
+        )
+    return [*said, *_claims(result)]
+
+
 def _tables(result: Result) -> list[str]:
     rows: Sequence[Mapping[str, Any]] = result["rows"]
     said = []
@@ -375,6 +390,7 @@ EXPLAINED: dict[str, Explanation] = {
         _gains,
     ),
     "trained": Explanation({"trained": _ACCURACIES}, _trained),
+    "modified-attention": Explanation({"modified": _ACCURACIES}, _modified),
     "small-data": Explanation(
         {
             "small_data": "Mean score over random splits with its 95 % interval, one panel for "

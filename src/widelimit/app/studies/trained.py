@@ -8,7 +8,7 @@ training images.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,52 +101,97 @@ def _trained(
     """One line for each random start, with the learning rate that did best on a held-out fifth."""
     classes = len(np.unique(data.y_train))
     net = with_heads(networks(scale.width, classes)[label], HEADS)
-    held = data.train.split(0.2, seed=1)
-    scores = {rate: np.mean(_right(net, held.train, held.test, rate, 0, scale)) for rate in RATES}
-    rate = max(scores, key=lambda one: scores[one])
+    validated, correct = best_trained(net, data, scale)
     rows = []
     for start in range(scale.starts):
-        correct = _right(net, data.train, data.test, rate, start, scale)
-        tested = Accuracy(Validated(rate, float(scores[rate])), correct)
+        tested = Accuracy(validated, correct[start])
         facts = f"width {scale.width}, start {start}, learning rate in place of a ridge"
         rows.append(row(label, "trained", tested, **sizes, settings=facts))
     return rows
 
 
-def _right(
-    net: Layer, train: Labelled, test: Labelled, rate: float, start: int, scale: TrainingSize
-) -> np.ndarray:
-    """Which test images the trained network gets right."""
-    first, second = jax.random.split(jax.random.key(start))
-    begin = net.init(first, train.x.shape[1:])
-    end = fit(net, begin, train, rate=rate, steps=scale.steps, key=second)
-    outputs = net.apply(end, test.x) - net.apply(begin, test.x)
-    return np.argmax(np.asarray(outputs), axis=1) == test.y
+class Trained(NamedTuple):
+    """The learning rate that was chosen, and which test examples (start, example) are right."""
+
+    validated: Validated
+    correct: np.ndarray
 
 
-def fit(net: Layer, begin: Params, train: Labelled, *, rate: float, steps: int, key: Any) -> Params:
-    """Adam with a cosine schedule on the squared error of the outputs' change, in batches."""
+def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Trained:
+    """Networks of all starts, with the learning rate that does best on a held-out fifth."""
+    held = data.train.split(0.2, seed=1)
+    tried = fitted(net, held.train, held.test, steps=scale.steps)
+    scores = {rate: float(np.mean(tried(rate, 1))) for rate in RATES}
+    rate = max(scores, key=lambda one: scores[one])
+    test = fitted(net, data.train, data.test, steps=scale.steps)
+    return Trained(Validated(rate, scores[rate]), test(rate, scale.starts))
+
+
+def fitted(
+    net: Layer, train: Labelled, test: Labelled, *, steps: int
+) -> Callable[[float, int], np.ndarray]:
+    """Train from several starts: a function of learning rate and starts, compiled once.
+
+    Adam with a cosine schedule on the squared error of the outputs' change, in batches. It says
+    which test examples (start, example) are right.
+    """
     try:
         import optax
     except ImportError:
         raise MissingExtraError("optax", "fit") from None
-    x = jnp.asarray(train.x, jnp.float32)
-    targets = jnp.asarray(centred_one_hot(train.y)[0], jnp.float32) + net.apply(begin, x)
-    optimiser = optax.adam(optax.cosine_decay_schedule(rate, steps))
+    shape, batch = train.x.shape[1:], min(BATCH, len(train))
 
-    def loss(params: Params, index: Any) -> Any:
-        return jnp.mean((net.apply(params, x[index]) - targets[index]) ** 2)
+    def one(key: Any, rate: Any, given: Examples, targets: Any, tested: Examples) -> Any:
+        first, second = jax.random.split(key)
+        begin = net.init(first, shape)
+        aims = targets + given.outputs(net, begin)
+        optimiser = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
-    def step(carry: Any, subkey: Any) -> Any:
-        params, memory = carry
-        index = jax.random.choice(subkey, len(x), (min(BATCH, len(x)),), replace=False)
-        change, memory = optimiser.update(jax.grad(loss)(params, index), memory, params)
-        return (optax.apply_updates(params, change), memory), None
+        def loss(params: Params, index: Any) -> Any:
+            return jnp.mean((given.at(index).outputs(net, params) - aims[index]) ** 2)
 
-    keys = jax.random.split(key, steps)
-    carry = (begin, optimiser.init(begin))
-    (end, _), _ = jitted(lambda carry, keys: jax.lax.scan(step, carry, keys))(carry, keys)
-    return end
+        def step(carry: Any, subkey: Any) -> Any:
+            params, memory = carry
+            index = jax.random.choice(subkey, len(targets), (batch,), replace=False)
+            change, memory = optimiser.update(jax.grad(loss)(params, index), memory, params)
+            return (optax.apply_updates(params, change), memory), None
+
+        carry = (begin, optimiser.init(begin))
+        (end, _), _ = jax.lax.scan(step, carry, jax.random.split(second, steps))
+        return tested.outputs(net, end) - tested.outputs(net, begin)
+
+    def every(keys: Any, rate: Any, *rest: Any) -> Any:
+        return jax.lax.map(lambda key: one(key, rate, *rest), keys)
+
+    compiled = jitted(every)
+    arrays = (Examples.of(train), centred_one_hot(train.y)[0].astype(np.float32), Examples.of(test))
+
+    def right(rate: float, starts: int) -> np.ndarray:
+        keys = jax.vmap(jax.random.key)(np.arange(starts))
+        outputs = np.asarray(compiled(keys, np.float32(rate), *arrays))
+        return np.argmax(outputs, axis=-1) == test.y
+
+    return right
+
+
+class Examples(NamedTuple):
+    """Inputs, and a mask if they are padded."""
+
+    x: Any
+    mask: Any
+
+    @classmethod
+    def of(cls, part: Labelled) -> "Examples":
+        """In single precision."""
+        return cls(part.x.astype(np.float32), part.mask)
+
+    def at(self, index: Any) -> "Examples":
+        """Some of them."""
+        return Examples(self.x[index], None if self.mask is None else self.mask[index])
+
+    def outputs(self, net: Layer, params: Params) -> Any:
+        """Of the finite network."""
+        return net.apply(params, self.x, self.mask)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:

@@ -1,0 +1,209 @@
+"""Modified attention in trained networks, beside the kernels of the same networks.
+
+The abstract of "Infinite attention" says that its modifications of attention improve finite
+networks too. Here one network for images and one for sentences – a layer with ReLU, attention,
+the mean over positions – is trained without attention, with plain softmax attention, and with one
+modification at a time: identity scores; encodings of positions, added for scores alone or for
+values too; structured encodings; half of the signal passing by. All have the same width, steps,
+starts and learning rates to choose from (on a held-out fifth of the training examples).
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ...data import Keep
+from ...finite.widths import with_heads
+from ...layers.activations import Relu
+from ...layers.attention.layer import Attention
+from ...layers.attention.positional import Combine, Decay
+from ...layers.attention.scores import IdentityMap, Scaling
+from ...layers.base import Layer
+from ...layers.branches import Residual
+from ...layers.compose import Serial
+from ...layers.conv import Conv
+from ...layers.dense import Dense
+from ...layers.pool import MeanPool
+from ..workflow import scores
+from . import sources
+from .accuracy import Gap
+from .comparison import Arena, Claim, KernelFamily, Selection, Trunk, judged
+from .kept_kernels import KeptKernels
+from .results import write
+from .study import Progress, Size, tracked
+from .trained import HEADS, Trained, TrainingSize, best_trained
+
+SCALES = {
+    Size.SMALL: TrainingSize(120, 200, 16, 100, 2),
+    Size.LARGE: TrainingSize(1000, 2000, 64, 1000, 5),
+}
+WORDS = 24
+"""The last words of a sentence that are read."""
+PLAIN, WITHOUT = "softmax", "no attention"
+_RATE, _SCORES = 0.5, 4.0
+
+
+def attentions(width: int) -> dict[str, Layer]:
+    """What stands between the first layer and the mean over positions, by name."""
+
+    def softmax(positions: Decay | None = None) -> Attention:
+        return Attention(width, scaling=Scaling.LINEAR, qk_std=_SCORES, positions=positions)
+
+    structured = softmax(Decay(_RATE, strength=math.sqrt(0.9), combine=Combine.MIX))
+    identity = Attention(width, scaling=Scaling.LINEAR, score_map=IdentityMap())
+    return {
+        WITHOUT: Serial(),
+        PLAIN: softmax(),
+        "identity scores": identity,
+        "encodings on scores": softmax(Decay(_RATE)),
+        "encodings on scores and values": softmax(Decay(_RATE, on_values=True)),
+        "structured encodings": structured,
+        "structured, half passes by": Residual(structured, weight=0.5),
+    }
+
+
+CLAIMS = (
+    *(Claim(f"{name} instead of plain softmax", name, PLAIN) for name in list(attentions(1))[2:]),
+    Claim("encodings on values too", "encodings on scores and values", "encodings on scores"),
+    Claim("softmax attention instead of none", PLAIN, WITHOUT),
+)
+
+
+def first_layer(window: int, pool: Layer, width: int) -> Serial:
+    """Filters over neighbouring positions, with ReLU."""
+    return Serial(Conv(width, window, w_std=math.sqrt(2), b_std=0.1), Relu(), pool)
+
+
+def trunks(width: int) -> dict[str, Trunk]:
+    """What all variants share, for images and for texts."""
+    return {
+        "images": Trunk("convolution", sources.WHITE, first_layer(3, MeanPool(2), width)),
+        "texts": Trunk("words", sources.UNIT, first_layer(1, Serial(), width)),
+    }
+
+
+def arenas(size: Size, out: Path) -> dict[str, Arena]:
+    """Images of 8×8 pixels, and sentences about films."""
+    scale, kept = SCALES[size.at_most_large], KeptKernels.beside(out)
+    data, name = sources.images(size, side=8, train=scale.train, test=scale.test)
+    texts, real = sources.rt_polarity(size)
+    views = sources.text_views(
+        texts,
+        sources.glove(size),
+        length=WORDS,
+        keep=Keep.LAST,
+        train=scale.train,
+        test=scale.test,
+    )
+    title = "rt-polarity" if real else "sample sentences"
+    return {
+        "images": Arena(name, sources.image_views(data), kept),
+        "texts": Arena(f"{title}, {WORDS} words", views, kept),
+    }
+
+
+def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Write `modified.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+    scale = SCALES[Size(size).at_most_large]
+    places, names = arenas(Size(size), out), list(attentions(1))
+    found: dict[str, dict[str, Trained]] = {part: {} for part in places}
+    result: dict[str, Any] = {}
+    for part, name in tracked([(part, name) for part in places for name in names], progress):
+        place, trunk = places[part], trunks(scale.width)[part]
+        if not place.rows:
+            _kernels(place, trunk, scale.width)
+        data = place.views[trunk.view]
+        outputs = len(np.unique(data.y_train))
+        layer = attentions(scale.width)[name]
+        net = Serial(trunk.network, layer, MeanPool(), Dense(outputs))
+        found[part][name] = best_trained(with_heads(net, HEADS), data, scale)
+        result = {
+            "rows": [
+                line
+                for each, there in places.items()
+                for line in [*there.rows, *_lines(there, found[each], scale)]
+            ],
+            "claims": [
+                claim
+                for each, there in places.items()
+                for claim in [*_of_networks(there, found[each]), *_of_kernels(there)]
+            ],
+        }
+        write("modified", out, result)
+    return result
+
+
+def _kernels(place: Arena, trunk: Trunk, width: int) -> None:
+    """All variants at infinite width, which share the first layer."""
+    families = [
+        KernelFamily(name, {"fixed": Serial(layer, MeanPool(), Dense(1))})
+        for name, layer in attentions(width).items()
+    ]
+    place.test(Selection(trunk, {family.name: "fixed" for family in families}), families)
+
+
+def _lines(place: Arena, found: Mapping[str, Trained], scale: TrainingSize) -> list[dict[str, Any]]:
+    """A line of the table for every trained variant: the mean over starts."""
+    data = next(iter(place.views.values()))
+    lines = []
+    for name, trained in found.items():
+        shown = mean_accuracy(trained.correct)
+        lines.append(
+            {
+                "kernel": name,
+                "kind": "trained",
+                "data": place.name,
+                "train": len(data.y_train),
+                "test": len(data.y_test),
+                "settings": f"width {scale.width}, {scale.starts} starts, "
+                f"learning rate {trained.validated.ridge:g}",
+                "accuracy": shown.difference,
+                "low": shown.low,
+                "high": shown.high,
+                "validation": trained.validated.accuracy,
+                "ridge": trained.validated.ridge,
+            }
+        )
+    return lines
+
+
+def _of_networks(place: Arena, found: Mapping[str, Trained]) -> list[dict[str, Any]]:
+    return [
+        {
+            "data": f"{place.name}, trained networks",
+            **judged(claim, paired(found[claim.first].correct, found[claim.second].correct)),
+        }
+        for claim in CLAIMS
+        if {claim.first, claim.second} <= found.keys()
+    ]
+
+
+def _of_kernels(place: Arena) -> list[dict[str, Any]]:
+    found = place.check(CLAIMS)
+    return [claim | {"data": f"{place.name}, kernels"} for claim in found]
+
+
+def paired(first: np.ndarray, second: np.ndarray) -> Gap:
+    """Difference of two mean accuracies (start, example) on the same examples.
+
+    Examples and starts are both drawn: `Var = Var_examples/n + Var_starts/s`, of the means over
+    the other. Student's quantile has Satterthwaite's degrees of freedom.
+    """
+    return mean_accuracy(first.astype(float) - second)
+
+
+def mean_accuracy(correct: np.ndarray) -> Gap:
+    """The mean over starts and examples with its 95 % interval."""
+    parts = [(correct.mean(axis=axis), correct.shape[1 - axis]) for axis in (0, 1)]
+    variances = [float(np.var(means, ddof=1)) / count for means, count in parts]
+    total = sum(variances)
+    spread = sum(v**2 / (count - 1) for v, (_, count) in zip(variances, parts, strict=True))
+    half = 0.0
+    if total:
+        half = float(stdtrit(total**2 / spread, 0.5 + scores.LEVEL / 2)) * math.sqrt(total)
+    middle = float(correct.mean())
+    return Gap(middle, middle - half, middle + half)
