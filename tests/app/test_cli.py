@@ -256,16 +256,18 @@ def test_a_published_size_is_not_started_unasked(capsys, tmp_path, monkeypatch):
         studies.STUDIES["scores"],
         run=lambda size, out, progress: runs.append(out.mkdir(parents=True, exist_ok=True)) or {},
         cost=lambda size: "nine hours",
+        published="Known is the number of steps.",
     )
     monkeypatch.setitem(studies.STUDIES, "scores", study)
     monkeypatch.setitem(studies.EXPLAINED, "scores", Explanation({}, lambda result: []))
     arguments = ("reproduce", "scores", "--size", "paper", "--out", tmp_path)
     said = call(capsys, *arguments, code=2).err
-    assert "nine hours" in said
+    assert said.index("Known is the number of steps.") < said.index("nine hours")
     assert "--yes" in said
     assert not runs
     call(capsys, *arguments, "--yes")
     assert len(runs) == 1
+    assert "Known is the number" in (tmp_path / "scores" / "report.html").read_text()
 
 
 def test_an_unknown_study(capsys):

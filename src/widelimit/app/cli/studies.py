@@ -73,6 +73,8 @@ def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:
     """A published size may take days: say how long, and ask."""
     if size.value != "paper":
         return True
+    if study.published:
+        screen.say(study.published)
     cost = study.cost
     if cost is not None:
         screen.say(f"cost: {cost(size)}")
@@ -119,6 +121,8 @@ def _page(study: Study, size: Size, folder: Path, seconds: float, result: Any) -
     for number, (name, caption) in enumerate(explained.captions.items(), 1):
         report.figure(folder / f"{name}.png", f"Figure {number}. {caption}")
     report.section("Settings").table(("", ""), [("size", size.value), *settings(result)])
+    if study.published:
+        report.text(study.published)
     report.section("Results")
     written = sorted(folder.glob("*.md"))
     for path in written:

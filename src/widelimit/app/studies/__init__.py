@@ -100,6 +100,7 @@ _ALL = (
         "Flattened, pooled and attended positions, NNGP and NTK, tuned with the same effort.",
         cifar10.run,
         cifar10.cost,
+        cifar10.PUBLISHED,
     ),
     Study(
         "imdb",
@@ -107,6 +108,7 @@ _ALL = (
         "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
         film_texts.run_imdb,
         film_texts.cost_imdb,
+        film_texts.PUBLISHED,
     ),
     Study(
         "rt-polarity",

@@ -76,11 +76,12 @@ class ContestSize(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A published statement: the first family classifies better than the second."""
+    """A statement, published or a question of ours: the first family is better than the second."""
 
     text: str
     first: str
     second: str
+    published: bool = False
 
 
 class Selection(NamedTuple):
@@ -265,6 +266,7 @@ def judged(claim: Claim, found: Gap) -> dict[str, Any]:
     }
     return {
         "claim": claim.text,
+        "published": claim.published,
         "first": claim.first,
         "second": claim.second,
         "difference": found.difference,

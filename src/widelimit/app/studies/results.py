@@ -36,7 +36,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def list_of_claims(claims: Sequence[Mapping[str, Any]]) -> str:
     """Claims as a list."""
     return "\n".join(
-        f"- {one['data']}: {one['claim']} – {one['verdict']} "
+        f"- {one['data']}: {one['claim']}{' (published)' if one['published'] else ''} – "
+        f"{one['verdict']} "
         f"({one['difference']:+.3f}, 95 % interval {one['low']:+.3f} to {one['high']:+.3f})."
         for one in claims
     )

@@ -38,7 +38,8 @@ class Study:
     `run(size, out, progress)` writes its data (CSV, JSON) and figures into the folder `out` and
     returns the numbers of the JSON file; kernels that take long are kept in the folder `kernels`
     beside `out`. `cost(size)`, where there is one, measures for a few
-    seconds and says how long a run would take.
+    seconds and says how long a run would take. `published` says what is known of the setting that
+    a study follows, and where it differs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Study:
     description: str
     run: Callable[..., dict[str, Any]]
     cost: Callable[[Size], str] | None = None
+    published: str = ""
 
 
 def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
