@@ -38,9 +38,11 @@ _making = threading.Lock()
 def local_client(workers: int | None = None) -> Iterator[Client]:
     """A cluster on this machine: processes of one thread each, by default one per core."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+    # NPROC is the number of XLA's own threads: more of them compete with those of the neighbours.
+    alone = {"XLA_FLAGS": flags, "NPROC": "1"}
     before = dask_config.get("distributed.nanny.pre-spawn-environ", {})
     settings = {
-        "distributed.nanny.pre-spawn-environ": before | {"XLA_FLAGS": flags},
+        "distributed.nanny.pre-spawn-environ": before | alone,
         "distributed.worker.memory.terminate": False,  # the kernel's own bound is `memory=`
     }
     with (
