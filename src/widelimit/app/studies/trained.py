@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...compilation import jitted
-from ...data import Dataset, Labelled
+from ...data import Dataset
 from ...errors import MissingExtraError
 from ...finite.widths import with_heads
 from ...inference import centred_one_hot
@@ -120,31 +120,41 @@ class Trained(NamedTuple):
 def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Trained:
     """Networks of all starts, with the learning rate that does best on a held-out fifth."""
     held = data.train.split(0.2, seed=1)
-    tried = fitted(net, held.train, held.test, steps=scale.steps)
-    scores = {rate: float(np.mean(tried(rate, 1))) for rate in RATES}
+    kept, labels = len(held.y_train), np.concatenate([held.y_train, held.y_test])
+    masks = [mask for mask in (held.mask_train, held.mask_test) if mask is not None]
+    mask = np.concatenate(masks) if masks else None
+    given = Examples(np.concatenate([held.x_train, held.x_test]), mask)
+    learn = trainer(net, given, labels, Examples(data.x_test, data.mask_test), scale.steps)
+    scores = {}
+    for rate in RATES:
+        outputs, _ = learn(rate, 1, kept)
+        scores[rate] = float(np.mean(np.argmax(outputs[0, kept:], axis=-1) == held.y_test))
     rate = max(scores, key=lambda one: scores[one])
-    test = fitted(net, data.train, data.test, steps=scale.steps)
-    return Trained(Validated(rate, scores[rate]), test(rate, scale.starts))
+    _, outputs = learn(rate, scale.starts, len(labels))
+    return Trained(Validated(rate, scores[rate]), np.argmax(outputs, axis=-1) == data.y_test)
 
 
-def fitted(
-    net: Layer, train: Labelled, test: Labelled, *, steps: int
-) -> Callable[[float, int], np.ndarray]:
-    """Train from several starts: a function of learning rate and starts, compiled once.
+def trainer(
+    net: Layer, given: "Examples", labels: np.ndarray, tested: "Examples", steps: int
+) -> Callable[[float, int, int], tuple[np.ndarray, np.ndarray]]:
+    """Training from several starts, compiled once.
 
-    Adam with a cosine schedule on the squared error of the outputs' change, in batches. It says
-    which test examples (start, example) are right.
+    The function takes a learning rate, how many starts, and how many of the given examples are
+    learned from: the first. It returns outputs (start, example, class) of given and tested ones.
+    Adam with a cosine schedule on the squared error of the outputs' change, in random batches.
     """
     try:
         import optax
     except ImportError:
         raise MissingExtraError("optax", "fit") from None
-    shape, batch = train.x.shape[1:], min(BATCH, len(train))
+    targets = centred_one_hot(labels)[0].astype(np.float32)
 
-    def one(key: Any, rate: Any, given: Examples, targets: Any, tested: Examples) -> Any:
+    def one(key: Any, rate: Any, count: Any, given: Examples, tested: Examples) -> Any:
         first, second = jax.random.split(key)
-        begin = net.init(first, shape)
-        aims = targets + given.outputs(net, begin)
+        begin = net.init(first, given.x.shape[1:])
+        sides = given, tested
+        before = [side.outputs(net, begin) for side in sides]
+        aims = targets + before[0]
         optimiser = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
         def loss(params: Params, index: Any) -> Any:
@@ -152,26 +162,24 @@ def fitted(
 
         def step(carry: Any, subkey: Any) -> Any:
             params, memory = carry
-            index = jax.random.choice(subkey, len(targets), (batch,), replace=False)
+            index = jax.random.randint(subkey, (BATCH,), 0, count)
             change, memory = optimiser.update(jax.grad(loss)(params, index), memory, params)
             return (optax.apply_updates(params, change), memory), None
 
         carry = (begin, optimiser.init(begin))
         (end, _), _ = jax.lax.scan(step, carry, jax.random.split(second, steps))
-        return tested.outputs(net, end) - tested.outputs(net, begin)
+        return tuple(side.outputs(net, end) - b for side, b in zip(sides, before, strict=True))
 
-    def every(keys: Any, rate: Any, *rest: Any) -> Any:
-        return jax.lax.map(lambda key: one(key, rate, *rest), keys)
+    compiled = jitted(one)
+    arrays = given.single(), tested.single()
 
-    compiled = jitted(every)
-    arrays = (Examples.of(train), centred_one_hot(train.y)[0].astype(np.float32), Examples.of(test))
+    def learn(rate: float, starts: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        options = (np.float32(rate), np.int32(count), *arrays)
+        found = [compiled(jax.random.key(start), *options) for start in range(starts)]
+        ours, others = zip(*found, strict=True)
+        return np.stack(ours), np.stack(others)
 
-    def right(rate: float, starts: int) -> np.ndarray:
-        keys = jax.vmap(jax.random.key)(np.arange(starts))
-        outputs = np.asarray(compiled(keys, np.float32(rate), *arrays))
-        return np.argmax(outputs, axis=-1) == test.y
-
-    return right
+    return learn
 
 
 class Examples(NamedTuple):
@@ -180,10 +188,9 @@ class Examples(NamedTuple):
     x: Any
     mask: Any
 
-    @classmethod
-    def of(cls, part: Labelled) -> "Examples":
+    def single(self) -> "Examples":
         """In single precision."""
-        return cls(part.x.astype(np.float32), part.mask)
+        return Examples(self.x.astype(np.float32), self.mask)
 
     def at(self, index: Any) -> "Examples":
         """Some of them."""
