@@ -162,8 +162,8 @@ def _lines(place: Arena, found: Mapping[str, Trained], scale: TrainingSize) -> l
                 "settings": f"width {scale.width}, {scale.starts} starts, "
                 f"learning rate {trained.validated.ridge:g}",
                 "accuracy": shown.difference,
-                "low": shown.low,
-                "high": shown.high,
+                "low": max(0.0, shown.low),
+                "high": min(1.0, shown.high),
                 "validation": trained.validated.accuracy,
                 "ridge": trained.validated.ridge,
             }
