@@ -119,6 +119,21 @@ def test_texts_keep_the_words_that_have_a_place(keep, words):
     assert any(f"cut to their {keep} 2 words" in note for note in notes)
 
 
+def test_long_texts_have_few_positions():
+    """Neighbouring words share a position, unless somebody says how many."""
+    vectors = WordVectors(("good", "film"), np.eye(2, dtype=np.float32))
+    texts = ("good film " * 100, "film " * 150, "good")
+    examples = Examples(Kind.TEXT, texts, ("1", "2", "3"))
+    options = {"length": 180, "keep": Keep.FIRST, "column": None}
+    preparation = TextPreparation.fit(examples, vectors, **options)
+    _, mask = preparation(examples)
+    assert preparation.embedder.phrase == 3
+    assert mask.sum(axis=1).tolist() == [60, 50, 1]
+    assert preparation.words(texts[0])[0] == "good film good"
+    assert any("3 neighbouring words" in note for note in preparation.notes(examples))
+    assert TextPreparation.fit(examples, vectors, phrase=1, **options)(examples)[0].shape[1] == 180
+
+
 # --- kernels in blocks ----------------------------------------------------------------------------
 
 

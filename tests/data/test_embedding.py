@@ -66,6 +66,18 @@ def test_truncation_counts_words_that_have_a_vector():
     np.testing.assert_array_equal(x, [[[0, 0], [1, 2]]])
 
 
+def test_phrases_are_means_of_real_words():
+    embedder = Embedder(vectors=VECTORS, phrase=2)
+    text = "good xx film bad"
+    x, mask = embedder([text, "bad"])
+    np.testing.assert_array_equal(x, [[[3, 5.5], [3, 4]], [[3, 4], [0, 0]]])
+    np.testing.assert_array_equal(mask, [[True, True], [True, False]])
+    assert x.dtype == np.float32
+    assert embedder.positions(text) == ["good film", "bad"]
+    with pytest.raises(DataError, match="phrase=0"):
+        Embedder(vectors=VECTORS, phrase=0)
+
+
 @pytest.mark.parametrize(
     ("unknown", "middle"), [(Unknown.DROP, []), (Unknown.ZERO, [[0, 0]]), (Unknown.MEAN, [MEAN])]
 )

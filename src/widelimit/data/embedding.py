@@ -43,13 +43,15 @@ class Keep(StrEnum):
 class Embedder:
     """Texts to padded arrays: tokenise, look up, keep the first or last `length` words.
 
-    One embedder serves training and prediction alike.
+    A position is a word, or the mean of `phrase` neighbouring ones. One embedder serves training
+    and prediction alike.
     """
 
     vectors: WordVectors
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     length: int | None = None
     keep: Keep = Keep.FIRST
+    phrase: int = 1
     unknown: Unknown = Unknown.DROP
     empty: Empty = Empty.ERROR
 
@@ -60,9 +62,15 @@ class Embedder:
                 got=f"length={self.length}",
                 remedy="give a positive number of words, or None for no truncation",
             )
+        if self.phrase < 1:
+            raise DataError(
+                "A position holds at least one word.",
+                got=f"phrase={self.phrase}",
+                remedy="give a positive number of neighbouring words",
+            )
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """`x` `(N, words, components)` and the mask `(N, words)`."""
+        """`x` `(N, positions, components)` and the mask `(N, positions)`."""
         rows = [self._rows(text) for text in texts]
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
@@ -80,7 +88,7 @@ class Embedder:
         x[padded == NO_VECTOR] = self.vectors.mean if self.unknown is Unknown.MEAN else 0
         x[padded == NO_WORD] = self.vectors.mean
         x[~mask] = 0
-        return x, mask
+        return phrases(x, mask, self.phrase)
 
     def _rows(self, text: str) -> np.ndarray:
         rows = self.vectors.find(self.tokenizer(text))
@@ -93,3 +101,26 @@ class Embedder:
         if self.length is None:
             return words
         return words[: self.length] if self.keep is Keep.FIRST else words[-self.length :]
+
+    def positions(self, text: str) -> list[str]:
+        """The words at every position of a text, of those that have a vector."""
+        words = self.tokenizer(text)
+        if self.unknown is Unknown.DROP:
+            found = self.vectors.find(words)
+            words = [w for w, row in zip(words, found, strict=True) if row != NO_VECTOR]
+        words = self.cut(words)
+        return [" ".join(words[i : i + self.phrase]) for i in range(0, len(words), self.phrase)]
+
+
+def phrases(x: np.ndarray, mask: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means of `size` neighbouring words of texts `(N, words, components)`, and their mask.
+
+    The last phrase of a text may have fewer words.
+    """
+    if size == 1:
+        return x, mask
+    gap = -x.shape[1] % size
+    x = np.pad(x, [(0, 0), (0, gap), (0, 0)])
+    counts = np.pad(mask, [(0, 0), (0, gap)]).reshape(len(x), -1, size).sum(axis=2)
+    sums = x.reshape(len(x), counts.shape[1], size, x.shape[-1]).sum(axis=2)
+    return sums / np.maximum(counts, 1)[..., None].astype(x.dtype), counts > 0

@@ -5,7 +5,7 @@ import pytest
 
 from widelimit.app.studies import cifar10, sources
 from widelimit.app.studies.study import Size
-from widelimit.data import DataError, Labelled
+from widelimit.data import DataError
 
 
 @pytest.fixture
@@ -43,15 +43,6 @@ def test_views_are_scaled_by_the_training_part():
     for view in sources.image_views(data).values():
         np.testing.assert_allclose(view.x_train.mean(axis=(0, 1, 2)), 0, atol=1e-5)
         np.testing.assert_allclose(view.x_train.std(axis=(0, 1, 2)), 1, rtol=1e-4)
-
-
-def test_phrases_are_means_of_real_words():
-    x = np.arange(10.0, dtype=np.float32).reshape(1, 5, 2)
-    mask = np.array([[True, True, True, False, False]])
-    found = sources.phrases(Labelled(x * mask[..., None], np.zeros(1, int), (), mask), 2)
-    assert found.mask is not None
-    np.testing.assert_array_equal(found.mask, [[True, True, False]])
-    np.testing.assert_allclose(found.x[0], [[1, 2], [4, 5], [0, 0]])
 
 
 def test_patches_keep_neighbours_together():

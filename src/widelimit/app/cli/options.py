@@ -72,6 +72,15 @@ Vectors = Annotated[
 ]
 Length = Annotated[int, option("Words of a text that are read.", panel=DATA, min=1)]
 Keep = Annotated[data.Keep, option("Which words of a longer text are read.", panel=DATA)]
+Phrase = Annotated[
+    int | None,
+    option(
+        "Neighbouring words averaged into one position.",
+        panel=DATA,
+        shown="enough for most texts to have 60",
+        min=1,
+    ),
+]
 ImageSize = Annotated[int, option("Images are shrunk to this many pixels a side.", panel=DATA)]
 DataDir = Annotated[
     Path | None,
@@ -160,6 +169,7 @@ class DataOptions(FileOptions):
     vectors: Vectors = None
     length: Length = WORDS
     keep: Keep = data.Keep.FIRST
+    phrase: Phrase = None
     image_size: ImageSize = IMAGE_SIZE
     data_dir: DataDir = None
 
@@ -188,7 +198,7 @@ class NetworkOptions:
 def settings(examples: DataOptions, net: NetworkOptions, **more: Any) -> Settings:
     """The options of both groups for a run."""
     given = {one.name: getattr(net, one.name) for one in fields(net)}
-    names = ("vectors", "length", "keep", "image_size")
+    names = ("vectors", "length", "keep", "phrase", "image_size")
     return Settings(**given, **{name: getattr(examples, name) for name in names}, **more)
 
 

@@ -27,6 +27,7 @@ from ...data import (
     load_sample_sentences,
     load_sample_vectors,
     load_texts,
+    phrases,
 )
 from .study import Size
 
@@ -136,7 +137,7 @@ def text_views(
         data = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
         means = Dataset.join(_mean(data.train), _mean(data.test))
         views[mean_of(name)] = means.map(Standardise.per_channel(means.x_train))
-        data = Dataset.join(phrases(data.train, phrase), phrases(data.test, phrase))
+        data = Dataset.join(*(_in_phrases(part, phrase) for part in (data.train, data.test)))
         views[name] = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
     return views
 
@@ -146,13 +147,7 @@ def _mean(part: Labelled) -> Labelled:
     return replace(part, x=part.x.sum(axis=1) / part.mask.sum(axis=1)[:, None], mask=None)
 
 
-def phrases(part: Labelled, size: int) -> Labelled:
-    """Means of `size` neighbouring words; the last of a text may have fewer."""
-    if part.mask is None or size == 1:
-        return part
-    gap = -part.x.shape[1] % size
-    x = np.pad(part.x, [(0, 0), (0, gap), (0, 0)])
-    mask = np.pad(part.mask, [(0, 0), (0, gap)]).reshape(len(x), -1, size)
-    sums = x.reshape(len(x), -1, size, x.shape[-1]).sum(axis=2)
-    counts = mask.sum(axis=2)
-    return replace(part, x=sums / np.maximum(counts, 1)[..., None], mask=counts > 0)
+def _in_phrases(part: Labelled, size: int) -> Labelled:
+    assert part.mask is not None
+    x, mask = phrases(part.x, part.mask, size)
+    return replace(part, x=x, mask=mask)

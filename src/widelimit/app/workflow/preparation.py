@@ -1,5 +1,6 @@
 """From examples to arrays a network takes; fitted on training examples, kept with the model."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,11 +19,11 @@ from ...data import (
     downsample,
 )
 from ...data.limits import require
-from ...data.vectors import NO_VECTOR
 from .examples import Examples
 from .features import Feature, deviations, fitted_feature, joined
 from .kinds import Kind
 
+_POSITIONS = 60  # of most texts, where neighbouring words share one
 _FREQUENT_WORDS = 40_000  # kept beside the words of the texts, for texts yet to come
 
 
@@ -63,11 +64,16 @@ class TextPreparation:
         *,
         length: int | None,
         keep: Keep,
+        phrase: int | None = None,
         column: str | None,
     ) -> "TextPreparation":
-        """Keep the vectors of the words in these texts, and of frequent ones."""
+        """Keep the vectors of the words in these texts, and of frequent ones.
+
+        Without a `phrase`, most texts have at most 60 positions.
+        """
         tokenizer = Tokenizer()
-        known = Counter(word for text in examples.content for word in tokenizer(text))
+        tokens = [tokenizer(text) for text in examples.content]
+        known = Counter(word for words in tokens for word in words)
         rows = [i for i, w in enumerate(vectors.words) if i < _FREQUENT_WORDS or w in known]
         kept = WordVectors(tuple(vectors.words[i] for i in rows), vectors.vectors[rows])
         embedder = Embedder(
@@ -75,6 +81,7 @@ class TextPreparation:
             tokenizer=tokenizer,
             length=length,
             keep=keep,
+            phrase=phrase or _usual_phrase([len(words) for words in tokens], length),
             empty=Empty.MEAN,
         )
         return cls(embedder, column)
@@ -84,10 +91,8 @@ class TextPreparation:
         return Batch(*self.embedder(examples.content))
 
     def words(self, text: str) -> list[str]:
-        """The words of a text that have a place in its array."""
-        vectors, words = self.embedder.vectors, self.embedder.tokenizer(text)
-        found = [w for w, row in zip(words, vectors.find(words), strict=True) if row != NO_VECTOR]
-        return self.embedder.cut(found)
+        """The words of a text that have a place in its array, by position."""
+        return self.embedder.positions(text)
 
     def notes(self, examples: Examples) -> list[str]:
         """What was lost on the way: unknown words, texts without any, texts cut short."""
@@ -103,7 +108,18 @@ class TextPreparation:
                 f"{cut} texts are cut to their {self.embedder.keep} {length} words "
                 "(--length and --keep change that)"
             )
+        if self.embedder.phrase > 1:
+            notes.append(
+                f"long texts: {self.embedder.phrase} neighbouring words are averaged into one "
+                "position (--phrase changes that)"
+            )
         return notes
+
+
+def _usual_phrase(counts: list[int], length: int | None) -> int:
+    """As few words at a position as leave nine of ten texts with at most 60 positions."""
+    read = np.minimum(counts, length or np.inf)
+    return max(1, math.ceil(float(np.quantile(read, 0.9)) / _POSITIONS))
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
 MOST_TEST = dict.fromkeys(Kind, 1000) | {Kind.IMAGE: 500}
 IMAGE_SIZE = 8
-WORDS = 60
+WORDS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class Settings:
     vectors: Path | None = None
     length: int | None = WORDS
     keep: Keep = Keep.FIRST
+    phrase: int | None = None
     image_size: int = IMAGE_SIZE
     test: float = 0.2
     max_train: int | None = None
@@ -283,7 +284,12 @@ def prepare(
     if found.sample:
         notes.append("the sample knows few words: give GloVe vectors with --vectors FILE")
     preparation = TextPreparation.fit(
-        train, found.vectors, length=settings.length, keep=settings.keep, column=column
+        train,
+        found.vectors,
+        length=settings.length,
+        keep=settings.keep,
+        phrase=settings.phrase,
+        column=column,
     )
     return preparation, notes
 
