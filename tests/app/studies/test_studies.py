@@ -8,7 +8,7 @@ import pytest
 
 from widelimit.app.studies import STUDIES, Size, convergence
 from widelimit.app.studies import finite_heads as setting
-from widelimit.app.studies.explained import EXPLAINED, sample_notice, settings
+from widelimit.app.studies.explained import EXPLAINED, sample_notice, settings, tables
 from widelimit.app.studies.finite_heads import SimulationSize
 
 FILES = {
@@ -174,3 +174,15 @@ def test_comparisons_are_concluded_from_their_claims():
     assert said[1] == "“pooling beats flattening”: holds."
     assert said[2].startswith("1 of 1")
     assert settings(result) == [("CIFAR-10 8×8", "160 training examples, 80 to test")]
+
+
+def test_tables_of_a_page_fit_on_it():
+    """Errors stand beside their values; many quantities are lines, not columns."""
+    few = {"16": {"ks": 0.01234, "ks_se": 0.0002}, "64": {"ks": 0.5, "ks_se": 0.1}}
+    assert tables({"widths": few}) == [
+        (["", "ks"], [["16", "0.01234 ± 0.0002"], ["64", "0.5 ± 0.1"]])
+    ]
+    many = {name: {f"part_{i}": i for i in range(9)} for name in ("16", "64")}
+    ((columns, rows),) = tables({"widths": many})
+    assert columns == ["", "16", "64"]
+    assert rows[3] == ["part 3", 3, 3]

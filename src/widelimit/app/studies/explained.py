@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_MOST_COLUMNS = 8  # of a table that fits on a page
+
 Result = Mapping[str, Any]
 
 
@@ -48,10 +50,22 @@ def tables(result: Result) -> list[tuple[list[str], list[list[Any]]]]:
 
 
 def _table(groups: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """A line for each group; one for each quantity where these are more. Errors stand beside."""
     columns = list(dict.fromkeys(key for one in groups.values() for key in one))
     columns = [c for c in columns if not isinstance(next(iter(groups.values())).get(c), list)]
-    rows = [[name, *(one.get(c, "") for c in columns)] for name, one in groups.items()]
-    return ["", *(column.replace("_", " ") for column in columns)], rows
+    errors = {c: e for c in columns for e in (f"{c}_se", f"{c}_error") if e in columns}
+    columns = [column for column in columns if column not in errors.values()]
+
+    def cell(one: Mapping[str, Any], column: str) -> Any:
+        value, error = one.get(column, ""), one.get(errors.get(column, ""))
+        return value if error is None or value == "" else f"{value:.4g} ± {error:.1g}"
+
+    names = [column.replace("_", " ") for column in columns]
+    rows = [[name, *(cell(one, c) for c in columns)] for name, one in groups.items()]
+    if len(columns) <= max(_MOST_COLUMNS, len(groups)):
+        return ["", *names], rows
+    head, *lines = zip(*rows, strict=True)
+    return ["", *head], [[name, *line] for name, line in zip(names, lines, strict=True)]
 
 
 def _numbers(value: Any) -> bool:
@@ -83,7 +97,7 @@ def _by_width(result: Result) -> list[str]:
     gaps = [max(one["kl_density"] - one["kl_density_floor"], 0.0) for one in (first, last)]
     return [
         f"The limit with {result['heads']} heads is not Gaussian: excess kurtosis "
-        f"{limit['kurtosis']:.3f} ± {limit['kurtosis_error']:.3f}.",
+        f"{limit['kurtosis']:.4f} ± {limit['kurtosis_error']:.4f}.",
         f"From width {min(widths, key=int)} to width {max(widths, key=int)} the divergence of "
         f"networks from the law, beyond what chance gives, goes from {gaps[0]:.1e} to "
         f"{gaps[1]:.1e}; the Kolmogorov distance from {first['ks']:.4f} to {last['ks']:.4f}.",
