@@ -18,7 +18,7 @@ from .datasets import (
     stratified_order,
 )
 from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
-from .embedding import Embedder, Empty, Keep, Unknown, phrases
+from .embedding import Embedder, Empty, Keep, Unknown
 from .errors import DataError, MissingDataError
 from .files import save_figure, write_text, writing
 from .imdb import load_imdb
@@ -87,7 +87,6 @@ __all__ = [
     "load_texts_split",
     "load_vectors",
     "pad",
-    "phrases",
     "read_image",
     "read_images",
     "read_npz",

@@ -27,8 +27,8 @@ from ...data import (
     load_sample_sentences,
     load_sample_vectors,
     load_texts,
-    phrases,
 )
+from ...data.embedding import phrases
 from .study import Size
 
 T = TypeVar("T")
