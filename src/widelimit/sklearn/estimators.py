@@ -235,6 +235,10 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         tags.target_tags.multi_output = True
         return tags
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the predicted means."""
+        return float(super().score(X, y, sample_weight))
+
 
 class NNGPRegressor(_NetworkRegressor):
     """The Bayesian posterior of an infinitely wide network."""
