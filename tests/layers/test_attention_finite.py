@@ -367,7 +367,11 @@ DEEP = {
         draws=16_000,
     ),
     "two_structured_blocks_padded": _case(
-        _deep(_structured(), wl.Residual(wl.Serial(wl.Dense(WIDTH), wl.Relu())), _structured()),
+        _deep(
+            _structured(),
+            wl.Residual(wl.Serial(wl.Relu(), wl.Dense(WIDTH))),
+            _structured(),
+        ),
         mask=_mask(),
         draws=16_000,
     ),
