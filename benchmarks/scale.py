@@ -1,6 +1,6 @@
 """What a person with a cluster relies on: workers, estimates, factors on disk, iterations.
 
-python benchmarks/scale.py [workers] [estimate] [factor] [gradients] [--quick]
+python benchmarks/scale.py [workers] [growth] [estimate] [factor] [gradients] [--quick]
 
 Prints one line of JSON for every measurement. Images are those of CIFAR-10 where WIDELIMIT_DATA has
 them, else the sample of the package and changed copies of it. Times on the clock mean something on
@@ -8,6 +8,7 @@ a quiet machine only; processor time stands beside them.
 """
 
 import json
+import multiprocessing
 import os
 import resource
 import sys
@@ -25,6 +26,7 @@ from widelimit.inference import BlockedCholesky, ConjugateGradients
 from widelimit.scale import local_client
 
 NOISE = 0.05
+_WARM = 600  # examples that have tiles of every shape
 
 
 def images(count: int) -> np.ndarray:
@@ -77,6 +79,45 @@ def workers(folder: Path, quick: bool) -> None:
                 )
             )
     told("workers", examples=len(x), seconds=seconds, speedup=seconds[1] / seconds[2])
+
+
+def growth(folder: Path, quick: bool) -> None:
+    """Time and memory of a stored kernel by the number of examples, and what storing it costs.
+
+    One process for each size; memory is above that of the process after a small kernel.
+    """
+    sizes = (100, 200, 400) if quick else (750, 1500, 3000, 6000)
+    context = multiprocessing.get_context("spawn")
+    used = {}
+    for size in sizes:
+        places = [folder / f"growth{size}", *([None] if size == sizes[-1] else [])]
+        for place in places:
+            with context.Pool(1) as pool:
+                seconds, megabytes = pool.apply(_grown, (size, place))
+            used[size, place is not None] = seconds
+            facts = {"examples": size, "stored": place is not None}
+            told("growth", **facts, processor=seconds, megabytes=megabytes)
+    times = [used[size, True] for size in sizes]
+    power = float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+    overhead = used[sizes[-1], True] / used[sizes[-1], False] - 1
+    told("growth", power=power, overhead=overhead, kernel_megabytes=8 * sizes[-1] ** 2 / 2e6)
+
+
+def _grown(size: int, place: Path | None) -> tuple[float, float]:
+    """Processor seconds and megabytes of a kernel on 16 positions, compiled before."""
+    net, x = networks()["attention"], images(size)[:, ::2, ::2]
+
+    def kernel(count: int, where: Path | None) -> None:
+        if where is None:  # every tile is dropped: nothing is kept
+            net.kernel(x[:count], sink=lambda *tile: None, memory=2**28, progress=False)
+        else:
+            net.kernel(x[:count], store=where, memory=2**28, progress=False)
+
+    kernel(_WARM, None if place is None else place.with_suffix(".warm"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, _, seconds = timed(lambda: kernel(size, place))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return seconds, (after - before) / 1024
 
 
 def estimate(folder: Path, quick: bool) -> None:
@@ -191,7 +232,13 @@ def gradients(folder: Path, quick: bool) -> None:
     told("blocked", **sizes, fit=fitting, predict=seconds, processor=used)
 
 
-PARTS = {"workers": workers, "estimate": estimate, "factor": factor, "gradients": gradients}
+PARTS = {
+    "workers": workers,
+    "growth": growth,
+    "estimate": estimate,
+    "factor": factor,
+    "gradients": gradients,
+}
 
 if __name__ == "__main__":
     chosen = [name for name in sys.argv[1:] if name in PARTS] or list(PARTS)
