@@ -54,7 +54,7 @@ class TextSize(NamedTuple):
 
 IMDB_SCALES = {
     Size.SMALL: ContestSize((TextSize(48, 3, 300, 400),), 300),
-    Size.LARGE: ContestSize((TextSize(100, 1, 4000, 2500), TextSize(300, 2, 2000, 2500)), 1000),
+    Size.LARGE: ContestSize((TextSize(100, 1, 1500, 1500), TextSize(300, 3, 1000, 1500)), 500),
     Size.PAPER: ContestSize((TextSize(1000, 1, 25_000, 25_000),), 5000),
 }
 RT_SCALES = {
