@@ -87,7 +87,7 @@ class Projections(eqx.Module):
         """κ̃_aa + σ_qk²."""
         return variance + cast(self.qk_b_std, variance) ** 2 if self.qk_biased else variance
 
-    def rows(self, rows: Float[Array, "position rank"]) -> Float[Array, "position rank"]:
+    def rows(self, rows: Float[Array, "position rank"]) -> Float[Array, "position rank2"]:
         """Feature rows with the bias as one more."""
         if not self.qk_biased:
             return rows
