@@ -143,6 +143,7 @@ NETS = {
 
 
 @_SLOW
+@pytest.mark.optimised  # networks are drawn by the thousand
 @pytest.mark.parametrize("name", NETS)
 def test_finite_networks_approach_the_kernel(name):
     net = NETS[name]
