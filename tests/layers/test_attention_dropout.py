@@ -94,6 +94,7 @@ def test_rates_and_refusals():
 
 
 @pytest.mark.slow
+@pytest.mark.optimised  # networks are drawn by the thousand
 def test_against_networks_with_many_heads():
     """Two passes with masks of their own through the same weights."""
     net, x = network(RATE, heads=64, width=256), jnp.asarray(X, jnp.float32)
