@@ -18,8 +18,8 @@ def test_intervals_cover_the_true_difference():
         found = modified.paired(first, second)
         covered += found.low <= true <= found.high
         excluded += found.low > 0
-    assert 0.93 * runs < covered, covered
-    assert excluded < covered < runs, "intervals that are not too wide to miss"
+    assert 0.93 * runs < covered < 0.99 * runs, covered
+    assert excluded > 0.1 * runs, f"intervals too wide to see a difference: {excluded}"
 
 
 def test_equal_networks_do_not_differ():

@@ -131,7 +131,8 @@ def families() -> list[KernelFamily]:
 
 
 # Of "Infinite attention" its abstract is at hand: modified attention improves the results, and
-# attention kernels improve moderately on what was best without trainable kernels, which pooled.
+# attention kernels improve moderately on what was best without trainable kernels. That the latter
+# is pooling, and the former structured or residual attention, is how this study reads it.
 CLAIMS = (
     Claim("pooling beats flattening", "global pooling", "flatten"),
     Claim("attention with encodings beats global pooling", "attention", "global pooling"),

@@ -20,7 +20,7 @@ from ...data import Keep
 from ...finite.widths import with_heads
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
-from ...layers.attention.positional import Combine, Decay
+from ...layers.attention.positional import Decay
 from ...layers.attention.scores import IdentityMap, Scaling
 from ...layers.base import Layer
 from ...layers.branches import Residual
@@ -29,7 +29,7 @@ from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
 from ..workflow import scores
-from . import sources
+from . import cifar10, sources
 from .accuracy import Gap
 from .comparison import Arena, Claim, KernelFamily, Selection, Trunk, judged
 from .kept_kernels import KeptKernels
@@ -53,7 +53,7 @@ def attentions(width: int) -> dict[str, Layer]:
     def softmax(positions: Decay | None = None) -> Attention:
         return Attention(width, scaling=Scaling.LINEAR, qk_std=_SCORES, positions=positions)
 
-    structured = softmax(Decay(_RATE, strength=math.sqrt(0.9), combine=Combine.MIX))
+    structured = cifar10.structured(_RATE, _SCORES, width)
     identity = Attention(width, scaling=Scaling.LINEAR, score_map=IdentityMap())
     return {
         WITHOUT: Serial(),
