@@ -88,6 +88,41 @@ def test_a_lock_on_a_full_disk_is_refused_and_not_asked_for_again_and_again(tmp_
         pass
 
 
+def test_folders_made_for_a_lock_go_with_it_unless_something_is_in_them(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with alone(tmp_path / "mine" / "new" / "inner" / ".lock"):
+        pass
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+    with alone(tmp_path / "kept" / ".lock"):
+        write_text(tmp_path / "kept" / "result.txt", "whole")
+    assert [found.name for found in (tmp_path / "kept").iterdir()] == ["result.txt"]
+
+
+def test_runs_that_end_and_begin_in_one_new_folder_do_not_meet_a_hole(tmp_path):
+    """One removes the folder that the other has just made: the other makes it again."""
+
+    def visits(number):
+        outcomes = []
+        for _ in range(300):
+            try:
+                with alone(tmp_path / "new" / ".lock"):
+                    outcomes.append("held")
+            except DataError as error:
+                outcomes.append("refused" if "One run at a time" in str(error) else str(error))
+        return outcomes
+
+    with ThreadPoolExecutor(4) as pool:
+        found = {outcome for outcomes in pool.map(visits, range(4)) for outcome in outcomes}
+    assert "held" in found
+    assert found <= {"held", "refused"}
+
+
+def test_a_refused_command_leaves_no_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, "classify", "nowhere.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- kept kernels ---------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+_TRIES = 100  # to make a folder that another run removes at the same moment
 _held: dict[Path, int] = {}  # locks of this process, and the thread that holds each
 
 
@@ -31,11 +32,13 @@ def alone(place: Path | str) -> Iterator[None]:
     """Hold the lock file `place` while the block runs; the same thread may ask for it again.
 
     The system lets go of the lock when a process ends, however it ends: no lock is left behind.
+    Folders that were made for the lock and have nothing else in them go with it.
     """
     place = Path(place).absolute()
     if _held.get(place) == threading.get_ident():
         yield
         return
+    made = [folder for folder in place.parents if not os.path.exists(folder)]
     descriptor = _taken(place)
     _held[place] = threading.get_ident()
     try:
@@ -44,14 +47,22 @@ def alone(place: Path | str) -> Iterator[None]:
         del _held[place]
         with suppress(OSError):
             place.unlink()  # while it is held: see `_taken`
+            for folder in made:  # innermost first; one that is not empty stays
+                folder.rmdir()
         os.close(descriptor)
 
 
 def _taken(place: Path) -> int:
+    tries = 0
     while True:
+        tries += 1
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError as error:  # a run that ends takes its empty folder with it
+            if tries < _TRIES:
+                continue
+            raise unwritable(place.parent, error) from error
         except OSError as error:
             raise unwritable(place.parent, error) from error
         try:
