@@ -117,6 +117,21 @@ def test_runs_that_end_and_begin_in_one_new_folder_do_not_meet_a_hole(tmp_path):
     assert found <= {"held", "refused"}
 
 
+@pytest.mark.parametrize("hole", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_vanishes_while_it_is_made_is_made_again(tmp_path, monkeypatch, hole):
+    """`mkdir` finds it there, and then it is gone; or it is gone when the lock is opened."""
+    real, holes = Path.mkdir, [hole()]
+
+    def mkdir(self, *arguments, **options):
+        if holes:
+            raise holes.pop()
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with alone(tmp_path / "new" / ".lock"):
+        assert (tmp_path / "new" / ".lock").exists()
+
+
 def test_a_refused_command_leaves_no_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(capsys, "classify", "nowhere.csv")

@@ -59,7 +59,8 @@ def _taken(place: Path) -> int:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError as error:  # a run that ends takes its empty folder with it
+        except (FileNotFoundError, FileExistsError) as error:
+            # A run that ends takes its empty folder with it, also between two calls of `mkdir`.
             if tries < _TRIES:
                 continue
             raise unwritable(place.parent, error) from error
