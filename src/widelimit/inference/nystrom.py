@@ -8,9 +8,19 @@ With landmarks `z` and `F = K(x, z) L⁻ᵀ`, `L Lᵀ = K(z, z)`, the training k
     evidence  log p(y) ≥ log N(y; 0, F Fᵀ + Λ) − ½ tr(Λ⁻¹ R)      for every output
 
 The variance keeps what landmarks do not see: far from all of them it is the prior's.
+
+Where `R` matters (spectra that fall slowly), one step from there towards the exact solve takes no
+more kernels among training examples than a few rows of them:
+
+    mean      F_* w + R_* s,      w = B⁻¹ Fᵀ Λ⁻¹ y,   s = c diag(R + Λ)⁻¹ (y − F w)
+
+where `(R + Λ)⁻¹` would be exact for the residual of `w`. The length `c` is the one with the least
+squared error of examples of those rows, each left out in turn. A test example then needs its
+kernels with all training examples. The variance stays that of the landmarks, which is never below
+the exact one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -22,6 +32,17 @@ from . import checks
 from .checks import Values
 from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
 from .pivots import Pivoted
+
+_ENOUGH = 200  # examples for a calibration
+_LEFT_OUT = 256  # examples for the length of a step
+
+
+def left_out_rows(
+    landmarks: Int[np.ndarray, " m"], size: int, rng: np.random.Generator
+) -> Int[np.ndarray, " rows"]:
+    """Examples that are no landmarks, as many as tell the length of a step, sorted."""
+    others = np.setdiff1d(np.arange(size), landmarks)
+    return np.sort(rng.choice(others, min(_LEFT_OUT, len(others)), replace=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +98,31 @@ class NystromPosterior(Conditioned):
     def rounding(self) -> float:
         return self.unit
 
-    def _features(self, cross: Values) -> np.ndarray:
-        block = checks.matrix(
+    def _block(self, cross: Values) -> np.ndarray:
+        """Checked kernels with those examples that predictions need."""
+        return checks.matrix(
             cross, "The kernel of test examples against landmarks", columns=len(self.landmarks)
-        )
-        return solve_triangular(self.lower, block.T.astype(np.float64), lower=True).T
+        ).astype(np.float64)
+
+    def _seen(self, block: np.ndarray) -> np.ndarray:
+        """The part of them with landmarks."""
+        return block
+
+    def _mean(self, block: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features @ self.weights
+
+    def _features(self, block: np.ndarray) -> np.ndarray:
+        return solve_triangular(self.lower, self._seen(block).T, lower=True).T
 
     def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
         """Means from a block (test, landmarks)."""
-        return self._outputs(self._features(cross) @ self.weights)
+        block = self._block(cross)
+        return self._outputs(self._mean(block, self._features(block)))
 
     def predict(self, cross: Values, prior_variance: Values) -> Prediction:
         """Mean and variance from the block (test, landmarks) and the test diagonal."""
-        features = self._features(cross)
+        block = self._block(cross)
+        features = self._features(block)
         prior = checks.variances(prior_variance, "The prior variance of the tests", len(features))
         half = solve_triangular(self.inner, features.T, lower=True)
         seen = np.einsum("nm,nm->n", features, features)
@@ -97,11 +130,11 @@ class NystromPosterior(Conditioned):
             prior - seen, largest_prior=float(prior.max()), unit=self.unit
         )
         variance = variance + np.einsum("mn,mn->n", half, half)
-        return Prediction(self._outputs(features @ self.weights), variance)
+        return Prediction(self._outputs(self._mean(block, features)), variance)
 
     def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
         """The joint covariance of the tests, from (test, landmarks) and (test, test)."""
-        features = self._features(cross)
+        features = self._features(self._block(cross))
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         half = solve_triangular(self.inner, features.T, lower=True)
         return symmetrised(prior - features @ features.T + half.T @ half, prior, self.unit)
@@ -113,7 +146,11 @@ class NystromPosterior(Conditioned):
 
     @property
     def leave_one_out(self) -> LeaveOneOut:
-        """Each target from the others, with the landmarks as they are."""
+        """Each target from the others, with the landmarks as they are.
+
+        A landmark that is left out keeps its feature, which the others hardly know: it is predicted
+        worse than any test example is. See `calibration_rows`.
+        """
         return self.left_out
 
     def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
@@ -122,9 +159,10 @@ class NystromPosterior(Conditioned):
         return found if rows is None else LeaveOneOut(*(part[rows] for part in found))
 
     @property
-    def calibration_rows(self) -> None:
-        """All training examples serve for calibration."""
-        return
+    def calibration_rows(self) -> Int[np.ndarray, " rows"] | None:
+        """Examples that are no landmarks, as tests are none; None, all, where too few are left."""
+        others = np.setdiff1d(np.arange(len(self)), self.landmarks)
+        return others if len(others) >= min(_ENOUGH, len(self) / 2) else None
 
     def extend(self, *_: Any, **__: Any) -> Any:
         """Refused: landmarks are chosen for all examples together."""
@@ -133,3 +171,102 @@ class NystromPosterior(Conditioned):
             got="more data for a fitted one",
             remedy="fit it again with the old and the new data",
         )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RefinedPosterior(NystromPosterior):
+    """Landmarks, and a step from them towards the exact solve; blocks are (test, train).
+
+    `weights` are those of features once the step's own part in them is taken away, `w − Fᵀ s`:
+    the mean is `F_* (w − Fᵀ s) + K_* s`.
+    """
+
+    step: Float[np.ndarray, "n outputs"] = field(repr=False)
+    """`s`, zero at landmarks."""
+    length: float
+    """`c`; 0 keeps what landmarks alone predict, 1 believes the diagonal of `R` to be all of it."""
+    rows: Int[np.ndarray, " rows"] = field(repr=False)
+    """Examples that were left out in turn to find it; their predictions are in `left_out`."""
+    size: int
+
+    @classmethod
+    def of(
+        cls,
+        plain: NystromPosterior,
+        found: Pivoted,
+        targets: Values,
+        *,
+        noise: Values,
+        rows: Int[np.ndarray, " rows"],
+        kernels: Float[np.ndarray, "rows n"],
+    ) -> "RefinedPosterior":
+        """A step from `plain`; `kernels` are those of the examples `rows`, no landmarks, with all.
+
+        Without example i, the weights `w` change by `−U_i l_i`, with its left-out residual `l_i`
+        and `U_i = B⁻¹ F_i/Λ_i`: its prediction gains `c Σ_{j≠i} R_ij (y − F w + F U_i l_i)_j/D_j`.
+        """
+        factor, size = found.factor, len(found.factor)
+        columns, _ = checks.targets(targets, size)
+        variances = checks.positive_noise(noise, size, "Landmarks")
+        residual = columns - factor @ plain.weights
+        scale = found.missed + variances
+        missing = kernels.astype(np.float64) - factor[rows] @ factor.T
+        missing[:, found.pivots] = 0.0
+        missing[np.arange(len(rows)), rows] = 0.0
+        missing /= scale
+        change = cho_solve((plain.inner, True), factor[rows].T) / variances[rows]
+        own = np.einsum("rm,mr->r", missing @ factor, change)
+        left_out = plain.left_out_at(rows)
+        wanted = columns[rows] - left_out.mean.reshape(len(rows), -1)
+        gain = missing @ residual + own[:, None] * wanted
+        squares = float(np.sum(gain**2))
+        length = max(0.0, float(np.sum(wanted * gain)) / squares) if squares > 0 else 0.0
+        step = length * residual / scale[:, None]
+        step[found.pivots] = 0.0
+        inverse = 1.0 / left_out.variance
+        better = LeaveOneOut.of(
+            columns[rows], (wanted - length * gain) * inverse[:, None], inverse
+        ).mapped(plain._outputs)
+        return cls(
+            **{each.name: getattr(plain, each.name) for each in fields(plain)}
+            | {"weights": plain.weights - factor.T @ step, "left_out": better},
+            step=step,
+            length=length,
+            rows=rows,
+            size=size,
+        )
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _block(self, cross: Values) -> np.ndarray:
+        return checks.matrix(
+            cross, "The kernel of test and training examples", columns=self.size
+        ).astype(np.float64)
+
+    def _seen(self, block: np.ndarray) -> np.ndarray:
+        return block[:, self.landmarks]
+
+    def _mean(self, block: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features @ self.weights + block @ self.step
+
+    @property
+    def calibration_rows(self) -> Int[np.ndarray, " rows"]:
+        """Examples that were left out."""
+        return self.rows
+
+    @property
+    def leave_one_out(self) -> LeaveOneOut:
+        """Refused: known for `rows` alone."""
+        raise WidelimitError(
+            "After a step from landmarks, some examples are left out in turn, not all.",
+            got=f"leave_one_out of {self.size} examples, where {len(self.rows)} are known",
+            remedy="use posterior.left_out_at(posterior.rows), or Nystrom(refined=False)",
+        )
+
+    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+        """Examples of `rows`."""
+        if rows is None or not np.isin(rows, self.rows).all():
+            return self.leave_one_out
+        places = np.searchsorted(self.rows, rows)
+        return LeaveOneOut(*(part[places] for part in self.left_out))

@@ -23,13 +23,16 @@ def test_fewer_landmarks_are_the_first_of_many():
 
 def test_all_landmarks_are_exact(monkeypatch):
     monkeypatch.setattr(landmarks, "SHARES", (9, 1))
-    exact, few, whole = compared(PROBLEM, "rbf", "NNGP", "points")
+    exact, few, refined, whole = compared(PROBLEM, "rbf", "NNGP", "points")
     assert exact["accuracy"] > 0.6
     assert (exact["entries"], few["entries"], whole["entries"]) == (90 * 91 // 2, 900, 8100)
     assert whole["gap"] == 0
     assert whole["missed"] < 1e-4 < few["missed"] < 1
     assert whole["validation"] == pytest.approx(exact["validation"], abs=0.02)
     assert few["gap"] == pytest.approx(few["accuracy"] - exact["accuracy"])
-    lines = landmarks.table([exact, few, whole]).splitlines()
-    assert len(lines) == 5
+    # 80 images are no landmarks, and all of them tell how far to step.
+    assert (refined["solver"], refined["entries"]) == ("refined", 90 * (10 + 80))
+    assert refined["gap"] > few["gap"]
+    lines = landmarks.table([exact, few, refined, whole]).splitlines()
+    assert len(lines) == 6
     assert len({line.count("|") for line in lines}) == 1

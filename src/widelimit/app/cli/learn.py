@@ -34,15 +34,20 @@ Noise = Annotated[
 SolverOption = Annotated[
     SolverName,
     o.option(
-        "How the process is conditioned: in memory, in blocks on disk, by iterations, or through "
-        "landmarks.",
+        "How the process is conditioned: in memory, in blocks on disk, by iterations, through "
+        "landmarks, or through landmarks and one step further.",
         "--solver",
         panel=_SOLVER,
     ),
 ]
 Landmarks = Annotated[
     int | None,
-    o.option("nystrom: training examples that stand for all.", panel=_SOLVER, shown=False, min=1),
+    o.option(
+        "nystrom, nystrom-refined: training examples that stand for all.",
+        panel=_SOLVER,
+        shown=False,
+        min=1,
+    ),
 ]
 Tolerance = Annotated[
     float | None,

@@ -38,12 +38,13 @@ from .posterior import BEGINNING, CurvePoint, Outcome, Predicted, Targets, evalu
 
 
 class SolverName(enum.StrEnum):
-    """A solver by the name of its class."""
+    """A solver by the name of its class, and whether landmarks are where it ends."""
 
     CHOLESKY = "cholesky"
     BLOCKED = "blocked-cholesky"
     GRADIENTS = "conjugate-gradients"
     NYSTROM = "nystrom"
+    REFINED = "nystrom-refined"
 
 
 def solver_named(
@@ -61,6 +62,7 @@ def solver_named(
         SolverName.BLOCKED: "block",
         SolverName.GRADIENTS: "tolerance",
         SolverName.NYSTROM: "landmarks",
+        SolverName.REFINED: "landmarks",
     }
     strangers = [option for option in options if option != takes.get(name)]
     if strangers:
@@ -70,14 +72,14 @@ def solver_named(
             got=f"--{strangers[0]} {options[strangers[0]]} with --solver {name}",
             remedy=f"leave it out, or give --solver {owner}",
         )
-    if name is SolverName.NYSTROM:
+    if name in (SolverName.NYSTROM, SolverName.REFINED):
         if landmarks is None:
             raise WidelimitError(
                 "Nyström stands on landmarks.",
-                got="--solver nystrom without their number",
+                got=f"--solver {name} without their number",
                 remedy="give --landmarks, for instance a quarter of the training examples",
             )
-        return Nystrom(landmarks=landmarks, key=key)
+        return Nystrom(landmarks=landmarks, refined=name is SolverName.REFINED, key=key)
     if name is SolverName.GRADIENTS:
         return ConjugateGradients(**options, key=key)
     return BlockedCholesky(**options) if name is SolverName.BLOCKED else Cholesky()
@@ -88,8 +90,9 @@ def name_of(solver: Solver) -> SolverName:
     names = {
         BlockedCholesky: SolverName.BLOCKED,
         ConjugateGradients: SolverName.GRADIENTS,
-        Nystrom: SolverName.NYSTROM,
     }
+    if isinstance(solver, Nystrom):
+        return SolverName.REFINED if solver.refined else SolverName.NYSTROM
     return names.get(type(solver), SolverName.CHOLESKY)
 
 
