@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import widelimit as wl
 from widelimit.app.studies import landmarks
 from widelimit.app.studies.landmarks import LabelledKernel, compared, first, marked
 
@@ -36,3 +37,48 @@ def test_all_landmarks_are_exact(monkeypatch):
     lines = landmarks.table([exact, few, refined, whole]).splitlines()
     assert len(lines) == 6
     assert len({line.count("|") for line in lines}) == 1
+
+
+NETWORKS = {
+    "dense": (wl.Flatten(), *(wl.Dense(8, b_std=0.3), wl.Relu()) * 2),
+    "convolutions": (*(wl.Conv(8, (3, 3)), wl.Relu()) * 2, wl.Flatten()),
+    "convolutions, pooled": (*(wl.Conv(8, (3, 3)), wl.Relu()) * 2, wl.MeanPool()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_quarter_of_handwritten_digits_as_landmarks_costs_little(name, monkeypatch):
+    """1,200 scanned digits, 300 of them landmarks, on six splits: within 0.005 of the exact solve.
+
+    All of it holds after the step from the landmarks; without it the NTK loses 0.007 to 0.009.
+    """
+    from sklearn.datasets import load_digits
+
+    monkeypatch.setattr(landmarks, "SHARES", (4,))
+    digits = load_digits()
+    net = wl.Serial(*NETWORKS[name], wl.Dense(1))
+    kernels = net.kernel(digits.images[..., None].astype(np.float32) / 16)
+    for kind, kernel in (("NNGP", kernels.nngp), ("NTK", kernels.ntk)):
+        whole, rows = np.asarray(kernel), []
+        for split in range(6):
+            order = np.random.default_rng(split).permutation(len(whole))
+            problem = LabelledKernel(
+                whole[np.ix_(order, order[:1200])],
+                digits.target[order[:1200]],
+                digits.target[order[1200:]],
+            )
+            rows.append(compared(problem, name, kind, "digits"))
+        gaps = {solver: [one["gap"] for one in found] for solver, found in _by_solver(rows).items()}
+        gap = np.array(gaps["refined"])
+        assert abs(gap.mean()) < 0.005
+        assert gap.std(ddof=1) / np.sqrt(len(gap)) < 0.002  # or the line above would say nothing
+        assert gap.mean() >= np.mean(gaps["Nyström"])
+
+
+def _by_solver(runs):
+    found = {}
+    for run in runs:
+        for row in run:
+            found.setdefault(row["solver"], []).append(row)
+    return found
