@@ -1,7 +1,5 @@
 """Duals by quadrature: accurate in their range, planned anew beyond it, or they say so."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,17 +11,14 @@ import widelimit as wl
 X = np.array([[1.0, 0.5], [0.3, -2.0]])
 
 
-@functools.cache
-def _rule():
-    """Nodes and weights for means over a standard normal number."""
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-    return 9 * nodes, 9 * weights * stats.norm.pdf(9 * nodes)
-
-
 def _exact(phi, covariance):
-    """E[φ(u)φ(v)]: φ(u) times the conditional mean of φ(v), by one rule for both."""
+    """E[φ(u)φ(v)]: φ(u) times the conditional mean of φ(v), both by the trapezoidal rule.
+
+    Its error is `exp(−2πd/h)` for poles at a distance d from the line: 1e-16 for tanh(5a).
+    """
     root = np.linalg.cholesky(covariance)
-    nodes, weights = _rule()
+    nodes, step = np.linspace(-9, 9, 361, retstep=True)
+    weights = step * stats.norm.pdf(nodes)
     inner = phi(root[1, 0] * nodes[:, None] + root[1, 1] * nodes) @ weights
     return weights @ (phi(root[0, 0] * nodes) * inner)
 
