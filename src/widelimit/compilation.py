@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MOST = 128
 
 # After this many have gone, cyclic references are collected, as long as compiling one takes.
-_SWEEP = 8
+SWEEP = 8
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
@@ -98,7 +98,7 @@ def compiled(function: Function) -> Function:
                     _kept.popitem(last=False)
                     gone = next(_count)
             _kept.move_to_end(kind)
-        if gone % _SWEEP == _SWEEP - 1:
+        if gone % SWEEP == SWEEP - 1:
             gc.collect()  # what was traced refers to itself, and would stay for long
         found, around = run(arrays)
         # Tracers answer the question whether they are ready with an error that prints the trace.

@@ -9,12 +9,19 @@ import zipfile
 import numpy as np
 import pytest
 from command_line import call, refused, write_flowers, write_texts, write_vectors
+from matplotlib.figure import Figure
 
 from widelimit.app.cli import ending, learn, main
 from widelimit.app.cli.screen import harmless, print_json
 from widelimit.data import save_npz
 
 LINEAR = ("--network", "linear")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports whose figures stay empty: to draw them takes most of a command's time."""
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
 
 
 def strict(text):
@@ -108,6 +115,7 @@ def test_escapes_of_files_do_not_reach_the_terminal(capsys, tmp_path):
     assert harmless("a\tb\nc\r\x7f\u202e\ud800é") == "a\tb\nc\\r\\x7f\\u202e\\ud800é"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_odd_file_names(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (b"\xff.csv", b"-.csv", b" .csv", b"a\nb.csv", "ä😀.csv".encode()):
@@ -168,6 +176,7 @@ def test_a_zip_with_other_things_is_no_npz_file(capsys, tmp_path):
     refused(capsys, "classify", tmp_path / "d.npz")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_vectors_of_one_word(capsys, tmp_path):
     file, vectors = write_texts(tmp_path / "t.jsonl"), tmp_path / "v.txt"
     vectors.write_text("good 0.5 1.5 -1\n")

@@ -12,17 +12,15 @@ X = np.array([[1.0, 0.5], [0.3, -2.0]])
 
 
 def _exact(phi, covariance):
-    """E[φ(u)φ(v)] by nested quadrature."""
+    """E[φ(u)φ(v)]: φ(u) times the conditional mean of φ(v), both by the trapezoidal rule.
+
+    Its error is `exp(−2πd/h)` for poles at a distance d from the line: 1e-16 for tanh(5a).
+    """
     root = np.linalg.cholesky(covariance)
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-
-    def weighted(a):
-        """φ(u) times the conditional mean of φ(v)."""
-        b = 9 * nodes
-        inner = 9 * weights @ (phi(root[1, 0] * a + root[1, 1] * b) * stats.norm.pdf(b))
-        return phi(root[0, 0] * a) * inner * stats.norm.pdf(a)
-
-    return integrate.quad(weighted, -9, 9, epsabs=1e-11, limit=200)[0]
+    nodes, step = np.linspace(-9, 9, 361, retstep=True)
+    weights = step * stats.norm.pdf(nodes)
+    inner = phi(root[1, 0] * nodes[:, None] + root[1, 1] * nodes) @ weights
+    return weights @ (phi(root[0, 0] * nodes) * inner)
 
 
 @pytest.mark.parametrize("w_std", [0.3, 1.0, 3.5])

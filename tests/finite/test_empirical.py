@@ -42,6 +42,13 @@ def _full(params, x1, x2):
     return np.einsum("aijp,bklp->abijkl", rows(x1), rows(x2))
 
 
+@pytest.fixture(scope="module")
+def full(problem):
+    """Θ of the two inputs, and of the first with itself."""
+    params, x1, x2 = problem
+    return _full(params, x1, x2), _full(params, x1, x1)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("options", "subscripts", "size"),
@@ -56,13 +63,13 @@ def _full(params, x1, x2):
         ({"trace_axes": 1, "diagonal_axes": 2}, "abijij->abj", 2),
     ],
 )
-def test_axes(problem, method, options, subscripts, size):
-    params, x1, x2 = problem
-    expected = np.einsum(subscripts, _full(params, x1, x2)) / size
+def test_axes(problem, full, method, options, subscripts, size):
+    (params, x1, x2), (other, itself) = problem, full
+    expected = np.einsum(subscripts, other) / size
     found = empirical_ntk(_function, params, x1, x2, method=method, **options)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
     # With itself, by halves and in blocks of one example, mirrored.
-    expected = np.einsum(subscripts, _full(params, x1, x1)) / size
+    expected = np.einsum(subscripts, itself) / size
     found = empirical_ntk(_function, params, x1, method=method, memory=1, **options)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
 
@@ -99,7 +106,7 @@ def test_many_outputs_of_a_dense_network_choose_products():
     assert choice(1, (), memory=10_000) is NtkMethod.PRODUCTS
 
 
-def test_tuples_as_inputs_and_double_precision(problem):
+def test_tuples_as_inputs_and_double_precision(problem, full):
     params, x1, _ = problem
 
     def f(params, pair):
@@ -111,7 +118,7 @@ def test_tuples_as_inputs_and_double_precision(problem):
     weights = np.arange(1.0, 6.0)
     found = empirical_ntk(f, double, (np.asarray(x1, float), weights), trace_axes=())
     assert found.dtype == np.float64
-    expected = _full(params, x1, x1) * (weights[:, None] * weights)[..., None, None, None, None]
+    expected = full[1] * (weights[:, None] * weights)[..., None, None, None, None]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 

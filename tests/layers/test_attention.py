@@ -1,5 +1,6 @@
 """Attention kernels against independent values: quadrature, closed forms, exact identities."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -32,9 +33,9 @@ def _nodes(dimension: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Points (n, dimension) and weights of the tensor Gauss–Hermite rule for standard normals."""
     points, weights = np.polynomial.hermite_e.hermegauss(count)
     weights = weights / weights.sum()
-    grid = np.array(list(itertools.product(points, repeat=dimension)))
-    mass = np.array([np.prod(w) for w in itertools.product(weights, repeat=dimension)])
-    return grid, mass
+    grid = np.stack(np.meshgrid(*[points] * dimension, indexing="ij"), axis=-1)
+    mass = functools.reduce(np.multiply.outer, [weights] * dimension)
+    return grid.reshape(-1, dimension), mass.ravel()
 
 
 def _softmax_integral(kappa: dict[Any, np.ndarray], theta: np.ndarray, count: int):

@@ -1,6 +1,6 @@
 """Attention kernels against finite multi-head networks, NNGP and NTK, judged by z-scores.
 
-Networks of widths n and 2n are drawn with independent weights, and their kernels are extrapolated
+Networks of widths n and rn are drawn with independent weights, and their kernels are extrapolated
 to infinite width (see `agreement`). Where the limit is itself sampled, so many heads are drawn that
 its standard error does not count.
 """
@@ -20,6 +20,8 @@ WIDTH, HEADS, DRAWS = 16, 2, 5000
 # Weights that are not normalised have heavy tails: more heads to average over in every draw.
 HEAVY: dict[str, Any] = {"heads": 32}
 MANY: dict[str, Any] = {"draws": 15_000}
+# Widths far apart want fewer draws.
+FAR: dict[str, Any] = {"ratio": 4, "draws": 1000}
 SHAPE = (2, 3, 4)
 LINEAR, SQRT = wl.layers.Scaling.LINEAR, wl.layers.Scaling.SQRT
 RELU = wl.layers.ElementwiseMap(wl.Relu())
@@ -78,10 +80,14 @@ _NARROW: dict[str, Any] = {"key_width": WIDTH, "value_width": WIDTH, **SCALES}
 
 CASES = {
     "linear_softmax_bias_padded": _case(
-        _pooled(_attention(scaling=LINEAR, b_std=0.3)), mask=_mask(), width=32
+        _pooled(_attention(scaling=LINEAR, b_std=0.3)), mask=_mask(), width=24, **FAR
     ),
     "cross_softmax_padded": _case(
-        _pooled(wl.CrossAttention(WIDTH, heads=HEADS, **_NARROW)), x=_STREAMS, mask=(None, _mask())
+        _pooled(wl.CrossAttention(WIDTH, heads=HEADS, **_NARROW)),
+        x=_STREAMS,
+        mask=(None, _mask()),
+        width=12,
+        **FAR,
     ),
 }
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -69,10 +69,11 @@ class Series(Dual):
             )
         self.function = as_module(function)
         self.max_variance, self.tolerance = float(max_variance), float(tolerance)
-        samples = partial(_concrete, self.function)
-        variances = np.geomspace(self.max_variance, min(0.01, self.max_variance / 2), 10)
-        self.plan = make_plan(samples, variances, self.tolerance)
-        self.unit_plan = make_plan(samples, np.ones(1), self.tolerance)
+        try:
+            plans = _kept_plans(self.function, self.max_variance, self.tolerance)
+        except TypeError:  # parameters that are arrays cannot be looked up
+            plans = _plans(self.function, self.max_variance, self.tolerance)
+        self.plan, self.unit_plan = plans
 
     @property
     def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -136,6 +137,19 @@ class Series(Dual):
             return self
         wider = 2.0 ** np.ceil(np.log2(variance))
         return Series(self.function, max_variance=wider, tolerance=self.tolerance)
+
+
+def _plans(
+    function: Callable[[Array], Array], max_variance: float, tolerance: float
+) -> tuple[SeriesPlan, SeriesPlan]:
+    """For variances up to `max_variance`, and for variance one."""
+    samples = partial(_concrete, function)
+    variances = np.geomspace(max_variance, min(0.01, max_variance / 2), 10)
+    return make_plan(samples, variances, tolerance), make_plan(samples, np.ones(1), tolerance)
+
+
+# A network is planned anew for every kernel whose variances are large, and a plan takes 0.1 s.
+_kept_plans = lru_cache(maxsize=64)(_plans)
 
 
 class UnitSeries(Dual):

@@ -250,10 +250,8 @@ class FittedMixture:
         return run.weighted(weights, effective)
 
     def _chained(self, latent: Latent, data: "_Data", method: EllipticalSlice) -> "_Run":
-        diagnostics = _blackjax().diagnostics
         states, logs = _chains(latent, data, self.key, method)
-        effective = float(np.ravel(diagnostics.effective_sample_size(logs))[0])
-        reduction = float(np.ravel(diagnostics.potential_scale_reduction(logs))[0])
+        effective, reduction = _mixing(logs)
         if effective < _FEWEST or reduction > _MIXED:
             warn(
                 CollapsedWeightsWarning(
@@ -371,6 +369,14 @@ def _chains(
         return jax.lax.scan(kept, state, keys)[1]
 
     return jitted(jax.vmap(chain))(jax.random.split(key, method.chains))
+
+
+def _mixing(logs: Array) -> tuple[float, float]:
+    """Effective sample size and scale reduction of chains: as one program, not step by step."""
+    diagnostics = _blackjax().diagnostics
+    both = diagnostics.effective_sample_size, diagnostics.potential_scale_reduction
+    effective, reduction = jitted(lambda logs: [number(logs) for number in both])(logs)
+    return float(np.ravel(effective)[0]), float(np.ravel(reduction)[0])
 
 
 def _blackjax() -> Any:

@@ -41,13 +41,13 @@ def _run(
     progress: Progress | None,
 ) -> dict[str, Any]:
     covariance = setting.identity_covariance()
-    # The mean over heads does not depend on their number: E[K_p] is the infinite-head kernel.
-    variance = float(setting.limit_law(1, covariance, scale.draws).variance)
-    gaussian = ScaleMixture(np.array([variance]))
     limits = {
         int(each.heads): setting.limit_law(int(each.heads), covariance, scale.draws)
         for each in layers
     }
+    # The mean over heads does not depend on their number: E[K_p] is the infinite-head kernel.
+    variance = float(limits[1].variance)
+    gaussian = ScaleMixture(np.array([variance]))
     rows, samples = [], {}
     steps = [(layer, seed) for layer in layers for seed in range(scale.seeds)]
     for layer, seed in tracked(steps, progress):
