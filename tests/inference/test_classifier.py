@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from inference.networks import WIDE, dense, examples
+from inference.problems import WIDE, dense, examples
 from sklearn.datasets import load_wine
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split

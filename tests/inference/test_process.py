@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from inference.networks import WIDE, Indefinite, dense, examples, sampled, sequences
+from inference.problems import WIDE, Indefinite, dense, examples, sampled, sequences
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from inference.networks import WIDE, dense, examples
+from inference.problems import WIDE, dense, examples
 
 from widelimit.errors import NetworkError, NumericalError, ShapeError
 from widelimit.inference import (

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from inference.networks import WIDE
+from inference.problems import WIDE
 
 import widelimit as wl
 from widelimit.engine import kernel as kernel_module

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inference.networks import WIDE, dense, examples, sampled, sequences
+from inference.problems import WIDE, dense, examples, sampled, sequences
 
 import widelimit as wl
 from widelimit.errors import NetworkError, NumericalError

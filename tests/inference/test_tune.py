@@ -1,7 +1,7 @@
 import numpy as np
 import optax
 import pytest
-from inference.networks import WIDE, dense, examples, sampled, sequences
+from inference.problems import WIDE, dense, examples, sampled, sequences
 
 import widelimit as wl
 from widelimit.errors import NetworkError, NumericalError
