@@ -79,6 +79,9 @@ def test_tuned_models_and_both_predictors_predict_with_a_mask():
 @pytest.mark.slow
 def test_slice_sampled_models_predict_with_a_mask():
     pytest.importorskip("blackjax", reason="needs the extra 'bayes'")
-    method = EllipticalSlice(chains=2, burn=5, steps=10)
-    fitted = wl.MixtureGP(FEW, method=method).fit(X, Y, MASK)
-    assert np.isfinite(fitted.predict(X[:2], MASK[:2]).mean).all()
+    method = EllipticalSlice(chains=4, burn=100, steps=200)
+    fitted = wl.MixtureGP(FEW, noise=1.0, method=method).fit(X, Y, MASK)
+    padded = fitted.predict(X[:2], MASK[:2])
+    rubbish = np.where(MASK[:2, :, None], X[:2], np.nan)
+    np.testing.assert_allclose(fitted.predict(rubbish, MASK[:2]).mean, padded.mean, rtol=1e-6)
+    assert np.abs(fitted.predict(X[:2]).mean - padded.mean).max() > 1e-3  # nor is it passed over
