@@ -165,8 +165,12 @@ def test_single_precision_at_depth_5(name):
     assert ntk < 1e-5
 
 
+# Rounding as users meet it: variances of this GELU leave an unstable point, and rounding grows.
+_DEEP = (pytest.mark.slow, pytest.mark.optimised)
+
+
 @pytest.mark.parametrize(
-    "name", [n if n == "relu" else pytest.param(n, marks=pytest.mark.slow) for n in PRECISE]
+    "name", [n if n == "relu" else pytest.param(n, marks=_DEEP) for n in PRECISE]
 )
 def test_single_precision_at_depth_50(name):
     nngp, ntk = _single_against_double(name, 50)
