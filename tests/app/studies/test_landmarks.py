@@ -47,6 +47,7 @@ NETWORKS = {
 
 
 @pytest.mark.slow
+@pytest.mark.optimised  # three million pairs of pooled images
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_quarter_of_handwritten_digits_as_landmarks_costs_little(name, monkeypatch):
     """1,200 scanned digits, 300 of them landmarks, on six splits: within 0.005 of the exact solve.
