@@ -1,4 +1,4 @@
-"""What "noise", "loss" and "time" mean, in one place.
+"""What "noise", "loss" and "time" mean, and how many examples are left out, in one place.
 
 `NOISE` is the noise variance of every model that is not given one (`GP`, `MixtureGP`, classifiers
 and estimators): a tenth, for targets that are scaled to variance 1 or are one-hot. Scale others, or
@@ -13,13 +13,23 @@ limit of infinite width the outputs then obey `ḟ = −η c Θ ∂ℓ/∂f`.
 import enum
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..errors import NumericalError
 from .checks import Values
 
 NOISE = 0.1
 """The noise variance of models that are not given one."""
+
+LEFT_OUT = 256
+"""Training examples that are left out in turn, where all of them would cost too much."""
+
+
+def some_left_out(
+    candidates: Int[np.ndarray, " n"], rng: np.random.Generator
+) -> Int[np.ndarray, " rows"]:
+    """`LEFT_OUT` of the candidates, or all if they are fewer, sorted."""
+    return np.sort(rng.choice(candidates, min(LEFT_OUT, len(candidates)), replace=False))
 
 
 class Reduction(enum.Enum):

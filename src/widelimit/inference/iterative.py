@@ -23,6 +23,7 @@ from ..data.files import writing
 from ..errors import NumericalError, WidelimitError
 from . import checks
 from .checks import Values
+from .conventions import some_left_out
 from .krylov import Solved, block_gradients
 from .pivots import pivoted
 
@@ -30,8 +31,6 @@ log = logging.getLogger("widelimit.scale")
 
 Report = Callable[[int, float], None]
 """Hears the number of the iteration and the largest relative error."""
-
-_LEFT_OUT = 256  # training examples whose leave-one-out predictions are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +193,7 @@ class Iterative:
     @property
     def calibration_rows(self) -> np.ndarray:
         """Training examples that stand for all where each costs a right-hand side."""
-        count = min(_LEFT_OUT, len(self))
-        return np.sort(np.random.default_rng(0).choice(len(self), count, replace=False))
+        return some_left_out(np.arange(len(self)), np.random.default_rng(0))
 
     @property
     def inverse_diagonal(self) -> np.ndarray:

@@ -30,19 +30,18 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from ..errors import WidelimitError
 from . import checks
 from .checks import Values
+from .conventions import some_left_out
 from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
 from .pivots import Pivoted
 
 _ENOUGH = 200  # examples for a calibration
-_LEFT_OUT = 256  # examples for the length of a step
 
 
 def left_out_rows(
     landmarks: Int[np.ndarray, " m"], size: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " rows"]:
-    """Examples that are no landmarks, as many as tell the length of a step, sorted."""
-    others = np.setdiff1d(np.arange(size), landmarks)
-    return np.sort(rng.choice(others, min(_LEFT_OUT, len(others)), replace=False))
+    """Some examples that are no landmarks: they tell the length of a step."""
+    return some_left_out(np.setdiff1d(np.arange(size), landmarks), rng)
 
 
 @dataclass(frozen=True, eq=False)
