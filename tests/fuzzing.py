@@ -26,7 +26,7 @@ def tries(count):
 
 
 def tried(count, cases, check):
-    """Check so many drawn cases: how many different ones there were."""
+    """Check drawn cases: how many different ones there were."""
     seen = set()
 
     @tries(count)

@@ -53,7 +53,7 @@ def disk(tmp_path, mounted, monkeypatch):
 
 
 def fill(disk, left):
-    """All of the disk but so many bytes."""
+    """All of the disk but this number of bytes."""
     path = disk / "filler"
     with path.open("wb", buffering=0) as file:
         with contextlib.suppress(OSError):  # no space left

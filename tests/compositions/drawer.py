@@ -287,7 +287,7 @@ class Drawer:
         return Part("repeat", {"times": times}, (Part("serial", {}, (weights, act)),)), after
 
     def layers(self, shape: Shape, count: int) -> tuple[list[Part], Shape]:
-        """So many layers or blocks."""
+        """Layers or blocks, one after the other."""
         parts = []
         for _ in range(count):
             kinds = [self.dense, self.activation, self.activation, self.layer_norm, self.dropout]

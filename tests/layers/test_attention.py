@@ -247,7 +247,7 @@ def test_waiting_maps_give_what_forced_ones_do(depth):
 
 
 def _operations(net: wl.Layer, size: int) -> float:
-    """Floating-point operations of one pair of inputs with so many tokens."""
+    """Floating-point operations of one pair of inputs of `size` tokens."""
     x = jnp.asarray(_tokens(1, size, 8), jnp.float32)
     outline = outline_of(net, (size, 8))
     encoding = encode_block(Realisation(net), x, None, outline)

@@ -1,6 +1,7 @@
 """What the tests of stores share: a small network, its examples, and ways to spoil a store."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +44,13 @@ class Counter:
 
     def __init__(self, monkeypatch):
         self.tiles = 0
+        self.listeners: list[Callable[[], object]] = []
         real = Pairs.computed
 
         def computed(pairs, place):
             self.tiles += 1
+            for listener in self.listeners:
+                listener()
             return real(pairs, place)
 
         monkeypatch.setattr(Pairs, "computed", computed)

@@ -41,7 +41,7 @@ def whole(folder):
 
 
 def killed(folder, seconds, tiles=1):
-    """Tiles that are whole after a run was killed so many seconds after its first tiles."""
+    """Tiles that are whole after a run was killed, some seconds after its first tiles."""
     before = len(chunks(folder)) if folder.exists() else 0
     process = started(folder)
     while process.poll() is None and len(chunks(folder)) < before + tiles:

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from stores import TILE, Counter, chunks, corrupt, empty, examples, network, tru
 
 import widelimit as wl
 from widelimit.engine import lengths
+from widelimit.engine.threads import one_at_a_time
 
 pytest.importorskip("zarr")
 from zarr.storage import MemoryStore
@@ -83,6 +85,20 @@ def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
     again = network().kernel(x, store=tmp_path / "k")
     assert counter.tiles == 0
     np.testing.assert_array_equal(np.asarray(again.ntk), first)
+
+
+def test_computing_goes_on_while_the_disk_takes_its_time(tmp_path, monkeypatch):
+    counter, enough, write = Counter(monkeypatch), Event(), KernelStore.write
+    counter.listeners.append(lambda: enough.set() if counter.tiles == 4 else None)
+
+    def slow(*args):
+        assert enough.wait(60), "the next tiles are not computed before the first one is written"
+        write(*args)
+
+    monkeypatch.setattr(KernelStore, "write", slow)
+    with one_at_a_time():  # else other threads compute while nobody listens
+        stored = network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(examples()).ntk, rtol=1e-14)
 
 
 @pytest.mark.parametrize("spoil", [corrupt, truncate, empty, Path.unlink])

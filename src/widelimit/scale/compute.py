@@ -1,7 +1,9 @@
 """Kernels into a store: what is not whole is computed, by this process or by those of a cluster."""
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from .watch import Watch
 
 # Tiles of the engine that are in one queue; a queue that runs dry costs the last tile's time.
 _QUEUE = 20_000
+# Stored tiles that may wait for the disk while others are computed.
+_UNWRITTEN = 2
 
 log = logging.getLogger("widelimit.scale")
 
@@ -92,27 +96,47 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
 def computed_here(
     problem: Problem, store: KernelStore, tiles: Sequence[Place2]
 ) -> Iterator[Place2]:
-    """Compute and keep tiles with the threads of this process; yields those that are kept."""
+    """Compute and keep tiles with the threads of this process; yields those that are kept.
+
+    Computing goes on while the disk takes its time. Whoever stops listening waits for what is
+    being written.
+    """
     walk = Walk(problem, store)
-    with precision(problem.dtype):
-        for batch in _batches(walk, tiles):
-            left = {tile: len(jobs) for tile, jobs in batch.items()}
-            open_tiles: dict[Place2, Kernels] = {}
-            jobs = [job for jobs in batch.values() for job in jobs]
-            for job, found in in_threads(
-                walk.computed,
-                jobs,
-                at_once=walk.pairs.at_once,
-                alike=lambda job: walk.pairs.kind(job[1]),
-            ):
-                tile = job[0]
-                if tile not in open_tiles:
-                    open_tiles[tile] = store.blank()
-                walk.put(job, found, open_tiles[tile])
-                left[tile] -= 1
-                if not left[tile]:
-                    store.write(tile, open_tiles.pop(tile))
-                    yield tile
+    waiting: deque[Future[Place2]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="widelimit-disk") as disk:
+        with precision(problem.dtype):
+            for tile, kernels in _computed(walk, tiles):
+                waiting.append(disk.submit(_kept, store, tile, kernels))
+                while len(waiting) > _UNWRITTEN or (waiting and waiting[0].done()):
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _kept(store: KernelStore, tile: Place2, kernels: Kernels) -> Place2:
+    store.write(tile, kernels)
+    return tile
+
+
+def _computed(walk: Walk, tiles: Sequence[Place2]) -> Iterator[tuple[Place2, Kernels]]:
+    """Tiles as they are complete; those that are begun are in memory."""
+    for batch in _batches(walk, tiles):
+        left = {tile: len(jobs) for tile, jobs in batch.items()}
+        begun: dict[Place2, Kernels] = {}
+        jobs = [job for jobs in batch.values() for job in jobs]
+        for job, found in in_threads(
+            walk.computed,
+            jobs,
+            at_once=walk.pairs.at_once,
+            alike=lambda job: walk.pairs.kind(job[1]),
+        ):
+            tile = job[0]
+            if tile not in begun:
+                begun[tile] = walk.store.blank()
+            walk.put(job, found, begun[tile])
+            left[tile] -= 1
+            if not left[tile]:
+                yield tile, begun.pop(tile)
 
 
 def _batches(walk: Walk, tiles: Sequence[Place2]) -> Iterator[dict[Place2, list[Any]]]:

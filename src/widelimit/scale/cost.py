@@ -29,6 +29,8 @@ from .watch import duration
 _SECONDS, _FACTORISED = 0.7, 1000
 # Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
 _BLOCKS = 4
+# Stored tiles, of 1024 examples a side, that are in memory at once: being filled or written.
+_TILES = 6
 _NOISE = 0.1
 
 
@@ -147,7 +149,7 @@ def measured(
         encoding=encoding * (examples + tests + again),
         factorising=_factorising(clock) * (examples / _FACTORISED) ** 3,
         disk=int(count * per_pair),
-        memory=int(memory + per_input * (examples + tests) + 4 * 2**20 * parts * item),
+        memory=int(memory + per_input * (examples + tests) + _TILES * 2**20 * parts * item),
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
         workers=os.cpu_count() or 1,
     )
