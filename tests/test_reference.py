@@ -1,4 +1,4 @@
-"""Every kernel case of the reference numbers: 1e-8 relative in float64, 1e-5 in float32.
+"""Every kernel case of the reference numbers: 1e-12 relative in float64, 1e-5 in float32.
 
 The networks are written in tests/reference/README.md as the expressions that made the numbers; here
 each name in such an expression stands for the layer of ours that means the same.
@@ -174,7 +174,8 @@ _FAST = {
     [n if n in _FAST else pytest.param(n, marks=pytest.mark.slow) for n in sorted(_expressions())],
 )
 def test_kernel_matches_reference(name):
-    _compare(name, np.float64, 1e-8)
+    # Of one minus the correlation of inputs 1e-5 apart six digits are left, on either side.
+    _compare(name, np.float64, 1e-10 if name == "fcn_relu_nearly_identical" else 1e-12)
 
 
 _SINGLE = (
