@@ -54,10 +54,16 @@ def test_gate_multiplies_kernels(sentences):
     np.testing.assert_allclose(net.kernel(flat).ntk, relu.nngp * inner.nngp + theta, rtol=1e-12)
 
 
-@pytest.mark.parametrize("pooling", list(wl.layers.Pooling))
+# Blocks do not know how it ends: one ending sees two of them, the others with the slow tests.
+_ONE_BLOCK = [(pooling, 1) for pooling in wl.layers.Pooling if pooling != wl.layers.Pooling.MEAN]
+_TWO_BLOCKS = [pytest.param(pooling, 2, marks=pytest.mark.slow) for pooling, _ in _ONE_BLOCK]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "depth"), [(wl.layers.Pooling.MEAN, 2), *_ONE_BLOCK, *_TWO_BLOCKS]
+)
 @pytest.mark.parametrize("norm", list(wl.layers.Norm))
-def test_builders_agree_on_shapes(sentences, pooling, norm):
-    depth = 2 if pooling is wl.layers.Pooling.MEAN else 1  # blocks do not know how it ends
+def test_builders_agree_on_shapes(sentences, pooling, depth, norm):
     net = wl.TextEncoder(width=16, depth=depth, outputs=3, heads=2, norm=norm, pooling=pooling)
     params = net.init(jax.random.key(0), sentences.shape[1:])
     out = net.apply(params, sentences)

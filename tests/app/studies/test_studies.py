@@ -66,8 +66,12 @@ def test_divergence_falls_with_width(name, tmp_path):
         assert found["1024"][name] < 3 * found["1024"][f"{name}_floor"]
 
 
-def test_longer_sequences_follow_the_law_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(width, "LENGTHS", (2, 8, 32))
+@pytest.mark.parametrize(
+    "lengths", [(2, 8, 32), pytest.param((4, 16), marks=pytest.mark.slow)], ids=str
+)
+def test_longer_sequences_follow_the_law_too(tmp_path, monkeypatch, lengths):
+    assert set(lengths) < set(width.LENGTHS)
+    monkeypatch.setattr(width, "LENGTHS", lengths)
     for one in run("length", tmp_path)["lengths"].values():
         excess = [w["kl_density"] - w["kl_density_floor"] for w in one["widths"].values()]
         assert excess[2] < 0.2 * excess[0]
