@@ -22,9 +22,8 @@ def test_fewer_landmarks_are_the_first_of_many():
     np.testing.assert_allclose(some.missed, few.missed, atol=1e-5)
 
 
-def test_all_landmarks_are_exact(monkeypatch):
-    monkeypatch.setattr(landmarks, "SHARES", (9, 1))
-    exact, few, refined, whole = compared(PROBLEM, "rbf", "NNGP", "points")
+def test_all_landmarks_are_exact():
+    exact, few, refined, whole = compared(PROBLEM, "rbf", "NNGP", "points", (9, 1))
     assert exact["accuracy"] > 0.6
     assert (exact["entries"], few["entries"], whole["entries"]) == (90 * 91 // 2, 900, 8100)
     assert whole["gap"] == 0
@@ -39,6 +38,32 @@ def test_all_landmarks_are_exact(monkeypatch):
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_in_folds_every_training_image_is_a_test_once(monkeypatch):
+    seen = []
+
+    def spied(fold, *args):
+        seen.append(fold)
+        return compared(fold, *args)
+
+    monkeypatch.setattr(landmarks, "compared", spied)
+    exact, few, refined = landmarks.in_folds(PROBLEM, "rbf", "NNGP", "points")
+    assert [len(fold.test) for fold in seen] == [18] * 5
+    assert exact["tests"] == refined["tests"] == 90
+    assert few["landmarks"] == 72 // 4
+    # The kernel knows its points: each is at distance 0 of itself alone, and no test is a member.
+    for fold in seen:
+        np.testing.assert_array_equal(np.diagonal(fold.square), 1)
+        assert fold.cross.max() < 1
+        labels = np.concatenate([fold.train, fold.test])
+        np.testing.assert_array_equal(np.bincount(labels), np.bincount(PROBLEM.train))
+    single = [compared(fold, "rbf", "NNGP", "points", (4,)) for fold in seen]
+    assert few["gap"] == pytest.approx(np.mean([rows[1]["gap"] for rows in single]))
+    changes = np.array([rows[1]["gap_error"] for rows in single])
+    assert few["gap_error"] == pytest.approx(np.sqrt((changes**2).sum()) / 5)
+    lines = landmarks.fold_table([exact, few, refined]).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+
+
 NETWORKS = {
     "dense": (wl.Flatten(), *(wl.Dense(8, b_std=0.3), wl.Relu()) * 2),
     "convolutions": (*(wl.Conv(8, (3, 3)), wl.Relu()) * 2, wl.Flatten()),
@@ -49,14 +74,13 @@ NETWORKS = {
 @pytest.mark.slow
 @pytest.mark.optimised  # three million pairs of pooled images
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_quarter_of_handwritten_digits_as_landmarks_costs_little(name, monkeypatch):
+def test_a_quarter_of_handwritten_digits_as_landmarks_costs_little(name):
     """1,200 scanned digits, 300 of them landmarks, on six splits: within 0.005 of the exact solve.
 
     All of it holds after the step from the landmarks; without it the NTK loses 0.007 to 0.009.
     """
     from sklearn.datasets import load_digits
 
-    monkeypatch.setattr(landmarks, "SHARES", (4,))
     digits = load_digits()
     net = wl.Serial(*NETWORKS[name], wl.Dense(1))
     kernels = net.kernel(digits.images[..., None].astype(np.float32) / 16)
@@ -69,7 +93,7 @@ def test_a_quarter_of_handwritten_digits_as_landmarks_costs_little(name, monkeyp
                 digits.target[order[:1200]],
                 digits.target[order[1200:]],
             )
-            rows.append(compared(problem, name, kind, "digits"))
+            rows.append(compared(problem, name, kind, "digits", (4,)))
         gaps = {solver: [one["gap"] for one in found] for solver, found in _by_solver(rows).items()}
         gap = np.array(gaps["refined"])
         assert abs(gap.mean()) < 0.005

@@ -240,12 +240,17 @@ def _claims(result: Result) -> list[str]:
 
 
 def _landmarks(result: Result) -> list[str]:
+    def said(row: Mapping[str, Any]) -> str:
+        return (
+            f"{row['kernel']}, {row['kind']}, {row['landmarks']:,} landmarks ({row['solver']}): "
+            f"{row['gap']:+.4f} (± {row['gap_error']:.4f}) against the exact solve"
+        )
+
     marks = [row for row in result["rows"] if row["solver"] != "exact"]
-    return [
-        f"{row['kernel']}, {row['kind']}, {row['landmarks']:,} landmarks: {row['gap']:+.4f} "
-        f"(± {row['gap_error']:.4f}) against the exact solve; {row['missed']:.1%} of the variance "
-        "is missed."
-        for row in marks
+    folds = [row for row in result["folds"] if row["solver"] != "exact"]
+    return [f"{said(row)}; {row['missed']:.1%} of the variance is missed." for row in marks] + [
+        f"{said(row)} on {row['tests']:,} training images, each a test of other ones."
+        for row in folds
     ]
 
 
