@@ -441,7 +441,7 @@ def test_one_network_is_a_root_of_its_size_away_and_their_mean_much_less(scaling
     assert abs(_rate(sizes, spreads) + 0.5) < 0.1, spreads
     unsure = 0.0 if limit.nngp_error is None else limit.nngp_error
     for narrow, wide, spread in zip(found, found[1:], spreads, strict=False):
-        assert np.abs(narrow.nngp - limit.nngp).max() < 0.1 * spread
+        assert np.abs(narrow.nngp - limit.nngp).max() < 0.15 * spread
         # A bias of order 1/n is gone from 2 K(2n) − K(n).
         error = np.sqrt(4 * wide.nngp_error**2 + narrow.nngp_error**2 + unsure**2)
         assert (np.abs(2 * wide.nngp - narrow.nngp - limit.nngp) / error).max() < MOST

@@ -28,7 +28,7 @@ class Problem:
 
     def __init__(self, *, causal: bool, dtype: Any = np.float64):
         rng = np.random.default_rng(0)
-        self.queries = np.array([1, 4, 0.25, 1]), np.array([1, 1, 4])
+        self.queries = np.array([1, 4, 0.25, 1]), np.array([1.0, 1, 4])
         self.keys = np.array([1, 0.25, 1]), np.array([4, 1, 1, 0.25])
         cosines = np.array(COSINES, np.float64)
         query = cosines[::-1].reshape(4, 3) * np.sqrt(np.outer(*self.queries))
