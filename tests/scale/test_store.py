@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from threading import Event
 
@@ -99,6 +100,30 @@ def test_computing_goes_on_while_the_disk_takes_its_time(tmp_path, monkeypatch):
     with one_at_a_time():  # else other threads compute while nobody listens
         stored = network().kernel(examples(), store=tmp_path / "k", tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(examples()).ntk, rtol=1e-14)
+
+
+def test_who_stops_it_finds_all_that_was_computed_for_the_disk(tmp_path, monkeypatch):
+    """Nothing writes there any more, and the next call goes on with it."""
+    seen, write = [], KernelStore.write
+
+    def counted(*args):
+        time.sleep(0.05)  # tiles wait for the disk when it is stopped
+        write(*args)
+        seen.append(args[1])
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(KernelStore, "write", counted)
+    with pytest.raises(KeyboardInterrupt):
+        network().kernel(examples(), store=tmp_path / "k", tile=TILE, progress=stop)
+    whole = KernelStore(tmp_path / "k").survey().whole
+    assert len(whole) >= 2
+    assert sorted(seen) == whole
+    counter = Counter(monkeypatch)
+    network().kernel(examples(), store=tmp_path / "k")
+    assert counter.tiles == 10 - len(whole)
 
 
 @pytest.mark.parametrize("spoil", [corrupt, truncate, empty, Path.unlink])

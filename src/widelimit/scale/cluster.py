@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,7 +59,7 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
 
 def computed_by_workers(
     problem: Problem, store: KernelStore, tiles: Sequence[tuple[int, int]], client: Any
-) -> Iterator[tuple[int, int]]:
+) -> Generator[tuple[int, int], None, None]:
     """Have tiles computed and kept by the workers of a client; yields those that are kept."""
     _require_workers(client, store)
     mark = uuid.uuid4().hex

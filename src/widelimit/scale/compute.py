@@ -2,8 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,12 @@ def into_store(
         walk = computed_by_workers(problem, store, pending, client)
     kept = len(survey.whole)
     try:
-        for _ in watch.track(walk):
-            kept += 1
+        with closing(walk):  # waits for what is being written
+            for _ in watch.track(walk):
+                kept += 1
     except KeyboardInterrupt:
         log.warning(
-            "interrupted; '%s' has %d of %d tiles, and the same call goes on with them",
+            "interrupted; '%s' has %d of %d tiles or more, and the same call goes on with them",
             store,
             kept,
             len(store.manifest.tiles),
@@ -95,7 +97,7 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
 
 def computed_here(
     problem: Problem, store: KernelStore, tiles: Sequence[Place2]
-) -> Iterator[Place2]:
+) -> Generator[Place2, None, None]:
     """Compute and keep tiles with the threads of this process; yields those that are kept.
 
     Computing goes on while the disk takes its time. Whoever stops listening waits for what is
