@@ -60,6 +60,15 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return found, time.perf_counter() - begin, time.process_time() - used
 
 
+def peak() -> float:
+    """Megabytes of this process at most; on Linux `ru_maxrss` begins with its parent's."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def told(name: str, **facts: Any) -> None:
     """One line."""
     print(json.dumps({"name": name, **facts}, default=float), flush=True)
@@ -116,10 +125,9 @@ def _grown(x: np.ndarray, place: Path | None) -> tuple[float, float]:
             net.kernel(x, store=where, memory=2**28, progress=False)
 
     kernel(x[:_WARM], None if place is None else place.with_suffix(".warm"))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     _, _, seconds = timed(lambda: kernel(x, place))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return seconds, (after - before) / 1024
+    return seconds, peak() - before
 
 
 def estimate(folder: Path, quick: bool) -> None:
@@ -154,9 +162,6 @@ def factor(folder: Path, quick: bool) -> None:
     place = str(folder / "kernel.zarr")
     stored = zarr.create_array(place, shape=kernel.shape, chunks=(block, block), dtype="f8")
     stored[:] = kernel + NOISE * np.eye(size)
-
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     found = {}
     with local_client(2) as client:
