@@ -10,7 +10,6 @@ a quiet machine only; processor time stands beside them.
 import json
 import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from worker import peak_memory
 
 import widelimit as wl
 from widelimit.data import MissingDataError, downsample, load_cifar10, load_sample_images
@@ -58,15 +58,6 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     begin, used = time.perf_counter(), time.process_time()
     found = work()
     return found, time.perf_counter() - begin, time.process_time() - used
-
-
-def peak() -> float:
-    """Megabytes of this process at most; on Linux `ru_maxrss` begins with its parent's."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def told(name: str, **facts: Any) -> None:
@@ -125,9 +116,9 @@ def _grown(x: np.ndarray, place: Path | None) -> tuple[float, float]:
             net.kernel(x, store=where, memory=2**28, progress=False)
 
     kernel(x[:_WARM], None if place is None else place.with_suffix(".warm"))
-    before = peak()
+    before = peak_memory()
     _, _, seconds = timed(lambda: kernel(x, place))
-    return seconds, peak() - before
+    return seconds, (peak_memory() - before) / 2**20
 
 
 def estimate(folder: Path, quick: bool) -> None:
@@ -150,6 +141,11 @@ def estimate(folder: Path, quick: bool) -> None:
             told("estimate", **facts, seconds=seconds, processor=used, ratio=ratio)
 
 
+def _of_all(client: Any) -> int:
+    """Bytes that the workers have had at most, together."""
+    return sum(client.run(peak_memory).values())
+
+
 def factor(folder: Path, quick: bool) -> None:
     """Out-of-core Cholesky by two workers against that of `dask.array`, with the memory of both."""
     import dask.array as da
@@ -165,21 +161,21 @@ def factor(folder: Path, quick: bool) -> None:
 
     found = {}
     with local_client(2) as client:
-        before = sum(client.run(peak).values())
+        before = _of_all(client)
         work = da.linalg.cholesky(da.from_zarr(place), lower=True)
         _, seconds, _ = timed(lambda: da.to_zarr(work, str(folder / "dask.zarr")))
-        found["dask"] = {"seconds": seconds, "megabytes": sum(client.run(peak).values()) - before}
+        found["dask"] = {"seconds": seconds, "megabytes": (_of_all(client) - before) / 2**20}
     from widelimit.inference.blocked import factorise_in_blocks
     from widelimit.inference.solve import Jitter
 
     with local_client(2) as client:
-        before = sum(client.run(peak).values())
+        before = _of_all(client)
         target = str(folder / "factor")
         options = {"folder": target, "block": block, "jitter": Jitter(), "client": client}
         made, seconds, _ = timed(
             lambda: factorise_in_blocks(_Opened(place, size), np.full(size, 0.0), **options)
         )
-        found["ours"] = {"seconds": seconds, "megabytes": sum(client.run(peak).values()) - before}
+        found["ours"] = {"seconds": seconds, "megabytes": (_of_all(client) - before) / 2**20}
     right = rng.standard_normal((size, 1))
     exact = kernel @ made.solve(right) + NOISE * made.solve(right)
     error = float(np.abs(exact - right).max())

@@ -33,13 +33,13 @@ def serve(make: Callable[[str, int], Callable[[], Result]]) -> None:
     for line in sys.stdin:
         if line.strip() == "finish":
             np.savez(path, **result)  # pyright: ignore[reportArgumentType]
-            _say({"memory": _peak_memory()})
+            _say({"memory": peak_memory()})
             return
         spent, result = _timed(call)
         _say(spent)
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """Most bytes resident at once. `getrusage` would count the process this one was forked from."""
     status = Path("/proc/self/status")
     if not status.exists():
