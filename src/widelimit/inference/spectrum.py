@@ -23,6 +23,11 @@ class Spectrum:
         values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
         return cls(np.maximum(values, 0.0), vectors)
 
+    def truncated(self, rank: int) -> "Spectrum":
+        """The nearest kernel of a rank: the largest eigenvalues, the others zero."""
+        small = np.arange(len(self.values)) < len(self.values) - rank
+        return Spectrum(np.where(small, 0.0, self.values), self.vectors)
+
     def leave_one_out(self, targets: np.ndarray, noise: float) -> LeaveOneOut:
         """Each target (n, outputs) predicted from the others."""
         inverse = 1.0 / (self.values + noise)

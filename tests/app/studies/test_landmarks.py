@@ -38,15 +38,35 @@ def test_all_landmarks_are_exact():
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_eigenvectors_are_the_nearest_kernel_of_a_rank():
+    rows = compared(PROBLEM, "rbf", "NNGP", "points", (9, 1), eigenvectors=True)
+    exact, few = rows[0], rows[1]
+    best, all_of_them = (row for row in rows if row["solver"] == "eigenvectors")
+    assert best["landmarks"] == few["landmarks"] == 10
+    assert 0 < best["missed"] < few["missed"]
+    assert best["accuracy"] < exact["accuracy"]
+    for name in ("accuracy", "ridge", "validation"):
+        assert all_of_them[name] == pytest.approx(exact[name])
+    # By hand: the kernel of ten eigenvectors in place of the exact one, on both sides.
+    square = KERNEL[:90].astype(np.float64)
+    values, vectors = np.linalg.eigh(square)
+    features = KERNEL @ vectors[:, -10:] / np.sqrt(values[-10:])
+    solved = np.linalg.solve(
+        features[:90] @ features[:90].T + best["ridge"] * np.eye(90), np.eye(3)[LABELS[:90]] - 1 / 3
+    )
+    found = (features[90:] @ features[:90].T @ solved).argmax(1)
+    assert best["accuracy"] == pytest.approx(np.mean(found == LABELS[90:]))
+
+
 def test_in_folds_every_training_image_is_a_test_once(monkeypatch):
     seen = []
 
-    def spied(fold, *args):
+    def spied(fold, *args, **options):
         seen.append(fold)
-        return compared(fold, *args)
+        return compared(fold, *args, **options)
 
     monkeypatch.setattr(landmarks, "compared", spied)
-    exact, few, refined = landmarks.in_folds(PROBLEM, "rbf", "NNGP", "points")
+    exact, few, refined, best = landmarks.in_folds(PROBLEM, "rbf", "NNGP", "points")
     assert [len(fold.test) for fold in seen] == [18] * 5
     assert exact["tests"] == refined["tests"] == 90
     assert few["landmarks"] == 72 // 4
@@ -60,7 +80,8 @@ def test_in_folds_every_training_image_is_a_test_once(monkeypatch):
     assert few["gap"] == pytest.approx(np.mean([rows[1]["gap"] for rows in single]))
     changes = np.array([rows[1]["gap_error"] for rows in single])
     assert few["gap_error"] == pytest.approx(np.sqrt((changes**2).sum()) / 5)
-    lines = landmarks.fold_table([exact, few, refined]).splitlines()
+    assert best["landmarks"] == few["landmarks"]
+    lines = landmarks.fold_table([exact, few, refined, best]).splitlines()
     assert len({line.count("|") for line in lines}) == 1
 
 
