@@ -241,8 +241,10 @@ def _claims(result: Result) -> list[str]:
 
 def _landmarks(result: Result) -> list[str]:
     def said(row: Mapping[str, Any]) -> str:
+        solver = row["solver"]
+        features = solver if solver == "eigenvectors" else f"landmarks ({solver})"
         return (
-            f"{row['kernel']}, {row['kind']}, {row['landmarks']:,} landmarks ({row['solver']}): "
+            f"{row['kernel']}, {row['kind']}, {row['landmarks']:,} {features}: "
             f"{row['gap']:+.4f} (± {row['gap_error']:.4f}) against the exact solve"
         )
 
