@@ -295,7 +295,7 @@ def drawn_heads(monkeypatch):
 
 
 def test_a_tolerance_out_of_reach_ends_after_the_pilot(drawn_heads):
-    with pytest.raises(wl.errors.NumericalError, match="takes no more heads") as caught:
+    with pytest.raises(wl.errors.NumericalError, match="within reach of the heads") as caught:
         _shallow().kernel(_tokens(4, 3, 4), tolerance=1e-12)
     assert drawn_heads == [256]
     for word in ("256 heads", "ask for tolerance=", "most_heads=65_536", "memory= to about"):
