@@ -136,7 +136,7 @@ class LeaveOneOut(NamedTuple):
 
 
 class Conditioned(abc.ABC):
-    """A process that has seen targets, whatever it was conditioned by."""
+    """A process conditioned on targets, whatever the solver."""
 
     vector_targets: bool
 

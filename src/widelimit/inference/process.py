@@ -98,8 +98,8 @@ class GP:
 class FittedGP:
     """A Gaussian process that has seen data; made by `GP.fit`.
 
-    `posterior` answers what needs the training set alone; everything here takes examples. `data`
-    are those whose kernels with test examples are needed: the training examples, or landmarks.
+    Its methods take examples; `posterior` works on kernel matrices. `data` holds the examples whose
+    kernels with test examples are needed: the training examples, or landmarks.
     """
 
     gp: GP
