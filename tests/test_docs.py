@@ -147,3 +147,23 @@ def test_the_site_builds_without_warnings_and_fetches_nothing(tmp_path):
         fetched = re.findall(r"<(?:script|img|iframe)[^>]+src=\"?(https?:[^\" >]+)", page)
         fetched += re.findall(r"<link[^>]+stylesheet[^>]+href=\"?(https?:[^\" >]+)", page)
         assert not fetched, f"{path.name} fetches {fetched}"
+
+
+def test_the_layer_that_contributors_read_agrees_with_wide_networks_and_takes_part(tmp_path):
+    scale = run("CONTRIBUTING.md", tmp_path)["ChannelScale"]
+    x = np.random.default_rng(0).normal(size=(3, 4, 5))
+    wide = wl.Serial(wl.Dense(128), scale(std=0.8), wl.Dense(128))  # pyright: ignore
+    kernel = wide.kernel(x[:2, 0])
+    drawn = wl.monte_carlo_kernel(wide, x[:2, 0], key=0, draws=150)
+    for found, exact, error in (
+        (drawn.nngp, kernel.nngp, drawn.nngp_error),
+        (drawn.ntk, kernel.ntk, drawn.ntk_error),
+    ):
+        assert (np.abs(found - exact) < 4 * error + 0.01 * np.abs(exact).max()).all()
+        assert (error < 0.03 * np.abs(exact).max()).all()
+    net = wl.Serial(wide, wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    mask = np.arange(4) < np.array([[4], [2], [3]])
+    cut = net.kernel([row[real] for row, real in zip(x, mask, strict=True)])
+    np.testing.assert_allclose(net.kernel(x, mask=mask).ntk, cut.ntk, rtol=1e-12)
+    assert "ChannelScale(std=0.8)" in str(net.summary((4, 5)))
+    assert "0.1.std" in [one.name for one in inference.hyperparameters(net)]

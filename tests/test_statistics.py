@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import binomtest
 
 import widelimit as wl
-from widelimit import Estimate, netsor
+from widelimit import Estimate, inference, netsor
 from widelimit.statistics import wilson_interval
 
 
@@ -55,6 +55,16 @@ def test_results_print_what_they_hold():
     assert repr(fitted.posterior) == "GPPosterior(3 examples, outputs=1, noise=0.05, jitter=0)"
     assert repr(fitted).startswith("FittedGP(3 examples, nngp, noise 0.05, ")
     assert repr(fitted.predict(x)).startswith("Prediction(mean of shape (3,), std 0.")
+    shown = repr(wl.Classifier(wl.GP(dense, noise=0.05)))
+    assert shown == f"Classifier(GP({dense!r}, noise=0.05))"
+    assert repr(wl.Engine(samples=3)) == "Engine(samples=3)"
+    assert repr(inference.Nystrom(landmarks=9)) == "Nystrom(landmarks=9)"
+    trained = wl.Training(dense).fit(x, y)
+    assert repr(trained) == f"FittedTraining(3 examples, Training({dense!r}))"
+    assert repr(trained.curve([0.0, 1.0])).startswith("TrainingCurve(2 times, loss ")
+    assert repr(fitted.leave_one_out).startswith("LeaveOneOut(3 examples, mean log density ")
+    sampler = attention.sampler(x, samples=4, replicates=2)
+    assert repr(sampler) == "Sampler(4 heads in each of 2 copies, exact features)"
     program = netsor.examples.mlp(np.eye(2), depth=1)
     assert repr(program.limit()).startswith("LimitLaw('")
     assert "at width 4, 3 runs of" in repr(program.simulate(4, 3, 0))

@@ -80,7 +80,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # The room of the estimators needs scikit-learn: it is imported when somebody asks for it.
+    # The room of the estimators needs scikit-learn: it is imported on first use.
     if name != "sklearn":
         raise AttributeError(f"module 'widelimit' has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,6 @@
 """Compiled functions: one for every kind of arguments, and a bounded number of them.
 
-JAX keeps what it has compiled for ever: some ten megabytes for every new shape, and memory maps, of
+JAX keeps what it has compiled forever: some ten megabytes for every new shape, and memory maps, of
 which there is a limit. Here the functions that have not been called for longest go.
 
 All programs of the package are compiled here, because of what XLA may do with its threads. On a
@@ -13,7 +13,7 @@ two threads can wait for each other's unfinished parts). When all threads wait l
 ever ends; batches of LAPACK were seen to do it. They are loops here (`factorizations`). Transforms,
 which a layer of yours may have, are compiled for one thread (`_CALM`). Products and sums stay with
 YNNPACK: what takes its place adds long sums in plain loops, which costs three digits in single
-precision (8e-5 instead of 1e-7 for attention on 16×16 images). Threads that wait for ever are
+precision (8e-5 instead of 1e-7 for attention on 16×16 images). Threads that wait forever are
 noticed (`engine.threads`). Calls back into Python, which may wait as well, occur nowhere.
 """
 

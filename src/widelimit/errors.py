@@ -22,7 +22,7 @@ class ShapeError(WidelimitError):
 
 
 class NetworkError(WidelimitError):
-    """A network whose infinite-width limit is not what its layers' formulas say."""
+    """A network to which the infinite-width rules of its layers do not apply."""
 
 
 class NumericalError(WidelimitError):
@@ -30,11 +30,11 @@ class NumericalError(WidelimitError):
 
 
 class PrecisionError(NumericalError):
-    """Numbers that this precision cannot hold to its digits; a wider one can."""
+    """Numbers that this precision cannot represent accurately; double precision can."""
 
 
 class OptionError(WidelimitError, TypeError):
-    """A keyword that the call does not know."""
+    """An option that a call does not have, or a value that the option does not take."""
 
 
 class ForkError(WidelimitError, RuntimeError):
@@ -42,7 +42,7 @@ class ForkError(WidelimitError, RuntimeError):
 
 
 class StallError(WidelimitError, RuntimeError):
-    """Threads that have stopped computing without an end."""
+    """Threads that have stopped computing and will not finish."""
 
 
 class AccuracyWarning(UserWarning):
@@ -78,7 +78,7 @@ def _as_it_was(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, An
     """An error that came from another process.
 
     Pickle would call its class with the finished message alone; a pool of processes that cannot
-    read an answer waits for it for ever.
+    read an answer waits for it forever.
     """
     error = kind.__new__(kind, *args)
     error.__dict__.update(facts)

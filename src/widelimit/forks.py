@@ -1,4 +1,4 @@
-"""Forked processes: JAX's threads stay behind in the parent, and a child would wait for ever."""
+"""Forked processes: JAX's threads stay behind in the parent, and a child would wait forever."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def require_own_jax() -> None:
     if _parent is not None:
         raise ForkError(
             "JAX does not survive a fork: its threads stay in the parent, and the child would wait "
-            "for them for ever.",
+            "for them forever.",
             got=f"process {os.getpid()}, forked from {_parent} after JAX had started",
             remedy='start processes with multiprocessing.get_context("forkserver") or "spawn" '
             "(for all: multiprocessing.set_start_method), or fork before the first computation",
@@ -34,7 +34,7 @@ def _note_fork() -> None:
 
 
 def _jax_runs() -> bool:
-    """Whether JAX has its threads already; who only imported it may fork."""
+    """Whether JAX has started its threads; before that, forking is safe."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     asked = getattr(bridge, "backends_are_initialized", None)
     return _started if asked is None else bool(asked())

@@ -39,8 +39,13 @@ def choice(kind: type[Member], value: Any, name: str) -> Member:
     raise OptionError(
         f"{name}= is one of {', '.join(map(repr, known))}.",
         got=f"{name}={value!r}",
-        remedy=f"{guess}use one of these names, or widelimit.{kind.__name__}",
+        remedy=f"{guess}use one of these names, or a member of {_public_name(kind)}",
     )
+
+
+def _public_name(kind: type) -> str:
+    """Where users find an option's class: in the room of its module."""
+    return ".".join([*kind.__module__.split(".")[:2], kind.__name__])
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
@@ -95,9 +100,14 @@ def generator(key: RandomKey, *stream: int) -> np.random.Generator:
     return np.random.default_rng([*seed_words(key), *stream])
 
 
-def known_options(function: Function) -> Function:
+def passing_options_to(target: Callable[..., Any]) -> Callable[[Function], Function]:
+    """`known_options` of a function whose `**options` go on to `target`, which has the defaults."""
+    return functools.partial(known_options, target=target)
+
+
+def known_options(function: Function, target: Callable[..., Any] | None = None) -> Function:
     """The function; a keyword that it does not have is answered with the nearest one it has."""
-    signature = _spelled_out(inspect.signature(function))
+    signature = _spelled_out(inspect.signature(function), target)
     parameters = signature.parameters
     known = sorted(name for name in parameters if name != "self")
 
@@ -118,13 +128,22 @@ def known_options(function: Function) -> Function:
     return checked  # type: ignore[return-value]
 
 
-def _spelled_out(signature: inspect.Signature) -> inspect.Signature:
-    """`**options: Unpack[Fields]` as one parameter for every field, as help() should show them."""
+def _spelled_out(
+    signature: inspect.Signature, target: Callable[..., Any] | None
+) -> inspect.Signature:
+    """`**options: Unpack[Fields]` as one parameter for every field, with the target's defaults.
+
+    Help and documentation show them so.
+    """
+    known = {} if target is None else inspect.signature(target).parameters
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for rest in (p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD):
         (fields,) = get_args(rest.annotation)
         for name, kind in get_type_hints(fields).items():
-            named.append(inspect.Parameter(name, rest.KEYWORD_ONLY, default=..., annotation=kind))
+            default = known[name].default if name in known else ...
+            named.append(
+                inspect.Parameter(name, rest.KEYWORD_ONLY, default=default, annotation=kind)
+            )
     return signature.replace(parameters=named)
 
 

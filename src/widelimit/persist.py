@@ -101,7 +101,7 @@ def save(model: Any, path: Path | str) -> None:
 
 
 def load(path: Path | str) -> Any:
-    """Read a model that `save` wrote."""
+    """Read a model that `save` wrote; no code of the file is run."""
     path = Path(path)
     with reading(path):
         with path.open("rb") as file:

@@ -1,5 +1,6 @@
 """Descriptions print as a person would write them: the class, and what is not at its default."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from enum import Enum
@@ -27,7 +28,7 @@ def written(thing: Any, name: str | None = None, *, hidden: tuple[str, ...] = ()
             continue
         value = _field(thing, parameter.name)
         left_out = parameter.name in hidden or value is _MISSING
-        if left_out or _same(value, parameter.default):
+        if left_out or _same(value, _default(thing, parameter)):
             positional = False
             continue
         if parameter.kind is parameter.KEYWORD_ONLY or not positional:
@@ -35,6 +36,11 @@ def written(thing: Any, name: str | None = None, *, hidden: tuple[str, ...] = ()
         else:
             words.append(brief(value))
     return f"{name or type(thing).__name__}({', '.join(words)})"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 example`, `2 examples`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def brief(value: Any) -> str:
@@ -46,7 +52,7 @@ def brief(value: Any) -> str:
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         array = np.asarray(value)
         if array.ndim == 0:
-            return f"{array.item():g}"
+            return brief(array.item())
         short = array.ndim == 1 and array.size <= _MOST_NUMBERS
         return f"[{', '.join(map(brief, array))}]" if short else f"array of shape {array.shape}"
     if isinstance(value, float):
@@ -66,6 +72,14 @@ def _field(thing: Any, name: str) -> Any:
         if hasattr(part, "__dataclass_fields__") and name in part.__dataclass_fields__:
             return getattr(part, name)
     return _MISSING
+
+
+def _default(thing: Any, parameter: inspect.Parameter) -> Any:
+    """The default of a parameter, also where a dataclass makes it anew for every object."""
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+    return parameter.default
 
 
 def _same(value: Any, default: Any) -> bool:

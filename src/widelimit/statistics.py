@@ -17,14 +17,14 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
-    """A value and its standard error: numbers, or arrays of one shape.
+    """A value and its standard error: two numbers, or two arrays of one shape.
 
-    NumPy and Python take it for its value where they expect an array or a number. It prints as
-    `0.532 ± 0.004`.
+    Used as a number or an array, it is its value: `float(estimate)`, `np.sqrt(estimate)`. It prints
+    as `0.532 ± 0.004`.
     """
 
-    value: Any
-    error: Any
+    value: np.ndarray | Any
+    error: np.ndarray | Any
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.value, dtype=dtype)

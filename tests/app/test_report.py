@@ -146,7 +146,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
 
 def test_diagrams_name_every_layer():
     svg = diagram(NET, (7, 5))
-    for word in ("LayerNorm", "Attention", "2 heads", "1/√d", "Dense", "ReLU", "Gelu", "MeanPool"):
+    for word in ("LayerNorm", "Attention", "2 heads", "1/√d", "Dense", "Relu", "Gelu", "MeanPool"):
         assert word in svg
     assert "√0.8 x + √0.2 g(x)" in svg
     assert "x + g(x)" in svg
@@ -176,7 +176,7 @@ def test_streams_stand_side_by_side_and_are_not_joined():
     both = wl.layers.AddStreams((0.7, 0.3))
     svg = diagram(wl.Serial(wl.Parallel(text, table), both, wl.Dense(1)), ((9, 50), (4,)))
     found = places(svg)
-    (left, top), (right, beside) = found["LayerNorm"][0], found["ReLU"][0]
+    (left, top), (right, beside) = found["LayerNorm"][0], found["Relu"][0]
     assert top == beside
     assert right - left > 100  # boxes are wider than that
     assert found["streams added"][0][1] > max(y for _, y in found["Dense"][:2])

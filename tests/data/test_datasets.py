@@ -1,6 +1,8 @@
+import jax
 import numpy as np
 import pytest
 
+import widelimit as wl
 from widelimit.data import (
     DataError,
     Dataset,
@@ -19,10 +21,10 @@ def labelled(rng):
 
 
 def test_order_is_a_permutation_fixed_by_its_seed(labelled):
-    order = stratified_order(labelled.y, seed=3)
+    order = stratified_order(labelled.y, key=3)
     assert sorted(order.tolist()) == list(range(100))
-    np.testing.assert_array_equal(order, stratified_order(labelled.y, seed=3))
-    assert (order != stratified_order(labelled.y, seed=4)).any()
+    np.testing.assert_array_equal(order, stratified_order(labelled.y, key=3))
+    assert (order != stratified_order(labelled.y, key=4)).any()
 
 
 @pytest.mark.parametrize("counts", [(60, 30, 10), (50, 50), (997, 2, 1), (13, 7, 5, 75)])
@@ -37,14 +39,14 @@ def test_every_beginning_is_in_proportion(counts):
 
 def test_balanced_classes_stay_exactly_balanced():
     y = np.tile(np.arange(10), 80)
-    order = stratified_order(y, seed=1)
+    order = stratified_order(y, key=1)
     for size in (10, 200, 790):
         assert set(np.bincount(y[order[:size]])) == {size // 10}
 
 
 def test_order_does_not_favour_the_first_examples():
     y = np.tile([0, 1], 500)
-    first = np.concatenate([stratified_order(y, seed=seed)[:100] for seed in range(40)])
+    first = np.concatenate([stratified_order(y, key=seed)[:100] for seed in range(40)])
     z = (first.mean() - 499.5) / (1000 / np.sqrt(12) / np.sqrt(len(first)))
     assert abs(z) < 4
 
@@ -55,14 +57,14 @@ def test_targets_are_shuffled(rng):
 
 
 def test_subsets_are_nested(labelled):
-    small, large = labelled.subset(20, seed=5), labelled.subset(50, seed=5)
+    small, large = labelled.subset(20, key=5), labelled.subset(50, key=5)
     assert set(small.x[:, 0]) < set(large.x[:, 0])
     assert np.bincount(small.y).tolist() == [12, 6, 2]
 
 
 @pytest.mark.parametrize("test", [0.2, 20])
 def test_split(labelled, test):
-    data = labelled.split(test, seed=1)
+    data = labelled.split(test, key=1)
     assert (len(data.x_train), len(data.x_test)) == (80, 20)
     assert np.bincount(data.y_test).tolist() == [12, 6, 2]
     both = np.concatenate([data.x_train, data.x_test])[:, 0]
@@ -114,3 +116,18 @@ def test_texts_split_and_embed():
     # The first word tells the class: texts and labels stayed together.
     np.testing.assert_array_equal(arrays.x_train[:, 0, 0], data.y_train)
     np.testing.assert_array_equal(arrays.y_test, data.y_test)
+
+
+def test_data_print_what_they_hold_not_their_numbers(labelled):
+    assert repr(labelled) == "Labelled(100 examples of shape (1,) float64, classes a, b, c)"
+    shown = repr(labelled.split(0.1))
+    assert (
+        shown == "Dataset(90 training and 10 test examples of shape (1,) float64, classes a, b, c)"
+    )
+
+
+def test_keys_of_jax_split_too(labelled):
+    one, two = (labelled.subset(50, key=jax.random.key(k)).x for k in (0, 1))
+    assert (one != two).any()
+    with pytest.raises(wl.errors.OptionError, match="key"):
+        labelled.subset(50, key=-1)

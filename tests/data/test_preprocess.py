@@ -126,7 +126,7 @@ def test_downsampling_needs_images():
 
 
 def test_real_images_through_the_whole_path(real_data):
-    data = load_cifar10(real_data).subset(train=500, test=100, seed=2)
+    data = load_cifar10(real_data).subset(train=500, test=100, key=2)
     data = data.map(lambda x: downsample(x, (8, 8)))
     white = data.map(ZCA.fit(data.x_train, strength=0.1))
     assert np.bincount(data.y_train).tolist() == [50] * 10

@@ -26,7 +26,7 @@ def test_profile_reads_the_kernel_of_every_prefix(x):
         wl.LayerNorm(),
     )
     profile = wl.Serial(*layers).signal(x)
-    assert profile.labels == ("input", "Dense", "Activation", "Attention", "LayerNorm")
+    assert profile.labels == ("input", "Dense", "Relu", "Attention", "LayerNorm")
     for depth in range(1, len(layers) + 1):
         k = wl.Serial(*layers[:depth]).kernel(x)
         own = np.einsum("iiab->iab", k.nngp)
@@ -116,7 +116,7 @@ def test_phase_diagram_and_pictures(x, tmp_path):
 
 def test_profiles_print_as_a_table(x):
     shown = repr(wl.Serial(wl.Dense(4), wl.Relu()).signal(x)).splitlines()
-    assert [row.split()[0] for row in shown[1:]] == ["input", "Dense", "Activation"]
+    assert [row.split()[0] for row in shown[1:]] == ["input", "Dense", "Relu"]
     assert "effective rank" in shown[0]
 
 

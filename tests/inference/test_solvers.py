@@ -60,7 +60,7 @@ def test_predictions_are_those_of_a_dense_solve(images, dense, tmp_path, name, s
         model.posterior.left_out_at(rows).mean, dense.leave_one_out.mean[rows], rtol=1e-6, atol=1e-9
     )
     if name == "iterative":
-        with pytest.raises(wl.WidelimitError, match="The evidence is not to be had"):
+        with pytest.raises(wl.WidelimitError, match="The evidence is not available"):
             _ = model.log_evidence
     else:
         assert model.log_evidence == pytest.approx(dense.log_evidence, rel=1e-8)
@@ -248,7 +248,7 @@ def test_noise_is_needed(images, solver):
 @pytest.mark.parametrize("name", ["blocked", "iterative", "all landmarks"])
 def test_what_cannot_be_extended_says_so(images, name):
     _, y, test = images
-    with pytest.raises(wl.WidelimitError, match=r"not extended|at once|not to be had"):
+    with pytest.raises(wl.WidelimitError, match=r"not extended|at once|not available"):
         fitted(images, SOLVERS[name]).extend(test[:1], y[:1])
 
 

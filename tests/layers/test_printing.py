@@ -21,6 +21,8 @@ WRITTEN = [
     "Serial(Dense(3), Relu())",
     "Repeat(Serial(Dense(3), Relu()), 3)",
     "MeanPool(2)",
+    "Select(-1)",
+    "Select((1, 2))",
     "AttentionPool(8, heads=2)",
     "Embedding(8, vocabulary=100)",
     "Decay(0.5, profile='exponential')",

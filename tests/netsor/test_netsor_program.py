@@ -42,7 +42,7 @@ def test_listing_reads_like_the_formulas() -> None:
         "outputs  g_3",
     ):
         assert line in text
-    assert repr(small_program()) == "Program('small': 12 lines, 2 matrices, 0 dots)"
+    assert repr(small_program()) == "Program('small': 12 lines, 2 matrices, 0 dot products)"
 
 
 def test_listing_of_attention_and_of_one_line() -> None:

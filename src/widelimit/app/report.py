@@ -86,7 +86,7 @@ class Report:
         return self
 
     def warning(self, text: str) -> "Report":
-        """A sentence that nobody overlooks."""
+        """A sentence in a box, not to be overlooked."""
         self.parts.append(f'<p class="warning">{html.escape(text)}</p>')
         return self
 

@@ -35,7 +35,7 @@ def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
 
 
 def require_small(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse an archive that unpacks to more than is allowed, or in a way nobody writes."""
+    """Refuse an archive that unpacks to more than is allowed, or in an unusual way."""
     total = sum(info.file_size for info in archive.infolist())
     require("bytes", total, f"the members of '{path}'")
     usual = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

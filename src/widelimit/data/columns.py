@@ -39,7 +39,7 @@ _FRACTION = re.compile(r"[-+]?(\d+)([.,])(\d+)")
 
 
 class Holds(enum.Enum):
-    """What a column is made of, and how people are told."""
+    """What a column holds; the values are words for messages."""
 
     NUMBERS = "numbers"
     FLAGS = "yes and no"

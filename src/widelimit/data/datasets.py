@@ -11,8 +11,12 @@ from typing import Self
 
 import numpy as np
 
+from ..options import RandomKey, generator, whole
+from ..printing import counted
 from .embedding import Embedder
 from .errors import DataError
+
+_SHOWN = 4
 
 Map = Callable[[np.ndarray], np.ndarray]
 
@@ -21,6 +25,7 @@ class _Examples(ABC):
     """What labelled examples of every kind can do: be chosen from."""
 
     y: np.ndarray
+    class_names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -29,17 +34,24 @@ class _Examples(ABC):
     def take(self, indices: np.ndarray) -> Self:
         """The examples at `indices`."""
 
-    def subset(self, size: int, *, seed: int = 0) -> Self:
-        """`size` examples with the classes in their proportions; larger ones contain smaller."""
+    def __repr__(self) -> str:
+        examples = counted(len(self), "example")
+        return f"{type(self).__name__}({examples}{self._facts()}{_classes(self.class_names)})"
+
+    def _facts(self) -> str:
+        return ""
+
+    def subset(self, size: int, *, key: RandomKey = 0) -> Self:
+        """`size` examples, classes in proportion; subsets from one key are nested."""
         if not 0 < size <= len(self):
             raise DataError(
                 "A subset has between 1 and all examples.",
                 got=f"size={size} of {len(self)} examples",
                 remedy=f"ask for at most {len(self)}",
             )
-        return self.take(stratified_order(self.y, seed=seed)[:size])
+        return self.take(stratified_order(self.y, key=key)[:size])
 
-    def _divided(self, test: float | int, seed: int) -> tuple[Self, Self]:
+    def _divided(self, test: float | int, key: RandomKey) -> tuple[Self, Self]:
         """A training and a test part, stratified."""
         count = test if isinstance(test, int) else round(test * len(self))
         if not 0 < count < len(self):
@@ -48,11 +60,11 @@ class _Examples(ABC):
                 got=f"test={test} of {len(self)} examples",
                 remedy="give a fraction between 0 and 1, or a number below the number of examples",
             )
-        order = stratified_order(self.y, seed=seed)
+        order = stratified_order(self.y, key=key)
         return self.take(order[count:]), self.take(order[:count])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Labelled(_Examples):
     """Examples `x` `(N, positions…, channels)` with `y` `(N,)`; `mask` marks real positions."""
 
@@ -60,6 +72,9 @@ class Labelled(_Examples):
     y: np.ndarray
     class_names: tuple[str, ...]
     mask: np.ndarray | None = None
+
+    def _facts(self) -> str:
+        return _arrays(self.x, self.mask)
 
     def take(self, indices: np.ndarray) -> Self:
         """The examples at `indices`."""
@@ -78,12 +93,12 @@ class Labelled(_Examples):
             x = np.where(self.mask[..., None], x, 0).astype(x.dtype)
         return replace(self, x=x)
 
-    def split(self, test: float | int, *, seed: int = 0) -> "Dataset":
-        """Hold out a share (a fraction) or a number (an int) of examples, stratified."""
-        return Dataset.join(*self._divided(test, seed))
+    def split(self, test: float | int, *, key: RandomKey = 0) -> "Dataset":
+        """Hold out `test` examples, classes in proportion: a share (0.2) or a number (an int)."""
+        return Dataset.join(*self._divided(test, key))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelledTexts(_Examples):
     """Texts with their labels."""
 
@@ -95,9 +110,9 @@ class LabelledTexts(_Examples):
         """The examples at `indices`."""
         return replace(self, texts=tuple(self.texts[i] for i in indices), y=self.y[indices])
 
-    def split(self, test: float | int, *, seed: int = 0) -> "TextDataset":
-        """Hold out a share (a fraction) or a number (an int) of examples, stratified."""
-        return TextDataset.join(*self._divided(test, seed))
+    def split(self, test: float | int, *, key: RandomKey = 0) -> "TextDataset":
+        """Hold out `test` examples, classes in proportion: a share (0.2) or a number (an int)."""
+        return TextDataset.join(*self._divided(test, key))
 
     def embed(self, embedder: Embedder) -> Labelled:
         """Word vectors in place of words, padded, with the mask."""
@@ -105,7 +120,7 @@ class LabelledTexts(_Examples):
         return Labelled(x, self.y, self.class_names, mask)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test examples `(N, positions…, channels)` with labels; masks when padded."""
 
@@ -116,6 +131,11 @@ class Dataset:
     class_names: tuple[str, ...]
     mask_train: np.ndarray | None = None
     mask_test: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.y_train):,} training and {len(self.y_test):,} test examples"
+        facts = _arrays(self.x_train, self.mask_train) + _classes(self.class_names)
+        return f"Dataset({parts}{facts})"
 
     @classmethod
     def join(cls, train: Labelled, test: Labelled) -> "Dataset":
@@ -133,16 +153,16 @@ class Dataset:
         """The test part."""
         return Labelled(self.x_test, self.y_test, self.class_names, self.mask_test)
 
-    def subset(self, *, train: int, test: int, seed: int = 0) -> "Dataset":
-        """Fixed-seed, stratified subsets of both parts."""
-        return Dataset.join(self.train.subset(train, seed=seed), self.test.subset(test, seed=seed))
+    def subset(self, *, train: int, test: int, key: RandomKey = 0) -> "Dataset":
+        """`train` and `test` examples of the two parts, classes in proportion, drawn from `key`."""
+        return Dataset.join(self.train.subset(train, key=key), self.test.subset(test, key=key))
 
     def map(self, change: Map) -> "Dataset":
         """Apply `change`, fitted on the training part, to the inputs of both parts."""
         return Dataset.join(self.train.map(change), self.test.map(change))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextDataset:
     """Training and test texts with labels."""
 
@@ -151,6 +171,10 @@ class TextDataset:
     texts_test: tuple[str, ...]
     y_test: np.ndarray
     class_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.y_train):,} training and {len(self.y_test):,} test texts"
+        return f"TextDataset({parts}{_classes(self.class_names)})"
 
     @classmethod
     def join(cls, train: LabelledTexts, test: LabelledTexts) -> "TextDataset":
@@ -167,25 +191,37 @@ class TextDataset:
         """The test part."""
         return LabelledTexts(self.texts_test, self.y_test, self.class_names)
 
-    def subset(self, *, train: int, test: int, seed: int = 0) -> "TextDataset":
-        """Fixed-seed, stratified subsets of both parts."""
-        return TextDataset.join(
-            self.train.subset(train, seed=seed), self.test.subset(test, seed=seed)
-        )
+    def subset(self, *, train: int, test: int, key: RandomKey = 0) -> "TextDataset":
+        """`train` and `test` examples of the two parts, classes in proportion, drawn from `key`."""
+        return TextDataset.join(self.train.subset(train, key=key), self.test.subset(test, key=key))
 
     def embed(self, embedder: Embedder) -> Dataset:
         """Word vectors in place of words, padded part by part, with masks."""
         return Dataset.join(self.train.embed(embedder), self.test.embed(embedder))
 
 
-def stratified_order(y: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """A shuffled order of the examples whose every beginning has the classes in proportion.
+def _arrays(x: np.ndarray, mask: np.ndarray | None) -> str:
+    """Shape and kind of one example, for printing."""
+    return f" of shape {x.shape[1:]} {x.dtype}" + ("" if mask is None else ", with masks")
+
+
+def _classes(names: tuple[str, ...]) -> str:
+    """The first names of classes, for printing."""
+    if not names:
+        return ", real-valued targets"
+    return f", classes {', '.join(names[:_SHOWN])}" + (", …" if len(names) > _SHOWN else "")
+
+
+def stratified_order(y: np.ndarray, *, key: RandomKey = 0) -> np.ndarray:
+    """Row numbers in a shuffled order: the first n hold the classes in proportion, for every n.
 
     The `r`-th of the `n_c` shuffled examples of class `c` gets the place `(r + ½)/n_c`; examples
-    are sorted by place, ties at random. Beginnings of one order are nested, which a learning
-    curve needs. Real-valued targets are only shuffled.
+    are sorted by place, ties at random. So subsets of different sizes are nested, as learning
+    curves need. Real-valued targets are only shuffled.
     """
-    rng = np.random.default_rng(seed)
+    # An integer is NumPy's own seed, so that splits stay those of earlier versions.
+    integer = isinstance(key, int | np.integer)
+    rng = np.random.default_rng(whole("key", key, least=0)) if integer else generator(key)
     shuffled = rng.permutation(len(y))
     if not np.issubdtype(y.dtype, np.integer):
         return shuffled

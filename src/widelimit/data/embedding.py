@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..printing import written
 from .batches import pad
 from .errors import DataError, some
 from .tokens import Tokenizer
@@ -20,23 +21,29 @@ NO_WORD = -2  # the row of a text without words
 class Unknown(Enum):
     """What stands for a word that has no vector."""
 
-    DROP = "drop"  # nothing: the word is left out
-    ZERO = "zero"  # the zero vector, so that positions keep their distances
-    MEAN = "mean"  # the mean of all vectors
+    DROP = "drop"
+    """Nothing: the word is left out."""
+    ZERO = "zero"
+    """The zero vector, so that positions keep their distances."""
+    MEAN = "mean"
+    """The mean of all vectors."""
 
 
 class Empty(Enum):
-    """What to do with a text of which no word is left."""
+    """What to do with a text that has no word with a vector."""
 
     ERROR = "error"
-    MEAN = "mean"  # one position with the mean of all vectors
+    """Raise a `DataError` that names the text."""
+    MEAN = "mean"
+    """Give it one position, the mean of all vectors."""
 
 
 class Keep(StrEnum):
     """Which words of a long text are kept."""
 
     FIRST = "first"
-    LAST = "last"  # where reviews come to their verdict
+    LAST = "last"
+    """Where reviews reach their verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +75,9 @@ class Embedder:
                 got=f"phrase={self.phrase}",
                 remedy="give a positive number of neighbouring words",
             )
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """`x` `(N, positions, components)` and the mask `(N, positions)`."""

@@ -136,13 +136,13 @@ def unwritable(path: Path, error: Exception, kept: str = "nothing was kept") -> 
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """A text file in UTF-8, whole or not at all; what is no text is written as `\\udcff`."""
+    """Write a text file in UTF-8, whole or not at all; bytes that are no text become `\\udcff`."""
     with writing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:
-    """A Matplotlib figure in the format of its name (`.png`, `.pdf`, `.svg` …), or nothing."""
+    """Write a Matplotlib figure in the format of the name (`.png`, `.pdf`, `.svg` …)."""
     path = Path(path)
     form = path.suffix[1:].lower() or "png"
     known = figure.canvas.get_supported_filetypes()

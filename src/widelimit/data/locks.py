@@ -1,4 +1,4 @@
-"""One run at a time in a place: a second one is told who is there."""
+"""One run at a time in a folder: a second one learns which run holds it."""
 
 import os
 import socket

@@ -132,9 +132,9 @@ def read_table(
 ) -> Table:
     """Read a CSV or TSV file with a header line, or a JSONL file with one object per line.
 
-    The format follows the name (`.csv`, `.tsv`, `.jsonl`, `.ndjson`, each also with `.gz`). What
-    separates columns and which mark fractions have is found out unless it is said; `skip` leaves
-    out rows that have not the columns of the first line.
+    The format follows the name (`.csv`, `.tsv`, `.jsonl`, `.ndjson`, each also with `.gz`). The
+    delimiter and the decimal mark are detected unless given; `skip` leaves out rows that do not
+    have the columns of the first line.
     """
     path = Path(path)
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
@@ -184,7 +184,7 @@ def _csv_table(
 
 
 def _json_table(path: Path, encoding: str, decimal: str) -> Table:
-    """Columns of all objects, in the order they come; who has not one has None."""
+    """Columns of all objects, in order of appearance; None where an object lacks one."""
     numbered = _collected(path, _json_rows(path, encoding))
     names = list(dict.fromkeys(name for _, row in numbered for name in row))
     require("columns", len(names), f"'{path}'")
@@ -209,7 +209,7 @@ def _collected(path: Path, rows: Iterator[tuple[int, Row]]) -> list[tuple[int, R
 
 
 def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A CSV file with a header line, whole or not at all."""
+    """Write a CSV file with a header line, whole or not at all."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(head)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..printing import counted
 from .arrays import read_npz
 from .download import GLOVE
 from .errors import DataError
@@ -25,6 +26,9 @@ class WordVectors:
 
     words: tuple[str, ...]
     vectors: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"WordVectors({counted(len(self), 'word')}, {self.dimension} components)"
 
     def __len__(self) -> int:
         return len(self.words)

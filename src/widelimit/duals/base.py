@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..printing import written
+from ..printing import brief, written
 
 
 class Dual(eqx.Module):
@@ -106,6 +106,9 @@ class Fixed(eqx.Module):
     """A plain function, part of the network's structure."""
 
     function: Callable[..., Array] = eqx.field(static=True)
+
+    def __repr__(self) -> str:
+        return brief(self.function)
 
     def __call__(self, *arguments: Array) -> Array:
         return self.function(*arguments)

@@ -46,8 +46,8 @@ class Rectifier(Dual):
     @property
     def name(self) -> str:
         negative, positive = (float(np.asarray(s)) for s in (self.negative, self.positive))
-        known = {(0.0, 1.0): "ReLU", (-1.0, 1.0): "Abs"}
-        return known.get((negative, positive), f"ReLU, slopes {negative:.3g} and {positive:.3g}")
+        known = {(0.0, 1.0): "Relu", (-1.0, 1.0): "Abs"}
+        return known.get((negative, positive), f"Relu, slopes {negative:.3g} and {positive:.3g}")
 
     def __repr__(self) -> str:
         a, b = brief(self.negative), brief(self.positive)

@@ -219,7 +219,7 @@ def unmasked(values: Any, name: str) -> np.ndarray:
         return np.asarray(values)
     except (TypeError, ValueError) as error:  # lists of different lengths, keys of random numbers
         raise ShapeError(
-            "Arrays are whatever NumPy makes an array of.",
+            "Inputs are arrays, or what NumPy can turn into one.",
             got=f"'{name}' of type {type(values).__name__} ({str(error)[:80]})",
             remedy="pass an array, or nested lists of equal lengths",
         ) from error

@@ -45,13 +45,18 @@ _REPLICATES, _SAMPLES = 8, 32
 
 
 class Quantity(Enum):
-    """What a signal profile holds for every depth."""
+    """What a signal profile holds for every depth: averages over examples and real positions."""
 
     VARIANCE = "variance"
+    """`κ_aa(x, x)`."""
     POSITIONS = "correlation of positions"
+    """`κ_ab/√(κ_aa κ_bb)` for positions a ≠ b of one input: 1 is rank collapse."""
     INPUTS = "correlation of inputs"
+    """`κ_aa(x, x')/√(κ_aa κ'_aa)` for inputs x ≠ x'."""
     TANGENT = "tangent kernel"
+    """`Θ_aa(x, x)`."""
     RANK = "effective rank"
+    """`(tr κ)²/(S tr κ²)` of κ(x, x) over S positions: from 1/S, all in one direction, to 1."""
 
 
 class SignalProfile(eqx.Module):
@@ -64,7 +69,7 @@ class SignalProfile(eqx.Module):
     values: Float[np.ndarray | Array, "depth quantity"]
     errors: Float[np.ndarray | Array, "depth quantity"]
 
-    def __getitem__(self, quantity: Quantity | str) -> Any:
+    def __getitem__(self, quantity: Quantity | str) -> np.ndarray | Any:
         """One quantity by depth, the input first; NaN where it has no meaning."""
         return self.values[:, list(Quantity).index(choice(Quantity, quantity, "quantity"))]
 
@@ -103,7 +108,13 @@ def signal(
     samples: int = _SAMPLES,
     replicates: int = _REPLICATES,
 ) -> SignalProfile:
-    """The signal after the input and after every layer of `net` (nested Serials are opened)."""
+    """How a signal travels through `net`: five numbers after the input and after every layer.
+
+    They are variance, correlation between positions, correlation between inputs, tangent kernel and
+    effective rank (see `Quantity`), averaged over up to 32 examples x; `profile["variance"]` is one
+    of them by depth, `profile.plot()` draws them. Serials inside `net` are opened. Networks with
+    random scores draw `samples` heads per layer from `key` in each of `replicates` copies.
+    """
     inputs = read_inputs(net, x, mask)
     if inputs.size > _MOST_EXAMPLES or net.streams() > 1:
         raise ShapeError(
@@ -115,7 +126,7 @@ def signal(
     outline = inputs.outline
     labels = ["input"]
     for layer in layers:
-        labels.append(type(layer).__name__)
+        labels.append(repr(layer).partition("(")[0])
         outline = layer.outline(outline)
     whole("samples", samples)
     whole("replicates", replicates)
@@ -148,9 +159,10 @@ def phase_diagram(
     samples: int = _SAMPLES,
     replicates: int = _REPLICATES,
 ) -> Float[np.ndarray, "first second"]:
-    """The quantity at the end of `make(a, b)` for all pairs of two hyperparameters' values.
+    """One quantity after the last layer of `make(a, b)`, for every a in `first` and b in `second`.
 
-    `key`, `samples` and `replicates` are those of `signal`, for networks with sampled heads.
+    `make` builds a network from two hyperparameters; `plot_phase_diagram` draws the result. The
+    other options are those of `signal`.
     """
     quantity = choice(Quantity, quantity, "quantity")
     rows, columns = np.asarray(first, float), np.asarray(second, float)
@@ -172,7 +184,10 @@ def plot_phase_diagram(
     quantity: Quantity | str = Quantity.POSITIONS,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """A phase diagram as a picture, the first hyperparameter upwards; returns the axes."""
+    """Draw a phase diagram, the first hyperparameter upwards, on `ax` or on new axes; returns them.
+
+    `names` are those of the two hyperparameters.
+    """
     ax = one_axes(ax, (5, 4))
     mesh = ax.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
     label = choice(Quantity, quantity, "quantity").value

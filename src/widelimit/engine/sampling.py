@@ -30,6 +30,7 @@ from ..layers.attention.heads import (
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
 from ..options import RandomKey, as_key, positive, whole
+from ..printing import counted
 from .budget import Budget, Drawn, error_bound
 from .door import read_inputs
 from .inputs import Inputs
@@ -50,11 +51,12 @@ _PILOT, _PILOT_MEMORY = 8, 2**28
 
 
 class Sampler(eqx.Module):
-    """Drawn heads, as a recipe: the same for every call that shares it.
+    """Heads that related kernel calls share: `sampler = net.sampler(x)`, then `sampler=sampler`.
 
-    It also holds for inputs that are shorter than those it was fitted to; longer ones are refused
-    by layers with a positional encoding. `residual` is the share of a position's variance that
-    features from landmarks miss, 0 where features are exact.
+    It is a recipe, from which every call draws the same heads. It also serves inputs shorter
+    than those it was fitted to; longer ones are refused by layers with a positional encoding.
+    `residual` is the share of a position's variance that features from landmarks miss, 0 where
+    features are exact.
     """
 
     x: Any  # landmark inputs, or one input that only gives shapes
@@ -66,6 +68,11 @@ class Sampler(eqx.Module):
     # Which landmark positions every layer with random scores uses; None if features are exact.
     pivots: tuple[ScoreField, ...] | None = None
     residual: float = eqx.field(static=True, default=0.0)
+
+    def __repr__(self) -> str:
+        copies = counted(self.replicates, "copy", "copies")
+        features = "exact features" if self.rank is None else f"{self.rank} landmark positions"
+        return f"Sampler({self.scheme.samples} heads in each of {copies}, {features})"
 
     @property
     def heads(self) -> int:
@@ -133,7 +140,7 @@ def sampler(
         residual = min(residual, _RESIDUAL_SHARE * tolerance)
         if replicates == 1:
             raise WidelimitError(
-                "A tolerance is met by errors, which take at least two replicates.",
+                "A tolerance is checked against errors, which take at least two replicates.",
                 got="replicates=1",
                 remedy="leave replicates= out, or give at least 2",
             )

@@ -76,7 +76,7 @@ def in_threads(
 
     The first job of every kind goes before all others, and others of its kind wait until it is
     done: it compiles for them. Whoever stops listening, or is interrupted, waits for the jobs that
-    run and cancels the others. Threads that have stopped for ever are given up (`StallError`).
+    run and cancels the others. Threads that have stopped forever are given up (`StallError`).
     """
     first: deque[Job] = deque()
     later: dict[Any, list[Job]] = {}
@@ -118,7 +118,7 @@ class _Answer(NamedTuple):
 class _Crew:
     """Threads that work off orders; a stuck one holds up neither the caller nor the program's end.
 
-    XLA's own threads were once seen to wait for each other for ever. Programs of this package no
+    XLA's own threads were once seen to wait for each other forever. Programs of this package no
     longer hold the steps that can (see `compilation`), but other code in the process, which shares
     the pool, may. Nothing in a process can wake them; whoever waits for them can be told.
     """
@@ -154,7 +154,7 @@ class _Crew:
             idle = idle + 1 if awake and used < _BUSY * seconds and _on_processor() else 0
         self.stalled = True
         raise StallError(
-            "Threads that compute do something.",
+            "Threads that compute make progress.",
             got=f"{running} tiles without an answer, and no use of the processor, for "
             f"{_MOST_IDLE * _GLANCE:.0f} seconds",
             remedy="start again in a new process (what a store= holds is kept); should it happen "

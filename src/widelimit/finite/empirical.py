@@ -141,10 +141,13 @@ def empirical_ntk(
     `f` maps a batch (N, …), an array or a tuple of arrays, to outputs (N, outputs…), each example
     by itself. Integer parameters are held fixed.
 
-    Output axes in `trace_axes` are averaged over (trace divided by size: what converges to the
-    infinite-width kernel), those in `diagonal_axes` are kept once, all others appear for both
-    inputs: the result has axes (N1, N2, output axes not averaged…, those neither averaged nor
-    shared, of the second input…). With `x2=None` the kernel of `x1` with itself, at half the work.
+    Output axes in `trace_axes` are averaged over (the trace divided by the size, which converges to
+    the infinite-width kernel), those in `diagonal_axes` appear once, all others for both inputs.
+    The result has axes (N1, N2, output axes that are not averaged…, and those for both inputs
+    again…). With `x2=None` it is the kernel of `x1` with itself, at half the work.
+
+    `method` is the cheaper of two by default (see `finite.NtkMethod`); `memory` bounds the bytes in
+    use; `progress` is as in `Layer.kernel`.
     """
     method = choice(NtkMethod, method, "method")
     whole("memory", memory)

@@ -48,7 +48,8 @@ def monte_carlo_kernel(
     draw share their hidden layers, so standard errors come from draws alone. Widths are those of
     the layers: `with_width` changes them, and more output channels lower the error of every draw.
 
-    Axes are those of `net.kernel`. Dropout is on, with independent masks in the two inputs.
+    Axes, masks and other options are those of `net.kernel`. Dropout is on, with independent masks
+    in the two inputs.
     """
     whole("draws", draws)
     whole("memory", memory)

@@ -37,7 +37,7 @@ def with_width(net: Net, width: int, *, outputs: int | None = None) -> Net:
 def with_heads(net: Net, heads: float) -> Net:
     """The same network with another number of heads in every attention layer.
 
-    `with_heads(net, 8)` of a description with `INFINITE` heads can be drawn; grouped keys and
-    values become separate ones.
+    A network of `INFINITE` heads cannot be drawn, `with_heads(net, 8)` can. Grouped keys and values
+    become separate ones.
     """
     return cast(Net, net.with_heads(checked_heads(heads)))

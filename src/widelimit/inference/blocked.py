@@ -128,7 +128,7 @@ def factorise_in_blocks(
     client: Any = None,
     progress: Report | None = None,
 ) -> StoredFactor:
-    """The factor of `kernel + noise`; a temporary folder goes when nobody holds the factor."""
+    """The factor of `kernel + noise`; a temporary folder goes when the factor does."""
     temporary = folder is None
     place = Path(tempfile.mkdtemp(prefix="widelimit-")) if folder is None else Path(folder)
     order = _order(kernel)
@@ -223,7 +223,7 @@ def _by_workers(work: _Work, count: int, client: Any) -> Iterator[Place]:
 
     What goes between tasks is only that they are done: blocks are read from disk.
     """
-    from distributed import as_completed  # only who has a client needs Dask
+    from distributed import as_completed  # Dask is needed with workers only
 
     from ..scale.cluster import require_client
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from ..errors import NumericalError
 from ..figures import one_axes
 from ..options import choice, whole
+from ..printing import counted
 from ..statistics import Shares, wilson_interval
 from . import checks
 from .checks import Values
@@ -40,8 +41,8 @@ class Reliability:
 
     def __repr__(self) -> str:
         return (
-            f"Reliability({self.count.sum()} predictions in {len(self.count)} groups, expected "
-            f"calibration error {self.expected_error:.3f})"
+            f"Reliability({self.count.sum():,} predictions in {counted(len(self.count), 'group')}, "
+            f"expected calibration error {self.expected_error:.3f})"
         )
 
     @property

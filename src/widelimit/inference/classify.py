@@ -15,7 +15,7 @@ by `v`, than the exact probability that a class has the largest value, and than 
 versions.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from scipy.special import softmax
 
 from ..engine.inputs import Data
 from ..errors import NumericalError, ShapeError
+from ..printing import counted, written
 from . import checks
 from .calibration import Binning, Reliability, reliability
 from .checks import Values
@@ -130,6 +131,9 @@ class Classifier:
                 remedy="pass Classifier(GP(net, noise=0.01))",
             )
 
+    def __repr__(self) -> str:
+        return written(self)
+
     def fit(self, x: Data, labels: Any, mask: Any = None) -> "FittedClassifier":
         """Fit to labels (N,): integers, strings, anything that can be sorted."""
         targets, classes = centred_one_hot(labels)
@@ -143,13 +147,17 @@ class Classifier:
         return FittedClassifier(fitted, temperature, classes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedClassifier:
     """A classifier that has seen data; made by `Classifier.fit`. `classes` are sorted."""
 
     process: FittedGP
     temperature: Temperature
-    classes: np.ndarray = field(repr=False)
+    classes: np.ndarray
+
+    def __repr__(self) -> str:
+        classes = counted(len(self.classes), "class", "classes")
+        return f"FittedClassifier({classes}, {self.process.facts}, {self.process.gp.net!r})"
 
     def predict_proba(self, x: Data, mask: Any = None) -> Float[np.ndarray, "m classes"]:
         """Probabilities of the classes, in the order of `classes`."""

@@ -94,7 +94,7 @@ def cross_entropy_path(
 
     `start` holds initial logits (n, classes) of one network, or (members, n, classes) of an
     ensemble; without it the mean network, which starts at zero, is trained. Softmax losses have
-    no `t = ∞` (the logits grow for ever), so times are finite. Gradient flow is integrated with
+    no `t = ∞` (the logits grow forever), so times are finite. Gradient flow is integrated with
     steps whose local error in the logits is about `tolerance`, at most `max_steps` of them.
     """
     optimizer = choice(Optimizer, optimizer, "optimizer")

@@ -16,7 +16,7 @@ about them is noise. This holds for infinitely many attention heads; with finite
 kernels of the limit are random and the formulas do not apply.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from scipy.sparse.linalg import eigsh
 
 from ..errors import NumericalError
 from ..options import choice, positive
+from ..printing import counted
 from . import checks
 from .checks import Values
 from .conventions import Optimizer, Reduction
@@ -77,13 +78,18 @@ class TrainingCurve(NamedTuple):
     bias: Float[np.ndarray, " *times"]
     spread: Float[np.ndarray, " *times"]
 
+    def __repr__(self) -> str:
+        loss = np.ravel(self.loss)
+        ends = f", loss {loss[0]:.4g} to {loss[-1]:.4g}" if loss.size else ""
+        return f"TrainingCurve({counted(loss.size, 'time')}{ends})"
+
     @property
     def loss(self) -> Float[np.ndarray, " *times"]:
         """The expected loss of a random member of the ensemble."""
         return np.asarray(self.bias + self.spread)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dynamics:
     """Training dynamics on the training set; `on(...)` carries them to other examples.
 
@@ -92,18 +98,25 @@ class Dynamics:
     """
 
     eigenvalues: Float[np.ndarray, " n"]
-    basis: Float[np.ndarray, "n n"] = field(repr=False)
-    targets: Float[np.ndarray, "n outputs"] = field(repr=False)
-    rotated_nngp: Float[np.ndarray, "n n"] | None = field(repr=False)
+    basis: Float[np.ndarray, "n n"]
+    targets: Float[np.ndarray, "n outputs"]
+    rotated_nngp: Float[np.ndarray, "n n"] | None
     """`Uᵀ K U`."""
     cutoff: float
     """Eigenvalues (plus ridge) up to this size are rounding."""
-    unit: float = field(repr=False)
+    unit: float
     learning_rate: float
     optimizer: Optimizer
     reduction: Reduction
     ridge: float
-    vector_targets: bool = field(repr=False)
+    vector_targets: bool
+
+    def __repr__(self) -> str:
+        low, high = self.eigenvalues.min(), self.eigenvalues.max()
+        return (
+            f"Dynamics({counted(len(self.eigenvalues), 'example')}, eigenvalues {low:.3g} to "
+            f"{high:.3g}, {self.optimizer.value}, learning rate {self.learning_rate:g})"
+        )
 
     @classmethod
     def decompose(
@@ -287,18 +300,21 @@ class Dynamics:
         return columns[..., 0] if self.vector_targets else columns
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TestDynamics:
     """Training dynamics seen at examples outside the training set; made by `Dynamics.on`."""
 
     __test__ = False  # not a test class, whatever its name suggests to test collectors
 
     training: Dynamics
-    ntk_cross: Float[np.ndarray, "m n"] = field(repr=False)
+    ntk_cross: Float[np.ndarray, "m n"]
     """`Θ(x, X) U`."""
-    nngp_cross: Float[np.ndarray, "m n"] | None = field(repr=False)
+    nngp_cross: Float[np.ndarray, "m n"] | None
     """`K(x, X) U`."""
-    prior: np.ndarray | None = field(repr=False)
+    prior: np.ndarray | None
+
+    def __repr__(self) -> str:
+        return f"TestDynamics({counted(len(self.ntk_cross), 'example')}, {self.training!r})"
 
     def mean(
         self,

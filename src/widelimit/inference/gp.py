@@ -24,6 +24,7 @@ from scipy.special import ndtri
 from ..engine.inputs import unmasked
 from ..errors import NumericalError
 from ..options import RandomKey, generator, whole
+from ..printing import counted
 from . import checks
 from .blocked import StoredFactor
 from .checks import Values
@@ -111,6 +112,10 @@ class LeaveOneOut(NamedTuple):
     variance: Float[np.ndarray, " n"]
     log_density: Float[np.ndarray, " *points"]
 
+    def __repr__(self) -> str:
+        density = f"mean log density {np.mean(self.log_density):.4g}"
+        return f"LeaveOneOut({counted(len(self.variance), 'example')}, {density})"
+
     @classmethod
     def of(
         cls, targets: np.ndarray, weights: np.ndarray, inverse: np.ndarray, missed: Any = 0.0
@@ -126,12 +131,12 @@ class LeaveOneOut(NamedTuple):
         return cls(targets - residual, variance, density)
 
     def mapped(self, outputs: Callable[[np.ndarray], np.ndarray]) -> "LeaveOneOut":
-        """With what has columns for the outputs changed."""
+        """A copy with a function applied to the arrays that have one column per output."""
         return LeaveOneOut(outputs(self.mean), self.variance, outputs(self.log_density))
 
 
 class Conditioned(abc.ABC):
-    """A process that has seen targets, whatever it was conditioned by."""
+    """A process conditioned on targets, whatever the solver."""
 
     vector_targets: bool
 
@@ -172,7 +177,7 @@ def symmetrised(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GPPosterior(Conditioned):
-    """A Gaussian process after seeing targets; build it with `GPPosterior.condition`."""
+    """A Gaussian process conditioned on targets; build it with `GPPosterior.condition`."""
 
     factor: "AnyFactor"
     noise: Float[np.ndarray, " n"] = field(repr=False)

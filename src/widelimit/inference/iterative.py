@@ -212,7 +212,7 @@ class Iterative:
     @staticmethod
     def _refused(what: str) -> WidelimitError:
         return WidelimitError(
-            f"{what} is not to be had from conjugate gradients.",
+            f"{what} is not available with conjugate gradients.",
             got="solver=ConjugateGradients(...)",
             remedy="choose Cholesky(), BlockedCholesky(...) or Nystrom(...)",
         )

@@ -36,7 +36,7 @@ class Hyperparameter(NamedTuple):
 
 
 def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
-    """All of them, in the order of the network's leaves."""
+    """All hyperparameters of a network, in the order of its leaves."""
     found = []
     for leaf in _leaves(net):
         if leaf.name is None:
@@ -51,7 +51,7 @@ def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
 
 
 def with_hyperparameters(net: Layer, values: Mapping[str, Any]) -> Layer:
-    """The same network with other values, by name."""
+    """A copy of the network with other values of some hyperparameters: `{"0.w_std": 1.5}`."""
     known = {found.name: found for found in hyperparameters(net)}
     for name, value in values.items():
         if name not in known:
@@ -72,7 +72,11 @@ def with_hyperparameters(net: Layer, values: Mapping[str, Any]) -> Layer:
 
 
 def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], Layer]]:
-    """Every combination of the given values, as pairs (what was set, network)."""
+    """The network with every combination of the given values, as pairs (values by name, network).
+
+    `axes` maps names of hyperparameters (see `hyperparameters`) to the values to try, such as
+    `{"0.w_std": [1.0, 1.5], "2.qk_std": [0.5, 2.0]}`.
+    """
     choices: list[dict[str, Any]] = [{}]
     for name, values in axes.items():
         choices = [{**choice, name: value} for choice in choices for value in values]
@@ -88,10 +92,11 @@ def random_choices(
     draws: int,
     key: RandomKey = 0,
 ) -> Iterator[tuple[dict[str, Any], Layer]]:
-    """Random networks as pairs (what was set, network).
+    """`draws` copies of the network with random values, as pairs (values by name, network).
 
-    Values are uniform between the two ends in the free coordinate of their range: on a logarithmic
-    scale for standard deviations and rates.
+    `ranges` maps names of hyperparameters to their lowest and highest value. Values are uniform
+    between the two ends in the free coordinate of their range: on a logarithmic scale for
+    standard deviations and rates.
     """
     rng = generator(key)
     known = {found.name: found for found in hyperparameters(net)}

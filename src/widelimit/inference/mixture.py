@@ -13,7 +13,7 @@ and what remains is `GP`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
 from ..options import RandomKey, as_key
+from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
@@ -47,7 +48,7 @@ _BISECTIONS = 60
 
 
 class CollapsedWeightsWarning(UserWarning):
-    """The draws of the scores are worth too few independent ones."""
+    """The posterior rests on too few effective draws of the scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +79,11 @@ class EllipticalSlice:
 class MixtureGP:
     """A network with finitely many heads as a prior over functions; `fit` it to data.
 
-    `noise` is the variance of the noise in the targets, one number or one per training example,
-    or `Relative(share)` of the prior's;
-    `method` how the scores are averaged over; `samples` heads stand for infinitely many in layers
-    that have them. Outputs (columns of the targets) are channels of one network: they share the
-    scores, and each of them carries information about the scores.
+    `noise` is the variance of the noise in the targets: one number, one per training example,
+    or `Relative(share)` of the prior's. `method` says how scores are averaged over,
+    `Importance` or `EllipticalSlice`. Layers with infinitely many heads are averages over
+    `samples` of them. Outputs (columns of the targets) are channels of one network: they share
+    its scores, and all of them inform about the scores.
     """
 
     net: Layer
@@ -91,6 +92,9 @@ class MixtureGP:
     method: Importance | EllipticalSlice = Importance()
     samples: int = 128
     key: RandomKey = 0
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedMixture":
         """Condition on targets (N,) or (N, outputs) at examples x."""
@@ -104,7 +108,7 @@ class MixtureGP:
         return FittedMixture(self, inputs, targets, noise, vector, as_key(self.key))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MixturePrediction:
     """Predictions of the function: a mixture of Gaussians at every test example.
 
@@ -112,10 +116,16 @@ class MixturePrediction:
     outputs. `effective` is how many independent draws of the scores the mixture is worth.
     """
 
-    means: Float[np.ndarray, " draws *points"] = field(repr=False)
-    variances: Float[np.ndarray, "draws tests"] = field(repr=False)
-    weights: Float[np.ndarray, " draws"] = field(repr=False)
+    means: Float[np.ndarray, " draws *points"]
+    variances: Float[np.ndarray, "draws tests"]
+    weights: Float[np.ndarray, " draws"]
     effective: float
+
+    def __repr__(self) -> str:
+        std = self.std
+        spread = f"{std.min():.3g} to {std.max():.3g}" if std.size else "none"
+        draws = f"{self.effective:.0f} effective of {len(self.weights)} draws"
+        return f"MixturePrediction(mean of shape {std.shape}, std {spread}, {draws})"
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """`mean, std = fitted.predict(x)`."""
@@ -171,16 +181,19 @@ class MixturePrediction:
         return 0.5 * (low + high)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedMixture:
     """A mixture of Gaussian processes that has seen data; made by `MixtureGP.fit`."""
 
     model: MixtureGP
-    inputs: Inputs = field(repr=False)
-    targets: Float[np.ndarray, "n outputs"] = field(repr=False)
-    noise: Float[np.ndarray, " n"] = field(repr=False)
-    vector_targets: bool = field(repr=False)
-    key: Key[Array, ""] = field(repr=False)
+    inputs: Inputs
+    targets: Float[np.ndarray, "n outputs"]
+    noise: Float[np.ndarray, " n"]
+    vector_targets: bool
+    key: Key[Array, ""]
+
+    def __repr__(self) -> str:
+        return f"FittedMixture({counted(len(self), 'example')}, {self.model!r})"
 
     def __len__(self) -> int:
         return self.inputs.size

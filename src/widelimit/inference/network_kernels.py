@@ -6,7 +6,7 @@ parts of one positive semi-definite matrix.
 """
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey
+from ..printing import counted, written
 from ..state import Kernels
 from .gp import KernelKind
 
@@ -41,9 +42,9 @@ class Engine:
     needs, but no more than `most_heads` in all; `rank` bounds the features of the scores; `key`
     fixes the heads.
 
-    `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), where a later
-    fit finds it and goes on; the workers of a `client` of `dask.distributed` compute it, and
-    kernels with other examples as long as the client lives.
+    `store` keeps the kernel of the training examples on disk (see `Layer.kernel`), so that a later
+    fit can reuse or continue it. The workers of a `client` of `dask.distributed` compute it, and
+    kernels with other examples for as long as the client is open.
     """
 
     dtype: Any = np.float32
@@ -57,8 +58,11 @@ class Engine:
     store: Any = None
     client: Any = None
 
+    def __repr__(self) -> str:
+        return written(self)
+
     def without_store(self) -> "Engine":
-        """For other examples than those whose kernel is stored."""
+        """The same engine without its store, for other examples."""
         return replace(self, store=None)
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
@@ -105,15 +109,18 @@ def require_gaussian(net: Layer) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NetworkKernels:
     """The training examples of a model, and kernels of other examples with them."""
 
     net: Layer
     _: KW_ONLY
-    inputs: Inputs = field(repr=False)
-    sampler: Sampler | None = field(repr=False)
+    inputs: Inputs
+    sampler: Sampler | None
     engine: Engine
+
+    def __repr__(self) -> str:
+        return f"NetworkKernels({counted(len(self), 'example')}, {self.net!r})"
 
     @classmethod
     def make(cls, net: Layer, x: Data, mask: Any = None, *, engine: Engine) -> "NetworkKernels":
@@ -161,7 +168,7 @@ class NetworkKernels:
         )
 
     def cross(self, other: Inputs, *, ntk: bool) -> Kernels:
-        """Kernels (other, train), by the workers of a client that lives, else by this process."""
+        """Kernels (other, train), by the workers of an open client, else by this process."""
         client = self.engine.client
         gone = client is None or getattr(client, "status", None) in ("closing", "closed")
         if gone or other.size * len(self) < ALONE:
@@ -170,7 +177,7 @@ class NetworkKernels:
 
     def _crossing(self, ntk: bool) -> Any:
         """The training examples on the workers, sent once."""
-        from ..scale.crossing import Crossed, Crossing  # only who has a client needs Dask
+        from ..scale.crossing import Crossed, Crossing  # Dask is needed with workers only
 
         found = self.__dict__.setdefault("_crossings", {})
         if ntk not in found:

@@ -40,16 +40,16 @@ _ENOUGH = 200  # examples for a calibration
 def left_out_rows(
     landmarks: Int[np.ndarray, " m"], size: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " rows"]:
-    """Some examples that are no landmarks: they tell the length of a step."""
+    """Some examples that are not landmarks, by which the length of the step is chosen."""
     return some_left_out(np.setdiff1d(np.arange(size), landmarks), rng)
 
 
 @dataclass(frozen=True, eq=False)
 class NystromPosterior(Conditioned):
-    """A process that has seen targets through landmarks; blocks are (test, landmarks)."""
+    """A process conditioned on targets through landmarks; blocks are (test, landmarks)."""
 
     landmarks: Int[np.ndarray, " m"] = field(repr=False)
-    """Numbers of the training examples that are landmarks."""
+    """Indices of the training examples that are landmarks."""
     lower: Float[np.ndarray, "m m"] = field(repr=False)
     inner: Float[np.ndarray, "m m"] = field(repr=False)
     """The Cholesky factor of `B`."""
@@ -159,7 +159,7 @@ class NystromPosterior(Conditioned):
 
     @property
     def calibration_rows(self) -> Int[np.ndarray, " rows"] | None:
-        """Examples that are no landmarks, as tests are none; None, all, where too few are left."""
+        """Examples that are not landmarks, like tests; None (all) where too few are left."""
         others = np.setdiff1d(np.arange(len(self)), self.landmarks)
         return others if len(others) >= min(_ENOUGH, len(self) / 2) else None
 

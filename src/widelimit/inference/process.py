@@ -10,6 +10,7 @@ from ..engine.inputs import Data, Inputs
 from ..errors import NumericalError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, whole
+from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
@@ -32,11 +33,11 @@ from .solvers import Cholesky, Posterior, Solver
 class GP:
     """An infinitely wide network as the prior of a Gaussian process with zero mean.
 
-    `kind` chooses the kernel (see `KernelKind`); `noise` is the variance of the noise in the
-    targets, one number or one per training example (by default 0.1: see `conventions`), or
-    `Relative(share)` of the mean prior variance; `jitter`
-    bounds what may be added to the diagonal if the kernel cannot be factorised; `engine` says how
-    kernels are computed, and `solver` how the process is conditioned (see `solvers`).
+    `kind` chooses the kernel (see `KernelKind`). `noise` is the variance of the noise in the
+    targets: one number (0.1, the default, suits targets of variance 1), one per training example,
+    or `Relative(share)` of the mean prior variance. `jitter` bounds what may be added to the
+    diagonal where the kernel cannot be factorised; `engine` says how kernels are computed, `solver`
+    how the process is conditioned on data: `inference.Cholesky()`, `Nystrom(…)` and others.
     """
 
     net: Layer
@@ -57,6 +58,9 @@ class GP:
             )
         object.__setattr__(self, "kind", choice(KernelKind, self.kind, "kind"))
 
+    def __repr__(self) -> str:
+        return written(self)
+
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedGP | FittedMixture":
         """Condition on targets (N,) or (N, outputs) at examples x, by an exact float64 solve.
 
@@ -74,7 +78,7 @@ class GP:
         return model if samples is None else replace(model, samples=samples)
 
     def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
-        """Condition on targets for examples that are read already: one Gaussian process."""
+        """Condition on targets at examples that were read before: always one Gaussian process."""
         checks.targets(y, len(data))  # before the expensive part
         noise = settled(self.noise, lambda: data.diagonal(data.inputs, self.kind))
         marks, posterior = self.solver.condition(
@@ -83,7 +87,7 @@ class GP:
         return self.fitted(marks, posterior, noise)
 
     def fitted(self, data: NetworkKernels, posterior: Posterior, noise: Values) -> "FittedGP":
-        """This model, with the noise it came to, around a posterior."""
+        """The fitted model around a posterior; `noise` is the variance that was used."""
         engine = self.engine.without_store()
         return FittedGP(
             replace(self, engine=engine, noise=noise), replace(data, engine=engine), posterior
@@ -94,8 +98,8 @@ class GP:
 class FittedGP:
     """A Gaussian process that has seen data; made by `GP.fit`.
 
-    `posterior` answers what needs the training set alone; everything here takes examples. `data`
-    are those whose kernels with test examples are needed: the training examples, or landmarks.
+    Its methods take examples; `posterior` works on kernel matrices. `data` holds the examples whose
+    kernels with test examples are needed: the training examples, or landmarks.
     """
 
     gp: GP
@@ -103,10 +107,14 @@ class FittedGP:
     posterior: Posterior
 
     def __repr__(self) -> str:
+        return f"FittedGP({self.facts}, {self.gp.net!r})"
+
+    @property
+    def facts(self) -> str:
+        """Examples, kernel and noise, in a few words."""
         noise = np.asarray(self.gp.noise)
         noise = "per example" if noise.size > 1 else f"{noise.item():.3g}"
-        facts = f"{len(self)} examples, {self.gp.kind.value}, noise {noise}"
-        return f"FittedGP({facts}, {self.gp.net!r})"
+        return f"{counted(len(self), 'example')}, {self.gp.kind.value}, noise {noise}"
 
     def __len__(self) -> int:
         return len(self.posterior)

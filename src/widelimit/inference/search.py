@@ -94,9 +94,12 @@ def search(
     engine: Engine | None = None,
     progress: bool | Callback | None = None,
 ) -> Search:
-    """Try every (label, network) pair with every kernel and every noise variance.
+    """Try every (label, network) pair with every kernel and every noise variance; the best first.
 
-    `leaves.grid` and `leaves.random_choices` make such pairs from one network.
+    `grid` and `inference.random_choices` make such pairs from one network. All are fitted to (x, y)
+    and scored on the validation set by `score(prediction, targets, noise)`, larger is better: minus
+    the mean squared error by default, or `log_density`, `accuracy`, a function of your own. Each
+    network costs one kernel, however many `noises` there are.
     """
     pairs = list(candidates)
     if not pairs or not kinds or not noises or min(noises) <= 0:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
 
 from ..errors import NumericalError, ShapeError, warn
+from ..printing import written
 from . import checks, lapack
 from .checks import Values
 
@@ -39,6 +40,9 @@ class Jitter:
     start: float | None = None
     limit: float | None = None
     growth: float = 10.0
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def range_for(self, rows: int, unit: float) -> tuple[float, float]:
         """The first and the largest jitter, as fractions of the mean diagonal."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..options import RandomKey, generator, positive, whole
+from ..printing import written
 from . import checks
 from .blocked import factorise_in_blocks
 from .checks import Values
@@ -34,6 +35,9 @@ Posterior = GPPosterior | NystromPosterior
 class Solver(abc.ABC):
     """A way to condition a process on its data."""
 
+    def __repr__(self) -> str:
+        return written(self)
+
     @abc.abstractmethod
     def condition(
         self,
@@ -47,7 +51,7 @@ class Solver(abc.ABC):
         """The posterior, and the examples whose kernels with test examples it takes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cholesky(Solver):
     """One exact factorisation in memory."""
 
@@ -56,7 +60,7 @@ class Cholesky(Solver):
         return data, GPPosterior.condition(kernel, y, noise=noise, jitter=jitter)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
@@ -86,7 +90,7 @@ class BlockedCholesky(Solver):
         return data, GPPosterior.given(factor, y, noise=noise)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConjugateGradients(Solver):
     """Iterations over the kernel, for one right-hand side per output and per test example.
 
@@ -126,7 +130,7 @@ class ConjugateGradients(Solver):
         return data, GPPosterior.given(factor, y, noise=noise)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Nystrom(Solver):
     """`landmarks` training examples stand for all: `N·m` kernel entries are computed, not `N²`.
 

@@ -11,6 +11,7 @@ from ..engine.refusals import refuse_finite_heads
 from ..errors import NumericalError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, positive
+from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .classify import centred_one_hot
@@ -34,9 +35,10 @@ from .network_kernels import (
 class Training:
     """How an infinitely wide network is trained; all its weights move.
 
-    The loss is `c·½ Σ‖f(x_i) − y_i‖²` with `c` from `reduction` (default: the sum, `c = 1`), plus
-    `c·½ ridge ‖θ − θ₀‖²`; see `conventions` for what time means. `optimizer` is gradient flow
-    (times are real) or full-batch gradient descent (times are whole steps of `learning_rate`).
+    The loss is `c·½ Σ‖f(x_i) − y_i‖²` with `c` from `reduction` (default: the sum, `c = 1`),
+    plus `c·½ ridge ‖θ − θ₀‖²`; see `inference.conventions` for what time means. `optimizer` is
+    gradient flow (times are real) or full-batch gradient descent (times are whole steps of
+    `learning_rate`).
     """
 
     net: Layer
@@ -52,6 +54,9 @@ class Training:
         object.__setattr__(self, "optimizer", choice(Optimizer, self.optimizer, "optimizer"))
         object.__setattr__(self, "reduction", choice(Reduction, self.reduction, "reduction"))
         positive("learning_rate", self.learning_rate)
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def fit(self, x: Data, y: Values, mask: Any = None) -> "FittedTraining":
         """Compute both kernels of the training set and decompose the NTK, once for all times."""
@@ -83,8 +88,9 @@ class Training:
     ) -> "CrossEntropyTraining":
         """Train on class labels under the cross-entropy, by integrating the outputs.
 
-        Without `members` the mean network, which starts at zero, is trained; with them, that many
-        networks drawn at initialisation. Test examples are watched along the way.
+        Without `members` the mean network is trained, which starts at zero; otherwise `members`
+        networks that are drawn at initialisation. The result has the logits of the training
+        examples and of `x_test` at all `times`. Needs the extra `dynamics`.
         """
         if self.ridge:
             raise NumericalError(
@@ -127,7 +133,7 @@ class Training:
         return NetworkKernels.make(self.net, x, mask, engine=self.engine)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedTraining:
     """The ensemble of infinitely wide networks in training, at any time; made by `Training.fit`.
 
@@ -137,8 +143,11 @@ class FittedTraining:
     """
 
     training: Training
-    data: NetworkKernels = field(repr=False)
-    dynamics: Dynamics = field(repr=False)
+    data: NetworkKernels
+    dynamics: Dynamics
+
+    def __repr__(self) -> str:
+        return f"FittedTraining({counted(len(self.data), 'example')}, {self.training!r})"
 
     @property
     def largest_stable_learning_rate(self) -> float:
@@ -182,14 +191,18 @@ class FittedTraining:
         return self.on(x, mask).curve(t, y)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CrossEntropyTraining:
     """Networks trained under the cross-entropy; arrays are (…members, times, examples, classes)."""
 
     path: CrossEntropyPath
-    test: Float[np.ndarray, " *shape"] | None = field(repr=False)
+    test: Float[np.ndarray, " *shape"] | None
     """Logits of the test examples."""
     classes: np.ndarray
+
+    def __repr__(self) -> str:
+        tests = "" if self.test is None else f", test logits of shape {self.test.shape}"
+        return f"CrossEntropyTraining(training logits of shape {self.train.shape}{tests})"
 
     @property
     def train(self) -> Float[np.ndarray, " *shape"]:

@@ -8,7 +8,7 @@ and kept, so the criterion is a smooth function.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,6 +24,7 @@ from ..errors import MissingExtraError, NetworkError, NumericalError
 from ..figures import several_axes
 from ..layers.base import Layer
 from ..options import RandomKey, generator, known_options, positive, whole
+from ..printing import counted
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -42,24 +43,34 @@ NOISE_NAME = "noise"
 """The name of the noise among the tuned numbers: a factor on all noise variances."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One ascent: the criterion and the tuned numbers after every step."""
+    """One run of gradient ascent: the criterion and the tuned numbers after every step."""
 
     values: Float[np.ndarray, " steps"]
-    numbers: dict[str, np.ndarray] = field(repr=False)
+    numbers: dict[str, np.ndarray]
     """Name to (steps, …) values; the noise as its mean variance."""
     stopped: str
     """Why it ended."""
 
+    def __repr__(self) -> str:
+        first, best = self.values[0], self.values.max()
+        return (
+            f"Run({counted(len(self.values), 'step')}, {first:.4g} to {best:.4g}, {self.stopped})"
+        )
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
     """The result of `tune`: the best model found, fitted, and how it was found."""
 
     fitted: FittedGP
     objective: Objective
-    runs: tuple[Run, ...] = field(repr=False)
+    runs: tuple[Run, ...]
+
+    def __repr__(self) -> str:
+        runs = counted(len(self.runs), "run")
+        return f"Tuned({self.objective!r} {self.best:.4g} in {runs}, {self.fitted!r})"
 
     @property
     def gp(self) -> GP:
@@ -111,12 +122,13 @@ def tune(
     key: RandomKey = 0,
     progress: bool | Callback | None = None,
 ) -> Tuned:
-    """The network and noise that make the criterion (default: log evidence) large.
+    """Fit a network's scales and the noise to data: maximise a criterion by gradient ascent.
 
+    `objective` is the criterion: `LogEvidence()` by default, or `LeaveOneOutDensity()` and others.
     `select` says which hyperparameters move: by default all scales of the model (standard
     deviations, rates, residual weights); `lambda h: True` adds the constants of activations. Those
     that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
-    one factor. `optimizer` is any of optax (default: Adam, rate 0.05). `restarts` further runs
+    one factor. `optimizer` is one of optax (default: Adam, rate 0.05). `restarts` further runs
     start from coordinates perturbed with standard deviation `spread`, drawn from `key`. A run stops
     early when
     `patience` steps have not improved the criterion by `tolerance` per training target.

@@ -45,7 +45,7 @@ class Distance(Estimate):
     @property
     def excess(self) -> float:
         """The distance with the estimator's own floor subtracted."""
-        return self.value - self.floor
+        return float(self.value) - self.floor
 
 
 class _FromCdf:

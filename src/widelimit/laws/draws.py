@@ -38,7 +38,7 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     """Inputs of a law, in double precision throughout: kernels are factorised."""
     if net.streams() > 1:
         raise NetworkError(
-            "A law is taken of networks with one stream of inputs.",
+            "Laws are those of networks with one stream of inputs.",
             got=f"a network with {net.streams()} streams",
             remedy="take kernels of it with net.kernel, or use self-attention",
         )

@@ -390,7 +390,7 @@ class Law(MarginalReadings):
     def _require_wide_heads(self) -> None:
         if self.head_widths is HeadWidths.GIVEN:
             raise NetworkError(
-                "Tangent kernels of laws are those of heads of infinite width.",
+                "Tangent kernels of a law take infinitely wide heads.",
                 got="a law with head_widths='given'",
                 remedy="take net.law(x).ntk(), or wl.empirical_ntk of drawn networks",
             )

@@ -341,7 +341,7 @@ def narrowed(net: Layer) -> Layer:
     made = net.mapped(narrow)
     if not found:
         raise NetworkError(
-            "Widths of heads are those that layers state.",
+            "head_widths='given' needs a layer that states the width of its heads.",
             got="head_widths='given' for a network without key_width= or value_width=",
             remedy="give Attention(…, heads=4, key_width=64, value_width=64), or leave "
             "head_widths= out",

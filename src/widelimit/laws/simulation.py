@@ -28,6 +28,7 @@ from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
 from ..layers.attention.scores import Scaling, ScoreMap, Softmax
 from ..options import RandomKey, seed_words, whole
+from ..printing import counted
 from ..progress import Callback, Progress
 from .simulation_inputs import SimulatedInputs, bartlett, gaussian_product, stream
 
@@ -147,7 +148,9 @@ class SimulatedAttention:
             name for name in ("scores", "weights", "variances") if getattr(self, name) is not None
         ]
         extra = f", with {', '.join(kept)}" if kept else ""
-        return f"SimulatedAttention({runs} runs, {queries} queries, {channels} channels{extra})"
+        shape = f"{counted(runs, 'run')}, {counted(queries, 'query', 'queries')}, "
+        shape += counted(channels, "channel")
+        return f"SimulatedAttention({shape}{extra})"
 
 
 def simulate(
@@ -180,7 +183,7 @@ def simulate(
     """
     if explicit and variances:
         raise OptionError(
-            "variances= are known of networks that are simulated without their weights.",
+            "variances=True is for networks that are simulated without explicit weights.",
             got="variances=True with explicit=True",
             remedy="leave one of them out",
         )

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import whole
+from ..printing import written
 
 CLIP = 100.0
 """Bound of the published input map `ψ(x) = min(max(x, −100), 100)`."""
@@ -38,6 +39,9 @@ class GaussianInputs:
     channels: int | None = None
     """n; by default the layer's width."""
     input_map: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        return written(self)
 
     def __post_init__(self):
         whole("positions", self.positions)
@@ -81,6 +85,9 @@ class GivenInputs:
 
     def __post_init__(self):
         object.__setattr__(self, "x", _finite_matrix(self.x, name="input"))
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @property
     def positions(self) -> int:
@@ -137,6 +144,9 @@ class GivenGram:
                 got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
                 remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
             )
+
+    def __repr__(self) -> str:
+        return written(self)
 
     @property
     def positions(self) -> int:

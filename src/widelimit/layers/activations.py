@@ -44,8 +44,10 @@ class Activation(Positionwise):
             raise NetworkError(
                 "An activation's kernel holds for Gaussian pre-activations: the layer before it "
                 "must end in fresh weights (Dense, Conv, Attention, Embedding).",
-                got=f"{type(self.dual).__name__} on raw inputs, or after an activation, a product, "
-                "dropout or a concatenation",
+                got="an activation on raw inputs"
+                if before.raw
+                else "an activation after another one, a product, dropout, a concatenation, or "
+                "another layer whose output is not Gaussian",
                 remedy="put a Dense or Conv layer in front of it",
             )
 
@@ -181,10 +183,10 @@ def Softplus() -> Activation:
 
 
 def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> Activation:
-    """Any function φ of JAX arrays; its dual is summed by quadrature.
+    """Any elementwise function φ of JAX arrays; its dual is computed by quadrature.
 
-    Planned for variances up to `max_variance`; kernels plan anew where inputs need more. Functions
-    with kinks converge slowly: an `AccuracyWarning` says how far.
+    The quadrature covers variances up to `max_variance`, and is planned again where a kernel needs
+    more. Functions with kinks converge slowly: an `AccuracyWarning` states the error.
     """
     dual = duals.Series(fn, max_variance=max_variance)
     error = dual.error(np.geomspace(0.01, max_variance, 3))

@@ -57,9 +57,9 @@ def leaf(
 ) -> Any:
     """A field that holds a hyperparameter: `eps: Any = leaf("eps", where=Range.POSITIVE)`.
 
-    It is checked, converted and found by tuning under its name. `where` is the range it lives in,
-    or a function of the object that has it; tuned without being asked for are those with a range,
-    unless `tuned=False` says that one is a constant of a formula.
+    It is checked, converted, and known to `tune` by its name. `where` is its range, or a function
+    from the layer to its range. Constants of a formula (`tuned=False`) and numbers of any sign
+    (`Range.REAL`, the default) are tuned only where `tune(select=…)` names them.
     """
     converter = functools.partial(hyperparameter, name=name, scalar=scalar)
     metadata = within(where, tuned=tuned)
@@ -82,10 +82,10 @@ class Layer(Readings):
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
     what pairs will need from one example (done once per example), `cross` maps the kernels of one
     pair. `outline` says what happens to shapes, `need` what part of the input's covariance the
-    output's needs, `need_own` what `memo` looks at. A layer may have one of the readings only.
+    output's needs, `need_own` what `memo` looks at. A layer may define only one of the readings.
 
-    The facts below are all else that the library knows about a layer. Their defaults are safe: a
-    layer that leaves them out is right, and at worst slower or refused somewhere.
+    The facts below are everything else that the library asks of a layer. Their defaults are safe: a
+    layer that leaves them out is correct, at worst slower, or refused in some combinations.
     """
 
     # --- facts ------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Layer(Readings):
         """Shape and facts after this layer; raises where the layer does not fit."""
 
     def require(self, before: Outline) -> None:
-        """Raise where the infinite-width rule does not hold for such an input."""
+        """Raise where the infinite-width rule does not hold for inputs of this outline."""
 
     @property
     def parts(self) -> tuple["Layer", ...]:

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, TypedDict, Unpack
 
 from ..errors import WidelimitError
-from ..options import choice, known_options
+from ..options import choice, passing_options_to
 from .activations import Activation, Gelu
 from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
@@ -23,7 +23,7 @@ from .pool import MeanPool, Select
 
 
 class Norm(Enum):
-    """Where layer normalisation stands in a block."""
+    """Where layer normalisation stands in a transformer block."""
 
     PRE = "pre"
     """`x + g(norm(x))`"""
@@ -47,7 +47,7 @@ class Pooling(Enum):
 
 
 class AttentionOptions(TypedDict, total=False):
-    """Options of the attention layers that blocks make; what they mean, `Attention` says."""
+    """Options that blocks pass on to their attention layers; `Attention` explains them."""
 
     scaling: Scaling | str
     score_map: ScoreMap | None
@@ -63,7 +63,7 @@ class AttentionOptions(TypedDict, total=False):
 
 
 class BlockOptions(AttentionOptions, total=False):
-    """Options of the blocks that encoders repeat; what they mean, `TransformerBlock` says."""
+    """Options that encoders pass on to their blocks; `TransformerBlock` explains them."""
 
     heads: float
     attention: Attention | None
@@ -82,9 +82,10 @@ def Mlp(
     w_std: Any = 1.0,
     b_std: Any = 0.0,
 ) -> Serial:
-    """Two dense layers with an activation between; `gated` multiplies it by a linear branch.
+    """Two dense layers with an activation φ between them: `W₂ φ(W₁ x)`.
 
-    `W₂ φ(W₁ x)`, or `W₂ (φ(W₁ x) * W₃ x)` as in SwiGLU and its relatives.
+    `hidden` is the width between (by default 4·width). With `gated`, `W₂ (φ(W₁ x) * W₃ x)`, as in
+    SwiGLU. `w_std` and `b_std` are those of all dense layers.
     """
     hidden = 4 * width if hidden is None else hidden
     phi = activation if isinstance(activation, Activation) else activation()
@@ -94,7 +95,7 @@ def Mlp(
     return Serial(up, Dense(width, w_std=w_std, b_std=b_std))
 
 
-@known_options
+@passing_options_to(Attention)
 def TransformerBlock(
     width: int,
     *,
@@ -109,10 +110,12 @@ def TransformerBlock(
     b_std: Any = 0.0,
     **attention_options: Unpack[AttentionOptions],
 ) -> Serial:
-    """Attention, then an MLP, each around a residual connection.
+    """Attention, then an MLP, each as the branch g of a residual connection.
 
-    `residual`: None for `x + g(x)`, α for `√α x + √(1−α) g(x)`. The attention layer is given whole,
-    or made from `heads` and options such as `scaling`, `score_map`, `positions`, `pattern`.
+    `residual`: None for `x + g(x)`, α for `√α x + √(1−α) g(x)`. `norm` says where layer
+    normalisation stands. Pass a whole `attention` layer, or `heads` and the other options of
+    `Attention` to make one. `hidden`, `activation`, `gated`, `w_std` and `b_std` are those of the
+    `Mlp`.
     """
     norm = choice(Norm, norm, "norm")
     if attention is None:
@@ -135,7 +138,7 @@ def TransformerBlock(
     return Serial(*layers)
 
 
-@known_options
+@passing_options_to(TransformerBlock)
 def TransformerEncoder(
     width: int,
     *,
@@ -145,7 +148,10 @@ def TransformerEncoder(
     b_std: Any = 0.0,
     **options: Unpack[BlockOptions],
 ) -> Serial:
-    """`depth` blocks, each with its own weights; a last normalisation after pre-norm blocks."""
+    """`depth` blocks, each with its own weights; with `norm="pre"`, a LayerNorm after the last.
+
+    Keeps positions. The other options are those of `TransformerBlock`.
+    """
     norm = choice(Norm, norm, "norm")
     block = TransformerBlock(width, norm=norm, w_std=w_std, b_std=b_std, **options)
     blocks = Repeat(block, depth)
@@ -153,7 +159,7 @@ def TransformerEncoder(
     return Serial(*blocks.layers, *last)
 
 
-@known_options
+@passing_options_to(TransformerBlock)
 def VisionTransformer(
     *,
     patch: int,
@@ -166,16 +172,18 @@ def VisionTransformer(
     b_std: Any = 0.0,
     **options: Unpack[BlockOptions],
 ) -> Serial:
-    """Images (height, width, channels) cut into patches, an encoder over them, a read-out.
+    """Images (height, width, channels), cut into patches, through an encoder, to `outputs` numbers.
 
-    Give `positions=Decay(…)` to tell patches apart by their place on the grid.
+    Patches have `patch`×`patch` pixels; `pooling` turns their positions into one vector. Patches
+    are told apart by their place only with `positions=`, such as `Decay(0.5)`. The other options
+    are those of `TransformerBlock`.
     """
     cut = Conv(width, patch, stride=patch, padding="valid", w_std=w_std, b_std=b_std)
     encoder = TransformerEncoder(width, depth=depth, norm=norm, w_std=w_std, b_std=b_std, **options)
     return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, 2, options))
 
 
-@known_options
+@passing_options_to(TransformerBlock)
 def TextEncoder(
     *,
     width: int,
@@ -188,7 +196,12 @@ def TextEncoder(
     b_std: Any = 0.0,
     **options: Unpack[BlockOptions],
 ) -> Serial:
-    """Word vectors (positions, channels), or token ids if `vocabulary` is given; an encoder."""
+    """Texts through an encoder, to `outputs` numbers.
+
+    Inputs are word vectors (positions, channels) or, if a `vocabulary` size is given, token ids
+    (positions). `pooling` turns positions into one vector. Order is seen only with `positions=`,
+    such as `Decay(0.5)`, or a causal `pattern`. The other options are those of `TransformerBlock`.
+    """
     first: Layer = Dense(width, w_std=w_std, b_std=b_std)
     if vocabulary is not None:
         first = Embedding(width, vocabulary=vocabulary)

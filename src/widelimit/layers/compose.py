@@ -256,7 +256,7 @@ def is_noisy(example: Any) -> bool:
 
 
 def trimmed(example: Any, need: Need) -> Any:
-    """An example, or each stream of one, without what nobody will look at."""
+    """An example, or each stream of one, without what no later layer looks at."""
     if isinstance(example, tuple):
         return tuple(stream.trimmed(need) for stream in example)
     return example.trimmed(need)

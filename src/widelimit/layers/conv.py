@@ -54,7 +54,10 @@ class Conv(Layer):
         b_std: Any = 0.0,
         parameterization: Parameterization | str = Parameterization.NTK,
     ):
-        """`window` and `stride`: one integer for all position axes, or one for each."""
+        """`window` and `stride`: one integer for all position axes, or one for each.
+
+        `padding`: "same", "valid" or "circular". The others are as in `Dense`.
+        """
         self.width = whole("width", width)
         self.window = extents("window", window)
         self.stride = extents("stride", stride)
@@ -71,8 +74,12 @@ class Conv(Layer):
 
     @property
     def label(self) -> Label:
-        window = self.window if isinstance(self.window, int) else "×".join(map(str, self.window))
-        return Label("Conv", f"window {window}, {self.weights.words}", Family.WEIGHTS)
+        window, stride = (
+            str(size) if isinstance(size, int) else "×".join(map(str, size))
+            for size in (self.window, self.stride)
+        )
+        moved = "" if stride == "1" else f", stride {stride}"
+        return Label("Conv", f"window {window}{moved}, {self.weights.words}", Family.WEIGHTS)
 
     def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
         return self.changed(width=new(self.width, last)), False

@@ -150,7 +150,10 @@ class Dense(Positionwise):
         b_std: Any = 0.0,
         parameterization: Parameterization | str = Parameterization.NTK,
     ):
-        """Fresh weights onto `width` channels; `b_std=0` means no bias."""
+        """Fresh weights onto `width` channels. `w_std` is σ_w, `b_std` σ_b; 0 means no bias.
+
+        `parameterization` matters to the tangent kernel (see `Parameterization`).
+        """
         self.width = whole("width", width)
         self.weights = make_weights(w_std, b_std, parameterization)
 

@@ -8,7 +8,7 @@ class Arrangement(Enum):
     """How the layers inside a layer stand to each other."""
 
     SINGLE = "single"
-    """There are none, or they are no one else's business."""
+    """There are none, or they are internal."""
     CHAIN = "chain"
     """One after another."""
     BRANCHES = "branches"

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
 from ..options import choice
+from ..printing import brief
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo
 from .labels import Family, Label
@@ -212,6 +213,9 @@ class Select(PositionMap):
                 remedy="give an integer (sequences) or a tuple (images)",
             )
         self.index = tuple(int(i) for i in given)
+
+    def __repr__(self) -> str:
+        return f"Select({brief(self.index[0] if len(self.index) == 1 else self.index)})"
 
     def outline(self, before: Outline) -> Outline:
         _require_positions(before, "Select")

@@ -284,5 +284,5 @@ class Readings(eqx.Module):
         samples: int = 32,
         replicates: int = 8,
     ) -> "SignalProfile":
-        """Variance, correlations, tangent kernel and rank by depth; see `engine.propagation`."""
+        """Variance, correlations, tangent kernel and effective rank by depth: see `wl.signal`."""
         return read("signal", self, x, mask, key=key, samples=samples, replicates=replicates)

@@ -20,8 +20,8 @@ from .labels import Family, Label
 class AddStreams(Layer):
     """`y = Σ_i √c_i x_i` over the streams of an input: κ ← Σ c_i κ_i, Θ ← Σ c_i Θ_i.
 
-    `Parallel` runs a network on every stream first. Streams have no positions left, as many
-    channels, and all but one of them end in weights of their own: they are then uncorrelated.
+    `Parallel` runs a network on every stream first. Streams have no positions left and the same
+    number of channels; all but one end in weights of their own, so that they are uncorrelated.
     """
 
     shares: Any = leaf("shares", where=Range.POSITIVE, scalar=False)

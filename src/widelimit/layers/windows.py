@@ -19,9 +19,12 @@ from ..options import whole
 class Padding(Enum):
     """What a window sees beyond the edge."""
 
-    SAME = "same"  # zeros; output length ⌈length/stride⌉
-    VALID = "valid"  # nothing: windows lie inside
-    CIRCULAR = "circular"  # the other end
+    SAME = "same"
+    """Zeros; the output has length ⌈length/stride⌉."""
+    VALID = "valid"
+    """Nothing: windows lie inside."""
+    CIRCULAR = "circular"
+    """The other end."""
 
 
 def extents(name: str, value: Any) -> int | tuple[int, ...]:

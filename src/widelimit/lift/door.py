@@ -33,7 +33,8 @@ def lift(
     `x`: a batch of examples, of which only the shape and the kind of number count.
 
     Weights of variance v on n inputs are `σ_w = √(v n)` at the model's own sizes. `biases`: what
-    becomes of those whose variance is 1/(3n). `heads`: another number of heads, such as INFINITE.
+    becomes of those whose variance is 1/(3n) (see `Biases`). `deviations`: read σ off initialisers,
+    or measure it (see `Deviations`). `heads`: another number of heads, such as INFINITE.
     The network takes channels last, and has the NTK parameterisation.
     """
     kind = choice(Biases, biases, "biases")

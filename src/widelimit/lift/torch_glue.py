@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attended:
-    """What MultiheadAttention returns: its output, and weights that nobody may ask for."""
+    """What MultiheadAttention returns: its output, and weights that cannot be used."""
 
     first: Value
 

@@ -74,7 +74,7 @@ class UnreadStep(Exception):
 
 
 class LiftWarning(UserWarning):
-    """A lifted network differs from the model's limit in something that is said here."""
+    """A lifted network differs from the model's limit; the message says in what."""
 
 
 def refusal(rule: str, *, got: str, remedy: str = "") -> NetworkError:
@@ -122,7 +122,7 @@ class Graph:
         self.settled = True
 
     def known(self, value: Value, channel: int = -1) -> Value:
-        """The value with every axis known; `channel` is where channels are if nobody has said."""
+        """The value with every axis known; `channel` is the default for channels."""
         if not self.settled:
             self._settle(value.axes, channel % len(value.axes))
         axes = tuple(

@@ -56,6 +56,9 @@ class CoordinateFunction:
     growth: Growth | None = None
     closed_form: ClosedForm | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        return f"CoordinateFunction({self.name!r})"
+
     def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Map:
         """Add the vector `φ(vectors; scalars)` to the program the arguments belong to."""
         if not vectors:
@@ -90,6 +93,9 @@ class ScalarFunction:
     fn: ArrayFunction
     bounded: bool = False
     growth: Growth = Growth.PSEUDO_LIPSCHITZ
+
+    def __repr__(self) -> str:
+        return f"ScalarFunction({self.name!r})"
 
     def __call__(self, scalars: Sequence[Scalar]) -> tuple[ScalarMap, ...]:
         """Add one scalar per component of `fn(scalars)` to the program."""

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
+from ..printing import counted
 from .draw import plot
 from .functions import (
     ArrayFunction,
@@ -280,7 +281,8 @@ class Program:
         )
 
     def __repr__(self) -> str:
-        counts = f"{len(self.nodes)} lines, {len(self.matrices)} matrices, {len(self.dots)} dots"
+        lines, dots = counted(len(self.nodes), "line"), counted(len(self.dots), "dot product")
+        counts = f"{lines}, {counted(len(self.matrices), 'matrix', 'matrices')}, {dots}"
         return f"Program({self.name!r}: {counts})"
 
     def __str__(self) -> str:

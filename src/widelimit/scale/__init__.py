@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .matrix import StoredMatrix
     from .store import KernelStore
 
-# What needs Zarr or Dask is imported when somebody asks for it.
+# What needs Zarr or Dask is imported on first use.
 _LATE = {"KernelStore": "store", "StoredMatrix": "matrix", "local_client": "cluster"}
 
 

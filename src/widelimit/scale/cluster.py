@@ -115,7 +115,7 @@ def _raise(future: Any, tile: tuple[int, int], store: KernelStore) -> None:
         future.result()
     except KilledWorker as error:
         raise StoreError(
-            "A tile is computed by a worker that survives it.",
+            "Every tile is small enough for some worker to compute it.",
             got=f"tile {tile} of '{store}' has killed several workers ({error})",
             remedy="give workers more memory, or pass a smaller memory=",
         ) from error

@@ -55,7 +55,7 @@ def into_store(
     if client is None:
         walk = computed_here(problem, store, pending)
     else:
-        from .cluster import computed_by_workers  # only who has a client needs Dask
+        from .cluster import computed_by_workers  # Dask is needed with workers only
 
         walk = computed_by_workers(problem, store, pending, client)
     kept = len(survey.whole)

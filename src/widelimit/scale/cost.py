@@ -36,7 +36,7 @@ _NOISE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Time, memory and disk of a kernel on this machine; `with_workers(k)` on a cluster of it."""
+    """Time, memory and disk of a kernel on this machine; `with_workers(k)`: on a cluster."""
 
     examples: int
     tests: int
@@ -68,6 +68,9 @@ class Cost:
         share = workers / self.workers
         encoding = self.encoding / share
         return replace(self, rate=self.rate * share, encoding=encoding, workers=workers)
+
+    def __repr__(self) -> str:
+        return f"Cost({self})"
 
     def __str__(self) -> str:
         size = f"{self.examples:,} examples" + (f" and {self.tests:,} tests" if self.tests else "")

@@ -29,7 +29,7 @@ def stored_kernel(
     **options: Any,
 ) -> Kernels:
     """The kernel in a store, whose arrays are read when they are indexed."""
-    from .compute import into_store  # only who stores kernels needs Zarr
+    from .compute import into_store  # Zarr is needed for stores only
     from .problem import Problem
 
     problem = Problem(net, rows, columns, sampler, ntk, dtype, memory)

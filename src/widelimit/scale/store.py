@@ -140,7 +140,7 @@ class KernelStore:
 
     @cached_property
     def nngp(self) -> StoredMatrix:
-        """The covariance."""
+        """The NNGP kernel."""
         found = self._matrix("nngp")
         assert found is not None
         return found
@@ -152,7 +152,7 @@ class KernelStore:
 
     @cached_property
     def nngp_error(self) -> StoredMatrix | None:
-        """Standard errors of the covariance, where heads were drawn."""
+        """Standard errors of the NNGP kernel, where heads were drawn."""
         return self._matrix("nngp_error")
 
     @cached_property
@@ -171,7 +171,7 @@ class KernelStore:
         return np.asarray(self._arrays[name].get_block_selection(tile))
 
     def survey(self) -> Survey:
-        """Look at every tile: nothing is trusted whose checksum does not hold."""
+        """Check every tile against its checksum: which are whole, missing, or damaged."""
 
         def look(tile: tuple[int, int]) -> int:
             rows, columns = self.counts(tile)
@@ -192,7 +192,7 @@ class KernelStore:
 
     @cached_property
     def members(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Numbers of the examples in every strip of rows and of columns."""
+        """Indices of the examples in every strip of rows and of columns."""
         sides = [side.members for side in self.manifest.sides]
         return sides[0], sides[-1]
 
@@ -203,7 +203,7 @@ class KernelStore:
     # --- writing --------------------------------------------------------------------------------
 
     def blank(self) -> Kernels:
-        """A tile to be filled."""
+        """An empty tile, to be filled."""
         height, manifest = self.manifest.tile, self.manifest
         shape = (height, height, *manifest.positions)
         return Kernels(
@@ -211,7 +211,7 @@ class KernelStore:
         )
 
     def write(self, tile: tuple[int, int], kernels: Kernels) -> None:
-        """Keep a tile, at its full size."""
+        """Write a tile, at its full size."""
         with _understood(self):
             for name in self.manifest.names:
                 self._arrays[name].set_block_selection(tile, getattr(kernels, name))
@@ -324,7 +324,7 @@ def _opened(place: Any, *, read_only: bool) -> tuple[Any, Any]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what writers left that were killed."""
+    """Remove what killed writers left behind."""
     for path in folder.rglob(_PARTIAL):
         try:
             if time.time() - path.stat().st_mtime > _OLD:

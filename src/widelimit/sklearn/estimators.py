@@ -241,19 +241,28 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
 
 
 class NNGPRegressor(_NetworkRegressor):
-    """The Bayesian posterior of an infinitely wide network."""
+    """Regression by the Bayesian posterior of an infinitely wide network.
+
+    Without a `network`, two hidden ReLU layers with biases. Options are explained in `__init__`.
+    """
 
     _kind = KernelKind.NNGP
 
 
 class NTKRegressor(_NetworkRegressor):
-    """An infinitely wide network trained to the end by gradient descent (kernel regression)."""
+    """Regression by an infinitely wide network, trained to the end (NTK kernel regression).
+
+    Options are those of `NNGPRegressor`.
+    """
 
     _kind = KernelKind.NTK
 
 
 class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
-    """Classes by regression on centred one-hot targets, with calibrated probabilities."""
+    """Classification by regression on centred one-hot targets, with calibrated probabilities.
+
+    Without a `network`, two hidden ReLU layers with biases.
+    """
 
     def __init__(
         self,

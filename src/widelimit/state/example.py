@@ -84,7 +84,7 @@ class Example(eqx.Module):
         return self.mask.astype(dtype)
 
     def trimmed(self, need: Need) -> "Example":
-        """Without the part of the covariance that nobody will look at."""
+        """Without the part of the covariance that no later layer looks at."""
         if self.nngp is None or need is Need.FULL or (need is Need.DIAGONAL and not self.full):
             return self
         nngp = None if need is Need.NONE else self.variance()

@@ -8,12 +8,18 @@ import numpy as np
 
 
 class Kernels(eqx.Module):
-    """NNGP covariance and tangent kernel; standard errors where they were sampled."""
+    """The NNGP kernel and the tangent kernel (NTK), with standard errors where they were sampled.
 
-    nngp: Any
-    ntk: Any
-    nngp_error: Any = None
-    ntk_error: Any = None
+    Unpacks into the two: `nngp, ntk = net.kernel(x)`. Fields that were not computed are None. They
+    are NumPy arrays; inside a JAX transformation, JAX arrays; from a store, arrays that are read
+    from disk when they are indexed.
+    """
+
+    # "| Any": editors offer what arrays have, and nobody is asked to rule out the other kinds.
+    nngp: np.ndarray | Any
+    ntk: np.ndarray | Any
+    nngp_error: np.ndarray | Any = None
+    ntk_error: np.ndarray | Any = None
 
     def __repr__(self) -> str:
         parts = [
@@ -27,6 +33,6 @@ class Kernels(eqx.Module):
             parts.append(f"nngp errors up to {share:.1%} of its largest entry")
         return f"Kernels({', '.join(parts)})"
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[np.ndarray | Any]:
         """`nngp, ntk = net.kernel(x)`."""
         return iter((self.nngp, self.ntk))

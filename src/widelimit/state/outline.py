@@ -8,7 +8,7 @@ import jax
 
 
 class Need(IntEnum):
-    """How much of a covariance over positions somebody downstream will look at."""
+    """How much of a covariance over positions later layers will look at."""
 
     NONE = 0
     DIAGONAL = 1

@@ -51,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """The table; `stopped` is why the program could not be followed to its end, if so."""
+    """A width audit: one row per quantity; `print` it.
+
+    `stopped` says why the program could not be followed to its end, and is None where it could.
+    """
 
     name: str
     rows: tuple[Row, ...]

@@ -11,14 +11,15 @@ from ..errors import NetworkError
 from ..laws.law import Law
 from ..laws.marginal import averaged
 from ..laws.points import DrawPlan, Points
+from ..options import RandomKey
 from ..statistics import Estimate
 
 
 class TracedLaw(Law):
     """Joint law of a traced model's outputs on its inputs; made by `trace(...).limit()`.
 
-    Everything a `Law` tells: densities, moments, kurtosis, quantiles, samples. Coordinates are
-    `(example, *output index)`. `mean` is the outputs' mean; the law is that of what is left.
+    It answers as a `Law` does: densities, moments, kurtosis, quantiles, samples. Coordinates are
+    `(example, *output index)`. `mean` is the outputs' mean; the law is that of deviations from it.
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class TracedLaw(Law):
             mean, self.shape, self.mean, key=self.key, random=False, redraw=lambda count, key: mean
         )
 
-    def sample_ntk(self, draws: int, *, key: Any = None, channels: int = 1) -> np.ndarray:
+    def sample_ntk(
+        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
+    ) -> np.ndarray:
         raise _no_layers("tangent kernels")
 
-    def ntk(self, *, draws: int = 256, key: Any = None) -> Estimate:
+    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
         raise _no_layers("tangent kernels")
 
     def _fresh(self, draws: int, key: Any) -> np.ndarray:
@@ -87,7 +90,7 @@ class TracedLaw(Law):
 
 def _no_layers(what: str) -> NetworkError:
     return NetworkError(
-        "A traced law knows the outputs' distribution.",
-        got=f"a question for {what}",
+        "A traced law holds the distribution of the outputs, nothing else.",
+        got=f"a request for {what}",
         remedy="ask the traced program, for instance trace(make, x).ntk()",
     )

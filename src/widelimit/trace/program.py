@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import NetworkError, ShapeError
 from ..netsor.preconditions import PreconditionReport
-from ..options import as_key
+from ..options import RandomKey, as_key
 from .alignment import FlatProgram, align, trace_at
 from .audit import Audit, audited
 from .check import preconditions
@@ -39,7 +39,7 @@ def trace(
     x: ArrayLike,
     *,
     widths: Sequence[int] = WIDTHS,
-    key: Any = 0,
+    key: RandomKey = 0,
 ) -> Traced:
     """Read the program of a model and derive what it becomes at infinite width.
 
@@ -114,7 +114,7 @@ class Traced:
 
     # ---- readings ---------------------------------------------------------------------------
 
-    def limit(self, *, draws: int = 2048, key: Any = None) -> TracedLaw:
+    def limit(self, *, draws: int = 2048, key: RandomKey | None = None) -> TracedLaw:
         """The law of the outputs as the width grows without bound.
 
         Gaussian with a covariance, or Gaussian given `draws` drawn values of the random scalars.
@@ -158,7 +158,7 @@ class Traced:
             )
         return np.concatenate(parts), mean[0], shape, random
 
-    def ntk(self, *, draws: int = 256, key: Any = None) -> TangentKernel:
+    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
 
         With random scalars it is random: one kernel for each of `draws` draws.
@@ -175,10 +175,13 @@ class Traced:
         return audited(self)
 
     def compare(
-        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: Any = 1
+        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
     ) -> Comparison:
         """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
         return compared(self, tuple(widths), draws, as_key(key))
+
+    def __repr__(self) -> str:
+        return f"Traced({self._name}, inputs of shape {self.x.shape})"
 
     def __str__(self) -> str:
         return listing(self._first[0], self._first[1], self._name)

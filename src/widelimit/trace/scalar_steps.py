@@ -27,7 +27,7 @@ _TRANSPARENT = LINEAR | {"cumsum", "reduce_window_sum", "scatter-add", "scatter_
 
 
 def on_scalars(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
-    """One step on scalars; their numbers are computed when somebody asks."""
+    """One step on scalars; their numbers are computed on demand."""
     if step.name == "broadcast_in_dim" and step.results[0].wide_axes:
         return [_widened(machine, step, operands[0])]
     if any(slot.wide_axes for slot in step.results):

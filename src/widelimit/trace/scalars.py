@@ -1,6 +1,6 @@
 """Scalars: numbers that do not have a width axis, with the power of n in front of them.
 
-Numbers are computed when somebody asks: what vanishes beside something larger is never drawn.
+Numbers are computed on demand: what vanishes beside something larger is never drawn.
 Arrays have a leading axis for draws of the random scalars, of length 1 where nothing is random.
 """
 
@@ -158,7 +158,7 @@ class DotGroup:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether somebody asked for values."""
+        """Whether values have been asked for."""
         return self._drawn is not None
 
     def values(self) -> np.ndarray:
@@ -225,7 +225,7 @@ class NormalGroup:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether somebody asked for values."""
+        """Whether values have been asked for."""
         return self._drawn is not None
 
     def values(self) -> np.ndarray:

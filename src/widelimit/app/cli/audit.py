@@ -24,11 +24,11 @@ def audit(
         Path | None, typer.Option(help="Examples in an .npy file (or x in an .npz file).")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Random token ids below this number, not numbers.", min=1)
+        int | None, typer.Option(help="Examples are random token ids below this number.", min=1)
     ] = None,
     widths: Annotated[str, typer.Option(help="The three widths it is traced at.")] = "64,96,160",
     examples: Annotated[int, typer.Option(help="How many random examples.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="Of random examples and keys.")] = 0,
+    seed: Annotated[int, typer.Option(help="Fixes random examples and parameters.")] = 0,
     report: o.Page = None,
     open_page: o.Open = False,
 ) -> None:

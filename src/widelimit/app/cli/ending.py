@@ -70,7 +70,7 @@ def _unexpected(error: Exception) -> None:
         sys.exit(1)
     first = (str(error) or "no message").splitlines()[0]
     screen.say(
-        f"error: a bug in widelimit, or something nobody thought of: {type(error).__name__}: "
+        f"error: a bug in widelimit, or an unforeseen situation: {type(error).__name__}: "
         f"{first[:300]} (set {TRACEBACK}=1 to see where, and please report it)"
     )
     sys.exit(1)

@@ -20,7 +20,7 @@ def estimate(
     data: o.DataOptions,
     net: o.NetworkOptions,
     examples: Annotated[
-        int | None, typer.Option(help="Number of examples like those of the file.", min=1)
+        int | None, typer.Option(help="Number of examples, if not those of the file.", min=1)
     ] = None,
     tests: Annotated[int, typer.Option(help="Number of test examples.", min=0)] = 0,
     workers: Annotated[

@@ -33,7 +33,7 @@ def law(
     ] = None,
     row: Annotated[int, typer.Option(help="Which example of the file, from 0.", min=0)] = 0,
     positions: Annotated[
-        int, typer.Option(help="Positions (words) of the input that are used.", min=1)
+        int, typer.Option(help="How many positions (words) of the input to use.", min=1)
     ] = 5,
     channels: Annotated[int, typer.Option(help="Channels of random inputs.", min=1)] = 16,
     network: Annotated[

@@ -34,7 +34,7 @@ Noise = Annotated[
 SolverOption = Annotated[
     SolverName,
     o.option(
-        "How the process is conditioned: in memory, in blocks on disk, by iterations, through "
+        "How the model is solved: in memory, in blocks on disk, by iterations, through "
         "landmarks, or through landmarks and one step further.",
         "--solver",
         panel=_SOLVER,

@@ -51,16 +51,14 @@ Delimiter = Annotated[
 ]
 Decimal = Annotated[
     str | None,
-    option("The mark before the fraction of a number, . or ,", panel=DATA, shown="detected"),
+    option("Decimal mark of numbers, . or ,", panel=DATA, shown="detected"),
 ]
 Drop = Annotated[
     list[str] | None, option("Column to leave out; repeatable.", panel=DATA, shown=False)
 ]
 Skip = Annotated[
     bool,
-    option(
-        "Leave out rows that lack something, and files that are no images.", "--skip", panel=DATA
-    ),
+    option("Leave out incomplete rows, and files that are not images.", "--skip", panel=DATA),
 ]
 Vectors = Annotated[
     Path | None,
@@ -70,7 +68,7 @@ Vectors = Annotated[
         shown="GloVe in the data directory or beside the file, else a small sample",
     ),
 ]
-Length = Annotated[int, option("Words of a text that are read.", panel=DATA, min=1)]
+Length = Annotated[int, option("How many words of a text are read.", panel=DATA, min=1)]
 Keep = Annotated[data.Keep, option("Which words of a longer text are read.", panel=DATA)]
 Phrase = Annotated[
     int | None,
@@ -93,7 +91,7 @@ DataDir = Annotated[
 Allow = Annotated[
     list[str] | None,
     option(
-        f"Raise a limit on what a file may ask for, such as bytes=8GB ({', '.join(LIMITS)}).",
+        f"Raise a limit on the size of files, such as bytes=8GB ({', '.join(LIMITS)}).",
         panel=DATA,
         shown=False,
     ),

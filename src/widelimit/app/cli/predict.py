@@ -13,7 +13,7 @@ from .screen import Screen, print_json
 
 @o.with_groups
 def predict(
-    model: Annotated[Path, typer.Argument(help="A model saved by 'classify --save'.")],
+    model: Annotated[Path, typer.Argument(help="A model saved by 'classify' or 'regress'.")],
     file: Annotated[Path, typer.Argument(help="Examples like those it was trained on.")],
     source: o.FileOptions,
     out: Annotated[

@@ -82,7 +82,7 @@ def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:
         return True
     if not screen.console.is_terminal:
         raise WidelimitError(
-            "A study of published size starts only when somebody agrees.",
+            "A study of published size starts only when it is confirmed.",
             got="--size paper without a terminal to ask on",
             remedy="add --yes",
         )

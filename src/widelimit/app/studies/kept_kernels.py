@@ -82,7 +82,8 @@ def named(
 
 def _read(found: Kernels, whole: np.ndarray) -> None:
     """Stored kernels (n, m), or (n, m, readouts, readouts), which are diagonal, by readout."""
-    for into, kernel in zip(whole, found, strict=True):
+    kernels: list[Any] = list(found)  # matrices of a store
+    for into, kernel in zip(whole, kernels, strict=True):
         for part in kernel.parts():
             values = part.values if part.values.ndim == 4 else part.values[..., None, None]
             for readout, target in enumerate(into):

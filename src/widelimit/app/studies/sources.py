@@ -65,7 +65,7 @@ def images(size: Size, *, side: int, train: int, test: int) -> tuple[Dataset, st
 
 def _subset(data: Dataset, train: int, test: int) -> Dataset:
     return data.subset(
-        train=min(train, len(data.y_train)), test=min(test, len(data.y_test)), seed=_SPLIT_SEED
+        train=min(train, len(data.y_train)), test=min(test, len(data.y_test)), key=_SPLIT_SEED
     )
 
 
@@ -128,7 +128,7 @@ def text_views(
     chosen = texts.subset(
         train=min(train, len(texts.y_train)),
         test=min(test, len(texts.y_test)),
-        seed=_SPLIT_SEED,
+        key=_SPLIT_SEED,
     )
     views = {}
     for name, table in ((PLAIN, vectors), (UNIT, vectors.unit_rms())):

@@ -51,7 +51,7 @@ class Study:
 
 
 def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
-    """The steps of a study, shown if somebody wants to see them."""
+    """The steps of a study, with progress if it is wanted."""
     return steps if progress is None else progress(steps)
 
 

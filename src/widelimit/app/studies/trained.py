@@ -119,7 +119,7 @@ class Trained(NamedTuple):
 
 def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Trained:
     """Networks of all starts, with the learning rate that does best on a held-out fifth."""
-    held = data.train.split(0.2, seed=1)
+    held = data.train.split(0.2, key=1)
     kept, labels = len(held.y_train), np.concatenate([held.y_train, held.y_test])
     masks = [mask for mask in (held.mask_train, held.mask_test) if mask is not None]
     mask = np.concatenate(masks) if masks else None

@@ -63,7 +63,7 @@ def _cluster(workers: int | None) -> AbstractContextManager[Any]:
     """A client of this number of workers; None is this process alone."""
     if workers is None:
         return nullcontext()
-    from ...scale.cluster import local_client  # only who asks for workers needs Dask
+    from ...scale.cluster import local_client  # Dask is needed with workers only
 
     return local_client(workers)
 

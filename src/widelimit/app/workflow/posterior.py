@@ -234,7 +234,7 @@ def _cross_validated(
     posterior: GPPosterior, targets: Targets, train: np.ndarray, folds: int
 ) -> Score:
     """Every training example predicted by a posterior that has not seen its fold."""
-    order = stratified_order(targets.labels[train], seed=1)
+    order = stratified_order(targets.labels[train], key=1)
     parts = [order[fold::folds] for fold in range(folds)]
     values = answers(targets, posterior.groups_left_out(parts))
     return agreement(targets, values, targets.labels[train])

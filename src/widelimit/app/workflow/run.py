@@ -239,13 +239,13 @@ def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
 def divided(source: LabelledFile, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
     """Rows to use, training rows first, how many those are, and what was left out."""
     if source.test is None:
-        order = stratified_order(source.y, seed=settings.seed)
+        order = stratified_order(source.y, key=settings.seed)
         count = max(1, round(settings.test * len(order)))
         test, train = order[:count], order[count:]
     else:  # each part in an order whose beginnings have the classes in proportion
         rest = np.setdiff1d(np.arange(len(source)), source.test)
         train, test = (
-            part[stratified_order(source.y[part], seed=settings.seed)]
+            part[stratified_order(source.y[part], key=settings.seed)]
             for part in (rest, source.test)
         )
     kind = source.examples.kind

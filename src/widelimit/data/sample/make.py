@@ -35,8 +35,8 @@ SEED = 0
 
 def make_images(data: Dataset) -> Dataset:
     """Stratified subsets of four classes, shrunk by area averaging."""
-    train = _of_classes(data.train).subset(TRAIN_IMAGES, seed=SEED)
-    test = _of_classes(data.test).subset(TEST_IMAGES, seed=SEED)
+    train = _of_classes(data.train).subset(TRAIN_IMAGES, key=SEED)
+    test = _of_classes(data.test).subset(TEST_IMAGES, key=SEED)
     return Dataset.join(train, test).map(
         lambda x: np.rint(downsample(x, (SIDE, SIDE))).astype(np.uint8)
     )
@@ -52,11 +52,11 @@ def make_texts(sentences: LabelledTexts, glove: WordVectors) -> tuple[TextDatase
         i for i, words in enumerate(tokens) if len(words) in WORDS and frequent.issuperset(words)
     ]
     chosen = sentences.take(np.array(suited))
-    chosen = chosen.subset(TRAIN_SENTENCES + TEST_SENTENCES, seed=SEED)
+    chosen = chosen.subset(TRAIN_SENTENCES + TEST_SENTENCES, key=SEED)
     used = {word for text in chosen.texts for word in tokenizer(text)}
     words = tuple(word for word in glove.words if word in used)
     vectors = glove.vectors[glove.find(words)]
-    return chosen.split(TEST_SENTENCES, seed=SEED), WordVectors(words, vectors)
+    return chosen.split(TEST_SENTENCES, key=SEED), WordVectors(words, vectors)
 
 
 def write(images: Dataset, texts: TextDataset, vectors: WordVectors, directory: Path) -> None:

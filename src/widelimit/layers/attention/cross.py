@@ -18,8 +18,7 @@ from .queried import QueriedAttention
 class AttentionPool(QueriedAttention):
     """One learned query (a read-out token) attends to all positions: a learned pooling.
 
-    The query is a trained vector of N(0, 1) entries, as many as a head's keys have channels:
-    κ^q = Θ^q = 1.
+    The query is a trained vector of N(0, 1) entries, as wide as a head's keys: κ^q = Θ^q = 1.
     """
 
     __init__ = QueriedAttention.__init__  # type checkers take inherited fields for arguments
@@ -73,7 +72,7 @@ def _token(pair: Pair) -> Pair:
 class CrossAttention(QueriedAttention):
     """Queries from the first of two streams, keys and values from the second.
 
-    Inputs are tuples `(queries, context)`; `Parallel` runs a network on either stream first. At 1/d
+    Inputs are tuples `(queries, context)`; `Parallel` runs a network on each stream first. At 1/d
     queries and keys would share their weights, and the limit would need the covariance between the
     two streams: put both into one sequence and use `Attention(pattern=Allowed(…))` for that.
     """

@@ -92,11 +92,13 @@ class Attention(MultiHead):
     ):
         """Self-attention onto `width` channels (by default as many as come in).
 
-        `qk_std` multiplies the scores, `ov_std` the output. `positions`: Decay, Rotary, Alibi, or a
-        tuple of them. `pattern`: Causal, Local, Allowed. `projections`: biases of queries, keys and
+        `heads`: a positive integer, or INFINITE. `scaling`: see `Scaling`. `score_map` is ζ, by
+        default `Softmax()`. `qk_std` multiplies the scores, `ov_std` the output; `b_std` is that of
+        a bias. `positions`: Decay, Rotary, Alibi, or a tuple of them. `pattern`: which keys a query
+        may see, Causal, Local, Allowed. `projections`: biases of queries, keys and
         values, and normalised queries and keys. `dropout`: the share of attention weights dropped
-        in every pass. Finite network only: `key_width` and
-        `value_width` per head (default: `width`), `kv_heads` < heads for grouped keys and values.
+        in every pass. Finite network only: `key_width` and `value_width` per head (default:
+        `width`), `kv_heads` < heads for grouped keys and values.
         """
         placed = Positions.make(positions, projections)
         stds, widths = (qk_std, ov_std, b_std), (key_width, value_width)

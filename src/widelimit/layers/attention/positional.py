@@ -36,9 +36,12 @@ class Combine(Enum):
 class Profile(Enum):
     """Decay of the encoding's covariance with the distance d between positions."""
 
-    GAUSSIAN = "gaussian"  # exp(−rate d²)
-    EXPONENTIAL = "exponential"  # exp(−rate d)
-    RATIONAL = "rational"  # 1 / (1 + rate d²)
+    GAUSSIAN = "gaussian"
+    """`exp(−rate·d²)`."""
+    EXPONENTIAL = "exponential"
+    """`exp(−rate·d)`."""
+    RATIONAL = "rational"
+    """`1/(1 + rate·d²)`."""
 
 
 _PROFILES: dict[Profile, Callable[[Array, Array], Array]] = {
@@ -75,7 +78,7 @@ class Encoding(eqx.Module):
     queries, keys (and values) are `√w_x x W/√n + √w_p p W'/√m`. So the limit of large m is the same
     whatever the input's channels n; x + σp under shared weights has it only if n grows.
 
-    An encoding of your own says its `covariance`; fields are hyperparameters, as those of layers.
+    To write your own, define `covariance`; fields made by `leaf` are hyperparameters, as in layers.
     """
 
     strength: Any = leaf("strength", where=_strength_range, default=1.0)
@@ -87,7 +90,7 @@ class Encoding(eqx.Module):
     def covariance(
         self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
     ) -> Float[Array, "a b"]:
-        """R between all positions of two grids, of one variance on the diagonal."""
+        """R between all positions of two grids; every position has the same variance."""
 
     def __repr__(self) -> str:
         return written(self)
@@ -174,12 +177,13 @@ class Decay(Encoding):
         """`rate` and `strength` (σ) are hyperparameters.
 
         `profile` may be any function of the distance (it is then called with `rate·d`; an Equinox
-        module keeps its own leaves). `norm` is the p of the distance; `channels`, for CONCAT, as
-        how many channels the encoding counts (e; by default as many as the input has).
+        module keeps its own leaves). `norm` is the p of the distance. `combine`: how the encoding
+        joins the input (see `Combine`); `channels`, for CONCAT: as how many channels it counts (e;
+        by default as many as the input has). `on_values`: values see it too, not only scores.
         """
         if isinstance(rate, int | float) and rate < 0:
             raise WidelimitError(
-                "A decay rate is not negative: nearby positions are the more alike.",
+                "A decay rate is not negative: nearby positions are more alike than distant ones.",
                 got=f"rate={rate!r}",
                 remedy="give a rate of at least 0",
             )

@@ -15,7 +15,7 @@ from ...duals import Dual, Identity
 from ...duals.base import as_module
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...options import whole
-from ...printing import written
+from ...printing import brief, written
 from ..activations import Activation, dual_of
 
 
@@ -34,11 +34,12 @@ class Scaling(Enum):
 
 
 class ScoreMap(eqx.Module):
-    """ζ: scores (query, key) to weights; keys that are not allowed get weight 0.
+    """A map ζ from scores (query, key) to weights; keys that are not allowed get weight 0.
 
-    A subclass of your own may mix queries (as Sinkhorn's normalisation does): tangent kernels at
-    1/√d take its whole Jacobian, O(S⁴) numbers and O(S⁵) operations for each head and pair. A map
-    of each query's scores by themselves is a `RowwiseMap`, and cheaper.
+    To write your own, define `__call__(scores, allowed)`. It may mix queries (as Sinkhorn's
+    normalisation does): tangent kernels at 1/√d take its whole Jacobian, O(S⁴) numbers and
+    O(S⁵) operations for each head and pair. A map of each query's scores by themselves is a
+    `RowwiseMap`, and cheaper.
     """
 
     def __repr__(self) -> str:
@@ -136,7 +137,7 @@ def checked_score_map(score_map: Any) -> ScoreMap:
 
 
 class Pattern(eqx.Module):
-    """Which keys a query may look at, whatever the input."""
+    """Which keys a query may see, whatever the input."""
 
     @property
     def any_length(self) -> bool:
@@ -152,7 +153,7 @@ class Pattern(eqx.Module):
 
 
 class Causal(Pattern):
-    """Queries look at themselves and at what came before."""
+    """A query sees its own position and those before it."""
 
     @property
     def any_length(self) -> bool:
@@ -164,7 +165,7 @@ class Causal(Pattern):
 
 
 class Local(Pattern):
-    """Queries look at keys within `radius` along every position axis."""
+    """A query sees keys within `radius` of it along every position axis."""
 
     radius: int = eqx.field(static=True)
 
@@ -197,6 +198,9 @@ class Allowed(Pattern):
                 remedy="flatten the positions and convert to bool",
             )
         self.matrix = tuple(tuple(bool(v) for v in row) for row in array)
+
+    def __repr__(self) -> str:
+        return f"Allowed({brief(np.array(self.matrix, bool))})"
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         array = np.array(self.matrix, bool)
