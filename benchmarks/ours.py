@@ -39,7 +39,7 @@ def _layer(layer: tuple[Any, ...]) -> wl.Layer:
         "flatten": wl.Flatten,
         "dense": lambda: wl.Dense(64, w_std=W_STD, b_std=B_STD),
         "attention": lambda: wl.Attention(
-            64, scaling=wl.layers.Scaling.LINEAR, positions=wl.Decay(rate=DECAY)
+            64, scaling=wl.Scaling.LINEAR, positions=wl.Decay(rate=DECAY)
         ),
     }
     return simple[name]()

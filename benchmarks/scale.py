@@ -44,7 +44,7 @@ def images(count: int) -> np.ndarray:
 
 def networks() -> dict[str, wl.Layer]:
     """A convolution with attention over all pairs of positions, and a network of rows."""
-    attention = wl.Attention(64, scaling=wl.layers.Scaling.LINEAR)
+    attention = wl.Attention(64, scaling=wl.Scaling.LINEAR)
     first = (wl.Conv(64, 3), wl.Relu())
     rows = (wl.Flatten(), wl.Dense(64), wl.Relu(), wl.Dense(64), wl.Relu(), wl.Dense(1))
     return {

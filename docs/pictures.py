@@ -24,7 +24,7 @@ BLUE, RED, GREEN, GREY = "#24527a", "#c0392b", "#3a7d44", "#8a97a5"
 
 def attention(**options) -> wl.Attention:
     """Attention at 1/d, the exact kind."""
-    return wl.Attention(64, scaling=wl.layers.Scaling.LINEAR, **options)
+    return wl.Attention(64, scaling=wl.Scaling.LINEAR, **options)
 
 
 def save(figure, name: str) -> None:

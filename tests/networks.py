@@ -202,7 +202,7 @@ ATTENTION = {
         dense(), wl.Attention(8, scaling="linear", positions=wl.Decay(0.5), b_std=0.2), wl.Relu()
     ),
     "attention_relu": _pooled(
-        dense(), wl.Attention(8, score_map=wl.layers.ElementwiseMap(wl.Relu())), wl.Erf(), dense()
+        dense(), wl.Attention(8, score_map=wl.ElementwiseMap(wl.Relu())), wl.Erf(), dense()
     ),
     "attention_sampled": _pooled(dense(), wl.Relu(), wl.Attention(8, qk_std=1.2), wl.Relu()),
     "stranger_map": _pooled(dense(), wl.Attention(8, scaling="linear", score_map=Sharpened())),

@@ -30,10 +30,8 @@ EVERYTHING = wl.Serial(
         weight=0.3,
     ),
     wl.Sum(wl.Dense(8), wl.Serial(wl.Dense(8), wl.LeakyRelu(0.2), wl.Dropout(0.1), wl.Dense(8))),
-    wl.Attention(8, score_map=wl.layers.ElementwiseMap(wl.Gelu()), pattern=wl.Local(2)),
-    wl.Attention(
-        8, scaling=wl.layers.Scaling.LINEAR, pattern=wl.layers.Allowed(np.eye(3, dtype=bool))
-    ),
+    wl.Attention(8, score_map=wl.ElementwiseMap(wl.Gelu()), pattern=wl.Local(2)),
+    wl.Attention(8, scaling=wl.Scaling.LINEAR, pattern=wl.layers.Allowed(np.eye(3, dtype=bool))),
     wl.layers.Polynomial([0.0, 1.0, 0.5]),
     wl.LayerNorm(),
     wl.MeanPool(),

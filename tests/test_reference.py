@@ -54,9 +54,9 @@ def _conv(width, window, padding="VALID", strides=1, **given):
 
 _SCORES = {
     "SOFTMAX": wl.Softmax(),
-    "IDENTITY": wl.layers.IdentityMap(),
-    "RELU": wl.layers.ElementwiseMap(wl.Relu()),
-    "ABS": wl.layers.ElementwiseMap(wl.layers.Abs()),
+    "IDENTITY": wl.IdentityMap(),
+    "RELU": wl.ElementwiseMap(wl.Relu()),
+    "ABS": wl.ElementwiseMap(wl.layers.Abs()),
 }
 
 
@@ -84,7 +84,7 @@ def _attention(
         )
     return wl.Attention(
         8,
-        scaling=wl.layers.Scaling.LINEAR if linear_scaling else wl.layers.Scaling.SQRT,
+        scaling=wl.Scaling.LINEAR if linear_scaling else wl.Scaling.SQRT,
         score_map=_SCORES[mechanism],
         qk_std=0.9,
         ov_std=1.2,

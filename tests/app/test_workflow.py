@@ -308,7 +308,7 @@ def test_intervals_of_an_accuracy():
 def test_attention_at_one_over_d():
     """Weights are `softmax(qk·κ̃(x,x))` over real keys, here without positions."""
     net = wl.Serial(
-        wl.Attention(4, scaling=wl.layers.Scaling.LINEAR, qk_std=2.0), wl.MeanPool(), wl.Dense(1)
+        wl.Attention(4, scaling=wl.Scaling.LINEAR, qk_std=2.0), wl.MeanPool(), wl.Dense(1)
     )
     data = NetworkKernels.make(net, SENTENCES, MASK, engine=Engine())
     weights = mean_attention(data, SENTENCES, MASK)
@@ -331,8 +331,8 @@ def _looked(net: wl.Layer, x: np.ndarray, mask: np.ndarray | None = None, **engi
 @pytest.mark.parametrize(
     ("score_map", "mean"),
     [
-        (wl.layers.ElementwiseMap(wl.Relu()), 1 / np.sqrt(2 * np.pi)),
-        (wl.layers.IdentityMap(), np.sqrt(2 / np.pi)),
+        (wl.ElementwiseMap(wl.Relu()), 1 / np.sqrt(2 * np.pi)),
+        (wl.IdentityMap(), np.sqrt(2 / np.pi)),
     ],
     ids=["relu", "identity"],
 )
@@ -374,7 +374,7 @@ def test_attention_of_sampled_heads_has_its_rotation():
 def test_attention_over_other_positions_than_the_inputs_is_left_out():
     net = wl.Serial(
         wl.Conv(4, 2, padding="valid"),
-        wl.Attention(4, scaling=wl.layers.Scaling.LINEAR),
+        wl.Attention(4, scaling=wl.Scaling.LINEAR),
         wl.MeanPool(),
     )
     data = NetworkKernels.make(net, SENTENCES, engine=Engine())

@@ -80,10 +80,10 @@ def _score_map(options: dict[str, Any] | None) -> Any:
     if options is None:
         return None
     if options["name"] == "identity":
-        return wl.layers.IdentityMap()
+        return wl.IdentityMap()
     if options["name"] == "squares":
         return Squares()
-    return wl.layers.ElementwiseMap(activation(options))
+    return wl.ElementwiseMap(activation(options))
 
 
 def _offset_bias(offsets: Any) -> Any:
@@ -135,7 +135,7 @@ def _attention(part: Part) -> wl.Layer:
     return wl.Attention(
         part["width"],
         heads=part["heads"],
-        scaling=wl.layers.Scaling(part["scaling"]),
+        scaling=wl.Scaling(part["scaling"]),
         score_map=score_map,
         pattern=_pattern(part["pattern"]),
         kv_heads=part["kv_heads"],

@@ -67,7 +67,7 @@ NETWORKS = {
     "attention": wl.Serial(
         wl.Conv(4, 3),
         wl.Relu(),
-        wl.Attention(4, scaling=wl.layers.Scaling.LINEAR),
+        wl.Attention(4, scaling=wl.Scaling.LINEAR),
         wl.Relu(),
         wl.MeanPool(),
         wl.Dense(1),

@@ -29,7 +29,7 @@ def _short_or_long() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _net(*middle: wl.Layer, end: wl.Layer | None = None) -> wl.Serial:
-    attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR, positions=wl.Decay(rate=0.5))
+    attention = wl.Attention(8, scaling=wl.Scaling.LINEAR, positions=wl.Decay(rate=0.5))
     first = (wl.Conv(8, 3, b_std=0.3), wl.Relu(), *middle, attention, wl.Relu())
     return wl.Serial(*first, end or wl.MeanPool(), wl.Dense(1))
 

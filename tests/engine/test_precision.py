@@ -94,7 +94,7 @@ def test_overflow_in_double_precision_does_not_advise_double_precision():
 def test_long_sums_keep_their_digits_in_single_precision():
     """A pool over 256 positions adds 65,536 numbers: plain loops lose three digits of them."""
     x = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype(np.float32)
-    attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
+    attention = wl.Attention(8, scaling=wl.Scaling.LINEAR)
     first = (wl.Conv(8, 3, b_std=0.1), wl.Relu(), attention, wl.Relu())
     net = wl.Serial(*first, wl.MeanPool(), wl.Dense(1))
     single, double = net.kernel(x), net.kernel(x.astype(np.float64))

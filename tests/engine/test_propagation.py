@@ -22,7 +22,7 @@ def test_profile_reads_the_kernel_of_every_prefix(x):
     layers = (
         wl.Dense(8, w_std=1.2, b_std=0.3),
         wl.Relu(),
-        wl.Attention(8, scaling=wl.layers.Scaling.LINEAR),
+        wl.Attention(8, scaling=wl.Scaling.LINEAR),
         wl.LayerNorm(),
     )
     profile = wl.Serial(*layers).signal(x)
@@ -47,16 +47,14 @@ def test_profile_reads_the_kernel_of_every_prefix(x):
 
 
 def test_masked_positions_do_not_count(x):
-    net = wl.Serial(
-        wl.Dense(8, b_std=0.5), wl.Relu(), wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
-    )
+    net = wl.Serial(wl.Dense(8, b_std=0.5), wl.Relu(), wl.Attention(8, scaling=wl.Scaling.LINEAR))
     mask = np.broadcast_to(np.arange(5) < 3, (3, 5))
     padded = net.signal(np.where(mask[..., None], x, np.nan), mask)
     np.testing.assert_allclose(padded.values, net.signal(x[:, :3]).values, rtol=1e-9)
 
 
 def test_attention_without_residual_collapses_positions(x):
-    attention = wl.Attention(4, scaling=wl.layers.Scaling.LINEAR)
+    attention = wl.Attention(4, scaling=wl.Scaling.LINEAR)
     collapsed = wl.Repeat(attention, 12).signal(x)[Quantity.POSITIONS]
     kept = wl.Repeat(wl.Residual(attention, 0.9), 12).signal(x)[Quantity.POSITIONS]
     assert collapsed[-1] > 0.999
@@ -85,7 +83,7 @@ def test_sampled_profiles_carry_errors(x):
 
 def test_phase_diagram_and_pictures(x, tmp_path):
     def make(weight, qk_std):
-        attention = wl.Attention(4, scaling=wl.layers.Scaling.LINEAR, qk_std=qk_std)
+        attention = wl.Attention(4, scaling=wl.Scaling.LINEAR, qk_std=qk_std)
         return wl.Repeat(wl.Residual(attention, weight), 4)
 
     weights, scales = [0.1, 0.9], [0.5, 4.0]
@@ -130,7 +128,7 @@ def test_a_profile_can_be_differentiated(quantity):
     x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 
     def net(scale):
-        attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR, qk_std=scale)
+        attention = wl.Attention(8, scaling=wl.Scaling.LINEAR, qk_std=scale)
         return wl.Serial(wl.Dense(8, b_std=0.2), wl.Relu(), wl.Residual(attention, 0.4))
 
     def end(scale):

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(8)
 ATTENTIVE = wl.Serial(
     wl.Conv(8, 3),
     wl.Relu(),
-    wl.Attention(8, scaling=wl.layers.Scaling.LINEAR),
+    wl.Attention(8, scaling=wl.Scaling.LINEAR),
     wl.MeanPool(),
     wl.Dense(1),
 )

@@ -125,7 +125,7 @@ def test_many_heads_fall_back_to_the_gaussian_process():
     assert gaps[1] < 0.03
     assert gaps[0] > 3 * gaps[1]
     # Nothing random: exactly one Gaussian process.
-    linear = wl.Serial(wl.Attention(scaling=wl.layers.Scaling.LINEAR), wl.MeanPool())
+    linear = wl.Serial(wl.Attention(scaling=wl.Scaling.LINEAR), wl.MeanPool())
     found = MixtureGP(linear, noise=NOISE).fit(x, y[:, 0]).predict(tests)
     exact = linear.kernel(joint, dtype=np.float64).nngp
     gp = GPPosterior.condition(exact[:n, :n], y[:, 0], noise=NOISE)

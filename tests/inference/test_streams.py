@@ -11,7 +11,7 @@ from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.inference.leaves import hyperparameters
 from widelimit.inference.tune import Criterion
 
-RELU = wl.layers.ElementwiseMap(wl.Relu())
+RELU = wl.ElementwiseMap(wl.Relu())
 
 
 def two_streams(**options):

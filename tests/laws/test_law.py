@@ -163,9 +163,7 @@ def test_mean_kernel_is_the_infinite_head_kernel():
 
 def test_deterministic_scores_give_a_gaussian_and_one_kernel():
     x = np.random.default_rng(1).normal(size=(2, 3, 4))
-    net = wl.Serial(
-        wl.Attention(scaling=wl.layers.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1)
-    )
+    net = wl.Serial(wl.Attention(scaling=wl.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1))
     law = net.law(x)
     assert law.draws == 1
     assert law.kurtosis(1).value == pytest.approx(0, abs=1e-12)
@@ -175,7 +173,7 @@ def test_deterministic_scores_give_a_gaussian_and_one_kernel():
 
 def test_elementwise_infinite_heads_beside_finite_ones():
     x = np.random.default_rng(2).normal(size=(1, 3, 4))
-    relu = wl.layers.ElementwiseMap(wl.Relu())
+    relu = wl.ElementwiseMap(wl.Relu())
     net = wl.Serial(wl.Attention(score_map=relu), wl.Attention(heads=2), wl.MeanPool(), wl.Dense(1))
     law = net.law(x)
     assert len(law.latent.recipes) == 1

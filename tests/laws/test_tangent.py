@@ -176,9 +176,7 @@ def test_training_refuses_finite_heads():
     with pytest.raises(NetworkError, match=r"moves during training.*Got: .* 3 heads"):
         refuse_finite_heads(wl.Serial(wl.Attention(heads=3), wl.MeanPool()), "Training dynamics")
     refuse_finite_heads(wl.Attention(), "Training dynamics")
-    refuse_finite_heads(
-        wl.Attention(heads=3, scaling=wl.layers.Scaling.LINEAR), "Training dynamics"
-    )
+    refuse_finite_heads(wl.Attention(heads=3, scaling=wl.Scaling.LINEAR), "Training dynamics")
 
 
 def test_what_tangent_laws_do_not_cover():
@@ -193,9 +191,7 @@ def test_what_tangent_laws_do_not_cover():
 
 def test_deterministic_networks_have_their_ntk():
     x = np.random.default_rng(0).normal(size=(2, 3, 4))
-    net = wl.Serial(
-        wl.Attention(scaling=wl.layers.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1)
-    )
+    net = wl.Serial(wl.Attention(scaling=wl.Scaling.LINEAR), wl.Relu(), wl.MeanPool(), wl.Dense(1))
     found = net.law(x).sample_ntk(2, channels=2)
     expected = net.kernel(x, dtype=np.float64).ntk
     np.testing.assert_allclose(found[1, 1, 1], expected, rtol=1e-9)

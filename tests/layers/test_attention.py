@@ -150,7 +150,7 @@ def _random_sides(size: int, seed: int = 0) -> tuple[Sides, Any, Any]:
 @pytest.mark.parametrize("name", MAPS)
 def test_homogeneous_maps_need_no_fourth_power(name, causal):
     """O(S²) by interpolation of one scalar function against the sum over all pairs of scores."""
-    dual = wl.layers.ElementwiseMap(MAPS[name]).dual
+    dual = wl.ElementwiseMap(MAPS[name]).dual
     assert dual.homogeneous
     with jax.enable_x64(True):
         sides, one, two = _random_sides(5)
@@ -165,8 +165,8 @@ def test_homogeneous_maps_hold_where_inputs_coincide():
     """Correlations of exactly ±1 between queries are nodes' ends, not beyond them."""
     x = _tokens(1, 3, 4)
     x = np.concatenate([x, x, -x])
-    relu = wl.Attention(4, score_map=wl.layers.ElementwiseMap(wl.Relu()))
-    general = wl.Attention(4, score_map=wl.layers.ElementwiseMap(lambda g: jnp.maximum(g, 0)))
+    relu = wl.Attention(4, score_map=wl.ElementwiseMap(wl.Relu()))
+    general = wl.Attention(4, score_map=wl.ElementwiseMap(lambda g: jnp.maximum(g, 0)))
     k, slow = relu.kernel(x), general.kernel(x)
     np.testing.assert_allclose(k.nngp, slow.nngp, atol=3e-3 * np.abs(slow.nngp).max())
     np.testing.assert_allclose(k.nngp[0, 0], k.nngp[0, 1], rtol=1e-10)
@@ -176,9 +176,9 @@ def test_homogeneous_maps_hold_where_inputs_coincide():
 @pytest.mark.parametrize(
     "score_map",
     [
-        pytest.param(wl.layers.IdentityMap(), id="identity", marks=_SLOW),
-        pytest.param(wl.layers.ElementwiseMap(wl.Relu()), id="relu", marks=_SLOW),
-        pytest.param(wl.layers.ElementwiseMap(wl.Erf()), id="erf"),
+        pytest.param(wl.IdentityMap(), id="identity", marks=_SLOW),
+        pytest.param(wl.ElementwiseMap(wl.Relu()), id="relu", marks=_SLOW),
+        pytest.param(wl.ElementwiseMap(wl.Erf()), id="erf"),
     ],
 )
 def test_closed_forms_agree_with_many_sampled_heads(score_map):
@@ -201,23 +201,23 @@ def test_closed_forms_agree_with_many_sampled_heads(score_map):
 # --- exact identities ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scaling", wl.layers.Scaling)
+@pytest.mark.parametrize("scaling", wl.Scaling)
 def test_one_token_attends_to_itself(scaling):
     x = _tokens(3, 1, 4)
     k = wl.Serial(wl.Dense(8, w_std=1.1), wl.Attention(8, scaling=scaling, **SCALES)).kernel(x)
     kappa = 1.1**2 * np.einsum("iac,jbc->ijab", x, x) / 4
     np.testing.assert_allclose(k.nngp, 0.8**2 * kappa, rtol=1e-12)
     np.testing.assert_allclose(k.ntk, 0.8**2 * 3 * kappa, rtol=1e-12)
-    if scaling is wl.layers.Scaling.SQRT:
+    if scaling is wl.Scaling.SQRT:
         assert np.abs(k.nngp_error).max() < 1e-12
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"scaling": wl.layers.Scaling.LINEAR}, id="linear"),
+        pytest.param({"scaling": wl.Scaling.LINEAR}, id="linear"),
         pytest.param({}, id="sqrt"),
-        pytest.param({"score_map": wl.layers.ElementwiseMap(wl.Relu())}, id="relu", marks=_SLOW),
+        pytest.param({"score_map": wl.ElementwiseMap(wl.Relu())}, id="relu", marks=_SLOW),
     ],
 )
 def test_order_of_tokens_matters_with_encodings_only(options):
@@ -237,7 +237,7 @@ def test_waiting_maps_give_what_forced_ones_do(depth):
     """Attention at 1/d then pooling, against the kernels of all positions averaged afterwards."""
     x = _tokens(3, 4, 5)
     layers = [
-        wl.Residual(wl.Attention(5, scaling=wl.layers.Scaling.LINEAR, b_std=0.3, **SCALES), 0.4)
+        wl.Residual(wl.Attention(5, scaling=wl.Scaling.LINEAR, b_std=0.3, **SCALES), 0.4)
         for _ in range(depth)
     ]
     whole = wl.Serial(*layers).kernel(x)
@@ -260,7 +260,7 @@ def _operations(net: wl.Layer, size: int) -> float:
 
 
 def test_attention_then_pooling_costs_the_square_of_the_length():
-    attention = wl.Attention(8, scaling=wl.layers.Scaling.LINEAR)
+    attention = wl.Attention(8, scaling=wl.Scaling.LINEAR)
     pooled = wl.Serial(attention, wl.MeanPool(), wl.Dense(1))
     kept = wl.Serial(attention, wl.Dense(1))
     growth = {
@@ -285,8 +285,8 @@ def test_sampled_heads_cost_the_cube_of_the_length():
 
 # --- padding -------------------------------------------------------------------------------------
 
-RELU = wl.layers.ElementwiseMap(wl.Relu())
-LINEAR = wl.layers.Scaling.LINEAR
+RELU = wl.ElementwiseMap(wl.Relu())
+LINEAR = wl.Scaling.LINEAR
 PADDED: dict[str, wl.Layer] = {
     "linear_softmax_bias": wl.Attention(8, scaling=LINEAR, b_std=0.3, positions=wl.Decay(0.5)),
     "linear_relu_concat": wl.Attention(
@@ -298,10 +298,10 @@ PADDED: dict[str, wl.Layer] = {
     "linear_rotary_alibi": wl.Attention(
         8, scaling=LINEAR, positions=(wl.Rotary(10.0, pairs=2), wl.Alibi(0.3))
     ),
-    "sqrt_identity_bias": wl.Attention(8, score_map=wl.layers.IdentityMap(), b_std=0.3),
+    "sqrt_identity_bias": wl.Attention(8, score_map=wl.IdentityMap(), b_std=0.3),
     "sqrt_relu_causal": wl.Attention(8, score_map=RELU, pattern=wl.Causal()),
     "sqrt_erf_encoding": wl.Attention(
-        8, score_map=wl.layers.ElementwiseMap(wl.Erf()), positions=wl.Decay(0.5, on_values=True)
+        8, score_map=wl.ElementwiseMap(wl.Erf()), positions=wl.Decay(0.5, on_values=True)
     ),
     "sqrt_softmax_encoding_bias": wl.Attention(8, positions=wl.Decay(0.5), b_std=0.3),
     "sqrt_softmax_causal_rotary": wl.Attention(
@@ -446,7 +446,7 @@ def test_pattern_of_the_wrong_size_is_refused():
         wl.Local(-1)
 
 
-@pytest.mark.parametrize("scaling", wl.layers.Scaling)
+@pytest.mark.parametrize("scaling", wl.Scaling)
 def test_queries_without_keys_give_zero(scaling):
     allowed = np.array([[True, True, False], [False, False, False], [True, True, True]])
     layer = wl.Attention(8, scaling=scaling, pattern=wl.layers.Allowed(allowed))
@@ -469,7 +469,7 @@ def test_slopes_through_scores_that_a_program_rounds_twice():
     x = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
 
     def total(weight):
-        attention = wl.Attention(3, scaling=wl.layers.Scaling.LINEAR)
+        attention = wl.Attention(3, scaling=wl.Scaling.LINEAR)
         net = wl.Serial(wl.Residual(wl.Dense(3), weight), attention)
         return net.kernel(x).nngp.sum()
 

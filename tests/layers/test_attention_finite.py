@@ -23,8 +23,8 @@ MANY: dict[str, Any] = {"draws": 15_000}
 # Widths far apart want fewer draws.
 FAR: dict[str, Any] = {"ratio": 4, "draws": 1000}
 SHAPE = (2, 3, 4)
-LINEAR, SQRT = wl.layers.Scaling.LINEAR, wl.layers.Scaling.SQRT
-RELU = wl.layers.ElementwiseMap(wl.Relu())
+LINEAR, SQRT = wl.Scaling.LINEAR, wl.Scaling.SQRT
+RELU = wl.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
 
 
@@ -73,7 +73,7 @@ def _case(net: wl.Layer, *, x: Any = None, mask: Any = None, **options: Any) -> 
 
 _STREAMS = (_tokens((2, 2, 4), seed=1), _tokens())
 
-ERF = wl.layers.ElementwiseMap(wl.Erf())
+ERF = wl.ElementwiseMap(wl.Erf())
 _NARROW_TOKENS = _tokens((2, 3, 2), seed=4)
 _GRID = _tokens((2, 2, 2, 3), seed=2)
 _NARROW: dict[str, Any] = {"key_width": WIDTH, "value_width": WIDTH, **SCALES}
@@ -95,7 +95,7 @@ SLOW = {
     "sqrt_softmax_causal": _case(_pooled(_attention(pattern=wl.Causal()))),
     "linear_softmax": _case(_attention(scaling=LINEAR), width=32),
     "linear_identity": _case(
-        _attention(scaling=LINEAR, score_map=wl.layers.IdentityMap()), width=32, draws=10_000
+        _attention(scaling=LINEAR, score_map=wl.IdentityMap()), width=32, draws=10_000
     ),
     "linear_relu": _case(_attention(scaling=LINEAR, score_map=RELU), x=_close_tokens(), width=64),
     "linear_softmax_mix_encoding_on_values": _case(
@@ -228,7 +228,7 @@ SLOW = {
         width=16,
         draws=12_000,
     ),
-    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.layers.IdentityMap()), **MANY),
+    "sqrt_identity": _case(_attention(**HEAVY, score_map=wl.IdentityMap()), **MANY),
     "sqrt_relu": _case(_attention(**HEAVY, score_map=RELU), **MANY),
     "sqrt_relu_causal_padded": _case(
         _attention(**HEAVY, score_map=RELU, pattern=wl.Causal()), mask=_mask(), **MANY
@@ -312,7 +312,7 @@ _CHANGES = {
 }
 
 
-@pytest.mark.parametrize("scaling", wl.layers.Scaling)
+@pytest.mark.parametrize("scaling", wl.Scaling)
 @pytest.mark.parametrize("name", _CHANGES)
 def test_no_option_is_ignored_by_the_finite_network(name, scaling):
     """With the same parameters, every option changes what comes out."""
@@ -426,7 +426,7 @@ def _rate(sizes: list[int], gaps: list[float]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scaling", wl.layers.Scaling)
+@pytest.mark.parametrize("scaling", wl.Scaling)
 def test_one_network_is_a_root_of_its_size_away_and_their_mean_much_less(scaling):
     """Fluctuations fall as 1/√n with n ∝ H, the bias of the mean as 1/n."""
     x = _tokens()

@@ -8,7 +8,7 @@ import pytest
 
 import widelimit as wl
 
-LINEAR = {"scaling": wl.layers.Scaling.LINEAR}
+LINEAR = {"scaling": wl.Scaling.LINEAR}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 import widelimit as wl
 
-RELU = wl.layers.ElementwiseMap(wl.Relu())
+RELU = wl.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8, "b_std": 0.2}
 
 

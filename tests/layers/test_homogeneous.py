@@ -89,7 +89,7 @@ def _numbers(*values: Any) -> list[Any]:
 @pytest.mark.parametrize("name", MAPS)
 def test_sums_hold_at_all_correlations(name, causal):
     layer, low, high = MAPS[name]
-    dual = wl.layers.ElementwiseMap(layer).dual
+    dual = wl.ElementwiseMap(layer).dual
     for dtype, most in ((np.float64, 2e-10), (np.float32, 2e-6)):
         problem = Problem(causal=causal, dtype=dtype)
         for one, truth in zip(problem.found(dual), problem.exact(low, high), strict=True):
@@ -99,7 +99,7 @@ def test_sums_hold_at_all_correlations(name, causal):
 @pytest.mark.slow
 def test_gradients_are_those_of_differences():
     """Backwards through all levels; nearly equal tokens included, equal ones are flat."""
-    dual = wl.layers.ElementwiseMap(wl.Relu()).dual
+    dual = wl.ElementwiseMap(wl.Relu()).dual
     problem = Problem(causal=False)
 
     with jax.enable_x64(True):

@@ -17,7 +17,7 @@ ENUMS = {
         wl.layers.Parameterization,
     ),
     "padding": (lambda value: wl.Conv(8, 3, padding=value).padding, wl.layers.Padding),
-    "scaling": (lambda value: wl.Attention(8, scaling=value).scaling, wl.layers.Scaling),
+    "scaling": (lambda value: wl.Attention(8, scaling=value).scaling, wl.Scaling),
     "combine": (lambda value: wl.Decay(strength=0.5, combine=value).combine, wl.layers.Combine),
     "profile": (lambda value: wl.Decay(profile=value).profile.kind, wl.layers.Profile),
 }

@@ -27,7 +27,7 @@ class Shifted(wl.Layer):
 
 
 def _networks() -> dict[str, wl.Layer]:
-    linear = wl.Attention(8, heads=2, scaling=wl.layers.Scaling.LINEAR, b_std=0.3)
+    linear = wl.Attention(8, heads=2, scaling=wl.Scaling.LINEAR, b_std=0.3)
     return {
         "conv": wl.Serial(wl.Conv(8, 3, stride=2), wl.Conv(8, 3), wl.MeanPool()),
         "stranger": wl.Serial(wl.Dense(8), Shifted(), wl.Conv(8, 3)),

@@ -10,7 +10,7 @@ import pytest
 
 import widelimit as wl
 
-LINEAR = wl.layers.Scaling.LINEAR
+LINEAR = wl.Scaling.LINEAR
 
 
 def _tokens(*shape: int, seed: int = 0) -> np.ndarray:
@@ -90,7 +90,7 @@ def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
         4,
         heads=1,
         scaling=LINEAR,
-        score_map=wl.layers.IdentityMap(),
+        score_map=wl.IdentityMap(),
         positions=positions,
         key_width=1024,
         value_width=4,
@@ -254,7 +254,7 @@ def test_matrices_of_the_wrong_size_are_refused():
         layer.kernel(_tokens(2, 4, 5))
 
 
-@pytest.mark.parametrize("scaling", wl.layers.Scaling)
+@pytest.mark.parametrize("scaling", wl.Scaling)
 def test_decays_that_are_no_covariance_are_refused(scaling):
     """A box over neighbours has negative eigenvalues; its root would be NaN."""
     box = wl.Decay(profile=lambda d: (d <= 1).astype(float))

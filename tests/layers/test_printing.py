@@ -37,7 +37,7 @@ def test_what_is_printed_makes_the_layer_again(text):
 def test_attention_says_what_readers_ask_first():
     net = wl.Serial(wl.Dense(64), wl.Attention(64, scaling="linear", positions=wl.Decay(0.5)))
     assert repr(net) == "Serial(Dense(64), Attention(64, heads=∞, 1/d, softmax, Decay(0.5)))"
-    other = wl.Attention(heads=4, score_map=wl.layers.ElementwiseMap(wl.Relu()), qk_std=2.0)
+    other = wl.Attention(heads=4, score_map=wl.ElementwiseMap(wl.Relu()), qk_std=2.0)
     assert repr(other) == "Attention(heads=4, 1/√d, relu, qk_std=2)"
     assert repr(wl.Elementwise(jnp.sin)) == "Elementwise(sin)"
 

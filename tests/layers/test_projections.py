@@ -11,7 +11,7 @@ from agreement import PRECISION, assert_agrees
 import widelimit as wl
 
 WIDTH = 16
-LINEAR, UNTIED = wl.layers.Scaling.LINEAR, wl.layers.Scaling.UNTIED
+LINEAR, UNTIED = wl.Scaling.LINEAR, wl.Scaling.UNTIED
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}
 NORM = wl.layers.Projections(qk_norm=True)
 BIASES = wl.layers.Projections(qk_b_std=0.6, v_b_std=0.4)
@@ -58,7 +58,7 @@ def test_kernels_at_one_over_d_by_hand(projections):
 def test_closed_forms_are_those_of_inputs_of_one_length():
     """QK norm on raw tokens is attention whose scores see unit tokens, whose values do not."""
     x, mask = _tokens(2, 3, 4), np.array([[True, True, False], [True, True, True]])
-    relu = wl.layers.ElementwiseMap(wl.Relu())
+    relu = wl.ElementwiseMap(wl.Relu())
     normed = wl.Attention(8, score_map=relu, projections=NORM)
     k = normed.kernel(x, mask=mask)
     lengths = np.linalg.norm(x, axis=-1, keepdims=True) / np.sqrt(4)
@@ -108,9 +108,7 @@ def test_projections_are_projections():
 
 def test_finite_queries_have_one_length():
     """With the identity map and tied weights at 1/d, the diagonal of the weights is 1."""
-    layer = wl.Attention(
-        8, heads=2, scaling=LINEAR, score_map=wl.layers.IdentityMap(), projections=BOTH
-    )
+    layer = wl.Attention(8, heads=2, scaling=LINEAR, score_map=wl.IdentityMap(), projections=BOTH)
     x = jnp.asarray(_tokens(3, 4), jnp.float32)
     params = layer.init(jax.random.key(0), (3, 4))
     weights = layer.attention_weights(params, x, None)
@@ -132,7 +130,7 @@ NETS = {
     "sqrt_norm": _net(projections=NORM),
     "sqrt_biases": _net(projections=BIASES),
     "sqrt_both_rotary": _net(projections=BOTH, positions=wl.Rotary(10.0, pairs=2)),
-    "sqrt_erf_both": _net(projections=BOTH, score_map=wl.layers.ElementwiseMap(wl.Erf())),
+    "sqrt_erf_both": _net(projections=BOTH, score_map=wl.ElementwiseMap(wl.Erf())),
     "sqrt_biases_encoding_on_values": _net(
         projections=BIASES, positions=wl.Decay(0.5, on_values=True)
     ),

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
         wl.Serial(wl.Flatten(), wl.Dense(1)),
         wl.Serial(wl.Conv(8, 3), wl.Relu(), wl.Flatten(), wl.Dense(1)),
         wl.Serial(wl.Dense(8), wl.Attention(8, scaling="linear"), wl.Flatten()),
-        wl.Serial(wl.Dense(8), wl.Attention(8, score_map=wl.layers.IdentityMap()), wl.Flatten()),
+        wl.Serial(wl.Dense(8), wl.Attention(8, score_map=wl.IdentityMap()), wl.Flatten()),
     ],
     ids=["alone", "conv", "linear attention", "attention"],
 )

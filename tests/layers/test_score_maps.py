@@ -164,7 +164,7 @@ _STREAMS = ((0.8 * _tokens(2, 2, 4, seed=1) + 0.6).astype(np.float32), _X)
 
 def _nets(score_map: wl.layers.ScoreMap) -> dict[str, tuple[wl.Layer, Any]]:
     options = {"score_map": score_map, **_WIDTHS}
-    linear = wl.Attention(WIDTH, heads=4, scaling=wl.layers.Scaling.LINEAR, **options)
+    linear = wl.Attention(WIDTH, heads=4, scaling=wl.Scaling.LINEAR, **options)
     return {
         "self": (wl.Serial(wl.Attention(WIDTH, heads=4, **options), wl.MeanPool()), _X),
         "linear": (wl.Serial(linear, wl.MeanPool()), _X),
@@ -207,7 +207,7 @@ def test_large_scores_keep_the_accuracy_of_a_series(std):
     step, end = 0.05, 9 * std
     g = np.arange(-end, end + step / 2, step)
     weights = np.exp(-((g / std) ** 2) / 2) * step / (std * np.sqrt(2 * np.pi))
-    tanh = wl.layers.ElementwiseMap(wl.Tanh())
+    tanh = wl.ElementwiseMap(wl.Tanh())
     for layer, inputs in (
         (wl.Attention(8, score_map=tanh, qk_std=std), x),
         (wl.AttentionPool(8, score_map=tanh, qk_std=std), x),

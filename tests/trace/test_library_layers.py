@@ -58,9 +58,9 @@ def attention(*layers: wl.Layer) -> wl.Layer:
 
 
 ATTENTION = {
-    "linear": attention(wl.Attention(heads=2, scaling=wl.layers.Scaling.LINEAR)),
+    "linear": attention(wl.Attention(heads=2, scaling=wl.Scaling.LINEAR)),
     "softmax": attention(wl.Attention(heads=2, qk_std=1.5)),
-    "identity": attention(wl.Attention(heads=3, score_map=wl.layers.IdentityMap())),
+    "identity": attention(wl.Attention(heads=3, score_map=wl.IdentityMap())),
     "causal": attention(wl.Attention(heads=2, pattern=wl.Causal())),
     "residual": attention(wl.Residual(wl.Serial(wl.LayerNorm(), wl.Attention(heads=2)))),
     "twice": attention(wl.Attention(heads=1), wl.Relu(), wl.Attention(heads=2)),

@@ -14,9 +14,7 @@ TRUNK = wl.Conv(8, 3, w_std=1.3, b_std=0.1)
 BRANCHES = (
     wl.Serial(wl.MeanPool(), wl.Dense(2)),
     wl.Serial(wl.Flatten(), wl.Dense(2, w_std=0.7)),
-    wl.Serial(
-        wl.Attention(8, scaling=wl.layers.Scaling.LINEAR, qk_std=3.0), wl.MeanPool(), wl.Dense(2)
-    ),
+    wl.Serial(wl.Attention(8, scaling=wl.Scaling.LINEAR, qk_std=3.0), wl.MeanPool(), wl.Dense(2)),
 )
 
 
