@@ -86,6 +86,26 @@ def test_images_in_front_of_which_a_token_stands_have_rows_of_their_own_length()
         assert not np.any(ours[len(exact) :])
 
 
+@pytest.mark.parametrize("reading", ["kernel", "diagonal", "law", "signal", "drawn", "mixture"])
+def test_examples_of_which_nothing_is_left_are_refused_in_every_reading(reading):
+    """Their outputs would silently be zero, or the last bias alone."""
+    short = [BATCH[0][:1], BATCH[1]]
+    read = {
+        "kernel": lambda net: net.kernel(short, ntk=False),
+        "diagonal": lambda net: net.diagonal(short, ntk=False),
+        "law": lambda net: net.law(short, draws=4),
+        "signal": lambda net: net.signal(short),
+        "drawn": lambda net: wl.monte_carlo_kernel(net, short, key=0, draws=1),
+        "mixture": lambda net: wl.GP(net).fit(short, np.array([0.0, 1.0])),
+    }[reading]
+    attention = wl.Attention(8, heads=2)
+    for window in (wl.Select(1), wl.Conv(8, 2, padding="valid")):
+        end = () if isinstance(window, wl.Select) else (wl.MeanPool(),)
+        net = wl.Serial(wl.Dense(8), attention, window, *end, wl.Dense(1, b_std=0.3))
+        with pytest.raises(ShapeError, match=r"of every example|leaves every example"):
+            read(net)
+
+
 def test_branches_of_different_lengths_are_refused_as_they_are_alone():
     valid = wl.Conv(8, 2, stride=2, padding="valid")
     same = wl.Conv(8, 2, stride=2)
