@@ -5,7 +5,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
 
 from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import GPPosterior, JitterWarning
+from widelimit.inference import GPPosterior, JitterWarning, Relative
 
 TRAIN, TEST = 25, 8
 
@@ -186,6 +186,13 @@ def test_interval_levels_and_shapes():
     np.testing.assert_allclose((high - low) / 2, np.tile(prediction.std[:, None], 3), rtol=1e-12)
     with pytest.raises(NumericalError, match="between 0 and 1"):
         prediction.interval(90.0)
+    noise = np.linspace(0.1, 0.5, len(prediction.std))
+    low, high = prediction.interval(0.6826894921370859, noise=noise)
+    wide = np.sqrt(prediction.variance + noise)
+    np.testing.assert_allclose((high - low) / 2, np.tile(wide[:, None], 3), rtol=1e-12)
+    for wrong in (-1.0, np.nan, Relative(0.1)):
+        with pytest.raises(NumericalError, match="The noise"):
+            prediction.interval(0.9, noise=wrong)
 
 
 def test_one_example():

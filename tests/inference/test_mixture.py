@@ -24,6 +24,7 @@ from widelimit.inference.mixture import (
     EllipticalSlice,
     Importance,
     MixtureGP,
+    MixturePrediction,
 )
 
 QK, NOISE = 1.5, 0.05
@@ -206,6 +207,19 @@ def test_mistakes_name_their_rule():
     prediction = model.fit(x, y).predict(tests)
     with pytest.raises(NumericalError, match="level of an interval"):
         prediction.interval(1.5)
+
+
+def test_observations_with_noise_of_their_own():
+    """As many examples as outputs: noise belongs to the examples."""
+    means, noise = np.array([[[0.0, 1.0], [2.0, 3.0]]]), np.array([0.5, 2.0])
+    prediction = MixturePrediction(means, np.array([[1.0, 0.25]]), np.ones(1), 1.0)
+    spread = np.sqrt([1.5, 2.25])[:, None]
+    want = stats.norm.interval(0.9, means[0], spread)
+    np.testing.assert_allclose(prediction.interval(0.9, noise=noise), want, rtol=1e-9, atol=1e-9)
+    want = stats.norm.cdf(0.7, means[0], spread)
+    np.testing.assert_allclose(prediction.cdf(0.7, noise=noise), want, rtol=1e-12)
+    with pytest.raises(NumericalError, match="The noise cannot be negative"):
+        prediction.interval(0.9, noise=-1.0)
 
 
 def test_slice_sampling_names_the_missing_extra(monkeypatch):

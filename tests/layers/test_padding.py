@@ -64,6 +64,48 @@ def test_padding_changes_no_finite_network(name):
     np.testing.assert_allclose(ours[: len(exact)], exact, rtol=2e-5, atol=2e-6)
 
 
+def test_images_in_front_of_which_a_token_stands_have_rows_of_their_own_length():
+    """They become one sequence, in which neighbours are those of the image without its padding."""
+    token = wl.Serial(wl.Dense(8), wl.Relu(), wl.layers.ClassToken())
+    after = wl.Serial(
+        wl.LayerNorm(), wl.layers.PositionTable(std=0.7), wl.Conv(8, 3), wl.Relu(), wl.MeanPool()
+    )
+    net = wl.Serial(*token.layers, *after.layers)
+    rng = np.random.default_rng(2)
+    images = [rng.standard_normal((*size, 3)) for size in ((2, 3), (3, 2), (1, 4))]
+    padded = net.kernel(images)
+    for i, j in ((0, 1), (0, 2), (1, 2), (1, 1)):
+        alone = net.kernel(images[i][None], images[j][None])
+        np.testing.assert_allclose(padded.nngp[i, j], alone.nngp[0, 0], rtol=1e-12)
+        np.testing.assert_allclose(padded.ntk[i, j], alone.ntk[0, 0], rtol=1e-12)
+    params = token.init(0, (3, 4, 3))
+    whole = token.apply(params, images)
+    for image, ours in zip(images, whole, strict=True):
+        exact = token.apply(params, image[None])[0]
+        np.testing.assert_allclose(ours[: len(exact)], exact, rtol=2e-5, atol=2e-6)
+        assert not np.any(ours[len(exact) :])
+
+
+@pytest.mark.parametrize("reading", ["kernel", "diagonal", "law", "signal", "drawn", "mixture"])
+def test_examples_of_which_nothing_is_left_are_refused_in_every_reading(reading):
+    """Their outputs would silently be zero, or the last bias alone."""
+    short = [BATCH[0][:1], BATCH[1]]
+    read = {
+        "kernel": lambda net: net.kernel(short, ntk=False),
+        "diagonal": lambda net: net.diagonal(short, ntk=False),
+        "law": lambda net: net.law(short, draws=4),
+        "signal": lambda net: net.signal(short),
+        "drawn": lambda net: wl.monte_carlo_kernel(net, short, key=0, draws=1),
+        "mixture": lambda net: wl.GP(net).fit(short, np.array([0.0, 1.0])),
+    }[reading]
+    attention = wl.Attention(8, heads=2)
+    for window in (wl.Select(1), wl.Conv(8, 2, padding="valid")):
+        end = () if isinstance(window, wl.Select) else (wl.MeanPool(),)
+        net = wl.Serial(wl.Dense(8), attention, window, *end, wl.Dense(1, b_std=0.3))
+        with pytest.raises(ShapeError, match=r"of every example|leaves every example"):
+            read(net)
+
+
 def test_branches_of_different_lengths_are_refused_as_they_are_alone():
     valid = wl.Conv(8, 2, stride=2, padding="valid")
     same = wl.Conv(8, 2, stride=2)

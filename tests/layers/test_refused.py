@@ -77,3 +77,19 @@ def test_a_mean_is_asked_for_only_where_it_is_needed():
     x = RNG.standard_normal((3, 4))
     kernel = wl.Serial(wl.Dense(8), Lifted(2.0), wl.Dense(1)).kernel(x).nngp
     np.testing.assert_allclose(kernel, x @ x.T / 4 + 4.0, rtol=1e-12)
+
+
+def test_tangent_kernels_in_the_standard_parameterisation_have_no_amplitude():
+    """Gradients by such weights do not depend on how large the weights are."""
+    standard = wl.layers.Parameterization.STANDARD
+    for last in (
+        wl.Dense(1, parameterization=standard),
+        wl.Conv(1, 1, parameterization=standard),
+    ):
+        with pytest.raises(NetworkError, match="in the NTK parameterisation"):
+            wl.Serial(wl.Dense(8), wl.Relu(), last).amplified(2.0)
+    net = wl.Serial(wl.Dense(8, parameterization=standard), wl.Relu(), wl.Dense(1, b_std=0.4))
+    x = RNG.standard_normal((2, 3))
+    np.testing.assert_allclose(
+        net.amplified(2.5).kernel(x).ntk, 2.5 * net.kernel(x).ntk, rtol=1e-12
+    )

@@ -134,6 +134,8 @@ def signal(
     key = as_key(key)
     copies = replicates if net.sampled() else 1
     traced = inputs.traced or is_traced(net)
+    if not traced:
+        net.checked_mask(inputs.mask, "x")
     dtype = np.float32 if inputs.tokens else inputs.dtype
     with contextlib.nullcontext() if traced else precision(dtype):
         batch, real = inputs.on_device()

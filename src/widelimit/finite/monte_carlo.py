@@ -59,6 +59,9 @@ def monte_carlo_kernel(
     if x2 is not None:
         columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
         rows, columns = agreed(rows, columns)
+    for side, name in ((rows, "x1"), (columns, "x2")):
+        if side is not None:
+            net.checked_mask(side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
     noisy = net.noisy
     bar = Progress.make(progress, "draws")

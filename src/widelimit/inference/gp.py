@@ -88,7 +88,8 @@ class Prediction:
     ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
         """Lower and upper end of the central interval that holds `level` of the probability.
 
-        `noise` is the noise variance of the observations the interval is for; 0 for the function.
+        `noise` is the noise variance of the observations the interval is for, one for all or one
+        for each example; 0 for the function.
         """
         if not 0.0 < level < 1.0:
             raise NumericalError(
@@ -96,7 +97,8 @@ class Prediction:
                 got=f"{level}",
                 remedy="pass 0.9 for ninety per cent",
             )
-        half = ndtri(0.5 + level / 2.0) * np.sqrt(self.variance + np.asarray(noise))
+        noise = checks.variances(noise, "The noise", self.variance.shape[-1])
+        half = ndtri(0.5 + level / 2.0) * np.sqrt(self.variance + noise)
         half = half if self.mean.ndim == self.variance.ndim else half[..., None]
         return self.mean - half, self.mean + half
 

@@ -147,19 +147,23 @@ class MixturePrediction:
         """Standard deviation of the function."""
         return np.sqrt(self.variance)
 
-    def _spread(self, noise: float = 0.0) -> np.ndarray:
+    def _spread(self, noise: Values = 0.0) -> np.ndarray:
         """Variances in the shape of the means."""
         extra = (1,) * (self.means.ndim - self.variances.ndim)
-        return self.variances.reshape(*self.variances.shape, *extra) + noise
+        noise = checks.variances(noise, "The noise", self.variances.shape[1])
+        return (self.variances + noise).reshape(*self.variances.shape, *extra)
 
-    def cdf(self, y: Values, *, noise: float = 0.0) -> Float[np.ndarray, " *points"]:
-        """`P(f ≤ y)` (with noise: of a new observation) at every test example."""
+    def cdf(self, y: Values, *, noise: Values = 0.0) -> Float[np.ndarray, " *points"]:
+        """`P(f ≤ y)` at every test example.
+
+        With `noise`, one variance for all or one for each example: of a new observation.
+        """
         scale = np.sqrt(np.maximum(self._spread(noise), np.finfo(float).tiny))
         z = (np.asarray(y, np.float64)[None] - self.means) / scale
         return np.tensordot(self.weights, ndtr(z), axes=1)
 
     def interval(
-        self, level: float, *, noise: float = 0.0
+        self, level: float, *, noise: Values = 0.0
     ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
         """Ends of the central interval that holds `level` of the probability, by bisection."""
         if not 0.0 < level < 1.0:
@@ -171,7 +175,7 @@ class MixturePrediction:
         low, high = (1 - level) / 2, (1 + level) / 2
         return self._quantile(low, noise), self._quantile(high, noise)
 
-    def _quantile(self, probability: float, noise: float) -> np.ndarray:
+    def _quantile(self, probability: float, noise: Values) -> np.ndarray:
         reach = 40 * np.sqrt(self._spread(noise)).max() + 1e-12
         low, high = self.means.min(axis=0) - reach, self.means.max(axis=0) + reach
         for _ in range(_BISECTIONS):

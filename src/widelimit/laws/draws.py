@@ -42,7 +42,9 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
             got=f"a network with {net.streams()} streams",
             remedy="take kernels of it with net.kernel, or use self-attention",
         )
-    return read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
+    inputs = read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
+    net.checked_mask(inputs.mask, "x")
+    return inputs
 
 
 class GivenScores(Layer):

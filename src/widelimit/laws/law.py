@@ -62,6 +62,8 @@ def law(
     Gaussian, with one kernel averaged over 16 such draws. With `head_widths="given"` heads have the
     `key_width` and `value_width` that their layers state, in layers that are infinitely wide: for
     one attention layer this is the law of the finite network on these inputs, whatever its width.
+    Where entries are dropped above the scores, kernels are those of two passes, and the law is that
+    of outputs averaged over the masks; leave `Dropout` out for the law of evaluation.
     `memory` bounds the bytes of the kernels that are kept.
     """
     head_widths = choice(HeadWidths, head_widths, "head_widths")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ..errors import ShapeError
+from ..errors import NetworkError, ShapeError
 from ..options import Range, choice, whole
 from ..state import Example, Outline, Pair
 from .base import (
@@ -59,6 +59,14 @@ class Weights(eqx.Module):
 
     def amplified(self, amplitude: float) -> "Weights":
         """Weights and bias with `amplitude` times the variance."""
+        if self.parameterization is Parameterization.STANDARD:
+            # Θ = fan_in κ + 1 + σ_w² Θ' there, of which only the last part has σ_w in it.
+            raise NetworkError(
+                "Both kernels are scaled by the network's last weights, in the NTK "
+                "parameterisation.",
+                got="last weights in the standard parameterisation",
+                remedy="end the network in Dense(width, parameterization=Parameterization.NTK)",
+            )
         factor = amplitude**0.5
         return Weights(
             w_std=self.w_std * factor,

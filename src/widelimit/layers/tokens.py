@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from ..errors import NetworkError, ShapeError
 from ..options import Range, whole
@@ -111,6 +111,7 @@ class ClassToken(TrainedVectors):
     """A trained vector σ c in front of all positions, which become one sequence of S + 1.
 
     Entries of c are N(0, 1): κ₀₀ = Θ₀₀ = σ², nothing between it and the input; the rest stays.
+    Images are read row by row, and padded ones by the rows that they have without padding.
     """
 
     std: Any = leaf("std", where=Range.POSITIVE)
@@ -132,10 +133,15 @@ class ClassToken(TrainedVectors):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         token = cast(self.std, x) * params.astype(x.dtype)
-        return jnp.concatenate([token[None, :], x.reshape(-1, x.shape[-1])])
+        rows = _in_order(x.reshape(-1, x.shape[-1]), _reading_order(mask))
+        return jnp.concatenate([token[None, :], rows])
 
     def mask(self, mask: Array) -> Array:
-        return jnp.concatenate([jnp.ones(1, bool), mask.reshape(-1)])
+        real = _in_order(mask.reshape(-1), _reading_order(mask))
+        return jnp.concatenate([jnp.ones(1, bool), real])
+
+    def memo(self, example: Example) -> Memo:
+        return _reading_order(example.mask)
 
     def need(self, out: Need) -> Need:
         return out
@@ -149,14 +155,41 @@ class ClassToken(TrainedVectors):
         ][: 1 + pair.full]
 
         def longer(kernel: Array) -> Array:
-            padded = jnp.pad(kernel.reshape(sizes), [(1, 0)] * len(sizes))
+            ordered = _in_order(kernel.reshape(sizes), memo1)
+            if pair.full:
+                ordered = _in_order(ordered.T, memo2).T
+            padded = jnp.pad(ordered, [(1, 0)] * len(sizes))
             return padded.at[(0,) * len(sizes)].set(square)
 
         ntk = None if pair.ntk is None else longer(pair.ntk)
         return Pair(longer(pair.nngp), ntk, 1, pair.full)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: jnp.concatenate([jnp.zeros(1), m.reshape(-1)]))
+        return example.mapped_mean(
+            lambda m: jnp.concatenate([jnp.zeros(1), _in_order(m.reshape(-1), memo)])
+        )
+
+
+def _reading_order(mask: Array | None) -> Int[Array, " position"] | None:
+    """The numbers of all positions, those of the image without its padding first, row by row.
+
+    Where rows end is a matter of the image, not of the array that it is padded to: the second row
+    of 2 pixels begins at position 2 even where the array has room for 5. None where positions
+    stand in that order anyway.
+    """
+    if mask is None or mask.ndim < 2:
+        return None
+    inside, place = jnp.ones((), bool), jnp.zeros((), int)
+    for axis, extent in enumerate(mask.shape):
+        others = tuple(a for a in range(mask.ndim) if a != axis)
+        real = extent - jnp.argmax(jnp.any(mask, axis=others)[::-1])
+        index = jnp.arange(extent).reshape(tuple(-1 if a == axis else 1 for a in range(mask.ndim)))
+        inside, place = inside & (index < real), place * real + index
+    return jnp.argsort(jnp.where(inside, place, mask.size).reshape(-1), stable=True)
+
+
+def _in_order(rows: Array, order: Array | None) -> Array:
+    return rows if order is None else rows[order]
 
 
 def _require_channels(before: Outline, name: str) -> None:
