@@ -12,8 +12,9 @@ from ..engine.sampling import Sampler
 from ..layers.base import Layer
 from ..state import Need
 from . import layout
+from .descriptions import Description, described
 from .errors import OtherKernelError
-from .fingerprints import Description, described, differences, listed
+from .fingerprints import differences, listed
 from .layout import Side
 
 FORMAT, VERSION = "widelimit kernels", 1
