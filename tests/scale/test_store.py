@@ -15,6 +15,7 @@ from widelimit.engine import lengths
 from widelimit.engine.threads import one_at_a_time
 
 pytest.importorskip("zarr")
+from zarr import Group
 from zarr.storage import MemoryStore
 
 from widelimit.scale import DamagedTilesWarning, KernelStore, StoreError
@@ -152,6 +153,33 @@ def test_more_examples_extend_it(tmp_path, monkeypatch):
     stored = network().kernel(x, store=tmp_path / "k")
     assert counter.tiles == 2 * 4 + 3  # two new strips of 8 and 2 examples, against four old ones
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-14)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_extension_that_was_stopped_is_not_what_the_next_one_is(tmp_path, monkeypatch, zipped):
+    """It had written the order of its examples, and not yet the manifest."""
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    rng = np.random.default_rng(0)
+    net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
+
+    def sequences(*sizes):
+        return [rng.normal(size=(size, 2)) for size in sizes]
+
+    first, place = sequences(3, 9, 20, 4), tmp_path / ("k.zip" if zipped else "k")
+    stopped, other = sequences(2, 30, 5, 17, 2, 2), sequences(30, 2, 17, 5, 30, 30)
+    net.kernel(first, store=place, tile=4)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "update_attributes", stop)
+        with pytest.raises(KeyboardInterrupt):
+            net.kernel(first + stopped, store=place)
+    for more in (other[:5], other):  # fewer examples, and as many
+        stored = net.kernel(first + more, store=place)
+        exact = net.kernel(first + more)
+        np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-12)
 
 
 def test_another_kernel_is_refused_with_what_differs(tmp_path):
