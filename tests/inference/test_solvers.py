@@ -245,6 +245,34 @@ def test_noise_is_needed(images, solver):
         wl.GP(NET, noise=0.0, solver=solver).fit(x, y)
 
 
+def test_landmarks_of_nothing():
+    net = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+    with pytest.raises(wl.errors.NumericalError, match="Landmarks are examples of which"):
+        wl.GP(net, solver=wl.inference.Nystrom(landmarks=2)).fit(np.zeros((5, 4)), np.arange(5.0))
+
+
+def test_the_stored_kernel_of_tokens_has_the_precision_of_the_engine(tmp_path):
+    words = wl.Embedding(8, vocabulary=20)
+    net = wl.Serial(words, wl.Dense(8), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    tokens = np.random.default_rng(0).integers(0, 20, size=(8, 5))
+    y = np.arange(8.0)
+    plain, stored = (
+        wl.GP(net, noise=1e-4, engine=wl.Engine(dtype=np.float64, store=store)).fit(tokens, y)
+        for store in (None, tmp_path / "k")
+    )
+    np.testing.assert_allclose(stored.mean(tokens[:3]), plain.mean(tokens[:3]), rtol=1e-9)
+
+
+def test_a_store_is_for_what_tuning_ends_with(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    net = wl.Serial(wl.Dense(8, b_std=0.3), wl.Relu(), wl.Dense(1))
+    engine = wl.Engine(dtype=np.float64, store=tmp_path / "k")
+    tuned = wl.inference.tune(wl.GP(net, engine=engine), x, x[:, 0], steps=2)
+    stored = wl.scale.KernelStore(tmp_path / "k")
+    exact = tuned.gp.net.kernel(x).nngp
+    np.testing.assert_allclose(np.asarray(stored.nngp), exact, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["blocked", "iterative", "all landmarks"])
 def test_what_cannot_be_extended_says_so(images, name):
     _, y, test = images

@@ -80,6 +80,25 @@ def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.asarray(more.ntk), net.kernel(longer).ntk, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("scale", "w_std"), [(1e-20, 1e19), (1e22, 1e-22)])
+def test_what_single_precision_cannot_compute(tmp_path, scale, w_std):
+    """Squares of the inputs leave single precision; the kernels do not."""
+    x = (scale * examples()).astype(np.float32)
+    stored = network(w_std).kernel(x, store=tmp_path / "k", tile=TILE)
+    plain = network(w_std).kernel(x)
+    assert stored.ntk.dtype == plain.ntk.dtype == np.float32
+    exact = network(w_std).kernel(x.astype(np.float64))
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(stored.ntk), plain.ntk, rtol=1e-6)
+
+
+def test_activations_without_digits_in_single_precision(tmp_path):
+    net = wl.Serial(wl.Dense(4, w_std=1e-6), wl.Tanh(), wl.Dense(1, w_std=1e6))
+    x = examples(9).astype(np.float32)
+    stored = net.kernel(x, store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-6)
+
+
 def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
     x = examples()
     first = np.asarray(network().kernel(x, store=tmp_path / "k", tile=TILE).ntk)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import NumericalError
 from ..options import RandomKey, generator, positive, whole
 from . import checks
 from .blocked import factorise_in_blocks
@@ -164,6 +165,13 @@ class Nystrom(Solver):
         found = pivoted(
             diagonal, columns, corner, wanted, rng=rng, unit=unit, progress=self.progress
         )
+        if not len(found.pivots):
+            raise NumericalError(
+                "Landmarks are examples of which the network varies.",
+                got=f"a prior variance of {float(np.max(diagonal)):g} at all {len(data)} examples",
+                remedy="give the network biases (b_std=), drop examples that are all zero, or "
+                "choose another solver",
+            )
         posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
         # Fewer landmarks than were wanted, or all examples: nothing but rounding is missed.
         if not self.refined or len(found.pivots) < wanted or wanted == len(data):

@@ -130,7 +130,7 @@ def computed_here(
     walk = Walk(problem, store)
     waiting: deque[Future[Place2]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="widelimit-disk") as disk:
-        with precision(problem.dtype):
+        with precision(walk.pairs.dtype):
             for tile, kernels in _computed(walk, tiles):
                 waiting.append(disk.submit(_kept, store, tile, kernels))
                 while len(waiting) > _UNWRITTEN or (waiting and waiting[0].done()):
