@@ -62,8 +62,9 @@ class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
     The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
-    other machines need one that all reach). Two rows of blocks of `block` examples are in memory;
-    a worker has three blocks. `progress(done, blocks)` is called as it goes.
+    other machines need one that all reach), in a folder of its own that goes with the model. Two
+    rows of blocks of `block` examples are in memory; a worker has three blocks.
+    `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
