@@ -1,5 +1,6 @@
 """Stores wherever they are, and what is said of places that are none."""
 
+import json
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 from stores import TILE, chunks, corrupt, examples, network
 
 import widelimit as wl
+from widelimit.engine import lengths
 
 pytest.importorskip("zarr")
 from zarr.storage import LocalStore, ZipStore
@@ -121,6 +123,30 @@ def test_descriptions_with_a_bit_that_flipped(tmp_path, name, old, new):
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(StoreError):
         network().kernel(examples(), store=tmp_path / "k")
+
+
+def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
+    """Tiles are cut by it: those that are still to come would be of shortened sequences."""
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=12)]
+    net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
+    net.kernel(x, store=tmp_path / "k", tile=TILE)
+    chunks(tmp_path / "k", "ntk")[1].unlink()
+    path = tmp_path / "k" / "zarr.json"
+    node = json.loads(path.read_text())
+    cuts = node["attributes"]["widelimit"]["rows"][0]["cuts"]
+    cuts[-1][1] -= 4
+    path.write_text(json.dumps(node))
+    with pytest.raises(StoreError, match="its digest does not hold"):
+        net.kernel(x, store=tmp_path / "k")
+
+
+def test_infinite_heads_are_in_a_manifest(tmp_path):
+    net = wl.Serial(wl.Attention(4, scaling=wl.layers.Scaling.LINEAR), wl.MeanPool(), wl.Dense(1))
+    x = np.random.default_rng(0).normal(size=(5, 3, 2))
+    stored = [net.kernel(x, store=tmp_path / "k", tile=TILE) for _ in range(2)][1]
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-13)
 
 
 def test_what_is_not_whole_is_not_packed(tmp_path):

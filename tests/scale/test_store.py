@@ -62,6 +62,15 @@ def test_sampled_kernels_keep_their_standard_errors(tmp_path):
     np.testing.assert_allclose(np.asarray(stored.ntk_error), exact.ntk_error, rtol=1e-9)
     with pytest.raises(StoreError, match=r"sampler"):
         net.kernel(x, store=tmp_path / "k", key=1)
+    # Landmarks are chosen among the examples: more of them have other ones.
+    deep, more = wl.Serial(wl.Dense(4), wl.Relu(), net), np.concatenate([x, x + 1])
+    deep.kernel(x, store=tmp_path / "deep", tile=4)
+    with pytest.raises(StoreError, match=r"draw the heads of the first call, sampler=net\.sampler"):
+        deep.kernel(more, store=tmp_path / "deep")
+    sampler = deep.sampler(x)
+    stored = deep.kernel(more, store=tmp_path / "deep", sampler=sampler)
+    exact = deep.kernel(more, sampler=sampler)
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-9)
 
 
 def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):

@@ -145,10 +145,13 @@ class Manifest:
         )
         found = listed(differences(one, two))
         if found:
+            heads = one["network"] == two["network"] and one["sampler"] != two["sampler"]
+            drawn = "draw the heads of the first call, sampler=net.sampler(x) of its x, or "
             raise OtherKernelError(
                 "A store holds one kernel, and goes on with that kernel only.",
                 got=f"another one for '{place}': {found}",
-                remedy="give another path, or remove the store to begin anew",
+                remedy=f"{drawn if heads else ''}give another path, or remove the store to begin "
+                "anew",
             )
         for name, side, mine in zip(("x1", "x2"), self.sides, inputs, strict=False):
             if mine.size < side.size:

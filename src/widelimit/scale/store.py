@@ -6,10 +6,13 @@
       order_rows_0 …      the order in which examples stand
 
 The chunks of the arrays are the tiles. Each carries a CRC-32C and is written whole or not at all.
-A tile counts as computed if its chunks are there and their checksums hold: there is no second
-record that could say otherwise. What is not there reads as NaN, which no kernel holds.
+The manifest has a digest. A tile counts as computed if its chunks are there and their checksums
+hold: there is no second record that could say otherwise. What is not there reads as NaN, which no
+kernel holds.
 """
 
+import hashlib
+import json
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +38,7 @@ except ImportError as missing:
     raise MissingExtraError("zarr", "scale") from missing
 
 NAMES = ("nngp", "ntk", "nngp_error", "ntk_error")
-_ATTRIBUTE = "widelimit"
+_ATTRIBUTE, _DIGEST = "widelimit", "digest"
 _READERS = 4
 
 
@@ -273,7 +276,8 @@ class KernelStore:
                     compressors=Crc32cCodec(),
                     overwrite=True,
                 )
-        group.update_attributes({_ATTRIBUTE: manifest.as_json()})
+        node = manifest.as_json()
+        group.update_attributes({_ATTRIBUTE: node | {_DIGEST: _digest(node)}})
 
 
 def _arrays(group: Any, manifest: Manifest, place: Any) -> dict[str, Any]:
@@ -287,6 +291,12 @@ def _arrays(group: Any, manifest: Manifest, place: Any) -> dict[str, Any]:
     if facts != {(chunks, manifest.dtype)}:
         raise broken(place, f"arrays of {sorted(facts)}, and not {(chunks, manifest.dtype)}")
     return found
+
+
+def _digest(node: dict[str, Any]) -> str:
+    """Of all that a manifest says: a tile has its checksum, and is computed by what stands here."""
+    text = json.dumps({key: node[key] for key in sorted(node) if key != _DIGEST}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _manifest(group: Any, place: Any) -> Manifest:
@@ -304,6 +314,9 @@ def _manifest(group: Any, place: Any) -> Manifest:
             f"{node.get('library')}",
             remedy="read it with that version, or remove it and compute anew",
         )
+    # Stores that were begun before there was a digest have none.
+    if _DIGEST in node and node[_DIGEST] != _digest(node):
+        raise broken(place, "its digest does not hold")
     try:
         orders = []
         for name in ("rows", "columns"):
