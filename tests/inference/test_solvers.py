@@ -1,5 +1,10 @@
 """All solvers give the posterior that one dense factorisation gives, or say what they cannot."""
 
+import copy
+import pickle
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -226,9 +231,63 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
     assert len(counts[2]) > len(counts[1])
 
 
-def test_temporary_factors_go_with_their_model(images):
-    from pathlib import Path
+def test_models_of_one_folder_do_not_share_a_factor(images, tmp_path):
+    """A solver is used for several models: each has its own factor, and nothing else is touched."""
+    x, y, test = images
+    (tmp_path / "factor").mkdir()
+    (tmp_path / "factor" / "precious.txt").write_text("mine")
+    solver = wl.inference.BlockedCholesky(folder=tmp_path, block=40)
+    one = wl.GP(NET, noise=NOISE, solver=solver).fit(x, y)
+    before = one.predict(test)
+    two = wl.GP(NET, noise=100 * NOISE, solver=solver).fit(x, y)
+    np.testing.assert_array_equal(one.predict(test).std, before.std)
+    assert (two.predict(test).std > before.std).all()
+    folders = [Path(model.posterior.factor.folder) for model in (one, two)]
+    del one, two
+    assert not any(folder.exists() for folder in folders)
+    assert [p.name for p in tmp_path.rglob("*")] == ["factor", "precious.txt"]
 
+
+def test_a_relative_folder_means_the_same_place_later(images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = fitted(images, wl.inference.BlockedCholesky(folder="factors", block=64))
+    before = model.predict(images[2]).std
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    np.testing.assert_array_equal(model.predict(images[2]).std, before)
+
+
+def test_copies_of_a_model_whose_factor_is_on_disk(images, tmp_path):
+    before = fitted(images, wl.inference.BlockedCholesky(block=64)).predict(images[2]).std
+    model = fitted(images, wl.inference.BlockedCholesky(block=64))
+    again = copy.deepcopy(model)
+    with pytest.raises(wl.WidelimitError, match="goes with the process"):
+        pickle.dumps(model)
+    del model
+    np.testing.assert_array_equal(again.predict(images[2]).std, before)
+    model = fitted(images, wl.inference.BlockedCholesky(folder=tmp_path, block=64))
+    sent = pickle.dumps(model)
+    del model
+    again = pickle.loads(sent)
+    np.testing.assert_array_equal(again.predict(images[2]).std, before)
+    block = Path(again.posterior.factor.folder) / "c" / "0" / "0"
+    content = bytearray(block.read_bytes())
+    content[100] ^= 1
+    block.write_bytes(bytes(content))
+    with pytest.raises(wl.WidelimitError, match=r"block \(0, 0\) .* fit the model again"):
+        again.predict(images[2])
+    shutil.rmtree(again.posterior.factor.folder)
+    with pytest.raises(wl.WidelimitError, match="fit the model again"):
+        again.predict(images[2])
+
+
+def test_a_folder_that_is_a_file(images, tmp_path):
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(wl.WidelimitError, match="on a disk that can be written"):
+        fitted(images, wl.inference.BlockedCholesky(folder=tmp_path / "file"))
+
+
+def test_temporary_factors_go_with_their_model(images):
     model = fitted(images, wl.inference.BlockedCholesky(block=64))
     folder = Path(model.posterior.factor.folder)
     assert folder.exists()
@@ -243,6 +302,34 @@ def test_noise_is_needed(images, solver):
     x, y, _ = images
     with pytest.raises(wl.errors.NumericalError, match="need noise"):
         wl.GP(NET, noise=0.0, solver=solver).fit(x, y)
+
+
+def test_landmarks_of_nothing():
+    net = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+    with pytest.raises(wl.errors.NumericalError, match="Landmarks are examples of which"):
+        wl.GP(net, solver=wl.inference.Nystrom(landmarks=2)).fit(np.zeros((5, 4)), np.arange(5.0))
+
+
+def test_the_stored_kernel_of_tokens_has_the_precision_of_the_engine(tmp_path):
+    words = wl.Embedding(8, vocabulary=20)
+    net = wl.Serial(words, wl.Dense(8), wl.Relu(), wl.MeanPool(), wl.Dense(1))
+    tokens = np.random.default_rng(0).integers(0, 20, size=(8, 5))
+    y = np.arange(8.0)
+    plain, stored = (
+        wl.GP(net, noise=1e-4, engine=wl.Engine(dtype=np.float64, store=store)).fit(tokens, y)
+        for store in (None, tmp_path / "k")
+    )
+    np.testing.assert_allclose(stored.mean(tokens[:3]), plain.mean(tokens[:3]), rtol=1e-9)
+
+
+def test_a_store_is_for_what_tuning_ends_with(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    net = wl.Serial(wl.Dense(8, b_std=0.3), wl.Relu(), wl.Dense(1))
+    engine = wl.Engine(dtype=np.float64, store=tmp_path / "k")
+    tuned = wl.inference.tune(wl.GP(net, engine=engine), x, x[:, 0], steps=2)
+    stored = wl.scale.KernelStore(tmp_path / "k")
+    exact = tuned.gp.net.kernel(x).nngp
+    np.testing.assert_allclose(np.asarray(stored.nngp), exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["blocked", "iterative", "all landmarks"])

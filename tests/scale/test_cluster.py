@@ -49,6 +49,8 @@ def test_threads_of_a_cluster_compute_the_same_bits(tmp_path, two_threads):
     shared = network().kernel(x, store=tmp_path / "two", tile=TILE, client=two_threads)
     with pytest.raises(StoreError, match="belongs to one process"):
         network().kernel(x, store=MemoryStore(), tile=TILE, client=two_threads)
+    with pytest.raises(StoreError, match="belongs to one process"):
+        network().kernel(x, store="memory://cluster/k", tile=TILE, client=two_threads)
     np.testing.assert_array_equal(np.asarray(shared.nngp), np.asarray(alone.nngp))
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
 
@@ -86,6 +88,8 @@ def test_a_client_without_workers(tmp_path):
         Client(c) as client,
         pytest.raises(StoreError, match="without workers"),
     ):
+        network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
+    with pytest.raises(StoreError, match="a client that was closed"):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
     with pytest.raises(StoreError, match=r"client= is a client of dask\.distributed"):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client="local")

@@ -27,6 +27,19 @@ def test_unknown_sizes_are_refused():
         network().cost(examples(), examples=0)
 
 
+def test_what_single_precision_cannot_compute_has_its_cost(monkeypatch):
+    monkeypatch.setattr(costs, "_SECONDS", 1e-9)
+    cost = network(1e-12).cost((1e22 * examples(9)).astype(np.float32))
+    assert cost.disk == 9 * 10 // 2 * 2 * 4
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_workers_are_some(monkeypatch, workers):
+    monkeypatch.setattr(costs, "_SECONDS", 1e-9)
+    with pytest.raises(wl.errors.OptionError, match="workers="):
+        network().cost(examples(3)).with_workers(workers)
+
+
 def test_copies_of_examples_are_not_equal():
     inputs = wl.engine.inputs.as_inputs(examples(5))
     more = costs._like(inputs, 12).x

@@ -15,6 +15,7 @@ from widelimit.engine import lengths
 from widelimit.engine.threads import one_at_a_time
 
 pytest.importorskip("zarr")
+from zarr import Group
 from zarr.storage import MemoryStore
 
 from widelimit.scale import DamagedTilesWarning, KernelStore, StoreError
@@ -61,6 +62,15 @@ def test_sampled_kernels_keep_their_standard_errors(tmp_path):
     np.testing.assert_allclose(np.asarray(stored.ntk_error), exact.ntk_error, rtol=1e-9)
     with pytest.raises(StoreError, match=r"sampler"):
         net.kernel(x, store=tmp_path / "k", key=1)
+    # Landmarks are chosen among the examples: more of them have other ones.
+    deep, more = wl.Serial(wl.Dense(4), wl.Relu(), net), np.concatenate([x, x + 1])
+    deep.kernel(x, store=tmp_path / "deep", tile=4)
+    with pytest.raises(StoreError, match=r"draw the heads of the first call, sampler=net\.sampler"):
+        deep.kernel(more, store=tmp_path / "deep")
+    sampler = deep.sampler(x)
+    stored = deep.kernel(more, store=tmp_path / "deep", sampler=sampler)
+    exact = deep.kernel(more, sampler=sampler)
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-9)
 
 
 def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
@@ -77,6 +87,25 @@ def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
     longer = x + [rng.normal(size=(n, 2)) for n in (30, 3)]  # the old ones are padded further
     more = net.kernel(longer, store=tmp_path / "k")
     np.testing.assert_allclose(np.asarray(more.ntk), net.kernel(longer).ntk, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "w_std"), [(1e-20, 1e19), (1e22, 1e-22)])
+def test_what_single_precision_cannot_compute(tmp_path, scale, w_std):
+    """Squares of the inputs leave single precision; the kernels do not."""
+    x = (scale * examples()).astype(np.float32)
+    stored = network(w_std).kernel(x, store=tmp_path / "k", tile=TILE)
+    plain = network(w_std).kernel(x)
+    assert stored.ntk.dtype == plain.ntk.dtype == np.float32
+    exact = network(w_std).kernel(x.astype(np.float64))
+    np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(stored.ntk), plain.ntk, rtol=1e-6)
+
+
+def test_activations_without_digits_in_single_precision(tmp_path):
+    net = wl.Serial(wl.Dense(4, w_std=1e-6), wl.Tanh(), wl.Dense(1, w_std=1e6))
+    x = examples(9).astype(np.float32)
+    stored = net.kernel(x, store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-6)
 
 
 def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
@@ -152,6 +181,33 @@ def test_more_examples_extend_it(tmp_path, monkeypatch):
     stored = network().kernel(x, store=tmp_path / "k")
     assert counter.tiles == 2 * 4 + 3  # two new strips of 8 and 2 examples, against four old ones
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-14)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_extension_that_was_stopped_is_not_what_the_next_one_is(tmp_path, monkeypatch, zipped):
+    """It had written the order of its examples, and not yet the manifest."""
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    rng = np.random.default_rng(0)
+    net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
+
+    def sequences(*sizes):
+        return [rng.normal(size=(size, 2)) for size in sizes]
+
+    first, place = sequences(3, 9, 20, 4), tmp_path / ("k.zip" if zipped else "k")
+    stopped, other = sequences(2, 30, 5, 17, 2, 2), sequences(30, 2, 17, 5, 30, 30)
+    net.kernel(first, store=place, tile=4)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "update_attributes", stop)
+        with pytest.raises(KeyboardInterrupt):
+            net.kernel(first + stopped, store=place)
+    for more in (other[:5], other):  # fewer examples, and as many
+        stored = net.kernel(first + more, store=place)
+        exact = net.kernel(first + more)
+        np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-12)
 
 
 def test_another_kernel_is_refused_with_what_differs(tmp_path):

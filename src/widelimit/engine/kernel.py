@@ -135,28 +135,36 @@ def _walk(
     **options: Any,
 ) -> Iterator[Tile]:
     """Tiles in the precision asked for; in double precision inside, where single has no digits."""
-    narrow = np.dtype(dtype) == np.float32
     sides = [rows] if columns is None else [rows, columns]
-    if not (narrow and any(side.extreme for side in sides)):
+    for inside in precisions(dtype, sides):
         try:
-            with precision(dtype):
-                reals = realisations(net, sampler, dtype)
-                yield from tiles(reals, rows, columns, dtype=dtype, **options)
+            with precision(inside):
+                reals = realisations(net, sampler, inside)
+                mine = [side.astype(inside) for side in sides]
+                walk = tiles(reals, mine[0], *mine[1:] or (None,), dtype=inside, **options)
+                for tile in walk:
+                    yield tile._replace(kernels=rounded(tile.kernels, dtype))
             return
         except PrecisionError:  # before the first tile
-            if not narrow:
+            if np.dtype(inside) == np.float64:
                 raise
+
+
+def precisions(dtype: Any, sides: list[Inputs]) -> list[Any]:
+    """In what precision to compute kernels of this dtype, and in what else if that has no digits.
+
+    `Pairs` raises a `PrecisionError` where the first one has none.
+    """
     wide = np.dtype(np.float64)
-    with precision(wide):
-        sides = [side.astype(wide) for side in sides]
-        reals = realisations(net, sampler, wide)
-        walk = tiles(reals, sides[0], *sides[1:] or (None,), dtype=wide, **options)
-        for tile in walk:
-            yield tile._replace(kernels=_rounded(tile.kernels, dtype))
+    if np.dtype(dtype) == wide:
+        return [wide]
+    return [wide] if any(side.extreme for side in sides) else [dtype, wide]
 
 
-def _rounded(kernels: Kernels, dtype: Any) -> Kernels:
+def rounded(kernels: Kernels, dtype: Any) -> Kernels:
     """Kernels in a narrower precision, if it holds them."""
+    if kernels.nngp.dtype == dtype:
+        return kernels
     for kernel in (kernels.nngp, kernels.ntk):
         largest = 0.0 if kernel is None else float(np.abs(kernel).max())
         limits = np.finfo(dtype)

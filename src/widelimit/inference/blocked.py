@@ -9,10 +9,12 @@ above it, so the workers of a cluster share them. In memory are one row of block
 its workers until the last one is done, which is what this is to avoid.
 """
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +29,6 @@ from . import checks
 from .checks import Values
 from .solve import Jitter, JitterWarning, Triangular
 
-_FACTOR = "factor"
 Report = Callable[[int, int], None]
 Place = tuple[int, int]
 
@@ -45,6 +46,7 @@ class StoredFactor(Triangular):
     jitter: float
     scale: float
     unit: float
+    keeper: "Folder" = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -58,7 +60,20 @@ class StoredFactor(Triangular):
         return opened(self.folder)
 
     def _at(self, i: int, j: int) -> np.ndarray:
-        return read_block(self._blocks, self._edges, i, j)
+        try:
+            found = read_block(self._blocks, self._edges, i, j)
+        except (OSError, ValueError) as error:  # no folder; a checksum that does not hold
+            raise self._lost(i, j, str(error)) from error
+        if np.isnan(found).any():
+            raise self._lost(i, j, "it is missing")
+        return found
+
+    def _lost(self, i: int, j: int, why: str) -> WidelimitError:
+        return WidelimitError(
+            "The factor of a model stays on disk, as it was written, while the model is used.",
+            got=f"block ({i}, {j}) in '{self.folder}' ({why})",
+            remedy="fit the model again; give BlockedCholesky(folder=...) a place that is kept",
+        )
 
     def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
         """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
@@ -128,9 +143,9 @@ def factorise_in_blocks(
     client: Any = None,
     progress: Report | None = None,
 ) -> StoredFactor:
-    """The factor of `kernel + noise`; a temporary folder goes when the factor does."""
-    temporary = folder is None
-    place = Path(tempfile.mkdtemp(prefix="widelimit-")) if folder is None else Path(folder)
+    """The factor of `kernel + noise`; its folder is removed with the last reference."""
+    with _writable(folder):
+        keeper = Folder(folder)
     order = _order(kernel)
     diagonal = np.asarray(kernel.diagonal(), np.float64)
     unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
@@ -138,9 +153,10 @@ def factorise_in_blocks(
     added, attempt = 0.0, 0
     while True:
         # A folder of its own: workers may still be at a block of an attempt that failed.
-        target = str(place / f"{_FACTOR}{attempt or ''}")
+        target = str(keeper.path / str(attempt))
         try:
-            _run(_Work(kernel, noise + added, order, target, block), client, progress)
+            with _writable(target):
+                _run(_Work(kernel, noise + added, order, target, block), client, progress)
             break
         except LinAlgError as error:
             shutil.rmtree(target, ignore_errors=True)
@@ -159,10 +175,62 @@ def factorise_in_blocks(
                 f"to its diagonal ({added / scale:.1e} of the mean diagonal)."
             )
         )
-    factor = StoredFactor(target, order, block, added, scale, unit)
-    if temporary:
-        weakref.finalize(factor, shutil.rmtree, place, ignore_errors=True)
-    return factor
+    return StoredFactor(target, order, block, added, scale, unit, keeper)
+
+
+class Folder:
+    """A folder of one factor, which goes when nobody holds the factor any more.
+
+    Every fit has its own, also below a folder that a user has named: a solver is used for several
+    models, at once too, and none may write into what another one reads.
+    """
+
+    def __init__(self, around: str | None):
+        """A new one, in a folder or in that of the system for temporary files."""
+        self.named = around is not None
+        if around is not None:
+            os.makedirs(around, exist_ok=True)
+            around = os.path.abspath(around)  # workers have a folder of their own
+        self.path = Path(tempfile.mkdtemp(prefix="widelimit-factor-", dir=around))
+        self.end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def __deepcopy__(self, memo: Any) -> "Folder":
+        return self
+
+    def __reduce__(self) -> Any:
+        """Who reads the copy may live longer: a named folder then stays."""
+        if not self.named:
+            raise WidelimitError(
+                "A factor in a temporary folder goes with the process that made it.",
+                got="a copy to be sent or kept of a model with solver=BlockedCholesky()",
+                remedy="fit with BlockedCholesky(folder=...), and remove that folder yourself",
+            )
+        self.end.detach()
+        return _Kept, (self.path,)
+
+
+class _Kept(Folder):
+    """The folder of a factor that came from elsewhere, and stays."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return _Kept, (self.path,)
+
+
+@contextmanager
+def _writable(place: Any) -> Iterator[None]:
+    """Turn what a disk refuses into an error that names the place."""
+    try:
+        yield
+    except OSError as error:
+        raise WidelimitError(
+            "The factor of a kernel is kept on a disk that can be written.",
+            got=f"'{place or tempfile.gettempdir()}' ({error.strerror or error})",
+            remedy="give BlockedCholesky(folder=...) a folder with 4 N² bytes of space, one that "
+            "all workers reach",
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,6 +162,7 @@ class NetworkKernels:
             self.inputs,
             sampler=self.sampler,
             ntk=ntk,
+            dtype=engine.dtype,  # tokens have none of their own
             memory=engine.memory,
             store=engine.store,
             client=engine.client,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import NumericalError
 from ..options import RandomKey, generator, positive, whole
 from ..printing import written
 from . import checks
@@ -65,8 +66,9 @@ class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
     The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
-    other machines need one that all reach). Two rows of blocks of `block` examples are in memory;
-    a worker has three blocks. `progress(done, blocks)` is called as it goes.
+    other machines need one that all reach), in a folder of its own that goes with the model. Two
+    rows of blocks of `block` examples are in memory; a worker has three blocks.
+    `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -168,6 +170,13 @@ class Nystrom(Solver):
         found = pivoted(
             diagonal, columns, corner, wanted, rng=rng, unit=unit, progress=self.progress
         )
+        if not len(found.pivots):
+            raise NumericalError(
+                "Landmarks are examples of which the network varies.",
+                got=f"a prior variance of {float(np.max(diagonal)):g} at all {len(data)} examples",
+                remedy="give the network biases (b_std=), drop examples that are all zero, or "
+                "choose another solver",
+            )
         posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
         # Fewer landmarks than were wanted, or all examples: nothing but rounding is missed.
         if not self.refined or len(found.pivots) < wanted or wanted == len(data):

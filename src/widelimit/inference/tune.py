@@ -209,7 +209,9 @@ class Criterion:
     def posterior(self, u: Float[np.ndarray, " size"]) -> GPPosterior:
         """The fitted process at coordinates u."""
         model = self.model(u)
-        kernels = self.data.with_net(model.net).train(ntk=model.kind is KernelKind.NTK)
+        # A store holds one kernel, and that is the one of the model which tuning ends with.
+        data = replace(self.data, engine=self.data.engine.without_store())
+        kernels = data.with_net(model.net).train(ntk=model.kind is KernelKind.NTK)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
             noise = np.asarray(model.noise)

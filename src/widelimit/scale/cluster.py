@@ -15,8 +15,9 @@ from typing import Any
 
 from ..errors import MissingExtraError
 from .errors import StoreError
+from .places import shared
 from .problem import Problem, Walk
-from .store import KernelStore, shared
+from .store import KernelStore
 
 try:
     from dask import config as dask_config
@@ -152,6 +153,12 @@ def require_client(client: Any) -> None:
             "client= is a client of dask.distributed.",
             got=f"{type(client).__name__}",
             remedy="pass distributed.Client(address), or widelimit.scale.local_client()",
+        )
+    if client.status in ("closing", "closed"):
+        raise StoreError(
+            "A client is open as long as there is work for it.",
+            got=f"a client that was closed, {client!r}",
+            remedy="make the call inside its `with` block, or open another client",
         )
     if not client.nthreads():
         raise StoreError(

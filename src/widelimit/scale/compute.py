@@ -1,6 +1,7 @@
 """Kernels into a store: what is not whole is computed, by this process or by those of a cluster."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +13,14 @@ import numpy as np
 from ..engine.phases import precision
 from ..engine.threads import in_threads
 from ..errors import warn
+from ..options import whole
 from ..progress import Callback
 from ..state import Kernels
 from .errors import DamagedTilesWarning, StoreError
+from .manifest import Manifest
+from .places import Place, alone, located
 from .problem import Place2, Problem, Walk
-from .store import KernelStore, Place
+from .store import KernelStore
 from .watch import Watch
 
 # Tiles of the engine that are in one queue; a queue that runs dry costs the last tile's time.
@@ -36,7 +40,9 @@ def into_store(
     progress: bool | Callback | None = None,
 ) -> KernelStore:
     """The store, complete: begun, extended or gone on with, whatever it takes."""
-    store = _prepared(problem, place, tile)
+    place = located(place)
+    with alone(place):
+        store = _prepared(problem, place, tile)
     survey = store.survey()
     if survey.damaged:
         warn(
@@ -79,8 +85,13 @@ def into_store(
 
 def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
     """The store with the right manifest: a new one, one to go on with, or one to extend."""
+    if tile is not None:
+        whole("tile", tile)
     if not KernelStore.exists(place):
-        return KernelStore.begin(place, problem.manifest(tile))
+        manifest = problem.manifest(tile)
+        if tile is not None:
+            _require_room(manifest, problem.memory)
+        return KernelStore.begin(place, manifest)
     store = KernelStore(place)
     if tile not in (None, store.manifest.tile):
         raise StoreError(
@@ -95,6 +106,19 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
     return KernelStore(place, read_only=False).extend(manifest)
 
 
+def _require_room(manifest: Manifest, memory: int) -> None:
+    """A tile is filled in memory."""
+    entries = manifest.tile**2 * math.prod(manifest.positions) * len(manifest.names)
+    taken = entries * np.dtype(manifest.dtype).itemsize
+    if taken > memory:
+        raise StoreError(
+            "One tile of a store fits into the memory of the call.",
+            got=f"tile={manifest.tile}, which takes {taken / 2**20:,.0f} MiB, with "
+            f"memory={memory / 2**20:,.0f} MiB",
+            remedy="give a smaller tile=, or leave it out",
+        )
+
+
 def computed_here(
     problem: Problem, store: KernelStore, tiles: Sequence[Place2]
 ) -> Generator[Place2, None, None]:
@@ -106,7 +130,7 @@ def computed_here(
     walk = Walk(problem, store)
     waiting: deque[Future[Place2]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="widelimit-disk") as disk:
-        with precision(problem.dtype):
+        with precision(walk.pairs.dtype):
             for tile, kernels in _computed(walk, tiles):
                 waiting.append(disk.submit(_kept, store, tile, kernels))
                 while len(waiting) > _UNWRITTEN or (waiting and waiting[0].done()):

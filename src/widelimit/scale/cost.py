@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +18,15 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from ..engine.inputs import Inputs
+from ..engine.kernel import precisions
 from ..engine.lengths import groups
 from ..engine.phases import precision
 from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
 from ..engine.tiles import Pairs, TilePlan
+from ..errors import PrecisionError
 from ..layers.base import Layer
+from ..options import whole
 from .watch import duration
 
 # Seconds of each part of the calibration, beside compiling; and the size of a matrix to factorise.
@@ -65,7 +69,7 @@ class Cost:
 
     def with_workers(self, workers: int) -> "Cost":
         """With this number of single-threaded workers like the cores of this machine."""
-        share = workers / self.workers
+        share = whole("workers", workers) / self.workers
         encoding = self.encoding / share
         return replace(self, rate=self.rate * share, encoding=encoding, workers=workers)
 
@@ -106,17 +110,9 @@ def measured(
     """The cost for a number of examples like these."""
     side = _largest_tile(net, inputs, dtype, memory, examples)
     sample = _like(inputs, min(examples, _BLOCKS * side))
-    with precision(dtype):
-        begin = clock()
-        pairs = Pairs(
-            realisations(net, sampler, dtype),
-            sample,
-            None,
-            cuts=[groups(net, sample)],
-            dtype=dtype,
-            with_ntk=ntk,
-            memory=memory,
-        )
+    begin = clock()
+    pairs = _pairs(net, sample, sampler, dtype, ntk=ntk, memory=memory)
+    with precision(pairs.dtype):
         places = pairs.places
         # The diagonal has work of its own: an example and itself are computed in double precision.
         first = list(
@@ -156,6 +152,24 @@ def measured(
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
         workers=os.cpu_count() or 1,
     )
+
+
+def _pairs(
+    net: Layer, sample: Inputs, sampler: Sampler | None, dtype: Any, *, ntk: bool, memory: int
+) -> Pairs:
+    """As a kernel of this dtype is computed: in double precision where single has no digits."""
+    cuts = [groups(net, sample)]
+    *others, last = precisions(dtype, [sample])
+
+    def made(inside: Any) -> Pairs:
+        with precision(inside):
+            reals, mine = realisations(net, sampler, inside), sample.astype(inside)
+            return Pairs(reals, mine, None, cuts=cuts, dtype=inside, with_ntk=ntk, memory=memory)
+
+    for inside in others:
+        with suppress(PrecisionError):
+            return made(inside)
+    return made(last)
 
 
 def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:

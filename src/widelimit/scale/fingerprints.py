@@ -1,95 +1,20 @@
 """What a kernel is the kernel of, in words that a manifest can hold and two runs can compare.
 
-Networks and samplers are described in full, so that an error can name the one number that differs.
-Examples are known by digests of a few hundred of them, so that an error can name the place.
+Networks and samplers are described in full (`descriptions`), so that an error can name the one
+number that differs. Examples are known by digests of a few hundred of them, so that an error can
+name the place.
 """
 
-import dataclasses
-import enum
 import hashlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..engine.inputs import Inputs
+from .descriptions import Description
 
-# Arrays with more numbers than this are known by their digest, not by their numbers.
-_LARGEST_SHOWN = 8
 _MOST_DIFFERENCES = 3
-
-Description = Any  # what JSON can hold
-
-
-def described(value: Any) -> Description:
-    """A value as JSON: equal for values that give equal kernels, also in another process.
-
-    Functions are known by their code and by what they close over. An object of which nothing is
-    known has its address in its description, and is never taken for another.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _array(value)
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return np.dtype(value).name
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return [described(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): described(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return _instance(value, names)
-    if isinstance(value, tuple):
-        return _instance(value, value._fields)  # pyright: ignore[reportAttributeAccessIssue]
-    if callable(value):
-        return _function(value)
-    return {"object": repr(value)}
-
-
-def _instance(value: Any, names: Any) -> Description:
-    return {"class": type(value).__name__} | {n: described(getattr(value, n)) for n in names}
-
-
-def _array(value: Any) -> Description:
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return {"key": np.asarray(jax.random.key_data(value)).tolist()}
-    array = np.asarray(value)
-    if array.ndim == 0 and array.dtype.kind in "fiub":
-        return array.item()
-    if array.size <= _LARGEST_SHOWN and array.dtype.kind in "fiub":
-        return array.tolist()
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:24]
-    return {"array": digest, "shape": list(array.shape), "dtype": str(array.dtype)}
-
-
-def _function(function: Callable[..., Any]) -> Description:
-    if isinstance(function, partial):
-        inner = (function.func, function.args, function.keywords)
-        return {"partial": [described(part) for part in inner]}
-    inner = getattr(function, "__wrapped__", function)  # what jit and its relatives wrap
-    code = getattr(inner, "__code__", None)
-    name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', '')}"
-    if code is None:  # built-in and compiled functions are known by their name
-        return {"function": name} if name != "." else {"object": repr(function)}
-    cells = [cell.cell_contents for cell in inner.__closure__ or ()]
-    return {
-        "function": name,
-        "code": hashlib.sha256(_code(code)).hexdigest()[:24],
-        "closure": [described(content) for content in cells],
-        "defaults": described(inner.__defaults__),
-    }
-
-
-def _code(code: Any) -> bytes:
-    """Instructions, names and constants, those of functions inside included."""
-    constants = [_code(c) if hasattr(c, "co_code") else repr(c).encode() for c in code.co_consts]
-    return b"|".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 
 def differences(one: Description, two: Description, place: str = "") -> Iterator[str]:
@@ -110,7 +35,11 @@ def differences(one: Description, two: Description, place: str = "") -> Iterator
 
 def _short(value: Description) -> str:
     if isinstance(value, dict):
-        return str(next((value[key] for key in ("class", "array", "function") if key in value), {}))
+        return str(
+            next(
+                (value[key] for key in ("class", "array", "function", "module") if key in value), {}
+            )
+        )
     text = str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 

@@ -12,8 +12,9 @@ from ..engine.sampling import Sampler
 from ..layers.base import Layer
 from ..state import Need
 from . import layout
+from .descriptions import Description, described
 from .errors import OtherKernelError
-from .fingerprints import Description, described, differences, listed
+from .fingerprints import differences, listed
 from .layout import Side
 
 FORMAT, VERSION = "widelimit kernels", 1
@@ -144,10 +145,13 @@ class Manifest:
         )
         found = listed(differences(one, two))
         if found:
+            heads = one["network"] == two["network"] and one["sampler"] != two["sampler"]
+            drawn = "draw the heads of the first call, sampler=net.sampler(x) of its x, or "
             raise OtherKernelError(
                 "A store holds one kernel, and goes on with that kernel only.",
                 got=f"another one for '{place}': {found}",
-                remedy="give another path, or remove the store to begin anew",
+                remedy=f"{drawn if heads else ''}give another path, or remove the store to begin "
+                "anew",
             )
         for name, side, mine in zip(("x1", "x2"), self.sides, inputs, strict=False):
             if mine.size < side.size:

@@ -60,13 +60,18 @@ class StoredMatrix:
         below = self.store.manifest.symmetric and i > j
         stored = (j, i) if below else (i, j)
         rows, columns = self.store.counts(stored)
-        try:
-            values = self.store.read(self.name, stored)[:rows, :columns]
-        except (ValueError, TypeError, IndexError, EOFError) as error:
-            raise self._not_whole(stored, "damaged") from error
-        if np.isnan(values).any():
-            raise self._not_whole(stored, "missing")
+        values = self.stored(stored)[:rows, :columns]
         return mirrored(values) if below else values
+
+    def stored(self, tile: tuple[int, int]) -> np.ndarray:
+        """A tile as it is stored, at its full size, if it is whole."""
+        try:
+            values = self.store.read(self.name, tile)
+        except (ValueError, TypeError, IndexError, EOFError) as error:
+            raise self._not_whole(tile, "damaged") from error
+        if np.isnan(values).any():
+            raise self._not_whole(tile, "missing")
+        return values
 
     def _not_whole(self, tile: tuple[int, int], how: str) -> StoreError:
         return StoreError(

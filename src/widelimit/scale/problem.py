@@ -1,14 +1,18 @@
 """A kernel to be computed, and its pairs cut as its store is: what every process of a run has."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..engine.inputs import Inputs
+from ..engine.kernel import precisions, rounded
+from ..engine.lengths import LengthGroup
 from ..engine.phases import mirrored, precision, symmetrise
 from ..engine.sampling import Sampler, realisations
 from ..engine.tiles import Pairs
+from ..errors import PrecisionError
 from ..layers.base import Layer
 from ..state import Kernels
 from .layout import Side
@@ -55,13 +59,24 @@ class Walk:
         """Draws heads where the network needs them; examples are encoded when they are needed."""
         self.problem, self.store = problem, store
         cuts = [[part for strip in side.groups for part in strip] for side in store.manifest.sides]
-        with precision(problem.dtype):
-            self.pairs = Pairs(
-                realisations(problem.net, problem.sampler, problem.dtype),
-                problem.rows,
-                problem.columns,
+        # Tiles are kept in the precision asked for; single has no digits for some of the work.
+        *others, last = precisions(problem.dtype, list(problem.inputs))
+        for inside in others:
+            with suppress(PrecisionError):
+                self.pairs = self._pairs(cuts, inside)
+                return
+        self.pairs = self._pairs(cuts, last)
+
+    def _pairs(self, cuts: list[list[LengthGroup]], inside: Any) -> Pairs:
+        problem = self.problem
+        sides = [side.astype(inside) for side in problem.inputs]
+        with precision(inside):
+            return Pairs(
+                realisations(problem.net, problem.sampler, inside),
+                sides[0],
+                None if problem.columns is None else sides[1],
                 cuts=cuts,
-                dtype=problem.dtype,
+                dtype=inside,
                 with_ntk=problem.ntk,
                 memory=problem.memory,
             )
@@ -86,7 +101,7 @@ class Walk:
 
     def computed(self, job: tuple[Place2, Place2, Place2]) -> tuple[Any, Kernels]:
         """One of these parts."""
-        return job, self.pairs.computed(job[1]).kernels
+        return job, rounded(self.pairs.computed(job[1]).kernels, self.problem.dtype)
 
     def put(self, job: tuple[Place2, Place2, Place2], found: Kernels, into: Kernels) -> None:
         """A part to its place in the tile, and its mirror image where the tile is symmetric."""
@@ -107,7 +122,7 @@ class Walk:
     def tile(self, tile: Place2) -> Kernels:
         """A whole tile, computed in this thread alone."""
         whole = self.store.blank()
-        with precision(self.problem.dtype):
+        with precision(self.pairs.dtype):
             for job in self.jobs(tile):
                 self.put(*self.computed(job), whole)
         return whole

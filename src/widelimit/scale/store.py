@@ -6,19 +6,16 @@
       order_rows_0 …      the order in which examples stand
 
 The chunks of the arrays are the tiles. Each carries a CRC-32C and is written whole or not at all.
-A tile counts as computed if its chunks are there and their checksums hold: there is no second
-record that could say otherwise. What is not there reads as NaN, which no kernel holds.
+The manifest has a digest. A tile counts as computed if its chunks are there and their checksums
+hold: there is no second record that could say otherwise. What is not there reads as NaN, which no
+kernel holds.
 """
 
-import errno
+import hashlib
 import json
 import os
-import time
 import warnings
-import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,24 +27,18 @@ from ..state import Kernels
 from .errors import StoreError
 from .manifest import FORMAT, VERSION, Manifest
 from .matrix import StoredMatrix
+from .places import NONSENSE, Place, broken, located, opened, understood
 
 try:
     import zarr
-    import zarr.errors
     from zarr.abc.store import Store
     from zarr.codecs import Crc32cCodec, ZstdCodec
-    from zarr.storage import LocalStore, ZipStore
+    from zarr.storage import ZipStore
 except ImportError as missing:
     raise MissingExtraError("zarr", "scale") from missing
 
-Place = str | os.PathLike[str] | Store
-"""A folder, a .zip file, an address that fsspec knows (s3://…), or a Zarr store of any kind."""
-
 NAMES = ("nngp", "ntk", "nngp_error", "ntk_error")
-_ATTRIBUTE = "widelimit"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Remains of a writer that was killed; younger ones may belong to one that lives.
-_PARTIAL, _OLD = "*.partial", 3600.0
+_ATTRIBUTE, _DIGEST = "widelimit", "digest"
 _READERS = 4
 
 
@@ -67,10 +58,10 @@ class KernelStore:
 
     def __init__(self, place: Place, *, read_only: bool = True):
         """Open a store that is there; `read_only=False` allows tiles to be written."""
-        self.place = place if isinstance(place, Store) else os.fspath(place)
+        self.place = located(place)
         self.read_only = read_only
-        with _understood(self):
-            _, group = _opened(self.place, read_only=read_only)
+        with understood(self):
+            _, group = opened(self.place, read_only=read_only)
             if group is None:
                 raise StoreError(
                     "A store is read where there is one.",
@@ -78,15 +69,15 @@ class KernelStore:
                     remedy="compute it: net.kernel(x, store=...)",
                 )
             self.group, self.manifest = group, _manifest(group, self)
-            self._arrays: dict[str, Any] = {name: group[name] for name in self.manifest.names}
+            self._arrays = _arrays(group, self.manifest, self)
 
     @classmethod
     def begin(cls, place: Place, manifest: Manifest) -> "KernelStore":
         """A new store without any tile; the manifest is written last."""
         store = object.__new__(cls)
-        store.place = place if isinstance(place, Store) else os.fspath(place)
-        with _understood(store):
-            target, group = _opened(store.place, read_only=False)
+        store.place = located(place)
+        with understood(store):
+            target, group = opened(store.place, read_only=False)
             group = zarr.create_group(target) if group is None else group
             with warnings.catch_warnings():
                 # Who was stopped while making an array left its folder without a description.
@@ -103,7 +94,7 @@ class KernelStore:
 
     def extend(self, manifest: Manifest) -> "KernelStore":
         """The store with more examples; tiles that are there stay as they are."""
-        with _understood(self):
+        with understood(self):
             self._write_manifest(self.group, manifest)
         return KernelStore(self.group.store, read_only=False)._known_as(self.place)
 
@@ -121,9 +112,9 @@ class KernelStore:
     @staticmethod
     def exists(place: Place) -> bool:
         """Whether a store was started there; a folder without a manifest does not count."""
-        name = place if isinstance(place, Store) else os.fspath(place)
-        with _understood(name):
-            _, group = _opened(name, read_only=True)
+        name = located(place)
+        with understood(name):
+            _, group = opened(name, read_only=True)
             return group is not None and _ATTRIBUTE in group.attrs
 
     # --- reading --------------------------------------------------------------------------------
@@ -185,7 +176,7 @@ class KernelStore:
             return found
 
         tiles = self.manifest.tiles
-        with _understood(self), ThreadPoolExecutor(_READERS) as pool:
+        with understood(self), ThreadPoolExecutor(_READERS) as pool:
             states = list(pool.map(look, tiles))
         parts = ([t for t, s in zip(tiles, states, strict=True) if s == kind] for kind in range(3))
         return Survey(*parts)
@@ -212,25 +203,35 @@ class KernelStore:
 
     def write(self, tile: tuple[int, int], kernels: Kernels) -> None:
         """Write a tile, at its full size."""
-        with _understood(self):
+        with understood(self):
             for name in self.manifest.names:
                 self._arrays[name].set_block_selection(tile, getattr(kernels, name))
 
     def pack(self, path: str | os.PathLike[str]) -> "KernelStore":
         """A copy in one .zip file, which is read like the store itself."""
-        path = Path(path)
+        path = Path(located(path))
+        if path.suffix != ".zip":
+            raise StoreError(
+                "A packed store is a file that ends in .zip.",
+                got=f"'{path}'",
+                remedy=f"give '{path.name}.zip'",
+            )
         part = path.with_name(f".{path.name}.part")
-        with _understood(path):
-            target = ZipStore(part, mode="w")
-            new = object.__new__(KernelStore)
-            new.place = os.fspath(path)
-            new._write_manifest(zarr.create_group(target), self.manifest)
-            copy = KernelStore(target, read_only=False)
-            for tile in self.manifest.tiles:
-                for name in self.manifest.names:
-                    copy._arrays[name].set_block_selection(tile, self.read(name, tile))
-            target.close()
-            part.replace(path)
+        try:
+            with understood(path):
+                target = ZipStore(part, mode="w")
+                new = object.__new__(KernelStore)
+                new.place = os.fspath(path)
+                new._write_manifest(zarr.create_group(target), self.manifest)
+                copy = KernelStore(target, read_only=False)
+                for tile in self.manifest.tiles:
+                    for name in self.manifest.names:
+                        values = getattr(self, name).stored(tile)
+                        copy._arrays[name].set_block_selection(tile, values)
+                target.close()
+                part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
         return KernelStore(path)
 
     def close(self) -> None:
@@ -240,11 +241,12 @@ class KernelStore:
 
     def _write_manifest(self, group: Any, manifest: Manifest) -> None:
         """Arrays of the right size first, the manifest last: without it nothing counts."""
+        kept = group.attrs.get(_ATTRIBUTE) or {}
         sides = (manifest.rows, manifest.columns or manifest.rows)
         strips = [len(side.groups) * manifest.tile for side in sides]
         for name in manifest.names:
             shape = (*strips, *manifest.positions)
-            if name in group and _ATTRIBUTE in group.attrs:
+            if kept:
                 group[name].resize(shape)
                 continue
             group.create_array(
@@ -259,78 +261,42 @@ class KernelStore:
                 overwrite=True,
             )
         for side_name, side in zip(("rows", "columns"), manifest.sides, strict=False):
-            for index, segment in enumerate(side.segments):
-                name = f"order_{side_name}_{index}"
-                if name in group and _ATTRIBUTE in group.attrs:
+            # What the manifest does not know was left by an extension that was stopped.
+            known = len(kept.get(side_name) or ())
+            for index, segment in enumerate(side.segments[known:], start=known):
+                name, order = f"order_{side_name}_{index}", segment.order.astype(np.int64)
+                if name in group and not group.store.supports_deletes:  # a zip file
+                    group[name].resize(order.shape)
+                    group[name][:] = order
                     continue
                 group.create_array(
                     name,
-                    data=segment.order.astype(np.int64),
-                    chunks=(len(segment.order),),
+                    data=order,
+                    chunks=order.shape,
                     compressors=Crc32cCodec(),
                     overwrite=True,
                 )
-        group.update_attributes({_ATTRIBUTE: manifest.as_json()})
+        node = manifest.as_json()
+        group.update_attributes({_ATTRIBUTE: node | {_DIGEST: _digest(node)}})
 
 
-# --- places --------------------------------------------------------------------------------------
-
-
-def shared(place: Any) -> bool:
-    """Whether several processes can write there at once."""
-    if isinstance(place, Store):
-        return not isinstance(place, ZipStore) and type(place).__name__ != "MemoryStore"
-    return not str(place).endswith(".zip")
-
-
-def _zarr_store(place: Any, *, read_only: bool) -> Any:
-    """What Zarr opens for a place."""
-    if isinstance(place, Store) or "://" in place:
-        return place
-    if place.endswith(".zip"):
-        return ZipStore(place, mode="r" if read_only else "a")
-    return LocalStore(place, read_only=read_only)
-
-
-def _opened(place: Any, *, read_only: bool) -> tuple[Any, Any]:
-    """What Zarr opens at a place, and the group in it, or None where there is nothing."""
-    path = None if isinstance(place, Store) or "://" in place else Path(place)
-    if path is not None:
-        zipped = path.suffix == ".zip"
-        if path.exists() and path.is_dir() == zipped:
-            kind = "folder" if zipped else "file"
-            raise StoreError(
-                "A store is a folder, or a file that ends in .zip.",
-                got=f"'{path}', which is a {kind}",
-                remedy="give the path of a store, or one that does not exist yet",
-            )
-        if not path.exists():
-            if read_only:
-                return None, None
-            path.parent.mkdir(parents=True, exist_ok=True)
-        elif not zipped and not read_only:
-            _sweep(path)
-    store = _zarr_store(place, read_only=read_only)
+def _arrays(group: Any, manifest: Manifest, place: Any) -> dict[str, Any]:
+    """The arrays of the tiles, if they are what the manifest says."""
+    chunks = (manifest.tile, manifest.tile, *manifest.positions)
     try:
-        return store, zarr.open_group(store, mode="r" if read_only else "r+")
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
-        if path is not None and path.is_dir() and next(path.iterdir(), None) is not None:
-            raise StoreError(
-                "A store is begun in a place of its own.",
-                got=f"'{path}', a folder that holds other things",
-                remedy="give another path",
-            ) from None
-        return store, None
+        found: dict[str, Any] = {name: group[name] for name in manifest.names}
+        facts = {(array.chunks, str(array.dtype)) for array in found.values()}
+    except NONSENSE as error:
+        raise broken(place, f"{type(error).__name__}: {error}") from error
+    if facts != {(chunks, manifest.dtype)}:
+        raise broken(place, f"arrays of {sorted(facts)}, and not {(chunks, manifest.dtype)}")
+    return found
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what killed writers left behind."""
-    for path in folder.rglob(_PARTIAL):
-        try:
-            if time.time() - path.stat().st_mtime > _OLD:
-                path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            continue
+def _digest(node: dict[str, Any]) -> str:
+    """Of all that a manifest says: a tile has its checksum, and is computed by what stands here."""
+    text = json.dumps({key: node[key] for key in sorted(node) if key != _DIGEST}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _manifest(group: Any, place: Any) -> Manifest:
@@ -348,6 +314,9 @@ def _manifest(group: Any, place: Any) -> Manifest:
             f"{node.get('library')}",
             remedy="read it with that version, or remove it and compute anew",
         )
+    # Stores that were begun before there was a digest have none.
+    if _DIGEST in node and node[_DIGEST] != _digest(node):
+        raise broken(place, "its digest does not hold")
     try:
         orders = []
         for name in ("rows", "columns"):
@@ -355,36 +324,5 @@ def _manifest(group: Any, place: Any) -> Manifest:
                 arrays = [group[f"order_{name}_{index}"] for index in range(len(node[name]))]
                 orders.append([np.asarray(array[:]) for array in arrays])
         return Manifest.from_json(node, orders)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken(place, f"{type(error).__name__}: {error}") from error
-
-
-def _broken(place: Any, why: str) -> StoreError:
-    return StoreError(
-        "The manifest of a store is complete and unchanged.",
-        got=f"a damaged one at '{place}' ({why})",
-        remedy="restore zarr.json from a copy, or remove the store and compute anew",
-    )
-
-
-@contextmanager
-def _understood(place: Any) -> Iterator[None]:
-    """Turn what goes wrong at a place into an error that names it."""
-    try:
-        with warnings.catch_warnings():
-            # A zip file keeps the old version of a file that is written again.
-            warnings.filterwarnings("ignore", message="Duplicate name", category=UserWarning)
-            yield
-    except (json.JSONDecodeError, zipfile.BadZipFile) as error:
-        raise _broken(place, str(error)) from error
-    except (zarr.errors.MetadataValidationError, zarr.errors.NodeTypeValidationError) as error:
-        raise _broken(place, str(error)) from error
-    except OSError as error:
-        full = error.errno in _FULL
-        raise StoreError(
-            "A store is a place that can be read, and written while it is computed.",
-            got=f"'{place}' ({error.strerror or error}); what was whole is still there",
-            remedy="free some space and make the same call again: it goes on"
-            if full
-            else "choose a folder on a disk that you may write to",
-        ) from error
+    except NONSENSE as error:
+        raise broken(place, f"{type(error).__name__}: {error}") from error

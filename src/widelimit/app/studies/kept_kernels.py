@@ -17,7 +17,8 @@ from ...data import Labelled
 from ...engine.inputs import as_inputs
 from ...layers.base import Layer
 from ...progress import Callback
-from ...scale.fingerprints import described, digests
+from ...scale.descriptions import described
+from ...scale.fingerprints import digests
 from ...state import Kernels, Outline
 
 

@@ -1,0 +1,159 @@
+"""Stores wherever they are, and what is said of places that are none."""
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from stores import TILE, chunks, corrupt, examples, network
+
+import widelimit as wl
+from widelimit.engine import lengths
+
+pytest.importorskip("zarr")
+from zarr.storage import LocalStore, ZipStore
+
+from widelimit.scale import KernelStore, StoreError
+from widelimit.scale.places import located, shared
+
+
+def same(stored, x):
+    np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-13)
+
+
+def test_a_relative_path_means_the_same_place_later(tmp_path, monkeypatch):
+    """Arrays are read when they are indexed, and workers have a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    stored = network().kernel(examples(), store="some/k", tile=TILE)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    same(stored, examples())
+    assert stored.ntk.store.place == str(tmp_path / "some" / "k")
+
+
+@pytest.mark.parametrize("place", ["memory://places/k", "file://{}/k", "{}/a b ü漢%20#/k"])
+def test_addresses_and_paths(tmp_path, place):
+    x, place = examples(), place.format(tmp_path)
+    same(network().kernel(x[:20], store=place, tile=TILE), x[:20])
+    same(network().kernel(x, store=place), x)
+    assert KernelStore.exists(place)
+    assert KernelStore(place).shape == (30, 30)
+
+
+def test_zarr_stores_that_were_opened_before(tmp_path):
+    x = examples()
+    same(network().kernel(x, store=ZipStore(tmp_path / "k.zip", mode="w"), tile=TILE), x)
+    same(network().kernel(x[:20], store=LocalStore(tmp_path / "k"), tile=TILE), x[:20])
+    reads = LocalStore(tmp_path / "k", read_only=True)
+    same(network().kernel(x[:20], store=reads), x[:20])
+    with pytest.raises(StoreError, match="only reads"):
+        network().kernel(x, store=reads)
+
+
+@pytest.mark.parametrize("place", [5, "", b"k", {}, "nosuch://k"])
+def test_what_is_no_place(place):
+    with pytest.raises(StoreError, match=r"A store is a folder|one that fsspec knows"):
+        network().kernel(examples(), store=place)
+
+
+def test_memory_belongs_to_one_process():
+    assert not shared(located("memory://k"))
+    assert not shared(located("k.zip"))
+    assert shared(located("k"))
+
+
+@pytest.mark.parametrize("tile", [0, -1, 1.5, "8", 10**9])
+def test_tiles_have_a_size(tmp_path, tile):
+    with pytest.raises(wl.WidelimitError, match=r"tile= is a positive integer|One tile of a store"):
+        network().kernel(examples(), store=tmp_path / "a" / "k", tile=tile)
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_that_begin_at_once(tmp_path, monkeypatch):
+    """Both ask for the same kernel of a place where there is none: one begins, both have it."""
+    exists, found, x = KernelStore.exists, [], examples()
+
+    def slow(place):
+        there = exists(place)
+        time.sleep(0.2)
+        return there
+
+    monkeypatch.setattr(KernelStore, "exists", staticmethod(slow))
+
+    def ask():
+        try:
+            found.append(network().kernel(x, store=tmp_path / "k", tile=TILE))
+        except Exception as error:
+            found.append(error)
+
+    both = [threading.Thread(target=ask) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    for one in found:
+        assert not isinstance(one, Exception), one
+        same(one, x)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("zarr.json", '"attributes"', '"attri`utes"'),
+        ("zarr.json", '"node_type"', '"nnde_type"'),
+        ("zarr.json", '"nngp"', '"nnwp"'),
+        ("zarr.json", '"tile": 8', '"tile": 9'),
+        ("nngp/zarr.json", '"data_type"', '"data_Type"'),
+        ("nngp/zarr.json", "float64", "float66"),
+        ("nngp/zarr.json", "crc32c", "crc32#"),
+        ("nngp/zarr.json", '"chunk_shape": [\n        8', '"chunk_shape": [\n        0'),
+        ("nngp/zarr.json", '"separator"', '"sepa`ator"'),
+        ("order_rows_0/zarr.json", '"fill_value"', '"fil`_value"'),
+    ],
+)
+def test_descriptions_with_a_bit_that_flipped(tmp_path, name, old, new):
+    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    path = tmp_path / "k" / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(StoreError):
+        network().kernel(examples(), store=tmp_path / "k")
+
+
+def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
+    """Tiles are cut by it: those that are still to come would be of shortened sequences."""
+    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=12)]
+    net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
+    net.kernel(x, store=tmp_path / "k", tile=TILE)
+    chunks(tmp_path / "k", "ntk")[1].unlink()
+    path = tmp_path / "k" / "zarr.json"
+    node = json.loads(path.read_text())
+    cuts = node["attributes"]["widelimit"]["rows"][0]["cuts"]
+    cuts[-1][1] -= 4
+    path.write_text(json.dumps(node))
+    with pytest.raises(StoreError, match="its digest does not hold"):
+        net.kernel(x, store=tmp_path / "k")
+
+
+def test_infinite_heads_are_in_a_manifest(tmp_path):
+    net = wl.Serial(wl.Attention(4, scaling=wl.layers.Scaling.LINEAR), wl.MeanPool(), wl.Dense(1))
+    x = np.random.default_rng(0).normal(size=(5, 3, 2))
+    stored = [net.kernel(x, store=tmp_path / "k", tile=TILE) for _ in range(2)][1]
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-13)
+
+
+def test_what_is_not_whole_is_not_packed(tmp_path):
+    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    with pytest.raises(StoreError, match=r"ends in \.zip"):
+        KernelStore(tmp_path / "k").pack(tmp_path / "one.file")
+    corrupt(chunks(tmp_path / "k", "ntk")[2])
+    with pytest.raises(StoreError, match="is damaged"):
+        KernelStore(tmp_path / "k").pack(tmp_path / "k.zip")
+    assert os.listdir(tmp_path) == ["k"]
