@@ -18,6 +18,7 @@ from widelimit.engine.budget import error_bound
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
 from widelimit.engine.sampling import realisations
+from widelimit.errors import OptionError
 from widelimit.layers.attention.heads import Coupling, Scheme, _normals, pivoted_cholesky
 
 
@@ -185,6 +186,16 @@ def test_a_key_determines_the_kernel():
     assert np.abs(one.nngp - other.nngp).max() > 1e-4
     fitted = net.kernel(x, sampler=net.sampler(x, key=jax.random.key(5), samples=4))
     np.testing.assert_array_equal(one.nngp, fitted.nngp)
+
+
+@pytest.mark.parametrize("option", [{"key": 1}, {"samples": 64}, {"tolerance": 0.01}], ids=str)
+def test_heads_are_not_asked_for_twice(option):
+    """A sampler has a key and heads: others beside it were not drawn."""
+    net, x = _shallow(), _tokens(2, 3, 4)
+    sampler = net.sampler(x, samples=2, replicates=2)
+    for reading in (net.kernel, net.diagonal):
+        with pytest.raises(OptionError, match=f"sampler= and {next(iter(option))}="):
+            reading(x, sampler=sampler, **option)
 
 
 @pytest.mark.parametrize("make", _MAKERS)

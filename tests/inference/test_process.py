@@ -165,6 +165,21 @@ def test_a_read_out_token_with_few_heads_is_no_gaussian_process():
         GP(net, kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": wl.inference.Nystrom(landmarks=2)},
+        {"jitter": wl.inference.Jitter(limit=0.0)},
+        {"engine": Engine(tolerance=0.1)},
+        {"engine": Engine(store="kernels")},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_mixture_refuses_options_of_one_process(options):
+    with pytest.raises(NetworkError, match="a mixture of processes"):
+        GP(finite(), **options).fit(sequences([3] * 4), [1.0, 0.5, 0.0, -1.0])
+
+
 def test_finitely_many_heads_are_a_mixture():
     x = np.stack(sequences([3] * 4))
     fitted = GP(finite(), noise=0.3, engine=Engine(key=7)).fit(x, [1.0, 0.5, 0.0, -1.0])

@@ -117,6 +117,25 @@ def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.asarray(again.ntk), first)
 
 
+def test_a_store_of_both_kernels_serves_who_wants_one(tmp_path, monkeypatch):
+    x, place = examples(40), tmp_path / "k"
+    both = network().kernel(x[:30], store=place, tile=TILE)
+    counter = Counter(monkeypatch)
+    alone = network().kernel(x[:30], store=place, ntk=False)
+    assert counter.tiles == 0
+    assert alone.ntk is None
+    np.testing.assert_array_equal(np.asarray(alone.nngp), np.asarray(both.nngp))
+    # More examples extend both kernels, or the store would be whole in one and not in the other.
+    network().kernel(x, store=place, ntk=False)
+    before = counter.tiles
+    extended = network().kernel(x, store=place)
+    assert counter.tiles == before
+    np.testing.assert_allclose(np.asarray(extended.ntk), network().kernel(x).ntk, rtol=1e-14)
+    network().kernel(x, store=tmp_path / "one", tile=TILE, ntk=False)
+    with pytest.raises(StoreError, match="names"):
+        network().kernel(x, store=tmp_path / "one")
+
+
 def test_computing_goes_on_while_the_disk_takes_its_time(tmp_path, monkeypatch):
     counter, enough, write = Counter(monkeypatch), Event(), KernelStore.write
     counter.listeners.append(lambda: enough.set() if counter.tiles == 4 else None)

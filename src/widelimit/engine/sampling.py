@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, WidelimitError, warn
+from ..errors import NetworkError, OptionError, WidelimitError, warn
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -321,6 +321,17 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
         return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
     except LandmarksNeeded:
         raise _stranger(len(random_layers(net))) from None
+
+
+def refuse_two_draws(sampler: Sampler | None, **drawing: Any) -> None:
+    """Raise where heads are asked for beside a sampler, which has its own."""
+    given = [name for name, value in drawing.items() if value is not None]
+    if sampler is not None and given:
+        raise OptionError(
+            "A sampler has its heads: how many there are and their key are chosen when it is made.",
+            got=f"sampler= and {', '.join(f'{name}=' for name in given)}",
+            remedy=f"leave sampler= out, or make it so: net.sampler(x, {given[0]}=...)",
+        )
 
 
 def _stranger(layers: int) -> NetworkError:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data, Inputs
-from ..errors import NumericalError
+from ..errors import NetworkError, NumericalError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, whole
 from ..printing import counted, written
@@ -73,6 +73,17 @@ class GP:
         return self.condition(NetworkKernels.make(self.net, x, mask, engine=self.engine), y)
 
     def _mixture(self) -> "MixtureGP":
+        names = ("replicates", "tolerance", "rank", "store", "client")
+        given = {name: getattr(self.engine, name) for name in names} | {"jitter": self.jitter}
+        given["solver"] = None if isinstance(self.solver, Cholesky) else self.solver
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise NetworkError(
+                "With finitely many heads at 1/√d the posterior is a mixture of processes, each "
+                "conditioned in memory on scores that are drawn for it.",
+                got=", ".join(f"{name}=" for name in unused),
+                remedy="leave these out (see MixtureGP for the options of a mixture), or use "
+                "heads=INFINITE or scaling=Scaling.LINEAR",
+            )
         model = MixtureGP(self.net, noise=self.noise, key=self.engine.key)
         samples = self.engine.samples
         return model if samples is None else replace(model, samples=samples)

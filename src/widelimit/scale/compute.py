@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def into_store(
     """The store, complete: begun, extended or gone on with, whatever it takes."""
     place = located(place)
     with alone(place):
-        store = _prepared(problem, place, tile)
+        problem, store = _prepared(problem, place, tile)
     survey = store.survey()
     if survey.damaged:
         warn(
@@ -83,16 +84,20 @@ def into_store(
     return store
 
 
-def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
-    """The store with the right manifest: a new one, one to go on with, or one to extend."""
+def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem, KernelStore]:
+    """The store with the right manifest: a new one, one to go on with, or one to extend.
+
+    A store of both kernels serves those who want the NNGP kernel alone, and stays one of both.
+    """
     if tile is not None:
         whole("tile", tile)
     if not KernelStore.exists(place):
         manifest = problem.manifest(tile)
         if tile is not None:
             _require_room(manifest, problem.memory)
-        return KernelStore.begin(place, manifest)
+        return problem, KernelStore.begin(place, manifest)
     store = KernelStore(place)
+    problem = replace(problem, ntk=problem.ntk or store.ntk is not None)
     if tile not in (None, store.manifest.tile):
         raise StoreError(
             "The tiles of a store have one size, chosen when it is begun.",
@@ -102,8 +107,8 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> KernelStore:
     store.manifest.require_same(problem.manifest(store.manifest.tile), problem.inputs, str(store))
     manifest = store.manifest.extended(problem.net, problem.inputs)
     if manifest.shape == store.manifest.shape:
-        return store
-    return KernelStore(place, read_only=False).extend(manifest)
+        return problem, store
+    return problem, KernelStore(place, read_only=False).extend(manifest)
 
 
 def _require_room(manifest: Manifest, memory: int) -> None:

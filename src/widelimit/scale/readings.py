@@ -33,7 +33,8 @@ def stored_kernel(
     from .problem import Problem
 
     problem = Problem(net, rows, columns, sampler, ntk, dtype, memory)
-    return into_store(problem, store, **options).kernels
+    found = into_store(problem, store, **options).kernels
+    return found if ntk else Kernels(found.nngp, None, found.nngp_error)
 
 
 @reading
