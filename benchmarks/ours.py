@@ -121,14 +121,14 @@ def _layer_and_inputs() -> tuple[wl.Attention, GaussianInputs]:
 def _simulated(size: int) -> Callable[[], Result]:
     layer, inputs = _layer_and_inputs()
     return lambda: {
-        "outputs": simulate(layer, inputs, runs=size, key=0, progress=False).outputs[:16]
+        "outputs": simulate(layer, inputs, draws=size, key=0, progress=False).outputs[:16]
     }
 
 
 def _explicit(size: int) -> Callable[[], Result]:
     layer, inputs = _layer_and_inputs()
     return lambda: {
-        "outputs": simulate(layer, inputs, runs=size, key=0, explicit=True, progress=False).outputs
+        "outputs": simulate(layer, inputs, draws=size, key=0, explicit=True, progress=False).outputs
     }
 
 

@@ -67,4 +67,4 @@ def test_results_print_what_they_hold():
     assert repr(sampler) == "Sampler(4 heads in each of 2 copies, exact features)"
     program = netsor.examples.mlp(np.eye(2), depth=1)
     assert repr(program.limit()).startswith("LimitLaw('")
-    assert "at width 4, 3 runs of" in repr(program.simulate(4, 3, 0))
+    assert "at width 4, 3 draws of" in repr(program.simulate(4, 3, 0))

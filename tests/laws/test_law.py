@@ -107,7 +107,7 @@ def test_wide_finite_network_has_the_laws_kurtosis(heads):
     runs = simulate(
         wl.Attention(1024, heads=heads),
         GivenGram(K),
-        runs=60_000,
+        draws=60_000,
         key=heads,
         positions=[0],
         progress=False,

@@ -97,7 +97,7 @@ def simulated(layer: wl.Attention, runs: int) -> tuple[np.ndarray, float, float]
     found = simulate(
         layer.changed(width=8),
         GivenGram(K),
-        runs=runs,
+        draws=runs,
         key=int(layer.heads),
         positions=[0],
         variances=True,

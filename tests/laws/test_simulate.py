@@ -136,7 +136,7 @@ def smallest_p(a: SimulatedAttention, b: SimulatedAttention) -> float:
 def exact(case, *, layer=None, key=1, runs=2 * RUNS) -> SimulatedAttention:
     default, inputs, options = CASES[case]
     return simulate(
-        layer or default, inputs, runs=runs, key=key, scores=True, weights=True, **options
+        layer or default, inputs, draws=runs, key=key, scores=True, weights=True, **options
     )
 
 
@@ -149,7 +149,7 @@ def explicit():
         if case not in drawn:
             layer, inputs, options = CASES[case]
             drawn[case] = simulate_explicit(
-                layer, inputs, runs=RUNS, key=2, scores=True, weights=True, **options
+                layer, inputs, draws=RUNS, key=2, scores=True, weights=True, **options
             )
         return drawn[case]
 
@@ -171,8 +171,8 @@ def test_exact_simulation_has_the_law_of_explicit_weights(case, explicit):
 def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, runs, inputs):
     layer = Attention(width, heads=2)
     options = {"channels": 2, "scores": True, "weights": True}
-    ours = simulate(layer, inputs, runs=2 * runs, key=11, **options)
-    reference = simulate_explicit(layer, inputs, runs=runs, key=12, **options)
+    ours = simulate(layer, inputs, draws=2 * runs, key=11, **options)
+    reference = simulate_explicit(layer, inputs, draws=runs, key=12, **options)
     assert worst_z(ours, reference) < 4.5
     assert smallest_p(ours, reference) > 1e-4
 
@@ -246,7 +246,7 @@ def test_gaussian_product_has_the_moments_of_the_product(rows, columns, inner):
 def test_score_moments_at_large_width_match_closed_forms():
     n, n_k = 1024, 64
     layer = Attention(n, heads=2, key_width=n_k, qk_std=1.5)
-    sim = simulate(layer, PUBLISHED, runs=200_000, key=3, scores=True)
+    sim = simulate(layer, PUBLISHED, draws=200_000, key=3, scores=True)
     assert sim.scores is not None
     s = sim.scores / 1.5
     # G_ij = (|h|²/n) w_i·w_j/n: moments of χ²_n/n are products of (1 + 2k/n).
@@ -271,7 +271,12 @@ def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions)
         value_width=width,
     )
     sim = simulate(
-        layer, GivenGram(gram, channels=width), runs=200_000, key=4, positions=positions, channels=2
+        layer,
+        GivenGram(gram, channels=width),
+        draws=200_000,
+        key=4,
+        positions=positions,
+        channels=2,
     )
     rows = [0, 1, 2, 3] if positions is None else positions
     covariance = (0.7 * 1.3) ** 2 * np.sum(gram**2) * gram[np.ix_(rows, rows)]
@@ -288,7 +293,7 @@ def test_identity_map_on_a_gram_matrix_has_its_closed_form_covariance(positions)
 @pytest.mark.parametrize("case", ["published", "rank_below_positions"])
 def test_variances_are_those_of_the_outputs_given_the_scores(case):
     layer, inputs, options = CASES[case]
-    sim = simulate(layer, inputs, runs=200_000, key=5, variances=True, **options)
+    sim = simulate(layer, inputs, draws=200_000, key=5, variances=True, **options)
     assert sim.variances is not None
     assert sim.variances.shape == sim.outputs.shape
     whitened = (sim.outputs / np.sqrt(sim.variances)).reshape(sim.outputs.shape[0], -1)
@@ -301,10 +306,10 @@ def test_variances_are_those_of_the_outputs_given_the_scores(case):
 
 def test_scale_mixture_of_variances_is_the_density_of_the_outputs():
     layer = Attention(16, heads=1)
-    sim = simulate(layer, PUBLISHED, runs=20_000, key=6, positions=[0], variances=True)
+    sim = simulate(layer, PUBLISHED, draws=20_000, key=6, positions=[0], variances=True)
     assert sim.variances is not None
     mixture = ScaleMixture(sim.variances[:, 0, 0])
-    other = simulate(layer, PUBLISHED, runs=20_000, key=7, positions=[0]).outputs[:, 0, 0]
+    other = simulate(layer, PUBLISHED, draws=20_000, key=7, positions=[0]).outputs[:, 0, 0]
     grid = np.linspace(-6.0, 6.0, 241)
     empirical = np.searchsorted(np.sort(other), grid, side="right") / other.size
     assert np.abs(mixture.cdf(grid) - empirical).max() < 1.63 / np.sqrt(other.size)
@@ -331,7 +336,7 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
 
     def density(width, runs, seed):
         layer = Attention(width, heads=2)
-        sim = simulate(layer, PUBLISHED, runs=runs, key=seed, positions=[0], variances=True)
+        sim = simulate(layer, PUBLISHED, draws=runs, key=seed, positions=[0], variances=True)
         assert sim.variances is not None
         values = ScaleMixture(sim.variances).density(np.linspace(-10.0, 10.0, 401))
         return lambda _: values
@@ -348,14 +353,14 @@ def test_divergence_from_the_limit_falls_as_the_square_of_the_width():
 
 def test_result_does_not_depend_on_threads_and_blocks_agree_in_law(monkeypatch):
     layer = Attention(32, heads=5)
-    one = simulate(layer, PUBLISHED, runs=4000, key=8, workers=1, scores=True)
-    two = simulate(layer, PUBLISHED, runs=4000, key=8, workers=2, scores=True)
+    one = simulate(layer, PUBLISHED, draws=4000, key=8, workers=1, scores=True)
+    two = simulate(layer, PUBLISHED, draws=4000, key=8, workers=2, scores=True)
     np.testing.assert_array_equal(one.outputs, two.outputs)
     np.testing.assert_array_equal(one.scores, two.scores)
-    assert not np.array_equal(one.outputs, simulate(layer, PUBLISHED, runs=4000, key=9).outputs)
+    assert not np.array_equal(one.outputs, simulate(layer, PUBLISHED, draws=4000, key=9).outputs)
     # Few runs to a chunk and few heads to a block: same law, bounded memory.
     monkeypatch.setattr("widelimit.laws.simulation._BLOCK", 320)
-    small = simulate(layer, PUBLISHED, runs=4000, key=8, scores=True)
+    small = simulate(layer, PUBLISHED, draws=4000, key=8, scores=True)
     assert stats.ks_2samp(small.outputs[:, 0, 0], one.outputs[:, 0, 0]).pvalue > 1e-3
 
 
@@ -372,7 +377,7 @@ def test_the_fast_softmax_and_that_of_layers_agree():
         _softmax(scores), special.softmax(scores, axis=-1), rtol=1e-12, atol=1e-300
     )
     fast, of_layer = (
-        simulate(Attention(8, heads=2, score_map=fn), PUBLISHED, runs=3000).outputs
+        simulate(Attention(8, heads=2, score_map=fn), PUBLISHED, draws=3000).outputs
         for fn in (Softmax(), OwnSoftmax())
     )
     np.testing.assert_allclose(fast, of_layer, rtol=1e-10)
@@ -382,9 +387,9 @@ def test_the_fast_softmax_and_that_of_layers_agree():
 def test_linear_scaling_ties_queries_and_keys_unless_told_otherwise(tied, symmetric):
     layer = Attention(8, heads=1, scaling=Scaling.LINEAR)
     for run in (simulate, simulate_explicit):
-        scores = run(layer, PUBLISHED, runs=3, tied=tied, scores=True).scores
+        scores = run(layer, PUBLISHED, draws=3, tied=tied, scores=True).scores
         assert np.allclose(scores, np.swapaxes(scores, -1, -2)) == symmetric
-        scores = run(Attention(8, heads=1), PUBLISHED, runs=3, scores=True).scores
+        scores = run(Attention(8, heads=1), PUBLISHED, draws=3, scores=True).scores
         assert not np.allclose(scores, np.swapaxes(scores, -1, -2))
 
 
@@ -393,7 +398,7 @@ def test_progress_reaches_the_end_and_errors_come_through():
     simulate(
         Attention(8, heads=2),
         PUBLISHED,
-        runs=5000,
+        draws=5000,
         key=0,
         progress=lambda done, total: seen.append((done, total)),
     )
@@ -401,17 +406,17 @@ def test_progress_reaches_the_end_and_errors_come_through():
     assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
     bad_input = GaussianInputs(positions=4, input_map=lambda x: x[..., 0])
     with pytest.raises(ShapeError, match="each entry"):
-        simulate(Attention(8, heads=2), bad_input, runs=10, key=0)
+        simulate(Attention(8, heads=2), bad_input, draws=10, key=0)
 
 
 def test_a_singular_gram_matrix_and_long_sequences_work():
     gram = GivenGram(np.ones((3, 3)))
-    sim = simulate(Attention(1, heads=2), gram, runs=100, key=0)
+    sim = simulate(Attention(1, heads=2), gram, draws=100, key=0)
     np.testing.assert_allclose(sim.outputs[:, 0], sim.outputs[:, 2])
-    zero = simulate(Attention(4, heads=2), GivenGram(np.zeros((2, 2))), runs=5, key=0)
+    zero = simulate(Attention(4, heads=2), GivenGram(np.zeros((2, 2))), draws=5, key=0)
     np.testing.assert_array_equal(zero.outputs, 0.0)
     long = GaussianInputs(positions=300)
-    sim = simulate(Attention(1024, heads=3), long, runs=2, key=0, weights=True)
+    sim = simulate(Attention(1024, heads=3), long, draws=2, key=0, weights=True)
     assert sim.weights is not None
     np.testing.assert_allclose(sim.weights.sum(axis=-1), 1.0)
 
@@ -445,14 +450,14 @@ def test_impossible_settings_are_refused(make, rule, error):
         (PUBLISHED, {"positions": []}, "distinct integers", ShapeError),
         (PUBLISHED, {"channels": 3}, "output channels", ShapeError),
         (PUBLISHED, {"channels": 0}, "channels= is a positive integer", OptionError),
-        (PUBLISHED, {"runs": 0}, "runs= is a positive integer", OptionError),
+        (PUBLISHED, {"draws": 0}, "draws= is a positive integer", OptionError),
         (PUBLISHED, {"workers": 0}, "workers= is a positive integer", OptionError),
         (GivenGram(np.eye(3)), {}, "rank at most n", NetworkError),
     ],
 )
 def test_impossible_requests_are_refused(run, inputs, options, rule, error):
     with pytest.raises(error, match=rule):
-        run(Attention(2, heads=1), inputs, **{"runs": 10, **options})
+        run(Attention(2, heads=1), inputs, **{"draws": 10, **options})
 
 
 @pytest.mark.parametrize(
@@ -466,11 +471,11 @@ def test_impossible_requests_are_refused(run, inputs, options, rule, error):
 )
 def test_layers_that_cannot_be_simulated_are_refused(layer, got):
     with pytest.raises(NetworkError, match=got):
-        simulate(layer, PUBLISHED, runs=10)
+        simulate(layer, PUBLISHED, draws=10)
 
 
 def test_the_width_comes_from_the_layer_or_its_inputs():
     with pytest.raises(ShapeError, match="from the layer or from its inputs"):
-        simulate(Attention(heads=2), PUBLISHED, runs=10)
-    one = simulate(Attention(heads=2), EIGHT, runs=10).outputs
-    np.testing.assert_array_equal(one, simulate(Attention(8, heads=2), PUBLISHED, runs=10).outputs)
+        simulate(Attention(heads=2), PUBLISHED, draws=10)
+    one = simulate(Attention(heads=2), EIGHT, draws=10).outputs
+    np.testing.assert_array_equal(one, simulate(Attention(8, heads=2), PUBLISHED, draws=10).outputs)

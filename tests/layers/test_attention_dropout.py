@@ -88,7 +88,7 @@ def test_rates_and_refusals():
             wl.Attention(8, dropout=rate)
     layer = wl.Attention(8, heads=1, key_width=4, dropout=0.1)
     with pytest.raises(NetworkError, match="dropout="):
-        wl.laws.simulate(layer, wl.laws.GivenGram(np.eye(2)), runs=2)
+        wl.laws.simulate(layer, wl.laws.GivenGram(np.eye(2)), draws=2)
     with pytest.raises(NetworkError, match="dropout="):
         layer.law(X, head_widths="given")
 

@@ -156,7 +156,7 @@ def test_simulation_runs_the_lines() -> None:
     names = ["t1", "t2", "q1[1]", "k1[2]", "o1[1]", "o1[2]", "y1"]
     run = p.simulate(24, 7, jax.random.key(0), vectors=[p[n] for n in names], coordinates=24)
     values = {name: run.coordinates(p[name]) for name in names}
-    assert run.runs == 7
+    assert run.draws == 7
     assert run.values.shape == (7, 24, 7)
     assert run.scalars.shape == (7, 4)
     score = np.sum(values["q1[1]"] * values["k1[2]"], axis=1) / np.sqrt(24)
@@ -180,7 +180,7 @@ def test_input_means_and_covariances_are_simulated() -> None:
     p = Program()
     x, z = p.inputs("x", covariance=K, mean=[0.5, -1.0])
     run = p.simulate(64, 4000, 0, vectors=[x, z])
-    error = run.gram.std(axis=0) / np.sqrt(run.runs)
+    error = run.gram.std(axis=0) / np.sqrt(run.draws)
     expected = K + np.outer([0.5, -1.0], [0.5, -1.0])
     assert np.all(error < 0.01 * np.max(expected))
     assert np.max(np.abs(run.gram.mean(axis=0) - expected) / error) < 4.5
@@ -190,7 +190,7 @@ def test_input_means_and_covariances_are_simulated() -> None:
     ("act", "error", "rule"),
     [
         (lambda p: p.simulate(0, 10, 0), OptionError, "width= is a positive"),
-        (lambda p: p.simulate(8, 2.0, 0), OptionError, "runs= is a positive"),
+        (lambda p: p.simulate(8, 2.0, 0), OptionError, "draws= is a positive"),
         (lambda p: p.simulate(8, 10, 0, memory=0), OptionError, "memory= is a positive"),
         (lambda p: p.simulate(8, 10, 0, coordinates=9), NetworkError, "between 1 and the width"),
         (lambda p: p.simulate(8, 10, -1), OptionError, "key= is"),

@@ -70,7 +70,7 @@ class Tabulated:
     density is smooth on the scale of the sample's range divided by a hundred.
     """
 
-    def __init__(self, law: Reference, sample: Float[np.ndarray, " runs"], *, points: int = 4096):
+    def __init__(self, law: Reference, sample: Float[np.ndarray, " draws"], *, points: int = 4096):
         """Evaluate `law` at about `points` places."""
         law = reference(law)
         if isinstance(law, np.ndarray):
@@ -101,7 +101,7 @@ def reference(law: Reference) -> Distribution | Float[np.ndarray, " others"]:
 
 
 def covering_grid(
-    law: Distribution, values: Float[np.ndarray, " runs"], points: int
+    law: Distribution, values: Float[np.ndarray, " draws"], points: int
 ) -> Float[np.ndarray, " grid"]:
     """Even points over the sample, then geometric steps out to where the law has no mass left."""
     low, high = values.min(), values.max()
@@ -136,7 +136,7 @@ def law_values(
     return result
 
 
-def checked_sample(sample: ArrayLike) -> Float[np.ndarray, " runs"]:
+def checked_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
     """Return the sample as a finite float64 vector of at least two values."""
     values = np.asarray(sample, dtype=np.float64)
     if values.ndim != 1 or values.size < 2:
@@ -217,7 +217,7 @@ class _Steps:
     `variance` is the difference's variance if the sample comes from the law.
     """
 
-    def __init__(self, values: Float[np.ndarray, " runs"], law: Distribution | np.ndarray):
+    def __init__(self, values: Float[np.ndarray, " draws"], law: Distribution | np.ndarray):
         self.samples = [values]
         if isinstance(law, np.ndarray):
             self.samples.append(law)
@@ -245,7 +245,7 @@ class _Steps:
         at = (influence[np.searchsorted(self.grid, x)] for x in self.samples)
         return float(np.sqrt(sum(h.var() / h.size for h in at)))
 
-    def _empirical(self, values: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " gaps"]:
+    def _empirical(self, values: Float[np.ndarray, " draws"]) -> Float[np.ndarray, " gaps"]:
         return np.searchsorted(np.sort(values), self.grid[:-1], side="right") / values.size
 
 
@@ -345,7 +345,7 @@ def _grassberger(counts: np.ndarray) -> np.ndarray:
 
 
 def _divergence(
-    values: Float[np.ndarray, " runs"],
+    values: Float[np.ndarray, " draws"],
     law: Distribution | np.ndarray,
     edges: Float[np.ndarray, " edges"],
     log_count: Callable[[np.ndarray], np.ndarray],

@@ -66,7 +66,7 @@ def _divergence(one: np.ndarray, two: np.ndarray, grid: Float[np.ndarray, " poin
 
 
 def smoothed(
-    values: Float[np.ndarray, " runs"], grid: Float[np.ndarray, " points"]
+    values: Float[np.ndarray, " draws"], grid: Float[np.ndarray, " points"]
 ) -> Float[np.ndarray, " points"]:
     """`mean_i N(y; x_i, h²)`, `h = std N^{-1/5}`, from values shared out over fine cells."""
     bandwidth = values.std(ddof=1) * values.size**-0.2

@@ -61,17 +61,17 @@ class ScaleMixture:
 
     More than 4096 variances are shared out over that many evenly spaced values of `log v`, each
     between its two neighbours in proportion (relative error below 1e-5 at the far end of the
-    tails, 1e-6 elsewhere): the cost of a point does not grow with the number of runs.
+    tails, 1e-6 elsewhere): the cost of a point does not grow with the number of draws.
     """
 
-    def __init__(self, variances: Float[np.ndarray, "runs *one"]):
+    def __init__(self, variances: Float[np.ndarray, "draws *one"]):
         """Keep the variances, which must be positive and finite."""
         flat = np.asarray(variances, dtype=np.float64).ravel()
         if flat.size == 0 or not (np.isfinite(flat).all() and flat.min() > 0.0):
             raise NumericalError(
                 "The variances of a mixture of Gaussians must be positive and finite.",
                 got=f"{flat.size} values, smallest {flat.min() if flat.size else 'none'}",
-                remedy="drop runs whose output is constant",
+                remedy="drop draws whose output is constant",
             )
         weights = np.full(flat.size, 1.0 / flat.size)
         if flat.size > _NODES and np.ptp(flat) > 0.0:
@@ -111,7 +111,7 @@ class ScaleMixture:
 
 
 def _shared_out(
-    variances: Float[np.ndarray, " runs"],
+    variances: Float[np.ndarray, " draws"],
 ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
     """Values and weights of linear binning in `log v`, which keeps mass and mean of `log v`."""
     logs = np.log(variances)

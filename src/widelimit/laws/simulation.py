@@ -8,7 +8,7 @@ normal, `T` Bartlett factors:
 - outputs: `X W_V,h W_O,h = L Z_V W_O,h = n_v^{-1/2} L N T_Oᵀ`, `T_O` the factor of as many rows as
   channels are asked for.
 
-So the cost of a run is `O(S³H)` at every width, and the law is exact at every width, one included.
+So the cost of a draw is `O(S³H)` at every width, and the law is exact at every width, one included.
 When only `q` query positions are asked for they are put first: their rows of the triangular `L`
 have `q` columns, and only `q` rows of `N` are ever needed.
 """
@@ -137,18 +137,18 @@ class SimulatedAttention:
     `ScaleMixture(variances[:, a, c])` is the finite network's law without a histogram.
     """
 
-    outputs: Float[np.ndarray, "runs queries channels"]
-    scores: Float[np.ndarray, "runs heads queries S"] | None = None
-    weights: Float[np.ndarray, "runs heads queries S"] | None = None
-    variances: Float[np.ndarray, "runs queries channels"] | None = None
+    outputs: Float[np.ndarray, "draws queries channels"]
+    scores: Float[np.ndarray, "draws heads queries S"] | None = None
+    weights: Float[np.ndarray, "draws heads queries S"] | None = None
+    variances: Float[np.ndarray, "draws queries channels"] | None = None
 
     def __repr__(self) -> str:
-        runs, queries, channels = self.outputs.shape
+        draws, queries, channels = self.outputs.shape
         kept = [
             name for name in ("scores", "weights", "variances") if getattr(self, name) is not None
         ]
         extra = f", with {', '.join(kept)}" if kept else ""
-        shape = f"{counted(runs, 'run')}, {counted(queries, 'query', 'queries')}, "
+        shape = f"{counted(draws, 'draw')}, {counted(queries, 'query', 'queries')}, "
         shape += counted(channels, "channel")
         return f"SimulatedAttention({shape}{extra})"
 
@@ -157,7 +157,7 @@ def simulate(
     layer: Attention,
     inputs: SimulatedInputs,
     *,
-    runs: int,
+    draws: int,
     key: RandomKey = 0,
     positions: Sequence[int] | None = None,
     channels: int = 1,
@@ -169,17 +169,17 @@ def simulate(
     workers: int | None = None,
     progress: bool | Callback | None = None,
 ) -> SimulatedAttention:
-    """Draw `runs` independent networks and inputs, exactly in law, at any width for the same cost.
+    """Simulate `draws` networks and inputs, exactly in law, at any width for the same cost.
 
     `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
     channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
     share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
     depends on `key` and the arguments, not on `workers` (threads; all cores by default).
-    Temporary memory is bounded whatever the runs and heads; what is returned is not: scores and
-    weights take `runs·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
+    Temporary memory is bounded whatever the draws and heads; what is returned is not: scores and
+    weights take `draws·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
     on a terminal only, False never, a function is called with `(chunks done, chunks)`. With
-    `explicit` every weight matrix is drawn, `O(n²)` numbers a run: the plain reference, which knows
-    no `variances`.
+    `explicit` every weight matrix is drawn, `O(n²)` numbers a draw: the plain reference, without
+    `variances`.
     """
     if explicit and variances:
         raise OptionError(
@@ -190,12 +190,12 @@ def simulate(
     kind = _ExplicitPlan if explicit else _SimulationPlan
     plan = kind(_Setting.of(layer, inputs, tied), inputs, positions, channels)
     words = seed_words(key)
-    result = plan.allocate(runs, scores=scores, weights=weights, variances=variances)
+    result = plan.allocate(draws, scores=scores, weights=weights, variances=variances)
 
     def work(chunk: int, part: slice) -> None:
         plan.fill(stream(words, chunk), result, part)
 
-    _in_parallel(work, runs, size=plan.chunk, workers=workers, progress=progress)
+    _in_parallel(work, draws, size=plan.chunk, workers=workers, progress=progress)
     return result
 
 
@@ -227,13 +227,13 @@ class _SimulationPlan:
         return _BLOCK // max(per_block, positions**2, self.inputs.footprint(channels))
 
     def allocate(
-        self, runs: int, *, scores: bool, weights: bool, variances: bool
+        self, draws: int, *, scores: bool, weights: bool, variances: bool
     ) -> SimulatedAttention:
         """Empty results of the full size, which the threads fill slice by slice."""
-        whole("runs", runs)
+        whole("draws", draws)
         q = len(self.queries)
-        by_head = (runs, self.layer.heads, q, self.inputs.positions)
-        by_channel = (runs, q, self.channels)
+        by_head = (draws, self.layer.heads, q, self.inputs.positions)
+        by_channel = (draws, q, self.channels)
         return SimulatedAttention(
             outputs=np.zeros(by_channel),
             scores=np.empty(by_head) if scores else None,
@@ -242,16 +242,16 @@ class _SimulationPlan:
         )
 
     def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
-        """Draw the runs in `part` and write them into `result`."""
-        layer, runs = self.layer, part.stop - part.start
-        factor = self.inputs.factor(rng, runs, width=layer.channels, order=self.order)[:, None]
+        """Simulate those in `part` and write them into `result`."""
+        layer, draws = self.layer, part.stop - part.start
+        factor = self.inputs.factor(rng, draws, width=layer.channels, order=self.order)[:, None]
         rank = factor.shape[-1]
         leading = min(len(self.queries), rank)
         query_side = factor[..., : len(self.queries), :leading]
         factor = factor[..., self.natural, :]
         key_side = np.swapaxes(factor, -1, -2) * layer.score_factor
         for block in _blocks(layer.heads, self.head_block):
-            batch = (runs, block.stop - block.start)
+            batch = (draws, block.stop - block.start)
             product = self._score_product(rng, batch, leading, rank)
             scores = query_side @ (product @ key_side)
             weights = layer.weights(scores, self.queries)
@@ -263,7 +263,7 @@ class _SimulationPlan:
 
     def _score_product(
         self, rng: np.random.Generator, batch: tuple[int, int], leading: int, rank: int
-    ) -> Float[np.ndarray, "runs heads leading rank"]:
+    ) -> Float[np.ndarray, "draws heads leading rank"]:
         """First rows of `Z_Q Z_Kᵀ`."""
         n_k = self.layer.key_width
         if not self.layer.tied:
@@ -275,7 +275,7 @@ class _SimulationPlan:
         self,
         rng: np.random.Generator,
         batch: tuple[int, int],
-        mixed: Float[np.ndarray, "runs heads queries rank"],
+        mixed: Float[np.ndarray, "draws heads queries rank"],
         result: SimulatedAttention,
         part: slice,
     ) -> None:
@@ -298,9 +298,9 @@ class _SimulationPlan:
             values = rng.standard_normal((*batch, factor.shape[-1], self.channels))
             column_norms = 1.0
         # One matrix product over heads and values together.
-        runs, queries = mixed.shape[0], mixed.shape[2]
-        joined = np.swapaxes(mixed, 1, 2).reshape(runs, queries, -1)
-        result.outputs[part] += scale * (joined @ values.reshape(runs, -1, self.channels))
+        draws, queries = mixed.shape[0], mixed.shape[2]
+        joined = np.swapaxes(mixed, 1, 2).reshape(draws, queries, -1)
+        result.outputs[part] += scale * (joined @ values.reshape(draws, -1, self.channels))
         if result.variances is not None:
             row_norms = np.square(mixed).sum(axis=-1)[..., None]
             result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
@@ -313,10 +313,10 @@ class _ExplicitPlan(_SimulationPlan):
         return _EXPLICIT_BLOCK // (self.inputs.positions * self.layer.channels**2)
 
     def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
-        layer, runs = self.layer, part.stop - part.start
-        x = self.inputs.explicit(rng, runs, width=layer.channels)
+        layer, draws = self.layer, part.stop - part.start
+        x = self.inputs.explicit(rng, draws, width=layer.channels)
         for head in range(layer.heads):
-            scores, weights, y = self._head(rng, runs, x)
+            scores, weights, y = self._head(rng, draws, x)
             if result.scores is not None:
                 result.scores[part, head] = scores[:, self.queries]
             if result.weights is not None:
@@ -324,13 +324,13 @@ class _ExplicitPlan(_SimulationPlan):
             result.outputs[part] += y[:, self.queries, : self.channels]
 
     def _head(
-        self, rng: np.random.Generator, runs: int, x: Float[np.ndarray, "r S n"]
+        self, rng: np.random.Generator, draws: int, x: Float[np.ndarray, "r S n"]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scores, weights and contribution to the outputs of one head with fresh weights."""
         layer = self.layer
 
-        def matrix(rows: int, columns: int) -> Float[np.ndarray, "runs rows columns"]:
-            return rng.standard_normal((runs, rows, columns)) / np.sqrt(rows)
+        def matrix(rows: int, columns: int) -> Float[np.ndarray, "draws rows columns"]:
+            return rng.standard_normal((draws, rows, columns)) / np.sqrt(rows)
 
         keys = x @ matrix(layer.channels, layer.key_width)
         queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
@@ -369,18 +369,18 @@ def _checked_request(
 
 def _in_parallel(
     work: Callable[[int, slice], None],
-    runs: int,
+    draws: int,
     *,
     size: int,
     workers: int | None,
     progress: bool | Callback | None,
 ) -> None:
-    """Call `work(chunk, part)` on threads for consecutive parts of at most `size` runs.
+    """Call `work(chunk, part)` on threads for consecutive parts of at most `size` draws.
 
     Threads suffice: NumPy's generators, ufuncs and matrix products release the interpreter lock.
     """
     workers = os.cpu_count() or 1 if workers is None else whole("workers", workers)
-    parts = list(_blocks(runs, size))
+    parts = list(_blocks(draws, size))
     bar = Progress.make(progress, "simulating")
     steps = range(len(parts))
     with ThreadPoolExecutor(max_workers=workers) as pool:

@@ -49,28 +49,28 @@ class GaussianInputs:
             whole("channels", self.channels)
 
     def footprint(self, width: int) -> int:
-        """Numbers held per run while drawing one Gram factor."""
+        """Numbers held per draw while making one Gram factor."""
         return self.positions * (self.positions if self.input_map is None else width)
 
     def factor(
-        self, rng: np.random.Generator, runs: int, *, width: int, order: np.ndarray
-    ) -> Float[np.ndarray, "runs S rank"]:
+        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
+    ) -> Float[np.ndarray, "draws S rank"]:
         """Lower-trapezoidal `L` with `LLᵀ = XXᵀ/n`; rows are exchangeable, so `order` is moot."""
-        scale = chi(rng, (runs, 1, 1), dof=width) / np.sqrt(width)
+        scale = chi(rng, (draws, 1, 1), dof=width) / np.sqrt(width)
         if self.input_map is None:
-            factor = bartlett(rng, (runs,), rows=self.positions, dof=width)
+            factor = bartlett(rng, (draws,), rows=self.positions, dof=width)
             factor *= scale / np.sqrt(width)
             return factor
-        x = rng.standard_normal((runs, self.positions, width))
+        x = rng.standard_normal((draws, self.positions, width))
         x *= scale
         return triangular_factor(_mapped(self.input_map, x) / np.sqrt(width))
 
     def explicit(
-        self, rng: np.random.Generator, runs: int, *, width: int
-    ) -> Float[np.ndarray, "runs S n"]:
+        self, rng: np.random.Generator, draws: int, *, width: int
+    ) -> Float[np.ndarray, "draws S n"]:
         """Inputs from explicit weights `W^i`."""
-        h = rng.standard_normal((runs, 1, width, 1))
-        w = rng.standard_normal((runs, self.positions, width, width))
+        h = rng.standard_normal((draws, 1, width, 1))
+        w = rng.standard_normal((draws, self.positions, width, width))
         x = (w @ h)[..., 0] / np.sqrt(width)
         if self.input_map is None:
             return np.clip(x, -CLIP, CLIP)
@@ -100,17 +100,17 @@ class GivenInputs:
         return self.x.shape[1]
 
     def footprint(self, width: int) -> int:
-        """Numbers held per run while drawing one Gram factor."""
+        """Numbers held per draw while making one Gram factor."""
         return 1
 
     def factor(
-        self, rng: np.random.Generator, runs: int, *, width: int, order: np.ndarray
+        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
     ) -> Float[np.ndarray, "1 S rank"]:
         """Lower-trapezoidal `L` with `LLᵀ = XXᵀ/n`, rows taken in `order`."""
         return triangular_factor(self.x[None, order] / np.sqrt(width))
 
     def explicit(
-        self, rng: np.random.Generator, runs: int, *, width: int
+        self, rng: np.random.Generator, draws: int, *, width: int
     ) -> Float[np.ndarray, "1 S n"]:
         """Return the input itself."""
         return self.x[None]
@@ -161,18 +161,18 @@ class GivenGram:
         return vectors[:, kept] * np.sqrt(values[kept])
 
     def footprint(self, width: int) -> int:
-        """Numbers held per run while drawing one Gram factor."""
+        """Numbers held per draw while making one Gram factor."""
         return 1
 
     def factor(
-        self, rng: np.random.Generator, runs: int, *, width: int, order: np.ndarray
+        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
     ) -> Float[np.ndarray, "1 S rank"]:
         """Lower-trapezoidal `L` with `LLᵀ` the Gram matrix, rows taken in `order`."""
         self._require_rank(width)
         return triangular_factor(self.root[None, order])
 
     def explicit(
-        self, rng: np.random.Generator, runs: int, *, width: int
+        self, rng: np.random.Generator, draws: int, *, width: int
     ) -> Float[np.ndarray, "1 S n"]:
         """One input with this Gram matrix: `√n (R, 0)`."""
         self._require_rank(width)
@@ -194,7 +194,7 @@ SimulatedInputs = GaussianInputs | GivenInputs | GivenGram
 """What a layer is simulated on."""
 
 
-def triangular_factor(x: Float[np.ndarray, "runs S n"]) -> Float[np.ndarray, "runs S rank"]:
+def triangular_factor(x: Float[np.ndarray, "draws S n"]) -> Float[np.ndarray, "draws S rank"]:
     """Lower-trapezoidal `L` with `LLᵀ = xxᵀ` and `min(S, n)` columns, for any rank of `x`."""
     return np.swapaxes(np.linalg.qr(np.swapaxes(x, -1, -2), mode="r"), -1, -2)
 
@@ -218,8 +218,8 @@ def _finite_matrix(value: np.ndarray, *, name: str) -> Float[np.ndarray, "rows c
 
 
 def _mapped(
-    fn: Callable[[np.ndarray], np.ndarray], x: Float[np.ndarray, "runs S n"]
-) -> Float[np.ndarray, "runs S n"]:
+    fn: Callable[[np.ndarray], np.ndarray], x: Float[np.ndarray, "draws S n"]
+) -> Float[np.ndarray, "draws S n"]:
     mapped = np.asarray(fn(x), dtype=np.float64)
     if mapped.shape != x.shape:
         raise ShapeError(

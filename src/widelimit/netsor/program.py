@@ -264,20 +264,20 @@ class Program:
     def simulate(
         self,
         width: int,
-        runs: int,
+        draws: int,
         key: RandomKey,
         *,
         vectors: Sequence[Vector] | None = None,
         coordinates: int = 1,
         memory: int = 2**28,
     ) -> Simulation:
-        """Run the program `runs` times at a finite width, with explicit random weights.
+        """Run the program `draws` times at a finite width, with explicit random weights.
 
         Records every dot product, the first `coordinates` coordinates of `vectors` (default: the
         outputs) and their Gram matrices `(1/n) hᵀh'`. `memory` bounds the working set in bytes.
         """
         return simulate(
-            self, width, runs, key, vectors=vectors, coordinates=coordinates, memory=memory
+            self, width, draws, key, vectors=vectors, coordinates=coordinates, memory=memory
         )
 
     def __repr__(self) -> str:

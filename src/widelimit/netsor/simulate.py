@@ -1,4 +1,4 @@
-"""A program at a finite width: explicit random weights, many runs at once."""
+"""A program at a finite width: explicit random weights, many draws at once."""
 
 from __future__ import annotations
 
@@ -38,35 +38,34 @@ _BATCH = 256
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
-    """What independent runs of a program at one width gave."""
+    """What independent draws of a program at one width gave."""
 
     program: Program
     width: int
     vectors: tuple[Vector, ...]
     values: np.ndarray
-    """The first coordinates of every vector, `(runs, coordinates, m)`."""
+    """The first coordinates of every vector, `(draws, coordinates, m)`."""
     gram: np.ndarray
-    """`(1/n) uᵀv` for all pairs of vectors, `(runs, m, m)`."""
+    """`(1/n) uᵀv` for all pairs of vectors, `(draws, m, m)`."""
     scalars: np.ndarray
-    """Every dot product, `(runs, dots)` in the order of `program.dots`."""
+    """Every dot product, `(draws, dots)` in the order of `program.dots`."""
 
     def __repr__(self) -> str:
         names = ", ".join(vector.label for vector in self.vectors)
-        return (
-            f"Simulation({self.program.name!r} at width {self.width}, {self.runs} runs of {names})"
-        )
+        where = f"{self.program.name!r} at width {self.width}"
+        return f"Simulation({where}, {self.draws} draws of {names})"
 
     @property
-    def runs(self) -> int:
-        """The number of independent runs."""
+    def draws(self) -> int:
+        """The number of independent draws."""
         return len(self.gram)
 
     def coordinates(self, vector: Vector) -> np.ndarray:
-        """The recorded coordinates of one vector, `(runs, coordinates)`."""
+        """The recorded coordinates of one vector, `(draws, coordinates)`."""
         return self.values[..., self._position(vector)]
 
     def second_moment(self, left: Vector, right: Vector) -> np.ndarray:
-        """`(1/n) leftᵀ right` in every run, `(runs,)`."""
+        """`(1/n) leftᵀ right` in every draw, `(draws,)`."""
         return self.gram[:, self._position(left), self._position(right)]
 
     def _position(self, vector: Vector) -> int:
@@ -82,7 +81,7 @@ class Simulation:
 def simulate(
     program: Program,
     width: int,
-    runs: int,
+    draws: int,
     key: RandomKey,
     *,
     vectors: Sequence[Vector] | None,
@@ -90,7 +89,7 @@ def simulate(
     memory: int,
 ) -> Simulation:
     """Run a program; see `Program.simulate`."""
-    for name, value in (("width", width), ("runs", runs), ("memory", memory)):
+    for name, value in (("width", width), ("draws", draws), ("memory", memory)):
         whole(name, value)
     if not isinstance(coordinates, (int, np.integer)) or not 1 <= coordinates <= width:
         raise NetworkError(
@@ -102,7 +101,7 @@ def simulate(
     # The batches, and with them the random numbers, must not depend on the machine.
     plan = _ProgramPlan(program, chosen, width, coordinates)
     batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
-    sizes = [min(batch, runs - start) for start in range(0, runs, batch)]
+    sizes = [min(batch, draws - start) for start in range(0, draws, batch)]
     seeds = np.random.SeedSequence(seed_words(key)).spawn(len(sizes))
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _WORKERS)) as pool:
         parts = list(pool.map(plan.run, sizes, seeds))
@@ -133,11 +132,11 @@ class _ProgramPlan:
         self.bytes_per_run = per_run * np.dtype(_DTYPE).itemsize
 
     def run(
-        self, runs: int, seed: np.random.SeedSequence
+        self, draws: int, seed: np.random.SeedSequence
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One batch: recorded coordinates, Gram matrices, dot products."""
         rng = np.random.Generator(np.random.SFC64(seed))
-        state = _State(self.program, rng, runs, self.width)
+        state = _State(self.program, rng, draws, self.width)
         dots: list[np.ndarray] = []
         for line in self.lines:
             state.arrays[line] = value = state.compute(line)
@@ -149,7 +148,7 @@ class _ProgramPlan:
         stacked = np.stack([state.arrays[v] for v in self.vectors], axis=1).astype(_DTYPE)
         gram = (stacked @ np.swapaxes(stacked, -1, -2)).astype(float) / self.width
         values = np.swapaxes(stacked[..., : self.coordinates], -1, -2).astype(float)
-        scalars = np.stack(dots, axis=-1) if dots else np.zeros((runs, 0))
+        scalars = np.stack(dots, axis=-1) if dots else np.zeros((draws, 0))
         if not np.all(np.isfinite(gram)):
             raise NumericalError(
                 "A simulated program must stay finite.",
@@ -160,10 +159,10 @@ class _ProgramPlan:
 
 
 class _State:
-    """The arrays of one batch of runs."""
+    """The arrays of one batch of draws."""
 
-    def __init__(self, program: Program, rng: np.random.Generator, runs: int, width: int):
-        self.program, self.rng, self.runs, self.width = program, rng, runs, width
+    def __init__(self, program: Program, rng: np.random.Generator, draws: int, width: int):
+        self.program, self.rng, self.draws, self.width = program, rng, draws, width
         self.arrays: dict[Node, np.ndarray] = {}
         self.matrices: dict[Matrix, np.ndarray] = {}
         self.inputs: dict[int, np.ndarray] = {}
@@ -175,7 +174,7 @@ class _State:
             self.arrays.pop(used, None)
 
     def compute(self, node: Node) -> np.ndarray:
-        """A line's value: `(runs, n)` for vectors, `(runs,)` for scalars."""
+        """A line's value: `(draws, n)` for vectors, `(draws,)` for scalars."""
         match node:
             case Initial():
                 return self._input(node.group)[..., node.position]
@@ -209,14 +208,14 @@ class _State:
         if group not in self.inputs:
             law = self.program.groups[group]
             factor = psd_root(law.covariance).astype(_DTYPE)
-            shape = (self.runs, self.width, len(factor))
+            shape = (self.draws, self.width, len(factor))
             noise = self.rng.standard_normal(shape, dtype=_DTYPE)
             self.inputs[group] = noise @ factor.T + law.mean.astype(_DTYPE)
         return self.inputs[group]
 
     def _matrix(self, matrix: Matrix) -> np.ndarray:
         if matrix not in self.matrices:
-            shape = (self.runs, self.width, self.width)
+            shape = (self.draws, self.width, self.width)
             entries = self.rng.standard_normal(shape, dtype=_DTYPE)
             entries *= _DTYPE(matrix.std / np.sqrt(self.width))
             self.matrices[matrix] = entries

@@ -62,7 +62,7 @@ def drawn_kernels(heads: int, width: int, covariance: np.ndarray, draws: int) ->
         found = simulate(
             layer,
             GivenGram(covariance),
-            runs=min(part, draws - begin),
+            draws=min(part, draws - begin),
             key=heads * 10**6 + width * 10**3 + number,
             channels=width,
             progress=False,

@@ -97,7 +97,7 @@ def networks(
     """Outputs `y_{1,1}` of drawn networks, and the variance of each given its scores."""
     inputs = GaussianInputs(positions=tokens, input_map=input_map)
     done = simulate(
-        layer, inputs, runs=runs, key=seed, positions=[0], variances=True, progress=False
+        layer, inputs, draws=runs, key=seed, positions=[0], variances=True, progress=False
     )
     assert done.variances is not None
     return done.outputs[:, 0, 0], done.variances[:, 0, 0]

@@ -85,7 +85,7 @@ def measured(
     drawn = simulate(
         layer,
         inputs,
-        runs=networks,
+        draws=networks,
         key=key,
         positions=[0],
         variances=True,
@@ -124,7 +124,7 @@ def parts(heads: int, networks: int) -> dict[str, float]:
     for name, (key_width, value_width, inputs) in cases.items():
         layer = Attention(heads=heads, key_width=key_width, value_width=value_width)
         drawn = simulate(
-            layer, inputs, runs=networks, positions=[0], variances=True, progress=False
+            layer, inputs, draws=networks, positions=[0], variances=True, progress=False
         )
         assert drawn.variances is not None
         v = drawn.variances[:, 0, 0]

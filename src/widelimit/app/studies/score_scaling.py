@@ -41,7 +41,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         done = simulate(
             layer,
             inputs,
-            runs=scale.runs,
+            draws=scale.runs,
             positions=[0],
             tied=tied,
             scores=True,
