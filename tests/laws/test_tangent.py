@@ -10,13 +10,10 @@ import pytest
 
 import widelimit as wl
 from widelimit.engine.inputs import as_inputs
+from widelimit.engine.refusals import refuse_factorised_ntk, refuse_finite_heads
 from widelimit.errors import NetworkError, WidelimitError
-from widelimit.laws import (
-    refuse_factorised_ntk,
-    refuse_finite_heads,
-    tokens_with_covariance,
-)
 from widelimit.laws import tangent as engine
+from widelimit.laws import tokens_with_covariance
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 

@@ -4,8 +4,6 @@
 `simulate` draws a layer of finite width, and `distances` says how far a sample is from a law.
 """
 
-from ..engine.refusals import refuse_factorised_ntk, refuse_finite_heads
-from ..engine.variants import finite_layers
 from ..statistics import Estimate
 from .law import Law, law_from_covariance, tokens_with_covariance
 from .marginal import Marginal, ScaleMixture
@@ -25,10 +23,7 @@ __all__ = [
     "Points",
     "ScaleMixture",
     "SimulatedAttention",
-    "finite_layers",
     "law_from_covariance",
-    "refuse_factorised_ntk",
-    "refuse_finite_heads",
     "simulate",
     "tokens_with_covariance",
 ]
