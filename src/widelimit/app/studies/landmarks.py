@@ -10,7 +10,7 @@ ridge. Test images are looked at once.
 A quarter of the images is looked at again within the training images: every fifth of them is a test
 of the others in turn. With four times as many tests a loss of 0.005 can be told from chance. Beside
 the landmarks stands what as many eigenvectors of the exact kernel lose: of all kernels of that rank
-theirs is the nearest, and better landmarks could not mend it.
+theirs is the nearest, though not of necessity the one that classifies best.
 """
 
 import os
