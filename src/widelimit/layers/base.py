@@ -345,6 +345,16 @@ class Positionwise(Layer):
         return True
 
 
+def require_positions(before: Outline, name: str) -> None:
+    """Raise where the layer `name` is given inputs without positions."""
+    if not before.positions:
+        raise ShapeError(
+            f"{name} works over positions.",
+            got="an input without position axes, shape (N, channels)",
+            remedy="give inputs of shape (N, positions…, channels), or leave the layer out",
+        )
+
+
 def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:
     return NetworkError(
         f"A layer of {width} networks defines {method}().",

@@ -239,14 +239,7 @@ class Additive(Branches):
             )
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        require_same_channels(outlines, "added")
-        return outlines[0].to(
-            gaussian=all(o.gaussian for o in outlines),
-            fresh=all(o.fresh for o in outlines),
-            weighted=all(o.weighted for o in outlines),
-            alike=all(o.alike for o in outlines),
-            raw=False,
-        )
+        return added(outlines)
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
         parts = [
@@ -370,7 +363,20 @@ class Concat(Branches):
         return jnp.concatenate(scaled, axis=-1)
 
 
-def require_same_channels(outlines: list[Outline], how: str) -> None:
+def added(outlines: Sequence[Outline]) -> Outline:
+    """What is known about a sum of branches, or of streams."""
+    require_same_channels(outlines, "added")
+    return outlines[0].to(
+        gaussian=all(one.gaussian for one in outlines),
+        fresh=all(one.fresh for one in outlines),
+        weighted=all(one.weighted for one in outlines),
+        alike=all(one.alike for one in outlines),
+        raw=False,
+        noisy=any(one.noisy for one in outlines),
+    )
+
+
+def require_same_channels(outlines: Sequence[Outline], how: str) -> None:
     """Raise unless all branches have as many channels."""
     if len({outline.channels for outline in outlines}) > 1:
         raise ShapeError(

@@ -14,7 +14,7 @@ from ..errors import OptionError, ShapeError
 from ..options import choice
 from ..printing import brief
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Layer, Memo
+from .base import Layer, Memo, require_positions
 from .labels import Family, Label
 from .windows import (
     Axis,
@@ -112,7 +112,7 @@ class _Pool(PositionMap):
 
     def outline(self, before: Outline) -> Outline:
         if self.window is None:
-            _require_positions(before, type(self).__name__)
+            require_positions(before, type(self).__name__)
             return before.to(positions=())
         return before.to(positions=tuple(axis.out for axis in self.axes(before.positions)))
 
@@ -218,7 +218,7 @@ class Select(PositionMap):
         return f"Select({brief(self.index[0] if len(self.index) == 1 else self.index)})"
 
     def outline(self, before: Outline) -> Outline:
-        _require_positions(before, "Select")
+        require_positions(before, "Select")
         self._indices(before.positions)
         return before.to(positions=())
 
@@ -315,12 +315,3 @@ class Flatten(Layer):
         if rows is None:
             return None
         return rows.reshape(-1) / jnp.sqrt(jnp.asarray(math.prod(rows.shape[:-1]), rows.dtype))
-
-
-def _require_positions(before: Outline, name: str) -> None:
-    if not before.positions:
-        raise ShapeError(
-            f"{name} works over positions.",
-            got="an input without position axes, shape (N, channels)",
-            remedy="give inputs of shape (N, positions…, channels), or leave the layer out",
-        )

@@ -13,7 +13,7 @@ from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean, total
 from .base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter, leaf
-from .branches import require_same_channels
+from .branches import added
 from .labels import Family, Label
 
 
@@ -70,15 +70,7 @@ class AddStreams(Layer):
                 got=" and ".join(str(one.positions) for one in before),
                 remedy="end each network of Parallel with MeanPool(), Flatten() or Select()",
             )
-        require_same_channels(list(before), "added")
-        return before[0].to(
-            gaussian=all(one.gaussian for one in before),
-            fresh=all(one.fresh for one in before),
-            weighted=all(one.weighted for one in before),
-            alike=all(one.alike for one in before),
-            raw=False,
-            noisy=any(one.noisy for one in before),
-        )
+        return added(before)
 
     def require(self, before: Any) -> None:
         if sum(not one.fresh for one in before) > 1:

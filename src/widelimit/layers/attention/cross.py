@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 
 from ...errors import ShapeError
 from ...state import Example, Need, Outline, Pair
-from ..base import MaskedMemo, Memo, Params
+from ..base import MaskedMemo, Memo, Params, require_positions
 from .heads import Basis, FeatureSide
 from .multihead import standard_normals
 from .placement import Positions
@@ -24,12 +24,7 @@ class AttentionPool(QueriedAttention):
     __init__ = QueriedAttention.__init__  # type checkers take inherited fields for arguments
 
     def outline(self, before: Outline) -> Outline:
-        if not before.positions:
-            raise ShapeError(
-                "AttentionPool works over positions.",
-                got="an input without position axes, shape (N, channels)",
-                remedy="give inputs of shape (N, positions…, channels)",
-            )
+        require_positions(before, "AttentionPool")
         self.positions.require(before.positions)
         width = self.width or before.channels
         return before.with_weights(positions=(), channels=width)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from ...errors import ShapeError, WidelimitError
+from ...errors import WidelimitError
 from ...options import choice, whole
 from ...printing import brief, written
 from ...state import Example, Need, Outline, Pair
 from ..activations import Reach
-from ..base import Layer, MaskedMemo, Memo, Params, cast
+from ..base import Layer, MaskedMemo, Memo, Params, cast, require_positions
 from ..noise import checked_rate, dropped, with_diagonal
 from .closed import reach_of_scores
 from .heads import INFINITE, FeatureSide, checked_heads, noisy_rows, required_field
@@ -125,12 +125,7 @@ class Attention(MultiHead):
     # --- shapes ---------------------------------------------------------------------------------
 
     def outline(self, before: Outline) -> Outline:
-        if not before.positions:
-            raise ShapeError(
-                "Attention works over positions.",
-                got="an input without position axes, shape (N, channels)",
-                remedy="give inputs of shape (N, positions…, channels)",
-            )
+        require_positions(before, "Attention")
         self.positions.require(before.positions)
         width = self.width or before.channels
         return before.with_weights(channels=width, noisy=before.noisy or self.noisy)
