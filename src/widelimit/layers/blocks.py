@@ -89,10 +89,10 @@ def Mlp(
     """
     hidden = 4 * width if hidden is None else hidden
     phi = activation if isinstance(activation, Activation) else activation()
-    up: Layer = Serial(Dense(hidden, w_std=w_std, b_std=b_std), phi)
+    up: tuple[Layer, ...] = (Dense(hidden, w_std=w_std, b_std=b_std), phi)
     if gated:
-        up = Product(up, Dense(hidden, w_std=w_std, b_std=b_std))
-    return Serial(up, Dense(width, w_std=w_std, b_std=b_std))
+        up = (Product(Serial(*up), Dense(hidden, w_std=w_std, b_std=b_std)),)
+    return Serial(*up, Dense(width, w_std=w_std, b_std=b_std))
 
 
 @passing_options_to(Attention)
@@ -128,13 +128,11 @@ def TransformerBlock(
         )
     mlp = Mlp(width, hidden=hidden, activation=activation, gated=gated, w_std=w_std, b_std=b_std)
     layers: list[Layer] = []
-    for branch in (attention, mlp):
-        if norm is Norm.PRE:
-            layers.append(Residual(Serial(LayerNorm(), branch), residual))
-        else:
-            layers.append(Residual(branch, residual))
-            if norm is Norm.POST:
-                layers.append(LayerNorm())
+    for branch, parts in ((attention, (attention,)), (mlp, mlp.layers)):
+        normalised = Serial(LayerNorm(), *parts) if norm is Norm.PRE else branch
+        layers.append(Residual(normalised, residual))
+        if norm is Norm.POST:
+            layers.append(LayerNorm())
     return Serial(*layers)
 
 

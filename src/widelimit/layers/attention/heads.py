@@ -192,7 +192,8 @@ def pass_noise(
         raise ShapeError(
             "Scores under dropout that were drawn for some positions hold for no more.",
             got=f"inputs with {size} positions, drawn for {slots}",
-            remedy="fit the sampler with the longest inputs, padded",
+            remedy="pad what the model or the sampler is fitted with to the longest inputs that "
+            "will come",
         )
     root = pivoted_cholesky(own - rows @ rows.T, size).factor
     return jnp.pad(root, ((0, 0), (0, slots - size)))

@@ -130,7 +130,8 @@ class Encoding(eqx.Module):
             raise ShapeError(
                 "A positional encoding that was drawn for some positions holds for no more.",
                 got=f"inputs with positions {positions}, drawn for {grid}",
-                remedy="fit the sampler (or draw the weights) with the longest inputs, padded",
+                remedy="pad what the model is fitted with (or the sampler, or the weights drawn) "
+                "to the longest inputs that will come",
             )
         root = covariance_root(self.covariance(grid, grid, like))
         return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
