@@ -240,6 +240,17 @@ def test_layers_nested_too_deeply_spoil_nothing():
     np.testing.assert_array_equal(found.nngp, wl.Dense(3).kernel(np.ones((2, 3))).nngp)
 
 
+@pytest.mark.parametrize("shape", [np.ones((4, 3)), 3, None, (2.5, 3), "ab"], ids=repr)
+def test_the_shape_of_an_example_is_a_tuple_of_integers(shape):
+    streams = wl.Serial(wl.Parallel(wl.Dense(3), wl.Dense(3)), wl.CrossAttention(3))
+    for use in (wl.Dense(3).summary, lambda shape: wl.Dense(3).init(0, shape)):
+        with pytest.raises(wl.errors.ShapeError, match=re.escape("x.shape[1:]")):
+            use(shape)
+    for one in (shape, (shape, shape), (shape,) * 3):
+        with pytest.raises(wl.errors.ShapeError, match=re.escape(".shape[1:]")):
+            streams.init(0, one)
+
+
 def test_shapes_and_keys_that_are_none():
     net = wl.Dense(3)
     for shape in ((-3,), (0, 3)):

@@ -1,5 +1,6 @@
 """The one door through which users' inputs enter: read for a network, checked against it."""
 
+import operator
 from typing import Any
 
 import jax
@@ -14,13 +15,31 @@ from .inputs import Inputs, as_inputs, as_streams
 
 def outline_of(net: Layer, shape: Any) -> Any:
     """The outline of one example of this shape; shapes and outlines are tuples for streams."""
-    if net.streams() > 1:
-        return tuple(_outline(tuple(part), tokens=False) for part in shape)
-    return _outline(tuple(shape), tokens=net.takes_tokens())
+    count = net.streams()
+    if count == 1:
+        return _outline(shape, tokens=net.takes_tokens())
+    if not isinstance(shape, tuple | list) or len(shape) != count:
+        raise ShapeError(
+            f"This network takes {count} streams, and a shape for each.",
+            got=_described(shape),
+            remedy="pass tuple(part.shape[1:] for part in x)",
+        )
+    return tuple(_outline(part, tokens=False) for part in shape)
 
 
-def _outline(shape: tuple[int, ...], *, tokens: bool) -> Outline:
-    shape = tuple(int(extent) for extent in shape)
+def _described(shape: Any) -> str:
+    return f"an array of shape {shape.shape}" if hasattr(shape, "shape") else repr(shape)
+
+
+def _outline(given: Any, *, tokens: bool) -> Outline:
+    try:
+        shape = tuple(operator.index(extent) for extent in given)
+    except TypeError:
+        raise ShapeError(
+            "The shape of one example is a tuple of integers, (positions…, channels).",
+            got=_described(given),
+            remedy="pass x.shape[1:]",
+        ) from None
     if any(extent < 1 for extent in shape):
         raise ShapeError(
             "An example has at least one position and one channel.",

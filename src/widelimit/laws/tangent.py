@@ -30,6 +30,7 @@ from ..engine.phases import EncodedBlock, cross_one, encode_one
 from ..engine.variants import random_layers, with_random_layers
 from ..errors import NetworkError, WidelimitError
 from ..factorizations import eigh
+from ..flat_draws import normals
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.layer import Attention
 from ..layers.attention.projections import inverse_lengths, of_one_length
@@ -150,7 +151,7 @@ def _scores(
     waves = None if rotary is None else rotary.waves(grid, rows)
     number = 1 if waves is None else waves.shape[0]
     shape = (int(layer.heads), number, count * size, count * size)
-    w = jax.random.normal(key, shape, rows.dtype)
+    w = normals(key, shape, rows.dtype)
     fields = jnp.einsum("nar,hwrs,nis->nhwai", rows, w, rows)
     scores = fields[:, :, 0] if waves is None else jnp.einsum("nhwai,wai->nhai", fields, waves)
     scores = cast(layer.qk_std, scores) * scores
@@ -243,7 +244,7 @@ def _sampled(
         fixed, covariance, layer = _parts(net, inputs, first)
         values, vectors = eigh(covariance)
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
-        white = jax.random.normal(second, (covariance.shape[0], channels), covariance.dtype)
+        white = normals(second, (covariance.shape[0], channels), covariance.dtype)
         shape = (channels, inputs.size, -1, *layer.scores.shape[1:])
         gradients = (root @ white).T.reshape(shape)
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, ShapeError
+from ..flat_draws import normals
 from ..options import Range, choice, whole
 from ..state import Example, Outline, Pair
 from .base import (
@@ -78,8 +79,8 @@ class Weights(eqx.Module):
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
         weight_key, bias_key = jax.random.split(key)
-        weight = jax.random.normal(weight_key, shape)
-        bias = jax.random.normal(bias_key, shape[-1:]) if self.biased else None
+        weight = normals(weight_key, shape)
+        bias = normals(bias_key, shape[-1:]) if self.biased else None
         if self.parameterization is Parameterization.STANDARD:
             fan_in = np.prod(shape[:-1])
             weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
@@ -260,7 +261,7 @@ class Embedding(Layer):
         return before.with_weights(channels=self.width)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
-        return jax.random.normal(key, (self.vocabulary, self.width))
+        return normals(key, (self.vocabulary, self.width))
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         return params[x] * cast(self.std, params)

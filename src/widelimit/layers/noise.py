@@ -1,11 +1,11 @@
 """Entries that are dropped in every pass anew: rates, masks, and what an input alone gains."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..errors import OptionError
+from ..flat_draws import coins
 from ..state import Pair
 
 
@@ -23,7 +23,7 @@ def checked_rate(rate: float, name: str = "rate") -> float:
 
 def dropped(key: Key[Array, ""], x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
     """Each entry with probability `1 − rate`, divided by it; else 0."""
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    keep = coins(key, 1 - rate, x.shape)
     return jnp.where(keep, x / (1 - rate), jnp.zeros((), x.dtype))
 
 

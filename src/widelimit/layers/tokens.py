@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from ..errors import NetworkError, ShapeError
+from ..flat_draws import normals
 from ..options import Range, whole
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Layer, Memo, Params, cast, leaf
@@ -70,8 +71,8 @@ class PositionTable(TrainedVectors):
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         place, common = jax.random.split(key)
         return {
-            "place": jax.random.normal(place, before.shape),
-            "common": jax.random.normal(common, (before.channels,)),
+            "place": normals(place, before.shape),
+            "common": normals(common, (before.channels,)),
         }
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
@@ -129,7 +130,7 @@ class ClassToken(TrainedVectors):
         return True
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
-        return jax.random.normal(key, (before.channels,))
+        return normals(key, (before.channels,))
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         token = cast(self.std, x) * params.astype(x.dtype)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from ...errors import ShapeError
+from ...flat_draws import normals
 from ...state import Example, Need, Outline, Pair
 from ..base import MaskedMemo, Memo, Params, require_positions
 from .heads import Basis, FeatureSide
@@ -32,7 +33,7 @@ class AttentionPool(QueriedAttention):
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         token_key, key = jax.random.split(key)
         width = self.key_width or self.width or before.channels
-        token = jax.random.normal(token_key, (width,))
+        token = normals(token_key, (width,))
         weights = standard_normals(key, self.weight_shapes(before, queries=width))
         return {"token": token, **weights}
 

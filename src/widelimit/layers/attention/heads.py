@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...factorizations import lower_inverse, qr
+from ...flat_draws import normals
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -221,24 +222,25 @@ def _normals(
     In single precision whatever the kernels' is: the same heads for both.
     """
     if coupling is Coupling.FREE or count == 1:
-        return jax.random.normal(key, (count, *shape), jnp.float32)
+        return normals(key, (count, *shape), jnp.float32)
     half, size = (count + 1) // 2, math.prod(shape)
     if coupling is Coupling.FRAMES and size <= min(_FRAME_SHARE * half, _MOST_FRAME):
-        # A uniformly random direction times an independent length is normal.
+        # A uniformly random direction times the length of an independent normal vector is normal.
         frame_key, length_key = jax.random.split(key)
         frames = -(-half // size)
-        square = jax.random.normal(frame_key, (frames, size, size), jnp.float32)
+        square = normals(frame_key, (frames, size, size), jnp.float32)
         rows = jax.vmap(_frame)(square)
-        lengths = jnp.sqrt(jax.random.chisquare(length_key, size, (frames, size), jnp.float32))
-        normals = (rows * lengths[..., None]).reshape(-1, *shape)[:half]
+        others = normals(length_key, (frames, size, size), jnp.float32)
+        lengths = jnp.linalg.norm(others, axis=-1, keepdims=True)
+        heads = (rows * lengths).reshape(-1, *shape)[:half]
     else:
-        normals = jax.random.normal(key, (half, *shape), jnp.float32)
-    return jnp.concatenate([normals, -normals])[:count]
+        heads = normals(key, (half, *shape), jnp.float32)
+    return jnp.concatenate([heads, -heads])[:count]
 
 
-def _frame(normals: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def _frame(square: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """A uniformly random orthogonal matrix from n² normals: Q of QR with positive diagonal R."""
-    q, r = qr(normals)
+    q, r = qr(square)
     return q * jnp.sign(jnp.diagonal(r))[None, :]
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ...errors import NetworkError
+from ...flat_draws import normals
 from ...options import Range, whole
 from ...state import Example, Need, Outline, Pair
 from ..base import Layer, Memo, Params, cast, leaf
@@ -244,7 +245,7 @@ def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) ->
     """Parameters of these shapes, i.i.d. N(0, 1)."""
     keys = jax.random.split(key, len(shapes))
     return {
-        name: jax.random.normal(subkey, shape)
+        name: normals(subkey, shape)
         for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
     }
 
