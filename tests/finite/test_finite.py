@@ -33,6 +33,10 @@ def test_limit_of_wide_networks(name):
     # A product of channels has a heavy tail: it takes more draws.
     rounds = {"gate": 30, "product_of_three": 80}.get(name, 10)
     sizes = FAR if name in FAST else {}
+    if name == "sign":
+        # Θ(x, x) is the same in every draw: a sum of equal terms, one for each weight, of which
+        # some processors round thousands by 2e-5 in single precision.
+        sizes = {"outputs": 8}
     assert_agrees(NETWORKS[name].net, _inputs(name), rounds=rounds, **sizes)
 
 
