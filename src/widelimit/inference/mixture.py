@@ -26,12 +26,19 @@ from scipy.special import logsumexp, ndtr
 
 from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
-from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
+from ..errors import (
+    MissingExtraError,
+    NumericalError,
+    OptionError,
+    ShapeError,
+    WidelimitError,
+    warn,
+)
 from ..factorizations import cholesky, lower_inverse
 from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, whole
 from ..printing import counted, written
 from . import checks
 from .checks import Values
@@ -74,6 +81,12 @@ class EllipticalSlice:
     steps: int = 1000
     thin: int = 2
 
+    def __post_init__(self):
+        whole("chains", self.chains, least=2)  # whether they have met shows between chains
+        whole("burn", self.burn, least=0)
+        whole("thin", self.thin)
+        whole("steps", self.steps, least=2 * self.thin)
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureGP:
@@ -92,6 +105,15 @@ class MixtureGP:
     method: Importance | EllipticalSlice = Importance()
     samples: int = 128
     key: RandomKey = 0
+
+    def __post_init__(self):
+        whole("samples", self.samples)
+        if not isinstance(self.method, Importance | EllipticalSlice):
+            raise OptionError(
+                "method= is Importance(...) or EllipticalSlice(...).",
+                got=f"method={self.method!r}",
+                remedy="pass one of these, or leave it out",
+            )
 
     def __repr__(self) -> str:
         return written(self)
@@ -139,8 +161,8 @@ class MixturePrediction:
     @property
     def variance(self) -> Float[np.ndarray, " *points"]:
         """`Var[f | y]`: within the draws, and between them."""
-        second = np.tensordot(self.weights, self._spread() + np.square(self.means), axes=1)
-        return np.maximum(second - np.square(self.mean), 0.0)
+        between = np.square(self.means - self.mean)
+        return np.tensordot(self.weights, self._spread() + between, axes=1)
 
     @property
     def std(self) -> Float[np.ndarray, " *points"]:
@@ -154,12 +176,19 @@ class MixturePrediction:
         return (self.variances + noise).reshape(*self.variances.shape, *extra)
 
     def cdf(self, y: Values, *, noise: Values = 0.0) -> Float[np.ndarray, " *points"]:
-        """`P(f ≤ y)` at every test example.
+        """`P(f ≤ y)` at every test example, for y a number or of the shape of the mean.
 
         With `noise`, one variance for all or one for each example: of a new observation.
         """
+        at = checks.real_array(y, "The values")
+        if at.shape not in ((), self.means.shape[1:]):
+            raise ShapeError(
+                "Probabilities are asked for at one value, or at one for every prediction.",
+                got=f"shape {at.shape}, where the predictions have {self.means.shape[1:]}",
+                remedy="pass a number, or an array shaped like .mean",
+            )
         scale = np.sqrt(np.maximum(self._spread(noise), np.finfo(float).tiny))
-        z = (np.asarray(y, np.float64)[None] - self.means) / scale
+        z = (at - self.means) / scale
         return np.tensordot(self.weights, ndtr(z), axes=1)
 
     def interval(
@@ -380,9 +409,9 @@ def _chains(
             state = moved(state, subkey)
             return state, (state.position, state.logdensity)
 
-        burn = jax.random.split(second, max(1, method.burn // method.thin))
+        burn = jax.random.split(second, method.burn // method.thin)
         state = jax.lax.scan(lambda s, k: (moved(s, k), None), state, burn)[0]
-        keys = jax.random.split(third, max(2, method.steps // method.thin))
+        keys = jax.random.split(third, method.steps // method.thin)
         return jax.lax.scan(kept, state, keys)[1]
 
     return jitted(jax.vmap(chain))(jax.random.split(key, method.chains))
