@@ -5,6 +5,7 @@ from inference.problems import WIDE, dense, examples
 from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.inference import (
     GP,
+    Engine,
     KernelKind,
     Range,
     Relative,
@@ -100,6 +101,11 @@ def test_unusable_requests_are_named():
     for ends in ((2.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (1.0, 2.0, 3.0), 1.0, "a"):
         with pytest.raises(NetworkError, match="a lowest and a highest"):
             next(random_choices(dense(), {"0.w_std": ends}, draws=1))
+    with pytest.raises(NetworkError, match="a search computes those of several"):
+        search([("a", dense())], X, Y, HELD, GOAL, engine=Engine(store="kernel"))
+    for options in ({"memory": 0}, {"samples": -1}, {"tolerance": 0.0}, {"rank": 1.5}, {"key": -1}):
+        with pytest.raises(OptionError, match=f"{next(iter(options))}= is"):
+            Engine(**options)
     with pytest.raises(OptionError, match="takes several values"):
         next(grid(dense(), {"0.w_std": 1.0}))
     with pytest.raises(ShapeError, match="validation targets"):

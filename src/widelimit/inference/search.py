@@ -118,6 +118,12 @@ def search(
             "noise variances above 0",
         )
     engine = engine or Engine()
+    if engine.store is not None:
+        raise NetworkError(
+            "A store holds the kernel of one network, and a search computes those of several.",
+            got=f"Engine(store={engine.store!r})",
+            remedy="search without a store, and fit the best model with one",
+        )
     bar = Progress.make(progress, "search")
     trials = []
     for label, net in bar.track(pairs) if bar else pairs:
