@@ -27,6 +27,7 @@ from widelimit.inference.mixture import (
     MixtureGP,
     MixturePrediction,
 )
+from widelimit.inference.noise import Relative
 
 QK, NOISE = 1.5, 0.05
 
@@ -101,6 +102,17 @@ def test_importance_sampling_against_quadrature(reference):
     other = MixtureGP(network(2), noise=NOISE, method=Importance(draws=2**13)).fit(x, y)
     assert np.abs(other.predict(tests).mean - mean).max() > 0.06 * scale
     assert abs(other.log_evidence - evidence) > 0.1
+
+
+def test_relative_noise_is_a_share_of_the_prior_variance(reference):
+    x, y, *_ = reference
+    z, weights = hermegauss(20)
+    grid = np.stack(np.meshgrid(z, z, z, z), axis=-1).reshape(-1, 2, 2)
+    shares = np.prod(np.meshgrid(*[weights / weights.sum()] * 4), axis=0).ravel()
+    variance = shares @ np.einsum("wnn->w", one_head_kernel(x, grid)) / len(x)
+    for key in range(3):
+        found = MixtureGP(network(1), noise=Relative(0.3), key=key).fit(x, y).noise
+        np.testing.assert_allclose(found, 0.3 * variance, rtol=3e-3)
 
 
 def test_slice_sampling_against_quadrature(reference):

@@ -35,7 +35,13 @@ from ..errors import (
     warn,
 )
 from ..factorizations import cholesky, lower_inverse
-from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
+from ..laws.draws import (
+    Latent,
+    block_size,
+    kernel_blocks,
+    law_inputs,
+    require_gaussian_output,
+)
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, whole
@@ -52,6 +58,8 @@ _FEWEST = 32.0
 # Chains that have not met show a scale reduction above this.
 _MIXED = 1.05
 _BISECTIONS = 60
+# Draws of the scores for the variances of the prior, which need no weights.
+_PRIOR_DRAWS = 1024
 
 
 class CollapsedWeightsWarning(UserWarning):
@@ -125,9 +133,25 @@ class MixtureGP:
         require_scalar_output(self.net, inputs.outline)
         require_gaussian_output(self.net, inputs.outline)
         targets, vector = checks.targets(y, inputs.size)
-        noise = settled(self.noise, lambda: self.net.diagonal(inputs, ntk=False, key=self.key).nngp)
+        noise = settled(self.noise, lambda: self._prior_variances(inputs))
         noise = checks.variances(noise, "The noise", inputs.size)
         return FittedMixture(self, inputs, targets, noise, vector, as_key(self.key))
+
+    def _prior_variances(self, inputs: Inputs) -> Float[np.ndarray, " n"]:
+        """`E[K_z(x, x)]` over the prior of the scores.
+
+        Not the kernel of infinitely many heads, which differs under a nonlinearity.
+        """
+        with jax.enable_x64(True):
+            latent = Latent.of(self.net, inputs, samples=self.samples)
+            points = plan(Points.AUTO, _PRIOR_DRAWS, latent.size)
+            size = min(block_size(latent), points.draws)
+            blocks = normal_blocks(points, latent.size, as_key(self.key), size=size)
+            diagonals = [
+                np.diagonal(kernels, axis1=1, axis2=2)
+                for kernels in kernel_blocks(latent, blocks, size=size)
+            ]
+        return np.concatenate(diagonals).mean(axis=0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
