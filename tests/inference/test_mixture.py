@@ -25,8 +25,8 @@ from widelimit.inference.mixture import (
     EllipticalSlice,
     Importance,
     MixtureGP,
-    MixturePrediction,
 )
+from widelimit.inference.mixture_prediction import MixturePrediction
 from widelimit.inference.noise import Relative
 
 QK, NOISE = 1.5, 0.05
