@@ -3,7 +3,7 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -69,6 +69,23 @@ def positive(name: str, value: Any) -> float:
             remedy="give a number above 0",
         )
     return float(value)
+
+
+def listed(name: str, values: Any) -> list[Any]:
+    """Several values, from any collection of them; one alone does not count."""
+    alone = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
+    if alone or not isinstance(values, Iterable):
+        raise OptionError(
+            f"{name}= takes several values.",
+            got=f"{name}={values!r}",
+            remedy=f"put it in a list: {name}=[{values!r}]",
+        )
+    return list(values)
+
+
+def not_negative(name: str, value: Any) -> float:
+    """A finite number, 0 or larger."""
+    return 0.0 if isinstance(value, int | float) and value == 0 else positive(name, value)
 
 
 def as_key(key: Any, name: str = "key") -> Key[Array, ""]:
@@ -178,10 +195,10 @@ class Range(Enum):
         return value * (1.0 - value) if self is Range.UNIT else np.ones_like(value)
 
     def holds(self, value: np.ndarray) -> bool:
-        """Whether a value lies inside, away from the border."""
-        if self is Range.POSITIVE:
-            return bool((value > 0).all())
-        return bool(((value > 0) & (value < 1)).all()) if self is Range.UNIT else True
+        """Whether a value is finite and lies inside, away from the border."""
+        low = -np.inf if self is Range.REAL else 0.0
+        high = 1.0 if self is Range.UNIT else np.inf
+        return bool(((value > low) & (value < high)).all())
 
 
 def within(where: Range | Callable[[Any], Range], *, tuned: bool = True) -> dict[str, Any]:

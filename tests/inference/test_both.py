@@ -65,7 +65,7 @@ def test_every_model_knows_relative_noise(tmp_path):
     few = wl.Serial(wl.Attention(8, heads=1), wl.MeanPool(), wl.Dense(1))
     mixture = wl.GP(few, noise=noise).fit(X[:, None], Y)
     expected = 0.1 * few.diagonal(X[:, None], ntk=False).nngp.mean()
-    np.testing.assert_allclose(mixture.noise, expected, rtol=0.1)
+    np.testing.assert_allclose(mixture.noise, expected, rtol=1e-5)  # one token: nothing is drawn
     fitted = wl.GP(NET, noise=noise).fit(X, Y)
     wl.save(fitted, tmp_path / "fitted.wl")
     assert wl.load(tmp_path / "fitted.wl").gp.noise == fitted.gp.noise

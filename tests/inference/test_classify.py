@@ -29,6 +29,11 @@ def test_targets_are_centred():
         ([], ShapeError, "non-empty"),
         (np.eye(3), ShapeError, "not one-hot rows"),
         ([0.0, np.nan, 1.0], NumericalError, "must be known"),
+        (["a", np.nan, "b"], NumericalError, "must be known"),
+        (["a", None, "b"], NumericalError, "must be known"),
+        (np.array(["a", np.nan, "b"], object), NumericalError, "must be known"),
+        (["a", 1, "b"], NumericalError, "of one kind"),
+        (np.array(["a", 1, "b"], object), NumericalError, "of one kind"),
     ],
 )
 def test_unusable_labels_are_named(labels, error, message):

@@ -114,6 +114,9 @@ def test_unusable_inputs_are_named():
     p = problem()
     with pytest.raises(NumericalError, match="probability distribution"):
         cross_entropy_path(p.ntk, p.labels - 1 / 3, 1.0)
+    for optimizer in Optimizer:
+        with pytest.raises(ShapeError, match="one time at least"):
+            cross_entropy_path(p.ntk, p.labels, [], optimizer=optimizer)
     with pytest.raises(NumericalError, match="has no end"):
         cross_entropy_path(p.ntk, p.labels, np.inf)
     with pytest.raises(NumericalError, match="more than 3 steps"):

@@ -235,6 +235,15 @@ def test_above_the_border():
         dynamics.mean(np.inf)
     with pytest.raises(NumericalError, match="overflow"):
         dynamics.mean(10**6)
+    late = 2500  # 1.2^2500 = 1e198 is finite, its square is not
+    for ask in (
+        dynamics.predict,
+        dynamics.curve,
+        dynamics.covariance,
+        dynamics.on(blocks(p)).predict,
+    ):
+        with pytest.raises(NumericalError, match="overflow"):
+            ask(late)
 
 
 def test_repeated_examples_are_learnt_in_the_directions_that_exist():
@@ -308,6 +317,14 @@ def test_unusable_inputs_are_named():
         build(p).on(TestKernels(ntk_cross=p.ntk_cross.T))
     with pytest.raises(NumericalError, match="start at 0"):
         build(p).mean([-1.0])
+    with pytest.raises(NumericalError, match="times are numbers"):
+        build(p).mean("late")
+    for alone in ({"start": p.y_test}, {"train_start": p.y}):
+        with pytest.raises(ShapeError, match="at both sets of examples"):
+            build(p).on(blocks(p)).mean(1.0, **alone)
+    for options in ({"ridge": -0.5}, {"ridge": np.nan}, {"outputs": 0}, {"outputs": 2.5}):
+        with pytest.raises(WidelimitError, match=r"ridge|outputs="):
+            largest_stable_learning_rate(p.ntk, **options)
     with pytest.raises(NumericalError, match="whole steps"):
         build(p, optimizer=Optimizer.GRADIENT_DESCENT).mean([0.5])
 

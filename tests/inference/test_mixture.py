@@ -15,6 +15,7 @@ from widelimit.errors import (
     MissingExtraError,
     NetworkError,
     NumericalError,
+    OptionError,
     ShapeError,
     WidelimitError,
 )
@@ -24,8 +25,9 @@ from widelimit.inference.mixture import (
     EllipticalSlice,
     Importance,
     MixtureGP,
-    MixturePrediction,
 )
+from widelimit.inference.mixture_prediction import MixturePrediction
+from widelimit.inference.noise import Relative
 
 QK, NOISE = 1.5, 0.05
 
@@ -100,6 +102,17 @@ def test_importance_sampling_against_quadrature(reference):
     other = MixtureGP(network(2), noise=NOISE, method=Importance(draws=2**13)).fit(x, y)
     assert np.abs(other.predict(tests).mean - mean).max() > 0.06 * scale
     assert abs(other.log_evidence - evidence) > 0.1
+
+
+def test_relative_noise_is_a_share_of_the_prior_variance(reference):
+    x, y, *_ = reference
+    z, weights = hermegauss(20)
+    grid = np.stack(np.meshgrid(z, z, z, z), axis=-1).reshape(-1, 2, 2)
+    shares = np.prod(np.meshgrid(*[weights / weights.sum()] * 4), axis=0).ravel()
+    variance = shares @ np.einsum("wnn->w", one_head_kernel(x, grid)) / len(x)
+    for key in range(3):
+        found = MixtureGP(network(1), noise=Relative(0.3), key=key).fit(x, y).noise
+        np.testing.assert_allclose(found, 0.3 * variance, rtol=3e-3)
 
 
 def test_slice_sampling_against_quadrature(reference):
@@ -220,6 +233,31 @@ def test_observations_with_noise_of_their_own():
     np.testing.assert_allclose(prediction.cdf(0.7, noise=noise), want, rtol=1e-12)
     with pytest.raises(NumericalError, match="The noise cannot be negative"):
         prediction.interval(0.9, noise=-1.0)
+    # A value per example would be taken for one per output, of which there are as many.
+    with pytest.raises(ShapeError, match="one for every prediction"):
+        prediction.cdf([0.7, 0.8])
+
+
+def test_variances_do_not_cancel_beside_large_means():
+    means = np.array([[1e9], [1e9 + 1.0]])
+    prediction = MixturePrediction(means, np.full((2, 1), 0.5), np.array([0.25, 0.75]), 2.0)
+    assert prediction.variance[0] == pytest.approx(0.5 + 0.25 * 0.75)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: MixtureGP(network(1), method="slices"), "method= is Importance"),
+        (lambda: MixtureGP(network(1), samples=0), "samples= is"),
+        (lambda: EllipticalSlice(chains=1), "chains= is an integer of at least 2"),
+        (lambda: EllipticalSlice(thin=0), "thin= is a positive"),
+        (lambda: EllipticalSlice(burn=-1), "burn= is a non-negative"),
+        (lambda: EllipticalSlice(steps=3, thin=2), "steps= is an integer of at least 4"),
+    ],
+)
+def test_unusable_ways_of_averaging_are_named(make, rule):
+    with pytest.raises(OptionError, match=rule):
+        make()
 
 
 def test_slice_sampling_names_the_missing_extra(monkeypatch):

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 from inference.problems import WIDE, dense, examples
 
-from widelimit.errors import NetworkError, NumericalError, ShapeError
+from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.inference import (
     GP,
+    Engine,
     KernelKind,
     Range,
+    Relative,
     accuracy,
     centred_one_hot,
     grid,
@@ -49,6 +51,8 @@ def test_classes_are_scored_by_accuracy():
     found = search(pair, X, targets, HELD, goal, noises=(0.1,), score=accuracy, engine=WIDE)
     mean = GP(dense(), noise=0.1, engine=WIDE).fit(X, targets).mean(HELD)
     assert found.best.score == np.mean(mean.argmax(axis=1) == held)
+    with pytest.raises(ShapeError, match="one column per class"):  # they would all be right
+        search(pair, X, labels, HELD, held, noises=(0.1,), score=accuracy, engine=WIDE)
 
 
 def test_random_choices_are_even_on_the_right_scale():
@@ -79,7 +83,30 @@ def test_unusable_requests_are_named():
         with_hyperparameters(dense(), {"2.b_std": 1.0})
     with pytest.raises(NumericalError, match="at least one network"):
         search([], X, Y, HELD, GOAL)
-    with pytest.raises(NumericalError, match="positive noise"):
-        search([("a", dense())], X, Y, HELD, GOAL, noises=(0.0,))
+    for noise in (0.0, np.nan, np.inf, "a", Relative(0.1)):
+        with pytest.raises(NumericalError, match="positive noise"):
+            search([("a", dense())], X, Y, HELD, GOAL, noises=(0.1, noise))
+    for options in ({"noises": 0.1}, {"kinds": "ntk"}):
+        with pytest.raises(OptionError, match="takes several values"):
+            search([("a", dense())], X, Y, HELD, GOAL, **options)
+    for candidates in ([dense()], dense(), {"a": dense()}):
+        with pytest.raises(NetworkError, match=r"pairs \(label, network\)"):
+            search(candidates, X, Y, HELD, GOAL)
+    for value in (np.nan, np.ones(3)):
+        with pytest.raises(NumericalError, match="A score is one number"):
+            search([("a", dense())], X, Y, HELD, GOAL, score=lambda *_, value=value: value)
+    for value in (np.nan, np.inf, "a", [1.0, 2.0]):
+        with pytest.raises(NetworkError, match="that are positive"):
+            with_hyperparameters(dense(), {"0.w_std": value})
+    for ends in ((2.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (1.0, 2.0, 3.0), 1.0, "a"):
+        with pytest.raises(NetworkError, match="a lowest and a highest"):
+            next(random_choices(dense(), {"0.w_std": ends}, draws=1))
+    with pytest.raises(NetworkError, match="a search computes those of several"):
+        search([("a", dense())], X, Y, HELD, GOAL, engine=Engine(store="kernel"))
+    for options in ({"memory": 0}, {"samples": -1}, {"tolerance": 0.0}, {"rank": 1.5}, {"key": -1}):
+        with pytest.raises(OptionError, match=f"{next(iter(options))}= is"):
+            Engine(**options)
+    with pytest.raises(OptionError, match="takes several values"):
+        next(grid(dense(), {"0.w_std": 1.0}))
     with pytest.raises(ShapeError, match="validation targets"):
         search([("a", dense())], X, Y, HELD, np.stack([GOAL, GOAL], axis=1))

@@ -5,7 +5,7 @@ import pytest
 from inference.problems import WIDE, dense, examples, sampled, sequences
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError
+from widelimit.errors import NetworkError, NumericalError, ShapeError
 from widelimit.inference import (
     GP,
     Dynamics,
@@ -187,6 +187,8 @@ def test_what_has_no_closed_form_is_refused():
         Training(dense(), ridge=0.1).cross_entropy(X, Y > 0, [1.0])
     with pytest.raises(NumericalError, match="first in row 0"):
         Training(dense()).fit(X, np.full(6, np.nan))
+    with pytest.raises(ShapeError, match="mask_test= without x_test="):
+        Training(dense()).cross_entropy(X, Y > 0, [1.0], mask_test=np.ones((6, 1), bool))
 
 
 @pytest.mark.slow

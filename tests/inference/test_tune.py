@@ -4,7 +4,7 @@ import pytest
 from inference.problems import WIDE, dense, examples, sampled, sequences
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError
+from widelimit.errors import NetworkError, NumericalError, OptionError
 from widelimit.inference import (
     GP,
     Engine,
@@ -13,6 +13,7 @@ from widelimit.inference import (
     LeaveOneOutDensity,
     LeaveOneOutError,
     LogEvidence,
+    Nystrom,
     hyperparameters,
     tune,
     with_hyperparameters,
@@ -153,6 +154,37 @@ def test_what_is_not_selected_stays():
         tune(GP(dense(), noise=0.0), X, Y, select=lambda h: False)
     absent = with_hyperparameters(dense(), {"0.w_std": 1.0})
     assert "2.b_std" in {h.name for h in hyperparameters(absent) if h.absent}
+
+
+def test_noise_moves_where_there_is_some():
+    noise = np.where(np.arange(20) < 3, 0.0, 0.3)
+    tuned = tune(GP(dense(), noise=noise, engine=WIDE), X, Y, select=lambda h: False, steps=3)
+    share = tuned.gp.noise[3:] / noise[3:]
+    assert np.ptp(share) < 1e-12
+    assert abs(share[0] - 1) > 0.01
+    assert (tuned.gp.noise[:3] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tolerance": np.nan},
+        {"tolerance": -1.0},
+        {"objective": "evidence"},
+        {"objective": LogEvidence},
+        {"optimizer": "adam"},
+        {"select": ["0.w_std"]},
+        {"gp": dense()},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_unusable_options_are_named(options):
+    model = {"gp": GP(dense()), "x": X, "y": Y, **options}
+    with pytest.raises(OptionError, match=f"{next(iter(options))}= is"):
+        tune(**model)
+    landmarks = GP(dense(), solver=Nystrom(landmarks=5))
+    with pytest.raises(NetworkError, match="exact process"):
+        tune(landmarks, X, Y)
 
 
 def test_starts_that_cannot_be_fitted_are_named():

@@ -381,6 +381,11 @@ def attention():
         (lambda p: p.limit().scalar_covariance([]), NetworkError, "dot products"),
         (lambda p: Integration(points=1000), NetworkError, "power of two"),
         (lambda p: Integration(step=0.0), NetworkError, "step"),
+        (lambda p: Integration(step="fine"), NetworkError, "step"),
+        (lambda p: p.limit(integration=2**14), OptionError, "integration= says"),
+        (lambda p: p.limit().given(["a", "b", "c", "d"]), NumericalError, "real numbers"),
+        (lambda p: p.limit().expected_gram(1, 0), OptionError, "at least 2"),
+        (lambda p: p.limit().marginal(p.outputs[0], draws=1), OptionError, "at least 2"),
     ],
 )
 def test_misuse_names_the_rule(attention, act, error, rule) -> None:

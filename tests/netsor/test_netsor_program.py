@@ -107,12 +107,23 @@ BAD = [
     (lambda p, x, w: p.map(np.tanh, x, scalars=[x]), NetworkError, "scalars inside"),
     (lambda p, x, w: p.map(lambda a, b: a + b, x), ShapeError, "must accept 1 argument"),
     (lambda p, x, w: p.map(np.sum, x), ShapeError, "arguments' shape"),
+    (lambda p, x, w: p.map(lambda a: a - a.mean(), x), NetworkError, "coordinate by itself"),
+    (lambda p, x, w: p.map(np.sort, x), NetworkError, "coordinate by itself"),
+    (lambda p, x, w: p.map(lambda a: np.exp(1j * a), x), NumericalError, "real numbers"),
+    (lambda p, x, w: p.matmul(Program("other").matrix("V"), x), NetworkError, "it was made in"),
     (lambda p, x, w: softmax([]), NetworkError, "at least one scalar"),
     (lambda p, x, w: softmax([x]), NetworkError, "takes scalars"),
     (
         lambda p, x, w: ScalarFunction("total", np.sum)([p.dot(w @ x, w @ x)]),
         ShapeError,
         "arguments' shape",
+    ),
+    (
+        lambda p, x, w: ScalarFunction("over draws", lambda s: s - s.mean(axis=0))(
+            [p.dot(w @ x, w @ x)]
+        ),
+        NetworkError,
+        "draw, on the first axis, by itself",
     ),
     (lambda p, x, w: p.matrix("W"), NetworkError, "its own, non-empty name"),
     (lambda p, x, w: p.input("x"), NetworkError, "its own, non-empty name"),
@@ -121,6 +132,10 @@ BAD = [
     (lambda p, x, w: p.matrix("U", std=np.ones(2)), NetworkError, "standard deviation"),
     (lambda p, x, w: p.input("u", std=float("inf")), NetworkError, "standard deviation"),
     (lambda p, x, w: p.input("u", mean=float("nan")), NumericalError, "mean"),
+    (lambda p, x, w: p.input("u", mean="two"), NumericalError, "real numbers"),
+    (lambda p, x, w: p.input("u", mean=[1.0, 2.0]), ShapeError, "one per vector"),
+    (lambda p, x, w: p.inputs("u", covariance=[["one"]]), NumericalError, "real numbers"),
+    (lambda p, x, w: p.inputs("u", covariance=[[1.0], [1.0, 2.0]]), NumericalError, "real num"),
     (lambda p, x, w: p.inputs("u", covariance=[1.0, 2.0]), ShapeError, "square matrix"),
     (lambda p, x, w: p.inputs("u", covariance=np.eye(2), mean=np.ones(3)), ShapeError, "mean"),
     (lambda p, x, w: p.inputs("u", covariance=[[np.nan]]), NumericalError, "finite"),
@@ -208,6 +223,18 @@ def test_simulation_reports_overflow() -> None:
     p.output(p.map(lambda v: np.where(v > 0, np.inf, v), p.input("x")))
     with pytest.raises(NumericalError, match="stay finite"):
         p.simulate(8, 2, 0)
+    p = Program()
+    x = p.input("x")
+    p.dot(p.matrix("Q", std=1e30) @ x, p.matrix("K", std=1e30) @ x)
+    p.output(x)  # which stays finite
+    with pytest.raises(NumericalError, match="stay finite"):
+        p.simulate(8, 2, 0)
+
+
+def test_second_moments_of_tiny_vectors_do_not_underflow() -> None:
+    p = Program()
+    p.output(p.input("x", std=1e-25))
+    assert p.simulate(64, 100, 0).gram.mean() == pytest.approx(1e-50, rel=0.1, abs=0)
 
 
 # ---- drawing --------------------------------------------------------------------------------

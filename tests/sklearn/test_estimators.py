@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import widelimit as wl
-from widelimit.errors import NetworkError, NumericalError, OptionError
+from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
 from widelimit.inference import GP, Engine, KernelKind
 from widelimit.sklearn.estimators import (
     InfiniteNetworkClassifier,
@@ -82,6 +82,11 @@ def test_raw_targets_and_precision():
 def test_constant_targets_are_predicted_as_such():
     model = NNGPRegressor(NET).fit(X, np.full(30, 7.0))
     np.testing.assert_allclose(model.predict(TEST), 7.0)
+    # Written as 0.1 their mean is rounded, and they seem to vary.
+    constant = NNGPRegressor(NET).fit(X, np.full((30, 2), [7.0, 0.1]))
+    mean, std = constant.predict(TEST, return_std=True)
+    np.testing.assert_allclose(mean, np.full((7, 2), [7.0, 0.1]))
+    np.testing.assert_allclose(std[:, 0], std[:, 1])
 
 
 def test_pipelines_scores_and_grid_search():
@@ -206,6 +211,16 @@ def test_mistakes_are_named():
         NNGPRegressor(NET).fit(X, Y).predict(X, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match="NaN"):
         NNGPRegressor(NET).fit(X, np.where(Y > 7, np.nan, Y))
+    for options in ({"normalize_y": "no"}, {"tune": 1}, {"samples": -3}, {"random_state": -1}):
+        with pytest.raises(OptionError, match=next(iter(options)).replace("random_state", "key")):
+            NNGPRegressor(NET, **options).fit(X, Y)
+    for ratio in (0.5, 1.0, -1.0, np.nan):
+        with pytest.raises(OptionError, match="bounds_ratio= is"):
+            _ = NetworkKernel(NET, bounds_ratio=ratio).bounds
+    with pytest.raises(ShapeError, match=r"folded into examples of shape \(2, 2\)"):
+        NetworkKernel(wl.Serial(wl.MeanPool(), wl.Dense(1)), shape=(2, 2))(X)
+    with pytest.raises(NetworkError, match="built around a network"):
+        NetworkKernel("erf")(X)
     finite = wl.Serial(wl.Attention(8, heads=2), wl.MeanPool(), wl.Dense(1))
     with pytest.raises(NetworkError, match="with 2 heads"):
         NNGPRegressor(finite).fit(RNG.normal(size=(4, 3, 2)), np.arange(4.0))

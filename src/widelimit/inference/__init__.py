@@ -40,8 +40,8 @@ from .mixture import (
     FittedMixture,
     Importance,
     MixtureGP,
-    MixturePrediction,
 )
+from .mixture_prediction import MixturePrediction
 from .network_kernels import Engine, NetworkKernels
 from .noise import Relative
 from .objectives import (

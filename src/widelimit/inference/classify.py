@@ -40,20 +40,17 @@ def centred_one_hot(
     labels: Any,
 ) -> tuple[Float[np.ndarray, "n classes"], np.ndarray]:
     """Targets `e_c − 1/C` (n, C) and the sorted class labels their columns stand for."""
-    values = np.asarray(labels)
+    values = _known(labels)
     if values.ndim != 1 or len(values) == 0:
         raise ShapeError(
             "Class labels must be a non-empty vector, one label per example.",
             got=f"shape {values.shape}",
             remedy="pass integers or strings, not one-hot rows",
         )
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise NumericalError(
-            "Class labels must be known.",
-            got="NaN or infinity among the labels",
-            remedy="remove the examples without a label",
-        )
-    classes, index = np.unique(values, return_inverse=True)
+    try:
+        classes, index = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise _mixed(values) from error
     if len(classes) < 2:
         raise NumericalError(
             "Classification needs at least two classes.",
@@ -61,6 +58,32 @@ def centred_one_hot(
             remedy="pass training labels of every class",
         )
     return np.eye(len(classes))[index] - 1.0 / len(classes), classes
+
+
+def _known(labels: Any) -> np.ndarray:
+    """Labels as an array of one kind, none of them missing."""
+    values = np.asarray(labels)
+    each = np.asarray(labels, dtype=object).ravel() if values.dtype.kind in "OSU" else ()
+    missing = values.dtype.kind == "f" and not np.isfinite(values).all()
+    if missing or any(label is None or label != label for label in each):
+        raise NumericalError(
+            "Class labels must be known.",
+            got="None, NaN or infinity among the labels",
+            remedy="remove the examples without a label",
+        )
+    # NumPy writes numbers that stand among strings as strings.
+    if values.dtype.kind in "SU" and not all(isinstance(label, str | bytes) for label in each):
+        raise _mixed(np.asarray(labels, dtype=object))
+    return values
+
+
+def _mixed(labels: np.ndarray) -> NumericalError:
+    kinds = sorted({type(label).__name__ for label in labels.ravel()})
+    return NumericalError(
+        "Class labels are of one kind, which can be sorted.",
+        got=f"labels of type {', '.join(kinds)}",
+        remedy="write all of them as integers, or all as strings",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

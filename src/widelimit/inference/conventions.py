@@ -64,7 +64,12 @@ class Optimizer(enum.Enum):
 
     def check(self, times: Values) -> Float[np.ndarray, " *times"]:
         """`times` as float64, refused where this optimiser has no such time."""
-        array = np.asarray(times, dtype=np.float64)
+        try:
+            array = np.asarray(times, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise NumericalError(
+                "Training times are numbers.", got=f"{times!r}", remedy="pass numbers, 0 or larger"
+            ) from error
         if np.isnan(array).any() or (array < 0).any():
             raise NumericalError(
                 "Training times start at 0.",

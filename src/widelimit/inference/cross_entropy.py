@@ -112,6 +112,12 @@ def cross_entropy_path(
         )
     initial = _initial(start, labels.shape)
     grid, order = np.unique(optimizer.check(times).reshape(-1), return_inverse=True)
+    if not grid.size:
+        raise ShapeError(
+            "Training is reported at one time at least.",
+            got="no times",
+            remedy="pass a time, or several",
+        )
     if not np.isfinite(grid).all():
         raise NumericalError(
             "Training under the cross-entropy has no end.",

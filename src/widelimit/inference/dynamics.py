@@ -24,14 +24,17 @@ from jaxtyping import Float
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
-from ..errors import NumericalError
-from ..options import choice, positive
+from ..errors import NumericalError, ShapeError
+from ..options import choice, positive, whole
 from ..printing import counted
 from . import checks
 from .checks import Values
 from .conventions import Optimizer, Reduction
 from .gp import Prediction
 from .solve import Jitter
+
+# Variances and losses are squares of what is left of the initial error, times kernels and targets.
+_LARGEST = 1e100
 
 
 def largest_stable_learning_rate(
@@ -40,6 +43,8 @@ def largest_stable_learning_rate(
     """`2 / (c (λ_max(Θ) + ρ))`: gradient descent diverges above it. Needs no decomposition."""
     reduction = choice(Reduction, reduction, "reduction")
     kernel = checks.square(ntk, "The NTK of the training examples")
+    whole("outputs", outputs)
+    ridge = float(checks.variances(ridge, "The ridge", 1)[0])
     if len(kernel) == 1:
         largest = float(kernel[0, 0])
     else:
@@ -270,7 +275,7 @@ class Dynamics:
             )
         with np.errstate(over="ignore"):
             left = np.where(np.isinf(time), 0.0, (1.0 - step) ** np.where(np.isinf(time), 1, time))
-        if not np.isfinite(left).all():
+        if not (np.abs(left) < _LARGEST).all():
             raise NumericalError(
                 "Gradient descent must not overflow.",
                 got=f"learning rate {self.learning_rate:.3g}, "
@@ -328,6 +333,12 @@ class TestDynamics:
         They hold the network's initial outputs at these examples and on the training set.
         """
         training = self.training
+        if (start is None) != (train_start is None):
+            raise ShapeError(
+                "The path of one network needs its initial outputs at both sets of examples.",
+                got="start alone" if train_start is None else "train_start alone",
+                remedy="pass start= for these examples and train_start= for the training set",
+            )
         gap = training.targets - training._start(train_start, len(training.targets))
         move = np.einsum("...n,nd->...nd", training.response(times), training.basis.T @ gap)
         return training._shape(training._start(start, len(self.ntk_cross)) + self.ntk_cross @ move)

@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, SequenceKey
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..options import RandomKey, Range, generator, known_options, whole
+from ..options import RandomKey, Range, generator, known_options, listed, whole
 
 _SILENT = {"layers", "branches", "weights"}
 
@@ -60,8 +60,9 @@ def with_hyperparameters(net: Layer, values: Mapping[str, Any]) -> Layer:
                 got=f"{name!r}",
                 remedy=f"use one of {', '.join(known)}",
             )
-        given, old = np.asarray(value, np.float64), known[name]
-        if old.absent or given.shape != old.value.shape or not old.range.holds(given):
+        given, old = _numbers(value), known[name]
+        fits = given is not None and given.shape == old.value.shape and old.range.holds(given)
+        if old.absent or not fits:
             raise NetworkError(
                 f"The hyperparameter {name!r} of shape {old.value.shape} takes values that are "
                 f"{old.range.value}, and a bias that is absent stays absent.",
@@ -79,7 +80,8 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
     """
     choices: list[dict[str, Any]] = [{}]
     for name, values in axes.items():
-        choices = [{**choice, name: value} for choice in choices for value in values]
+        tried = listed(name, values)
+        choices = [{**choice, name: value} for choice in choices for value in tried]
     for choice in choices:
         yield choice, with_hyperparameters(net, choice)
 
@@ -100,13 +102,38 @@ def random_choices(
     """
     rng = generator(key)
     known = {found.name: found for found in hyperparameters(net)}
+    spans = {}
+    for name, ends in ranges.items():
+        where = known[name].range if name in known else Range.REAL
+        spans[name] = where, *_span(name, ends, where)
     for _ in range(whole("draws", draws)):
-        choice = {}
-        for name, ends in ranges.items():
-            where = known[name].range if name in known else Range.REAL
-            low, high = where.free(np.asarray(ends, np.float64))
-            choice[name] = float(where.bounded(rng.uniform(low, high)))
+        choice = {
+            name: float(where.bounded(rng.uniform(low, high)))
+            for name, (where, low, high) in spans.items()
+        }
         yield choice, with_hyperparameters(net, choice)
+
+
+def _span(name: str, ends: Any, where: Range) -> tuple[float, float]:
+    """The free coordinates of a lowest and a highest value."""
+    given = _numbers(ends)
+    if given is None or given.shape != (2,) or not where.holds(given) or given[0] > given[1]:
+        raise NetworkError(
+            f"The hyperparameter {name!r} is drawn between a lowest and a highest value that are "
+            f"{where.value}.",
+            got=f"{ends!r}",
+            remedy="give two finite numbers in that range, the lower one first",
+        )
+    low, high = where.free(given)
+    return float(low), float(high)
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """A value as numbers; None where it is something else."""
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def replaced(net: Layer, names: Iterable[str], values: Iterable[Any]) -> Layer:

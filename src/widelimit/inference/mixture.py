@@ -22,20 +22,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy.special import logsumexp, ndtr
+from scipy.special import logsumexp
 
 from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
-from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
+from ..errors import (
+    MissingExtraError,
+    NumericalError,
+    OptionError,
+    WidelimitError,
+    warn,
+)
 from ..factorizations import cholesky, lower_inverse
-from ..laws.draws import Latent, block_size, law_inputs, require_gaussian_output
+from ..laws.draws import (
+    Latent,
+    block_size,
+    kernel_blocks,
+    law_inputs,
+    require_gaussian_output,
+)
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, whole
 from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
+from .mixture_prediction import MixturePrediction
 from .network_kernels import joined, require_layer, require_scalar_output
 from .noise import Noise, settled
 
@@ -44,7 +57,8 @@ _LOG_2PI = math.log(2 * math.pi)
 _FEWEST = 32.0
 # Chains that have not met show a scale reduction above this.
 _MIXED = 1.05
-_BISECTIONS = 60
+# Draws of the scores for the variances of the prior, which need no weights.
+_PRIOR_DRAWS = 1024
 
 
 class CollapsedWeightsWarning(UserWarning):
@@ -74,6 +88,12 @@ class EllipticalSlice:
     steps: int = 1000
     thin: int = 2
 
+    def __post_init__(self):
+        whole("chains", self.chains, least=2)  # whether they have met shows between chains
+        whole("burn", self.burn, least=0)
+        whole("thin", self.thin)
+        whole("steps", self.steps, least=2 * self.thin)
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureGP:
@@ -93,6 +113,15 @@ class MixtureGP:
     samples: int = 128
     key: RandomKey = 0
 
+    def __post_init__(self):
+        whole("samples", self.samples)
+        if not isinstance(self.method, Importance | EllipticalSlice):
+            raise OptionError(
+                "method= is Importance(...) or EllipticalSlice(...).",
+                got=f"method={self.method!r}",
+                remedy="pass one of these, or leave it out",
+            )
+
     def __repr__(self) -> str:
         return written(self)
 
@@ -103,86 +132,25 @@ class MixtureGP:
         require_scalar_output(self.net, inputs.outline)
         require_gaussian_output(self.net, inputs.outline)
         targets, vector = checks.targets(y, inputs.size)
-        noise = settled(self.noise, lambda: self.net.diagonal(inputs, ntk=False, key=self.key).nngp)
+        noise = settled(self.noise, lambda: self._prior_variances(inputs))
         noise = checks.variances(noise, "The noise", inputs.size)
         return FittedMixture(self, inputs, targets, noise, vector, as_key(self.key))
 
+    def _prior_variances(self, inputs: Inputs) -> Float[np.ndarray, " n"]:
+        """`E[K_z(x, x)]` over the prior of the scores.
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MixturePrediction:
-    """Predictions of the function: a mixture of Gaussians at every test example.
-
-    Axes of the components: (draws, tests[, outputs]); the variances of a draw are shared by the
-    outputs. `effective` is how many independent draws of the scores the mixture is worth.
-    """
-
-    means: Float[np.ndarray, " draws *points"]
-    variances: Float[np.ndarray, "draws tests"]
-    weights: Float[np.ndarray, " draws"]
-    effective: float
-
-    def __repr__(self) -> str:
-        std = self.std
-        spread = f"{std.min():.3g} to {std.max():.3g}" if std.size else "none"
-        draws = f"{self.effective:.0f} effective of {len(self.weights)} draws"
-        return f"MixturePrediction(mean of shape {std.shape}, std {spread}, {draws})"
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """`mean, std = fitted.predict(x)`."""
-        return iter((self.mean, self.std))
-
-    @property
-    def mean(self) -> Float[np.ndarray, " *points"]:
-        """`E[f | y]`."""
-        return np.tensordot(self.weights, self.means, axes=1)
-
-    @property
-    def variance(self) -> Float[np.ndarray, " *points"]:
-        """`Var[f | y]`: within the draws, and between them."""
-        second = np.tensordot(self.weights, self._spread() + np.square(self.means), axes=1)
-        return np.maximum(second - np.square(self.mean), 0.0)
-
-    @property
-    def std(self) -> Float[np.ndarray, " *points"]:
-        """Standard deviation of the function."""
-        return np.sqrt(self.variance)
-
-    def _spread(self, noise: Values = 0.0) -> np.ndarray:
-        """Variances in the shape of the means."""
-        extra = (1,) * (self.means.ndim - self.variances.ndim)
-        noise = checks.variances(noise, "The noise", self.variances.shape[1])
-        return (self.variances + noise).reshape(*self.variances.shape, *extra)
-
-    def cdf(self, y: Values, *, noise: Values = 0.0) -> Float[np.ndarray, " *points"]:
-        """`P(f ≤ y)` at every test example.
-
-        With `noise`, one variance for all or one for each example: of a new observation.
+        Not the kernel of infinitely many heads, which differs under a nonlinearity.
         """
-        scale = np.sqrt(np.maximum(self._spread(noise), np.finfo(float).tiny))
-        z = (np.asarray(y, np.float64)[None] - self.means) / scale
-        return np.tensordot(self.weights, ndtr(z), axes=1)
-
-    def interval(
-        self, level: float, *, noise: Values = 0.0
-    ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
-        """Ends of the central interval that holds `level` of the probability, by bisection."""
-        if not 0.0 < level < 1.0:
-            raise NumericalError(
-                "The level of an interval lies between 0 and 1.",
-                got=f"{level!r}",
-                remedy="pass 0.95 for the central 95 %",
-            )
-        low, high = (1 - level) / 2, (1 + level) / 2
-        return self._quantile(low, noise), self._quantile(high, noise)
-
-    def _quantile(self, probability: float, noise: Values) -> np.ndarray:
-        reach = 40 * np.sqrt(self._spread(noise)).max() + 1e-12
-        low, high = self.means.min(axis=0) - reach, self.means.max(axis=0) + reach
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle, noise=noise) < probability
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return 0.5 * (low + high)
+        with jax.enable_x64(True):
+            latent = Latent.of(self.net, inputs, samples=self.samples)
+            points = plan(Points.AUTO, _PRIOR_DRAWS, latent.size)
+            size = min(block_size(latent), points.draws)
+            blocks = normal_blocks(points, latent.size, as_key(self.key), size=size)
+            diagonals = [
+                np.diagonal(kernels, axis1=1, axis2=2)
+                for kernels in kernel_blocks(latent, blocks, size=size)
+            ]
+        return np.concatenate(diagonals).mean(axis=0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -380,9 +348,9 @@ def _chains(
             state = moved(state, subkey)
             return state, (state.position, state.logdensity)
 
-        burn = jax.random.split(second, max(1, method.burn // method.thin))
+        burn = jax.random.split(second, method.burn // method.thin)
         state = jax.lax.scan(lambda s, k: (moved(s, k), None), state, burn)[0]
-        keys = jax.random.split(third, max(2, method.steps // method.thin))
+        keys = jax.random.split(third, method.steps // method.thin)
         return jax.lax.scan(kept, state, keys)[1]
 
     return jitted(jax.vmap(chain))(jax.random.split(key, method.chains))

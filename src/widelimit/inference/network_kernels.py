@@ -22,7 +22,7 @@ from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS
-from ..options import RandomKey
+from ..options import RandomKey, positive, whole
 from ..printing import counted, written
 from ..state import Kernels
 from .gp import KernelKind
@@ -57,6 +57,17 @@ class Engine:
     key: RandomKey = 0
     store: Any = None
     client: Any = None
+
+    def __post_init__(self):
+        whole("memory", self.memory)
+        whole("most_heads", self.most_heads)
+        for name in ("samples", "replicates", "rank"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        if self.tolerance is not None:
+            positive("tolerance", self.tolerance)
+        if isinstance(self.key, int | np.integer):  # others wait for JAX, which starts with use
+            whole("key", self.key, least=0)
 
     def __repr__(self) -> str:
         return written(self)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..engine.inputs import Data
-from ..errors import NumericalError
+from ..errors import NetworkError, NumericalError, ShapeError
 from ..layers.base import Layer
-from ..options import choice, known_options
+from ..options import choice, known_options, listed
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -47,6 +47,12 @@ def log_density(prediction: Prediction, targets: np.ndarray, noise: float) -> fl
 
 def accuracy(prediction: Prediction, targets: np.ndarray, noise: float) -> float:
     """How often the largest output is the largest target: for one-hot targets."""
+    if targets.shape[-1] < 2:
+        raise ShapeError(
+            "Accuracy compares outputs with each other: targets have one column per class.",
+            got=f"targets of shape {targets.shape}, with one output",
+            remedy="pass centred_one_hot(labels)[0] as targets",
+        )
     return float(np.mean(prediction.mean.argmax(axis=-1) == targets.argmax(axis=-1)))
 
 
@@ -101,19 +107,26 @@ def search(
     the mean squared error by default, or `log_density`, `accuracy`, a function of your own. Each
     network costs one kernel, however many `noises` there are.
     """
-    pairs = list(candidates)
-    if not pairs or not kinds or not noises or min(noises) <= 0:
+    pairs = _pairs(candidates)
+    chosen_kinds = [choice(KernelKind, kind, "kinds") for kind in listed("kinds", kinds)]
+    levels = listed("noises", noises)
+    if not pairs or not chosen_kinds or not levels or not all(map(_is_noise, levels)):
         raise NumericalError(
             "A search tries at least one network, one kernel and one positive noise variance.",
-            got=f"{len(pairs)} networks, {len(kinds)} kernels, noises {tuple(noises)}",
-            remedy="pass pairs (label, network), for instance from grid(net, {...})",
+            got=f"{len(pairs)} networks, {len(chosen_kinds)} kernels, noises {levels}",
+            remedy="pass pairs (label, network), for instance from grid(net, {...}), and finite "
+            "noise variances above 0",
         )
-    chosen_kinds = [choice(KernelKind, kind, "kinds") for kind in kinds]
     engine = engine or Engine()
+    if engine.store is not None:
+        raise NetworkError(
+            "A store holds the kernel of one network, and a search computes those of several.",
+            got=f"Engine(store={engine.store!r})",
+            remedy="search without a store, and fit the best model with one",
+        )
     bar = Progress.make(progress, "search")
     trials = []
     for label, net in bar.track(pairs) if bar else pairs:
-        require_layer(net)
         require_gaussian(net)
         data = NetworkKernels.make(net, x, mask, engine=engine)
         other = data.read(x_validation, mask_validation)
@@ -123,9 +136,32 @@ def search(
         kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in chosen_kinds)
         for kind in chosen_kinds:
             ladder = NoiseLadder.of(chosen(kernels, kind), targets)
-            for noise in noises:
-                found = ladder.predict(float(noise))
-                value = score(found, wanted, float(noise))
-                gp = GP(net, kind=kind, noise=float(noise), engine=engine)
+            for noise in map(float, levels):
+                value = score(ladder.predict(noise), wanted, noise)
+                if np.ndim(value) or np.isnan(value):
+                    raise NumericalError(
+                        "A score is one number, larger where predictions are better.",
+                        got=f"{value!r} for {label!r} with {kind.value} and noise {noise:g}",
+                        remedy="return a number, minus infinity where nothing can be said",
+                    )
+                gp = GP(net, kind=kind, noise=noise, engine=engine)
                 trials.append(Trial(label, gp, float(value)))
     return Search(tuple(sorted(trials, key=lambda trial: -trial.score)))
+
+
+def _pairs(candidates: Iterable[tuple[Any, Layer]]) -> list[tuple[Any, Layer]]:
+    """The candidates, each a label and a network."""
+    found = list(candidates) if isinstance(candidates, Iterable) else [candidates]
+    for pair in found:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise NetworkError(
+                "A search tries pairs (label, network).",
+                got=f"{pair!r}",
+                remedy="pass [('name', net)], list(networks.items()), or grid(net, {...})",
+            )
+        require_layer(pair[1])
+    return found
+
+
+def _is_noise(noise: Any) -> bool:
+    return isinstance(noise, int | float | np.number) and 0 < noise < np.inf

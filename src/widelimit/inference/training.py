@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from ..engine.inputs import Data
 from ..engine.refusals import refuse_finite_heads
-from ..errors import NumericalError
+from ..errors import NumericalError, ShapeError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, positive
 from ..printing import counted, written
@@ -97,6 +97,12 @@ class Training:
                 "Training under the cross-entropy has no ridge.",
                 got=f"ridge={self.ridge}",
                 remedy="use ridge=0.0 and stop early instead",
+            )
+        if x_test is None and mask_test is not None:
+            raise ShapeError(
+                "A mask of test examples belongs to test examples.",
+                got="mask_test= without x_test=",
+                remedy="pass x_test= too, or leave out its mask",
             )
         data = self._read(x, mask)
         targets, classes = centred_one_hot(labels)

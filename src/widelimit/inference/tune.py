@@ -20,10 +20,10 @@ from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import precision
 from ..engine.sampling import Sampler
-from ..errors import MissingExtraError, NetworkError, NumericalError
+from ..errors import MissingExtraError, NetworkError, NumericalError, OptionError
 from ..figures import several_axes
 from ..layers.base import Layer
-from ..options import RandomKey, generator, known_options, positive, whole
+from ..options import RandomKey, generator, known_options, not_negative, positive, whole
 from ..printing import counted
 from ..progress import Callback, Progress
 from . import checks
@@ -35,6 +35,7 @@ from .noise import settled
 from .objectives import LogEvidence, Objective
 from .process import GP, FittedGP
 from .solve import JitterWarning
+from .solvers import Nystrom
 
 if TYPE_CHECKING:
     from optax import GradientTransformation
@@ -130,19 +131,20 @@ def tune(
     that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
     one factor. `optimizer` is one of optax (default: Adam, rate 0.05). `restarts` further runs
     start from coordinates perturbed with standard deviation `spread`, drawn from `key`. A run stops
-    early when
-    `patience` steps have not improved the criterion by `tolerance` per training target.
+    early when `patience` steps have not improved the criterion by `tolerance` per training target.
     """
     whole("steps", steps)
     whole("restarts", restarts, least=0)
     whole("patience", patience)
     positive("spread", spread)
+    not_negative("tolerance", tolerance)
+    _check_parts(gp, objective, select, optimizer)
     require_gaussian(gp.net)
     data = NetworkKernels.make(gp.net, x, mask, engine=gp.engine)
     columns, vector = checks.targets(y, len(data))
     gp = replace(gp, noise=settled(gp.noise, lambda: data.diagonal(data.inputs, gp.kind)))
     free = _free(gp.net, select)
-    noisy = noise and float(np.min(np.asarray(gp.noise))) > 0
+    noisy = noise and bool(np.any(np.asarray(gp.noise) > 0))
     if not free and not noisy:
         raise NetworkError(
             "Tuning needs at least one number that may move.",
@@ -174,6 +176,29 @@ def tune(
     model = criterion.model(ends[best])
     fitted = model.condition(data.with_net(model.net), targets)
     return Tuned(fitted, criterion.objective, tuple(runs[i] for i in usable))
+
+
+def _check_parts(gp: Any, objective: Any, select: Any, optimizer: Any) -> None:
+    """Refuse what is not a model, a criterion, a choice or an optimiser."""
+    for name, value, fits, kind in (
+        ("gp", gp, isinstance(gp, GP), "a model GP(net)"),
+        ("objective", objective, isinstance(objective, Objective | None), "such as LogEvidence()"),
+        ("select", select, select is None or callable(select), "a function of hyperparameters"),
+        ("optimizer", optimizer, optimizer is None or hasattr(optimizer, "init"), "one of optax"),
+    ):
+        if not fits:
+            raise OptionError(
+                f"{name}= is {kind}.",
+                got=f"{name}={value!r}",
+                remedy="see the documentation of tune for what it takes",
+            )
+    if isinstance(gp.solver, Nystrom):
+        raise NetworkError(
+            "Tuning maximises a criterion of the exact process, which landmarks only approximate.",
+            got=f"solver={gp.solver!r}",
+            remedy="tune GP(net) on fewer examples, then fit GP(tuned.gp.net, "
+            "noise=tuned.gp.noise, solver=Nystrom(...)) to all",
+        )
 
 
 @dataclass(frozen=True, eq=False)

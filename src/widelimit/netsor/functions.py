@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from scipy import special
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, NumericalError, ShapeError
 
 if TYPE_CHECKING:
     from .nodes import Map, Scalar, ScalarMap, Vector
@@ -74,8 +74,8 @@ class CoordinateFunction:
         return _apply(self.fn, *arguments)
 
     def validate(self, arity: int) -> None:
-        """Raise unless φ takes `arity` arrays and returns one of the same shape."""
-        _validate_shape(self.name, self.fn, [np.linspace(0.1, 0.9, 3)] * arity, (3,))
+        """Raise unless φ takes `arity` arrays and acts on each coordinate by itself."""
+        _validate(self.name, self.fn, [np.array([0.1, 0.9, 0.5])] * arity, unit="coordinate")
 
     def growth_for(self, arity: int) -> Growth:
         """The declared growth, or the probed one."""
@@ -108,7 +108,7 @@ class ScalarFunction:
             )
         count = len(scalars)
         probe = np.linspace(-1.0, 1.0, 2 * count).reshape(2, count)
-        _validate_shape(self.name, self.fn, [probe], (2, count))
+        _validate(self.name, self.fn, [probe], unit="draw, on the first axis,")
         return scalars[0].program.scalar_map(self, scalars)
 
     def evaluate(self, arguments: Array) -> Array:
@@ -122,22 +122,38 @@ def _apply(fn: ArrayFunction, *arguments: Array) -> Array:
         return np.asarray(fn(*arguments))
 
 
-def _validate_shape(
-    name: str, fn: ArrayFunction, probes: list[Array], shape: tuple[int, ...]
-) -> None:
+def _validate(name: str, fn: ArrayFunction, probes: list[Array], *, unit: str) -> None:
+    """Raise unless `fn` takes the probes and maps their rows one by one to real numbers."""
+    shape = probes[0].shape
     try:
-        got = _apply(fn, *probes).shape
+        values = _apply(fn, *probes)
     except TypeError as error:
         raise ShapeError(
             f"The function '{name}' must accept {len(probes)} argument(s).",
             got=f"TypeError: {error}",
             remedy="match the function's arguments to the vectors and scalars it is given",
         ) from error
-    if got != shape:
+    if values.shape != shape:
         raise ShapeError(
             f"The function '{name}' must return an array of its arguments' shape.",
-            got=f"shape {got} for arguments of shape {shape}",
+            got=f"shape {values.shape} for arguments of shape {shape}",
             remedy="write it elementwise; sums over coordinates are scalars, made by `dot`",
+        )
+    if values.dtype.kind not in "biuf":
+        raise NumericalError(
+            f"The function '{name}' must return real numbers.",
+            got=f"dtype {values.dtype}",
+            remedy="take the real part, or another real function of the result",
+        )
+    # The limit evaluates functions on integration points, not on coordinates of one vector.
+    rows = [slice(i, i + 1) for i in range(len(values))]
+    alone = np.concatenate([_apply(fn, *(probe[row] for probe in probes)) for row in rows])
+    if not np.allclose(values, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise NetworkError(
+            f"The function '{name}' must treat every {unit} by itself.",
+            got=f"{values.tolist()} at once, {alone.tolist()} one by one",
+            remedy="write it without sums, means, sorting or random numbers over that axis; sums "
+            "over coordinates are scalars, made by `dot`",
         )
 
 
@@ -169,18 +185,36 @@ def probe_growth(fn: ArrayFunction, arity: int) -> Growth:
     return worst
 
 
+def _scale(q: Array, r: Array) -> Array:
+    """`√(q r)`, where the product itself may underflow or overflow; exactly q for q = r."""
+    top = np.maximum(q, r)
+    return top * np.sqrt(np.minimum(q, r) / np.where(top > 0, top, 1.0))
+
+
 def _cosine(q: Array, c: Array, r: Array) -> Array:
-    scale = np.sqrt(q * r)
+    scale = _scale(q, r)
     return np.clip(c / np.where(scale > 0, scale, 1.0), -1.0, 1.0)
 
 
 def _relu_pair(q: Array, c: Array, r: Array) -> Array:
     angle = np.arccos(_cosine(q, c, r))
-    return np.sqrt(q * r) / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))
+    return _scale(q, r) / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))
 
 
 def _erf_pair(q: Array, c: Array, r: Array) -> Array:
-    return 2 / np.pi * np.arcsin(2 * c / np.sqrt((1 + 2 * q) * (1 + 2 * r)))
+    return 2 / np.pi * np.arcsin(_cosine(1 + 2 * q, 2 * c, 1 + 2 * r))
+
+
+def _sin_pair(q: Array, c: Array, r: Array) -> Array:
+    """`e^{−(q+r)/2} sinh(c)`, without the overflow of sinh: `|c| ≤ (q + r)/2`."""
+    size = np.abs(c)
+    return np.sign(c) * np.exp(size - (q + r) / 2) * -np.expm1(-2 * size) / 2
+
+
+def _cos_pair(q: Array, c: Array, r: Array) -> Array:
+    """`e^{−(q+r)/2} cosh(c)`, likewise."""
+    size = np.abs(c)
+    return np.exp(size - (q + r) / 2) * (1 + np.exp(-2 * size)) / 2
 
 
 def _sign_slope(q: Array) -> Array:
@@ -209,18 +243,14 @@ sin = CoordinateFunction(
     np.sin,
     bounded=True,
     growth=_SMOOTH,
-    closed_form=ClosedForm(
-        lambda q, c, r: np.exp(-(q + r) / 2) * np.sinh(c), np.zeros_like, lambda q: np.exp(-q / 2)
-    ),
+    closed_form=ClosedForm(_sin_pair, np.zeros_like, lambda q: np.exp(-q / 2)),
 )
 cos = CoordinateFunction(
     "cos",
     np.cos,
     bounded=True,
     growth=_SMOOTH,
-    closed_form=ClosedForm(
-        lambda q, c, r: np.exp(-(q + r) / 2) * np.cosh(c), lambda q: np.exp(-q / 2), np.zeros_like
-    ),
+    closed_form=ClosedForm(_cos_pair, lambda q: np.exp(-q / 2), np.zeros_like),
 )
 exp = CoordinateFunction(
     "exp",

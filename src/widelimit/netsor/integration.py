@@ -35,8 +35,8 @@ class Method(IntEnum):
 class LimitValue(Estimate):
     """A number or array with its error and the method behind it.
 
-    The error is 0 for closed forms, the change on a grid twice as coarse for quadrature, and the
-    standard error over independent replicates of the whole computation for sampling.
+    The error is 0 for closed forms, the larger change on two grids twice as coarse for quadrature,
+    and the standard error over independent replicates of the whole computation for sampling.
     """
 
     method: Method
@@ -63,6 +63,7 @@ class Integration:
         whole = (self.max_dimension, self.points, self.replicates)
         if (
             not all(isinstance(n, int) for n in whole)
+            or not isinstance(self.step, int | float)
             or not 0 < self.step <= 1
             or not 0 <= self.max_dimension <= 4
             or self.points < 2
@@ -86,10 +87,17 @@ class Rule(Integration):
     """An integration rule with its random points."""
 
     words: tuple[int, ...] = ()
+    offset: float = 0.0
+    """Where the grid lies: by this share of its spacing from the origin."""
 
-    def coarse(self) -> Rule:
-        """The same on a grid twice as wide."""
-        return replace(self, step=min(2 * self.step, 1.0))
+    def coarse(self) -> tuple[Rule, Rule]:
+        """The same on grids twice as wide: one about the origin, one off it by a quarter.
+
+        At a kink the first can agree with the fine grid by chance, at a jump the second; where
+        one does, the other differs by more than the error.
+        """
+        wide = replace(self, step=min(2 * self.step, 1.0))
+        return wide, replace(wide, offset=0.25)
 
     def replicate(self, number: int) -> Rule:
         """The same with independent random points."""
@@ -104,13 +112,13 @@ class Rule(Integration):
         if self.method(dimension) is Method.QUADRATURE:
             # Dimension three would need millions of points at the fine spacing.
             widening = (1, 1, 1, 3, 4)[dimension] * (2 if repeated and dimension < 3 else 1)
-            return _grid(self.step * widening, dimension)
+            return _grid(self.step * widening, dimension, self.offset)
         return _sobol(self.points, dimension, self.words)
 
 
 @lru_cache(maxsize=32)
-def _grid(step: float, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    axis = step * np.arange(-np.floor(_REACH / step), np.floor(_REACH / step) + 1)
+def _grid(step: float, dimension: int, offset: float) -> tuple[np.ndarray, np.ndarray]:
+    axis = step * (np.arange(-np.floor(_REACH / step), np.floor(_REACH / step) + 1) + offset)
     mesh = np.meshgrid(*[axis] * dimension, indexing="ij")
     points = np.stack([m.ravel() for m in mesh], axis=-1) if dimension else np.zeros((1, 0))
     squared = np.sum(points**2, axis=-1)
@@ -163,6 +171,19 @@ def expectation(
 
 
 _TOLERANCE = {Method.CLOSED_FORM: 1e-9, Method.QUADRATURE: 1e-3, Method.SAMPLING: 3e-2}
+_ROUNDING = 1e-14  # of the sum of its terms' sizes: what a sum that cancels cannot tell from zero
+
+
+def without_rounding(
+    value: np.ndarray, size: np.ndarray, method: Method, *, square: bool
+) -> np.ndarray:
+    """A sum of terms of total `size`, set to zero where they cancel down to rounding.
+
+    The variance of `x − x` is zero, not ±1e-16, of which roots and signs would make nonsense. The
+    mean of a square that the `method` leaves a little below zero is zero, too.
+    """
+    allowed = np.where((value < 0) & square, _TOLERANCE[method], _ROUNDING)
+    return np.where(np.abs(value) <= allowed * size, 0.0, value)
 
 
 def psd_factor(covariance: np.ndarray, method: Method) -> np.ndarray:

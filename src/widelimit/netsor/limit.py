@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, OptionError, ShapeError
 from ..laws.gaussians import conditioned
 from ..laws.marginal import Marginal, MarginalReadings
 from ..options import RandomKey, generator, whole
@@ -21,7 +21,7 @@ from .integration import (
 )
 from .moments import LimitMoments, Moment
 from .nodes import Dot, Initial, MatMul, Operation, Vector, VectorArithmetic
-from .validation import chosen_vectors
+from .validation import chosen_vectors, real_numbers
 
 if TYPE_CHECKING:
     from .program import Program
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 def limit(program: Program, *, integration: Integration | None, key: RandomKey) -> LimitLaw:
     """Check the program's preconditions and take its limit; see `Program.limit`."""
+    if not isinstance(integration, Integration | None):
+        raise OptionError(
+            "integration= says how expectations are taken.",
+            got=f"integration={integration!r}",
+            remedy="pass netsor.Integration(points=2**14), or leave it out",
+        )
     program.check().enforce()
     return LimitLaw(program, (integration or Integration()).seeded(key))
 
@@ -53,8 +59,8 @@ class _Readings:
             case Method.CLOSED_FORM:
                 return LimitValue(value, np.zeros_like(value), method)
             case Method.QUADRATURE:
-                coarse = reading(self.moments(self._integration.coarse()))[0]
-                return LimitValue(value, np.abs(value - coarse), method)
+                coarse = [reading(self.moments(rule))[0] for rule in self._integration.coarse()]
+                return LimitValue(value, np.abs(value - np.stack(coarse)).max(axis=0), method)
             case Method.SAMPLING:
                 count = self._integration.replicates
                 others = [self._integration.replicate(i) for i in range(1, count)]
@@ -178,7 +184,7 @@ class LimitLaw(MarginalReadings):
     def given(self, scalars: ArrayLike) -> ConditionalLaw:
         """The law given values of all dot products: `(dots,)` or `(draws, dots)`."""
         dots = self.program.dots
-        array = np.atleast_2d(np.asarray(scalars, dtype=float))
+        array = np.atleast_2d(real_numbers("Scalars", scalars))
         if array.ndim != 2 or array.shape[1] != len(dots) or len(array) == 0:
             raise ShapeError(
                 "Scalars are given as one row per draw, one column per dot product.",
@@ -226,6 +232,7 @@ class LimitLaw(MarginalReadings):
         moments and kurtosis come with standard errors, as those of `net.law(x).at(...)` do.
         """
         chosen_vectors(self.program, [vector])
+        whole("draws", draws, least=2)  # one draw has no spread, and no standard error
         if not _is_gaussian(vector):
             raise NetworkError(
                 "A vector with a marginal law is linear in vectors W @ h and centred inputs, with "
@@ -263,6 +270,7 @@ class LimitLaw(MarginalReadings):
         self, draws: int, key: RandomKey, *, vectors: Sequence[Vector] | None = None
     ) -> LimitValue:
         """`E[Z^u Z^v]`, scalars averaged out over `draws` samples, with its standard error."""
+        whole("draws", draws, least=2)
         values = self.condition(draws, key).gram(vectors).value
         error = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
         return LimitValue(np.mean(values, axis=0), error, Method.SAMPLING)

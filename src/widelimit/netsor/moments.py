@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from ..errors import NumericalError
 from .evaluation import Evaluator
-from .integration import Method, Rule, expectation
+from .integration import Method, Rule, expectation, without_rounding
 from .nodes import (
     Dot,
     Initial,
@@ -64,7 +65,7 @@ class LimitMoments:
         self.parent = parent
         self._pairs: dict[tuple[int, int], Moment] = {}
         self._groups: dict[Monomial, Moment] = {}
-        self._blocks: dict[tuple[tuple[Monomial, ...], tuple[Monomial, ...]], Moment] = {}
+        self._blocks: dict[tuple[tuple[Monomial, ...], tuple[Monomial, ...], bool], Moment] = {}
         self._polynomials: dict[int, Polynomial] = {}
 
     def given(self, scalars: Mapping[Dot, np.ndarray], stage: int) -> LimitMoments:
@@ -99,11 +100,13 @@ class LimitMoments:
         """`E[Z^u Z^v | scalars]` for all u, v in `vectors`, shape `(..., m, m)`."""
         return _square([[self.second_moment(u, v) for v in vectors] for u in vectors])
 
-    def joint(self, vectors: Sequence[Vector]) -> tuple[np.ndarray, np.ndarray, Method]:
-        """Mean `(..., m)`, covariance `(..., m, m)` and method for several vectors."""
-        second, method = self.gram(vectors)
-        means = np.stack(np.broadcast_arrays(*[self.mean(v)[0] for v in vectors]), axis=-1)
-        return means, second - means[..., :, None] * means[..., None, :], method
+    def joint(self, variables: Sequence[Vector]) -> tuple[np.ndarray, np.ndarray, Method]:
+        """Mean `(..., m)`, covariance `(..., m, m)` and method for linear forms of Gaussians."""
+        covariance, method = _square(
+            [[self._linear_covariance(u, v) for v in variables] for u in variables]
+        )
+        means = np.stack(np.broadcast_arrays(*[self.mean(v)[0] for v in variables]), axis=-1)
+        return means, covariance, method
 
     def variables(self, nodes: Iterable[Node]) -> list[Vector]:
         """The fewest Gaussians that determine `nodes`: linear forms of lines, or lines."""
@@ -160,26 +163,47 @@ class LimitMoments:
         return tuple(polynomial), list(polynomial.values())
 
     def _second_moment(self, left: Vector, right: Vector) -> Moment:
-        if is_gaussian(left) and is_gaussian(right):
-            covariance, method = self.covariance(left, right)
-            return covariance + _gaussian_mean(left) * _gaussian_mean(right), method
-        rows, left_coefficients = self._columns(left)
-        columns, right_coefficients = self._columns(right)
-        block, method = self._block(rows, columns)
-        c = np.stack(np.broadcast_arrays(*left_coefficients), axis=-1)
-        d = np.stack(np.broadcast_arrays(*right_coefficients), axis=-1)
-        return np.einsum("...i,...ij,...j->...", c, block, d), method
+        if self._is_linear(left) and self._is_linear(right):
+            covariance, method = self._linear_covariance(left, right)
+            return covariance + self.mean(left)[0] * self.mean(right)[0], method
+        return self._contracted(left, right, centred=False)
 
-    def _block(self, rows: tuple[Monomial, ...], columns: tuple[Monomial, ...]) -> Moment:
-        """`E[monomial · monomial']` for all rows and columns, as `(..., rows, columns)`."""
+    def _linear_covariance(self, left: Vector, right: Vector) -> Moment:
+        """`Σ_ij c_i d_j Cov(Z_i, Z_j)` of linear forms: means take no part, however large."""
+        return self._contracted(left, right, centred=True)
+
+    def _contracted(self, left: Vector, right: Vector, *, centred: bool) -> Moment:
+        """`Σ_ij c_i d_j E[m_i m_j]` over the monomials of two vectors, or of their covariances."""
+        rows, c = self._columns(left)
+        columns, d = self._columns(right)
+        block, method = self._block(rows, columns, centred=centred)
+        c, d = (np.stack(np.broadcast_arrays(*parts), axis=-1) for parts in (c, d))
+        value = np.einsum("...i,...ij,...j->...", c, block, d)
+        size = np.einsum("...i,...ij,...j->...", np.abs(c), np.abs(block), np.abs(d))
+        return without_rounding(value, size, method, square=left is right), method
+
+    def _block(
+        self, rows: tuple[Monomial, ...], columns: tuple[Monomial, ...], *, centred: bool
+    ) -> Moment:
+        """`E[monomial · monomial']` or covariances for all of them, as `(..., rows, columns)`."""
         owner = self._owner([self._node(i) for m in (*rows, *columns) for i in m])
         if owner is not self:
-            return owner._block(rows, columns)
-        if (rows, columns) not in self._blocks:
-            self._blocks[rows, columns] = _square(
-                [[self._monomial(tuple(sorted(r + c))) for c in columns] for r in rows]
+            return owner._block(rows, columns, centred=centred)
+        if (rows, columns, centred) not in self._blocks:
+            pair = self._pair_covariance if centred else self._pair_moment
+            self._blocks[rows, columns, centred] = _square(
+                [[pair(r, c) for c in columns] for r in rows]
             )
-        return self._blocks[rows, columns]
+        return self._blocks[rows, columns, centred]
+
+    def _pair_moment(self, first: Monomial, second: Monomial) -> Moment:
+        return self._monomial(tuple(sorted(first + second)))
+
+    def _pair_covariance(self, first: Monomial, second: Monomial) -> Moment:
+        """The covariance of two Gaussian lines; constants have none."""
+        if not first or not second:
+            return _ZERO
+        return self.covariance(self._node(first[0]), self._node(second[0]))
 
     # ---- expectations of monomials --------------------------------------------------------
 
@@ -200,6 +224,12 @@ class LimitMoments:
                 moment = self._wick(atoms)
             else:
                 moment = self._closed_form(atoms) or self._integral(atoms)
+            if not np.all(np.isfinite(moment[0])):
+                raise NumericalError(
+                    "Moments of the limit must be finite.",
+                    got=f"overflow in E[{' · '.join(self._node(i).label for i in atoms)}]",
+                    remedy="lower the standard deviations, or choose functions that grow slower",
+                )
             self._groups[atoms] = moment
         return self._groups[atoms]
 

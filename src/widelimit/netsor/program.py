@@ -39,7 +39,7 @@ from .nodes import (
 )
 from .preconditions import PreconditionReport, check
 from .simulate import Simulation, simulate
-from .validation import require_std
+from .validation import real_numbers, require_std
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +54,18 @@ class InputGroup:
     labels: tuple[str, ...]
     mean: np.ndarray
     covariance: np.ndarray
+
+
+def _means(mean: ArrayLike, count: int) -> np.ndarray:
+    """One mean per vector, from one number or as many as there are vectors."""
+    given = real_numbers("The mean of initial vectors", mean)
+    if given.shape not in ((), (1,), (count,)):
+        raise ShapeError(
+            "The mean of initial vectors is one number, or one per vector.",
+            got=f"shape {given.shape} for {count} vectors",
+            remedy=f"pass a number or {count} numbers",
+        )
+    return np.array(np.broadcast_to(given, (count,)))
 
 
 class Program:
@@ -84,13 +96,13 @@ class Program:
     def input(self, name: str, *, std: float = 1.0, mean: float = 0.0) -> Vector:
         """An initial vector with i.i.d. coordinates `N(mean, std²)`, independent of the others."""
         require_std(name, std)
-        return self._group((name,), np.full((1, 1), float(std) ** 2), np.full(1, float(mean)))[0]
+        return self._group((name,), np.full((1, 1), float(std) ** 2), _means(mean, 1))[0]
 
     def inputs(
         self, name: str, *, covariance: ArrayLike, mean: ArrayLike = 0.0
     ) -> tuple[Vector, ...]:
         """Initial vectors `name1, name2, …`, per coordinate jointly `N(mean, covariance)`."""
-        matrix = np.array(covariance, dtype=float)
+        matrix = real_numbers("The covariance of initial vectors", covariance)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
             raise ShapeError(
                 "The covariance of initial vectors is a square matrix, one row per vector.",
@@ -112,16 +124,8 @@ class Program:
                 remedy="symmetrise it, or build it as a Gram matrix such as X Xᵀ/d",
             )
         count = len(matrix)
-        try:
-            means = np.array(np.broadcast_to(np.asarray(mean, dtype=float), (count,)))
-        except ValueError as error:
-            raise ShapeError(
-                "The mean of initial vectors is one number, or one per vector.",
-                got=f"shape {np.shape(mean)} for {count} vectors",
-                remedy=f"pass a number or {count} numbers",
-            ) from error
         labels = tuple(f"{name}{i + 1}" for i in range(count))
-        return self._group(labels, (matrix + matrix.T) / 2, means)
+        return self._group(labels, (matrix + matrix.T) / 2, _means(mean, count))
 
     def _group(
         self, labels: tuple[str, ...], covariance: np.ndarray, mean: np.ndarray
@@ -148,6 +152,12 @@ class Program:
 
     def matmul(self, matrix: Matrix, operand: Vector) -> MatMul:
         """`W @ h` as a line."""
+        if not isinstance(matrix, Matrix) or matrix.program is not self:
+            raise NetworkError(
+                "A matrix multiplies vectors of the program it was made in.",
+                got=f"{matrix!r} inside {self!r}",
+                remedy="make the matrix with this program's matrix(...)",
+            )
         self._require_kind(operand, Vector, f"{matrix.label} @ ...", "a vector")
         return self._register(MatMul, matrix=matrix, operand=operand)
 

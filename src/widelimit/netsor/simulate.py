@@ -145,11 +145,12 @@ class _ProgramPlan:
             for used in (*line.operands, *((line.matrix,) if isinstance(line, MatMul) else ())):
                 if self.last_use[used] == line.index and used not in self.vectors:
                     state.drop(used)
-        stacked = np.stack([state.arrays[v] for v in self.vectors], axis=1).astype(_DTYPE)
-        gram = (stacked @ np.swapaxes(stacked, -1, -2)).astype(float) / self.width
-        values = np.swapaxes(stacked[..., : self.coordinates], -1, -2).astype(float)
+        # Squares of small or large coordinates leave the range of single precision.
+        stacked = np.stack([state.arrays[v] for v in self.vectors], axis=1).astype(float)
+        gram = stacked @ np.swapaxes(stacked, -1, -2) / self.width
+        values = np.array(np.swapaxes(stacked[..., : self.coordinates], -1, -2))
         scalars = np.stack(dots, axis=-1) if dots else np.zeros((draws, 0))
-        if not np.all(np.isfinite(gram)):
+        if not (np.all(np.isfinite(gram)) and np.all(np.isfinite(scalars))):
             raise NumericalError(
                 "A simulated program must stay finite.",
                 got=f"NaN or infinity at width {self.width}",

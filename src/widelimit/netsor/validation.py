@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import NetworkError
+from ..errors import NetworkError, NumericalError
 from .nodes import Vector
 
 if TYPE_CHECKING:
@@ -23,6 +23,20 @@ def require_std(name: str, std: object) -> None:
             got=f"std={std!r} for '{name}'",
             remedy="pass the standard deviation σ, not a variance or an array",
         )
+
+
+def real_numbers(name: str, values: object) -> np.ndarray:
+    """`values` as an array of real numbers; raise where they are something else."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "OcSU":
+            return array.astype(float)
+        got = f"an array of dtype {array.dtype}"
+    except ValueError:
+        got = "rows of different lengths"
+    raise NumericalError(
+        f"{name} must hold real numbers.", got=got, remedy="pass an array of real numbers"
+    )
 
 
 def chosen_vectors(program: Program, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 
 from ..engine.inputs import Data
-from ..errors import MissingExtraError, NetworkError, NumericalError
+from ..errors import MissingExtraError, NetworkError, NumericalError, OptionError
 from ..inference import (
     GP,
     Cholesky,
@@ -54,6 +54,15 @@ def default_network() -> Layer:
     """What an estimator without a network uses: two hidden ReLU layers with biases."""
     hidden = Dense(512, w_std=2**0.5, b_std=0.3), Relu()
     return Serial(*hidden, *hidden, Dense(1, w_std=1.0, b_std=0.3))
+
+
+def _switch(name: str, value: Any) -> bool:
+    """True or False; a word such as "no" would count as True."""
+    if not isinstance(value, bool | np.bool_):
+        raise OptionError(
+            f"{name}= is True or False.", got=f"{name}={value!r}", remedy="give one of the two"
+        )
+    return bool(value)
 
 
 def is_sequences(x: Any, net: Layer) -> bool:
@@ -177,12 +186,14 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         X, y = self._read_pairs(X, y, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
         self.y_mean_, self.y_scale_ = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if self.normalize_y:
-            spread = y.std(axis=0)
-            self.y_mean_, self.y_scale_ = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        if _switch("normalize_y", self.normalize_y):
+            self.y_mean_, spread = y.mean(axis=0), y.std(axis=0)
+            # Equal targets whose mean is rounded have a spread, too.
+            varies = spread > 10 * np.finfo(float).eps * np.abs(self.y_mean_)
+            self.y_scale_ = np.where(varies, spread, 1.0)
         scaled = (y - self.y_mean_) / self.y_scale_
         process = self._process(X, self._kind)
-        if self.tune:
+        if _switch("tune", self.tune):
             self.model_ = tune(process, X, scaled).fitted
         else:
             require_gaussian(process.net)
@@ -293,7 +304,7 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         X, y = self._read_pairs(X, y)
         check_classification_targets(y)
         process = self._process(X, choice(KernelKind, self.kind, "kind"))
-        if self.tune:
+        if _switch("tune", self.tune):
             process = tune(process, X, centred_one_hot(y)[0]).gp
         self.model_ = Classifier(process).fit(X, y)
         self.classes_ = self.model_.classes

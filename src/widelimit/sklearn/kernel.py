@@ -11,7 +11,7 @@ from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
-from ..errors import MissingExtraError, NetworkError
+from ..errors import MissingExtraError, NetworkError, OptionError, ShapeError
 from ..inference import (
     Engine,
     Hyperparameter,
@@ -20,9 +20,9 @@ from ..inference import (
     hyperparameters,
 )
 from ..inference.leaves import Range, replaced
-from ..inference.network_kernels import chosen, require_gaussian
+from ..inference.network_kernels import chosen, require_gaussian, require_layer
 from ..layers.base import Layer
-from ..options import choice
+from ..options import choice, positive
 
 try:
     from sklearn.gaussian_process.kernels import Hyperparameter as SklearnHyperparameter
@@ -141,7 +141,14 @@ class NetworkKernel(Kernel):
     def _bounds(self, parameter: Hyperparameter) -> tuple[float, float]:
         if parameter.range is Range.UNIT or self.bounds_ratio is None:
             return -_LOGIT_BOUND, _LOGIT_BOUND
-        return -float(np.log(self.bounds_ratio)), float(np.log(self.bounds_ratio))
+        reach = float(np.log(positive("bounds_ratio", self.bounds_ratio)))
+        if reach <= 0:
+            raise OptionError(
+                "bounds_ratio= is a factor above 1, by which scales may differ from 1.",
+                got=f"bounds_ratio={self.bounds_ratio!r}",
+                remedy="for instance bounds_ratio=100.0, or None to fix the scales",
+            )
+        return -reach, reach
 
     def _free(self) -> list[Hyperparameter]:
         if self.bounds_ratio is None:
@@ -154,12 +161,20 @@ class NetworkKernel(Kernel):
 
     def _inputs(self, X: Any) -> Inputs:
         X = np.asarray(X)
-        X = X if self.shape is None else X.reshape(len(X), *self.shape)
+        if self.shape is not None:
+            if X.ndim < 1 or X.size != len(X) * int(np.prod(self.shape)):
+                raise ShapeError(
+                    f"Rows of X are folded into examples of shape {tuple(self.shape)}.",
+                    got=f"X of shape {X.shape}",
+                    remedy=f"pass rows of {int(np.prod(self.shape))} numbers, or another shape=",
+                )
+            X = X.reshape(len(X), *self.shape)
         if self.network.takes_tokens() and np.array_equal(X, np.round(X)):
             X = X.astype(np.int64)  # scikit-learn hands integers over as floats
         return read_inputs(self.network, X, dtype=np.float64, name="X")
 
     def _data(self, X: Any) -> NetworkKernels:
+        require_layer(self.network)
         require_gaussian(self.network)
         if self.network.sampled() and self.sampler is None:
             raise NetworkError(
