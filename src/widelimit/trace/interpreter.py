@@ -53,6 +53,7 @@ class Machine:
         self.matrices: dict[Any, WeightArray] = {}
         self.vector_forms: dict[Any, Any] = {}
         self.places: dict[Any, Any] = {}
+        self.drawn_from: dict[int, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
         self.records: list[Record] = []
