@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -21,7 +22,8 @@ from .vectors import WideVector
 
 # Every operand counts with its order of magnitude, and the larger one wins.
 _SUMS = {"add", "sub", "max", "min", "add_any", "select_n", "clamp", "rem"}
-_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
+# Homogeneous of degree zero in all operands together: only the largest count, at any order.
+_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "atan2"}
 # Functions with f(c·x) = c^degree f(x) for c > 0.
 _DEGREES = {
     "neg": Fraction(1),
@@ -42,9 +44,13 @@ _DEGREES = {
 }
 _NONLINEAR = {
     "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "sinh", "cosh", "asin",
-    "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erf_inv", "logistic", "pow",
+    "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "logistic", "pow",
     "floor", "ceil", "round", "lgamma", "digamma", "and", "or", "not", "xor", "nextafter",
 }  # fmt: skip
+# Slopes at 0 of functions with f(0) = 0: something small comes out as small as it went in.
+_SLOPES = dict.fromkeys(
+    ("tanh", "sin", "tan", "sinh", "asin", "atan", "asinh", "atanh", "expm1", "log1p"), 1.0
+) | {"erf": 2 / math.sqrt(math.pi), "erf_inv": math.sqrt(math.pi) / 2}
 
 ELEMENTWISE = _SUMS | _COMPARISONS | set(_DEGREES) | _NONLINEAR | {"mul", "div", "integer_pow"}
 
@@ -58,6 +64,9 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
             return operands[1 + int(chosen[0])]
+    small = _followed(step, operands)
+    if small is not None:
+        return small
     power, operands = _ordered(step, operands)
     vectors = [value for value in operands if isinstance(value, WideVector)]
     if not vectors:
@@ -66,6 +75,57 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
 
 
 # ---- powers of n ----------------------------------------------------------------------------
+
+
+def _followed(step: Step, operands: list[Any]) -> Any | None:
+    """What a vanishing operand becomes where zero in its place would lose it.
+
+    `√n·tanh(z/√n)` is z: near 0 a function is its slope there, and clipping does nothing.
+    """
+    name, value = step.name, operands[1 if step.name == "clamp" else 0]
+    if name in ("floor", "ceil") and value.power < 0 and not value.is_zero:
+        raise step.refuse(
+            "What vanishes as the width grows does not enter a function that jumps at 0.",
+            got=f"an argument of '{name}' that vanishes as n^{value.power}",
+            remedy="rescale the argument, so that it stays of order one",
+        )
+    if name in _SLOPES and value.power < 0 and not value.is_zero:
+        return _multiplied(value, _SLOPES[name])
+    if name not in ("max", "min", "clamp"):
+        return None
+    shape = np.broadcast_shapes(*(v.shape for v in operands))
+    for k, value in enumerate(operands):
+        others = operands[:k] + operands[k + 1 :]
+        if value.power >= 0 or value.is_zero or value.shape != shape:
+            continue
+        signs = [_sign(other) for other in others]
+        inside = {"max": [-1.0], "min": [1.0], "clamp": [-1.0, 1.0]}[name]
+        if signs == inside and (name != "clamp" or k == 1):
+            return value
+    return None
+
+
+def _sign(value: Any) -> float | None:
+    """The sign of constants of order one, if they have one."""
+    fixed = value.fixed if isinstance(value, WideScalar) else value.is_constant
+    if value.power != 0 or not fixed:
+        return None
+    numbers = value.base if isinstance(value, WideScalar) else value.constant
+    signs = np.unique(np.sign(np.asarray(numbers)))
+    return float(signs[0]) if signs.size == 1 else None
+
+
+def _multiplied(value: Any, factor: float) -> Any:
+    if isinstance(value, WideVector):
+        return value.times(np.full((1, value.size), factor))
+    return WideScalar(
+        value.shape,
+        functools.cache(lambda: factor * value.base),
+        power=value.power,
+        rough=value.rough,
+        fixed=value.fixed,
+        pending=tuple((group, factor * weights) for group, weights in value.pending),
+    )
 
 
 def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
@@ -79,6 +139,10 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         return operands[0].power * int(step.params[0]["y"]), operands
     if name in _DEGREES:
         return operands[0].power * _DEGREES[name], operands
+    if name == "pow" and operands[0].power != 0:
+        degree = _degree(operands[1])
+        if degree is not None:
+            return operands[0].power * degree, operands
     if name in _SUMS or name in _COMPARISONS:
         first = 1 if name == "select_n" else 0
         counted = operands[first:]
@@ -89,6 +153,15 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         kept = operands[:first] + kept
         return (ZERO if name in _COMPARISONS else power), kept
     return ZERO, [order_one(step, value) for value in operands]
+
+
+def _degree(exponent: Any) -> Fraction | None:
+    """A constant exponent, if it is a simple fraction."""
+    if not isinstance(exponent, WideScalar) or not exponent.fixed or exponent.power != 0:
+        return None
+    numbers = np.unique(np.asarray(exponent.base, float))
+    found = Fraction(float(numbers[0])).limit_denominator(64)
+    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < 1e-9 else None
 
 
 def leading_power(values: list[Any]) -> Fraction:
