@@ -283,7 +283,7 @@ def summed_products(
         left = u.reindexed(rows, 0).multiplied(v.reindexed(columns, 0))
         right = left.constant_like(np.ones((1, left.size)))
         pairs = np.tile(np.arange(pairs.shape[1]), (2, 1))
-    group = DotGroup(left, right, pairs, integrator, machine.dots)
+    group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.note_dot(step, u, v)
     weights = np.zeros((1, size, group.size))
