@@ -197,7 +197,10 @@ class Integrator:
             out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
             where=deviations > 0,
         )
-        return mehler(left, right, rows, columns, np.clip(rho, -1.0, 1.0))
+        rho = np.clip(rho, -1.0, 1.0)
+        if not (left.converges(rho) and right.converges(rho)):
+            raise _NeedsPoints
+        return mehler(left, right, rows, columns, rho)
 
     def _slope(self, tree: Tree, form: Form) -> np.ndarray:
         """`E[φ'(x)] = E[x φ(x)] / Var(x)`, (draws or 1, size): all a linear partner sees."""
@@ -243,7 +246,7 @@ class Integrator:
 
 
 _Side = tuple[Tree, np.ndarray, int]
-_PROBE = Grid(2, 1.0, 1, 1.0)
+_PROBE = Grid(2, 1.0, 1, 1.0, 1.0)
 
 
 class _Line:
