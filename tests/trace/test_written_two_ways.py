@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from widelimit.errors import WidelimitError
 from widelimit.trace import RefusedError, trace
 
 X = np.random.default_rng(0).standard_normal((2, 3))
@@ -140,6 +141,41 @@ def test_keys_that_are_equal_draw_equal_weights():
         return lambda x: readout @ (3 * x @ embed)
 
     assert_same(model, thrice)
+
+
+def test_weights_that_are_drawn_again_from_their_key():
+    """The usual way to another initialiser; the first draw is nowhere used."""
+
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        first = jax.random.uniform(keys[0], (3, n))
+        first = embed
+        return lambda x: readout @ jnp.tanh(x @ first)
+
+    assert_same(model, plain)
+
+
+def test_one_position_rolls_onto_itself():
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        return lambda x: readout @ jnp.roll(jnp.tanh(x @ embed)[None], 1, axis=0)[0]
+
+    assert_same(model, plain)
+
+
+def test_tiles():
+    """Repeated positions and channels, and outputs that are repeated."""
+
+    def model(n, keys):
+        embed, readout = features(n, keys)
+
+        def run(x):
+            h = jnp.tile(jnp.tanh(x @ embed)[None], (3, 2))
+            return jnp.tile(jnp.tile(readout, 2) @ h[2], 2)
+
+        return run
+
+    np.testing.assert_allclose(kernel(model)[..., 0, 1], 4 * kernel(plain), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -326,3 +362,61 @@ def test_sums_that_are_centred_by_some_of_the_weights_are_read():
     for cut in (False, True):
         traced = trace(lambda n, key, c=cut: model(n, jax.random.split(key, 6), c), X)
         assert traced.limit(draws=8).random
+
+
+# ---- functions that are hard to integrate --------------------------------------------------------
+
+
+def test_fast_waves_have_their_closed_form():
+    """`E[sin u sin v] = (e^{−Var(u−v)/2} − e^{−Var(u+v)/2})/2`: 100 rad per standard unit."""
+    x = np.array([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]])
+
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        return lambda x: readout @ jnp.sin(100 * x @ embed)
+
+    law = trace(lambda n, key: model(n, jax.random.split(key, 6)), x).limit()
+    found = law.covariance()
+    assert found.value[0, 1] == pytest.approx(np.exp(-0.5) / 2, abs=5 * found.error[0, 1] + 1e-3)
+    assert found.error.max() < 0.01
+
+
+def test_a_choice_between_numbers_and_what_is_none():
+    """`E[b²]E[log² a; a > 1]`, in which log a is no number for negative a."""
+
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        other = normal(keys[2], 3, n) * n**0.5
+
+        def run(x):
+            a, b = x @ embed, x @ other
+            return readout @ jnp.where(a > 1, b * jnp.log(a), 0.3 * b)
+
+        return run
+
+    traced = trace(lambda n, key: model(n, jax.random.split(key, 6)), np.eye(1, 3))
+    found = traced.limit().covariance()
+    a = np.random.default_rng(0).standard_normal(1 << 20)
+    expected = np.where(a > 1, np.log(np.maximum(a, 1)), 0.3) ** 2
+    assert found.value[0, 0] == pytest.approx(expected.mean(), rel=0.02)
+
+
+def test_averages_that_are_no_numbers_are_refused():
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        return lambda x: readout @ jnp.log(x @ embed)
+
+    with pytest.raises(RefusedError, match="are numbers"):
+        kernel(model)
+
+
+@pytest.mark.parametrize("law", ["exponentials", "cauchy"])
+def test_functions_without_a_square_mean_are_refused(law):
+    def model(n, keys):
+        embed, readout = features(n, keys)
+        if law == "cauchy":
+            embed = jax.random.cauchy(keys[2], (3, n))
+        return lambda x: readout @ (x @ embed if law == "cauchy" else jnp.exp(9 * x @ embed))
+
+    with pytest.raises(WidelimitError, match="square means"):
+        kernel(model)

@@ -263,6 +263,13 @@ def summed_products(
         products = integrator.mean(u)[:, rows] * integrator.mean(v)[:, columns]
     else:
         products = integrator.second(u, v, *flat)[..., 0, 0].reshape(-1, *rows.shape)
+    if not np.isfinite(products).all():
+        raise step.refuse(
+            "Averages over channels are numbers.",
+            got="a mean that is infinite, or none",
+            remedy="keep activations where the functions of them are defined: logarithms and "
+            "roots of positive arguments, no division by what may be zero",
+        )
     if products.any() and np.abs(products).max() < 1e-6:
         typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
         if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:

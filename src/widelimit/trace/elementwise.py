@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -14,9 +13,11 @@ import numpy as np
 
 from .alignment import Step
 from .arrays import coordinatewise, mapped_primitive, run_primitive
+from .gaussian import Form
 from .layout import Layout
 from .matrices import WideMatrix
 from .scalars import ZERO, WideScalar
+from .small import followed
 from .trees import Apply, Number, Tree
 from .vectors import WideVector
 
@@ -47,11 +48,6 @@ _NONLINEAR = {
     "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "logistic", "pow",
     "floor", "ceil", "round", "lgamma", "digamma", "and", "or", "not", "xor", "nextafter",
 }  # fmt: skip
-# Slopes at 0 of functions with f(0) = 0: something small comes out as small as it went in.
-_SLOPES = dict.fromkeys(
-    ("tanh", "sin", "tan", "sinh", "asin", "atan", "asinh", "atanh", "expm1", "log1p"), 1.0
-) | {"erf": 2 / math.sqrt(math.pi), "erf_inv": math.sqrt(math.pi) / 2}
-
 ELEMENTWISE = _SUMS | _COMPARISONS | set(_DEGREES) | _NONLINEAR | {"mul", "div", "integer_pow"}
 
 
@@ -64,7 +60,7 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
             return operands[1 + int(chosen[0])]
-    small = _followed(step, operands)
+    small = followed(step, operands)
     if small is not None:
         return small
     power, operands = _ordered(step, operands)
@@ -75,57 +71,6 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
 
 
 # ---- powers of n ----------------------------------------------------------------------------
-
-
-def _followed(step: Step, operands: list[Any]) -> Any | None:
-    """What a vanishing operand becomes where zero in its place would lose it.
-
-    `√n·tanh(z/√n)` is z: near 0 a function is its slope there, and clipping does nothing.
-    """
-    name, value = step.name, operands[1 if step.name == "clamp" else 0]
-    if name in ("floor", "ceil") and value.power < 0 and not value.is_zero:
-        raise step.refuse(
-            "What vanishes as the width grows does not enter a function that jumps at 0.",
-            got=f"an argument of '{name}' that vanishes as n^{value.power}",
-            remedy="rescale the argument, so that it stays of order one",
-        )
-    if name in _SLOPES and value.power < 0 and not value.is_zero:
-        return _multiplied(value, _SLOPES[name])
-    if name not in ("max", "min", "clamp"):
-        return None
-    shape = np.broadcast_shapes(*(v.shape for v in operands))
-    for k, value in enumerate(operands):
-        others = operands[:k] + operands[k + 1 :]
-        if value.power >= 0 or value.is_zero or value.shape != shape:
-            continue
-        signs = [_sign(other) for other in others]
-        inside = {"max": [-1.0], "min": [1.0], "clamp": [-1.0, 1.0]}[name]
-        if signs == inside and (name != "clamp" or k == 1):
-            return value
-    return None
-
-
-def _sign(value: Any) -> float | None:
-    """The sign of constants of order one, if they have one."""
-    fixed = value.fixed if isinstance(value, WideScalar) else value.is_constant
-    if value.power != 0 or not fixed:
-        return None
-    numbers = value.base if isinstance(value, WideScalar) else value.constant
-    signs = np.unique(np.sign(np.asarray(numbers)))
-    return float(signs[0]) if signs.size == 1 else None
-
-
-def _multiplied(value: Any, factor: float) -> Any:
-    if isinstance(value, WideVector):
-        return value.times(np.full((1, value.size), factor))
-    return WideScalar(
-        value.shape,
-        functools.cache(lambda: factor * value.base),
-        power=value.power,
-        rough=value.rough,
-        fixed=value.fixed,
-        pending=tuple((group, factor * weights) for group, weights in value.pending),
-    )
 
 
 def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
@@ -368,9 +313,32 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
         return replace(_selected(vectors), power=power)
     trees = tuple(_argument(v) for v in vectors)
     tree = Apply(name, _function(step), trees)
-    if name == "select_n" and len(vectors) == 3 and tree.univariate() is None:
+    # A branch may be no number where it is not taken, as a logarithm is; 0 times it is none.
+    if (
+        name == "select_n"
+        and len(vectors) == 3
+        and tree.univariate() is None
+        and all(_is_number(v) for v in vectors[1:])
+    ):
         return replace(_gated(*vectors), power=power)
     return replace(first.applied(tree), power=power)
+
+
+def _is_number(vector: WideVector) -> bool:
+    """Whether its functions are defined on both sides of the origin."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(vector.evaluate(_Rays())).all())
+
+
+class _Rays:
+    """Points on both sides of the origin, for each linear form by itself."""
+
+    def __init__(self) -> None:
+        self.cache: dict = {}
+
+    def form(self, form: Form) -> np.ndarray:
+        steps = np.linspace(-3.0, 3.0, 12)
+        return np.sqrt(np.maximum(form.variance, 0.0))[:, None, :] * steps[None, :, None]
 
 
 def _gated(which: WideVector, false: WideVector, true: WideVector) -> WideVector:
