@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,23 +34,38 @@ class Known:
 class Rows:
     """Rows of tables at constant indices, which wait to be added to something.
 
-    Variances of a vector that each position has for itself, and of one common to all.
+    Variances of a vector that each position has for itself, and of one common to all; `shape` is
+    that of the positions.
     """
 
     own: float
     common: float
+    shape: tuple[int, ...]
 
     @classmethod
     def of(cls, variance: float, indices: np.ndarray, where: str) -> Rows:
         """Rows of one table."""
         distinct = len(np.unique(indices))
         if distinct == indices.size:
-            return cls(variance, 0.0)
+            return cls(variance, 0.0, indices.shape)
         if distinct == 1:
-            return cls(0.0, variance)
+            return cls(0.0, variance, indices.shape)
         raise refusal(
             "Positions have a row of their own, or all the same one.",
             got=f"{distinct} rows for {indices.size} positions at {where}",
+        )
+
+    def spread(self, shape: tuple[int, ...], where: str) -> Rows:
+        """The rows at positions of another shape: one row may be repeated for all of them."""
+        before, after = math.prod(self.shape), math.prod(shape)
+        if before == after or not self.own:
+            return replace(self, shape=shape)
+        if before == 1:
+            return Rows(0.0, self.own + self.common, shape)
+        raise refusal(
+            "Positions have a row of their own, or all the same one.",
+            got=f"rows for positions {self.shape} repeated to {shape} at {where}",
+            remedy="use one table for all positions",
         )
 
 
@@ -111,12 +127,18 @@ def _with_rows(graph: Graph, name: str, inputs: list[Any], where: str) -> Any:
     if name != "add":
         raise UnreadStep
     rows = [x for x in inputs if isinstance(x, Rows)]
-    total = Rows(sum(x.own for x in rows), sum(x.common for x in rows))
     value = next((x for x in inputs if isinstance(x, Value)), None)
-    if value is None and len(rows) == 2:
-        return total
-    if value is None:
+    if value is None and len(rows) != 2:
         raise UnreadStep
+    if value is None:
+        shape = np.broadcast_shapes(*(x.shape for x in rows))
+    else:
+        value = graph.channel_last(value, where)
+        shape = graph.shape_of(value)[:-1]
+    rows = [x.spread(shape, where) for x in rows]
+    total = Rows(sum(x.own for x in rows), sum(x.common for x in rows), shape)
+    if value is None:
+        return total
     return graph.placed(value, total.own, total.common, where)
 
 
@@ -137,6 +159,7 @@ def _with_array(graph: Graph, name: str, inputs: list[Any], where: str) -> Value
             "Vectors of positions are added to (positions, channels).",
             got=f"an array of shape {table.shape} added to one of shape {shape} at {where}",
         )
+    graph.arrays.require_new(table, where)
     rows = table.reshape(-1, shape[-1])
     return graph.placed(value, independent_variance(rows, where), 0.0, where)
 
@@ -154,7 +177,7 @@ def moved(graph: Graph, equation: Any, inputs: list[Any], where: str) -> Any:
         return _concatenated(graph, inputs, params["dimension"], where)
     value = inputs[0]
     if isinstance(value, Rows) and equation.primitive.name in _KEEP_ROWS:
-        return value
+        return value.spread(tuple(out[:-1]), where)
     if not isinstance(value, Value) or any(isinstance(x, Value) for x in inputs[1:]):
         raise UnreadStep
     match equation.primitive.name:
@@ -256,4 +279,5 @@ def _concatenated(graph: Graph, inputs: list[Any], axis: int, where: str) -> Val
             got=f"another concatenation at {where}",
         )
     row = np.asarray(inputs[0].array, np.float64).reshape(1, -1)
+    graph.arrays.require_new(row, where)
     return graph.preceded(inputs[1], axis, independent_variance(row, where), where)

@@ -34,11 +34,34 @@ class InitialRule:
     gaussian: bool
 
 
+class DrawnArrays:
+    """Arrays that parts were made of: each is drawn for itself, and used once."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[tuple[int, ...], bytes]] = set()
+
+    def require_new(self, array: np.ndarray, where: str) -> None:
+        """Raise for numbers that another part has too: tied weights, or keys used twice."""
+        if array.size < 2 or (array == array.flat[0]).all():
+            return
+        numbers = array.shape, array.tobytes()
+        if numbers in self._seen:
+            raise NetworkError(
+                "Every part has weights of its own.",
+                got=f"an array with the same numbers as another part's, a second time at {where}",
+                remedy="draw each part from its own key, or use wl.trace(make, x), which follows "
+                "weights that are shared",
+            )
+        self._seen.add(numbers)
+
+
 @dataclass(frozen=True)
 class InitialReading:
     """Reads laws off drawn arrays, by a rule that they must agree with or by measuring."""
 
     deviations: Deviations
+    arrays: DrawnArrays | None = None
+    """Where given, arrays must all be different."""
 
     def weights(self, drawn: Any, fan_in: int, rule: InitialRule, where: str) -> WeightLaw:
         """The law of a weight matrix."""
@@ -54,6 +77,8 @@ class InitialReading:
     def variance(self, drawn: Any, rule: InitialRule, where: str) -> float:
         """The variance of an entry."""
         array = concrete(drawn, where)
+        if self.arrays is not None:
+            self.arrays.require_new(array, where)
         measured = float(np.mean(array**2))
         if self.deviations is Deviations.MEASURED:
             return measured
@@ -105,10 +130,15 @@ def independent_variance(rows: np.ndarray, where: str) -> float:
     variance = float(np.mean(rows**2))
     width = rows.shape[1]
     products = rows @ rows.T / (variance * width) if variance else np.eye(len(rows))
-    apart = np.abs(products - np.diag(np.diag(products))).max() * np.sqrt(width)
+    others = products[np.triu_indices(len(rows), 1)] * np.sqrt(width)
+    apart = np.abs(others).max(initial=0.0)
+    # Rows that share a part, as in a table for lines plus one for columns, are too weakly alike to
+    # be seen in any one pair at small widths, but not in all pairs together. Squares of a few
+    # pairs have a long tail: they are counted in √2 of their standard errors.
+    together = (np.mean(others**2) - 1) * np.sqrt(len(others)) / 2 if len(others) else 0.0
     centre = np.abs(rows.mean(axis=1)).max() * np.sqrt(width / (variance or 1.0))
     spread = np.abs(np.diag(products) - 1).max() * np.sqrt(width / 2)
-    if max(apart, centre, spread) > _MOST:
+    if max(apart, together, centre, spread) > _MOST:
         raise NetworkError(
             "Vectors of positions and tokens are drawn with independent, centred entries.",
             got=f"an array at {where} whose rows are alike, or have different lengths (sines and "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from unittest import mock
 
@@ -112,7 +112,7 @@ def read_program(
         )
     tokens = jnp.issubdtype(example.dtype, jnp.integer)
     graph = Graph(example.shape, tokens=tokens, batch=False)
-    reader = _Reader(graph, reading)
+    reader = _Reader(graph, replace(reading, arrays=graph.arrays))
     (output,) = reader.run(closed.jaxpr, closed.consts, [graph.input()])
     if not isinstance(output, Value):
         raise refusal("A model is a function of its input.", got="an output that does not depend")
@@ -152,14 +152,26 @@ class _Reader:
                 getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), list(inputs)
             )
         try:
-            if name in ELEMENTWISE:
-                return [elementwise(self.graph, equation, inputs, where)]
-            return [moved(self.graph, equation, inputs, where)]
+            read = elementwise if name in ELEMENTWISE else moved
+            found = read(self.graph, equation, inputs, where)
+            self.require_shape(equation, found, where)
+            return [found]
         except UnreadStep:
             raise refusal(
                 "Between known parts a model adds, multiplies, pools, picks and rearranges.",
                 got=f"'{name}' at {where}",
             ) from None
+
+    def require_shape(self, equation: Any, found: Any, where: str) -> None:
+        """Raise where an array was repeated on its way, as by a sum with a longer one."""
+        if isinstance(found, Value):
+            shapes = self.graph.shape_of(found), tuple(equation.outvars[0].aval.shape)
+            long = [[extent for extent in shape if extent != 1] for shape in shapes]
+            if long[0] != long[1]:
+                raise refusal(
+                    "Positions and channels are as many as the parts make.",
+                    got=f"{shapes[0]} repeated to {shapes[1]} at {where}",
+                )
 
     def part(self, call: Call, inputs: list[Any], where: str) -> Value:
         where = f"{call.stand_in.name} ({where})"

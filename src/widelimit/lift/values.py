@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import NetworkError
 from .activations import factor
+from .initialisers import DrawnArrays
 from .parts import (
     Activate,
     Add,
@@ -94,6 +95,7 @@ class Graph:
         self.meaning: dict[int, Label] = {0: ValueKind.BATCH} if batch else {}
         self.settled = False
         self.used: set[int] = set()
+        self.arrays = DrawnArrays()
         # An elementwise function that is used twice is one node; functions are kept with it.
         self.functions: dict[tuple[int, int], tuple[Any, PartNode]] = {}
         if tokens:

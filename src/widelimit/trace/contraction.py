@@ -263,6 +263,13 @@ def summed_products(
         products = integrator.mean(u)[:, rows] * integrator.mean(v)[:, columns]
     else:
         products = integrator.second(u, v, *flat)[..., 0, 0].reshape(-1, *rows.shape)
+    if not np.isfinite(products).all():
+        raise step.refuse(
+            "Averages over channels are numbers.",
+            got="a mean that is infinite, or none",
+            remedy="keep activations where the functions of them are defined: logarithms and "
+            "roots of positive arguments, no division by what may be zero",
+        )
     if products.any() and np.abs(products).max() < 1e-6:
         typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
         if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
@@ -283,7 +290,7 @@ def summed_products(
         left = u.reindexed(rows, 0).multiplied(v.reindexed(columns, 0))
         right = left.constant_like(np.ones((1, left.size)))
         pairs = np.tile(np.arange(pairs.shape[1]), (2, 1))
-    group = DotGroup(left, right, pairs, integrator, machine.dots)
+    group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.note_dot(step, u, v)
     weights = np.zeros((1, size, group.size))

@@ -12,6 +12,7 @@ import numpy as np
 from .alignment import Step
 from .contraction import summed_products
 from .elementwise import aligned
+from .layout import Layout
 from .matmul import matmul
 from .matrices import WideMatrix
 from .outer import Outer, OuterProduct
@@ -75,7 +76,7 @@ def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
         isinstance(right, WideVector) and right.axis == rhs[0],
     )
     if len(set(groups)) > 1:
-        result = _depthwise(step, left, right, lhs, rhs, index)
+        result = _depthwise(machine, step, left, right, lhs, rhs, index)
     elif wide == (True, True) or (any(wide) and WideScalar in (type(left), type(right))):
         entries = _entries(_patches(left, lhs, index), _kernel(right, rhs), groups[0])
         if isinstance(left, WideVector) and isinstance(right, WideVector):
@@ -245,23 +246,39 @@ def _hidden(
 
 
 def _depthwise(
-    step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
+    machine: Any, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
 ) -> WideVector:
-    """One filter for each channel: products of members, added over the window."""
-    if not (isinstance(left, WideVector) and isinstance(right, WideVector)) or right.axis != rhs[0]:
-        raise step.refuse(
-            "A depthwise convolution has one filter for each channel.",
-            got="another grouping of channels",
-            remedy="use as many groups as channels and one filter each",
+    """Filters for each channel alone: products of members, added over the window.
+
+    With m filters for each channel, results `m·α, …, m·α + m − 1` are made of channel α.
+    """
+    widths = machine.program.widths
+    if (
+        not (isinstance(left, WideVector) and isinstance(right, WideVector))
+        or (left.axis, right.axis) != (lhs[1], rhs[0])
+        or any(
+            int(p["feature_group_count"]) != left.layout.extent * width
+            for p, width in zip(step.params, widths, strict=True)
         )
-    layout = left.layout.common(right.layout)
-    left, right = left.refined(layout), right.refined(layout)
+    ):
+        raise step.refuse(
+            "A depthwise convolution has filters for each channel alone.",
+            got="another grouping of channels",
+            remedy="use as many groups as channels",
+        )
+    filters = int(right.layout.extent / left.layout.extent)
+    ours = left.layout
+    layout = right.layout.common(Layout(ours.major, ours.minor * filters, ours.unit))
+    right = right.refined(layout)
+    left = left.refined(Layout(layout.major, layout.minor // filters, layout.unit))
     patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
+    patches = np.repeat(patches, filters, axis=-1)
     total: WideVector | None = None
     for offset in range(patches.shape[2]):
         rows = patches[:, :, offset]  # (batch, positions, cells)
         columns = np.broadcast_to(kernel[:, offset, 0], rows.shape)
-        term = left.reindexed(rows, 2).multiplied(right.reindexed(columns, 2))
+        spread = replace(left.reindexed(rows, 2), layout=layout)
+        term = spread.multiplied(right.reindexed(columns, 2))
         total = term if total is None else total.plus(term)
     assert total is not None
     return replace(total, power=left.power + right.power)

@@ -13,15 +13,18 @@ import numpy as np
 
 from .alignment import Step
 from .arrays import coordinatewise, mapped_primitive, run_primitive
+from .gaussian import Form
 from .layout import Layout
 from .matrices import WideMatrix
 from .scalars import ZERO, WideScalar
+from .small import followed
 from .trees import Apply, Number, Tree
 from .vectors import WideVector
 
 # Every operand counts with its order of magnitude, and the larger one wins.
 _SUMS = {"add", "sub", "max", "min", "add_any", "select_n", "clamp", "rem"}
-_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
+# Homogeneous of degree zero in all operands together: only the largest count, at any order.
+_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "atan2"}
 # Functions with f(c·x) = c^degree f(x) for c > 0.
 _DEGREES = {
     "neg": Fraction(1),
@@ -42,10 +45,9 @@ _DEGREES = {
 }
 _NONLINEAR = {
     "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "sinh", "cosh", "asin",
-    "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erf_inv", "logistic", "pow",
+    "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "logistic", "pow",
     "floor", "ceil", "round", "lgamma", "digamma", "and", "or", "not", "xor", "nextafter",
 }  # fmt: skip
-
 ELEMENTWISE = _SUMS | _COMPARISONS | set(_DEGREES) | _NONLINEAR | {"mul", "div", "integer_pow"}
 
 
@@ -58,6 +60,9 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
             return operands[1 + int(chosen[0])]
+    small = followed(step, operands)
+    if small is not None:
+        return small
     power, operands = _ordered(step, operands)
     vectors = [value for value in operands if isinstance(value, WideVector)]
     if not vectors:
@@ -79,6 +84,10 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         return operands[0].power * int(step.params[0]["y"]), operands
     if name in _DEGREES:
         return operands[0].power * _DEGREES[name], operands
+    if name == "pow" and operands[0].power != 0:
+        degree = _degree(operands[1])
+        if degree is not None:
+            return operands[0].power * degree, operands
     if name in _SUMS or name in _COMPARISONS:
         first = 1 if name == "select_n" else 0
         counted = operands[first:]
@@ -89,6 +98,15 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         kept = operands[:first] + kept
         return (ZERO if name in _COMPARISONS else power), kept
     return ZERO, [order_one(step, value) for value in operands]
+
+
+def _degree(exponent: Any) -> Fraction | None:
+    """A constant exponent, if it is a simple fraction."""
+    if not isinstance(exponent, WideScalar) or not exponent.fixed or exponent.power != 0:
+        return None
+    numbers = np.unique(np.asarray(exponent.base, float))
+    found = Fraction(float(numbers[0])).limit_denominator(64)
+    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < 1e-9 else None
 
 
 def leading_power(values: list[Any]) -> Fraction:
@@ -295,9 +313,32 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
         return replace(_selected(vectors), power=power)
     trees = tuple(_argument(v) for v in vectors)
     tree = Apply(name, _function(step), trees)
-    if name == "select_n" and len(vectors) == 3 and tree.univariate() is None:
+    # A branch may be no number where it is not taken, as a logarithm is; 0 times it is none.
+    if (
+        name == "select_n"
+        and len(vectors) == 3
+        and tree.univariate() is None
+        and all(_is_number(v) for v in vectors[1:])
+    ):
         return replace(_gated(*vectors), power=power)
     return replace(first.applied(tree), power=power)
+
+
+def _is_number(vector: WideVector) -> bool:
+    """Whether its functions are defined on both sides of the origin."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(vector.evaluate(_Rays())).all())
+
+
+class _Rays:
+    """Points on both sides of the origin, for each linear form by itself."""
+
+    def __init__(self) -> None:
+        self.cache: dict = {}
+
+    def form(self, form: Form) -> np.ndarray:
+        steps = np.linspace(-3.0, 3.0, 12)
+        return np.sqrt(np.maximum(form.variance, 0.0))[:, None, :] * steps[None, :, None]
 
 
 def _gated(which: WideVector, false: WideVector, true: WideVector) -> WideVector:

@@ -197,7 +197,10 @@ class Integrator:
             out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
             where=deviations > 0,
         )
-        return mehler(left, right, rows, columns, np.clip(rho, -1.0, 1.0))
+        rho = np.clip(rho, -1.0, 1.0)
+        if not (left.converges(rho) and right.converges(rho)):
+            raise _NeedsPoints
+        return mehler(left, right, rows, columns, rho)
 
     def _slope(self, tree: Tree, form: Form) -> np.ndarray:
         """`E[φ'(x)] = E[x φ(x)] / Var(x)`, (draws or 1, size): all a linear partner sees."""
@@ -243,7 +246,7 @@ class Integrator:
 
 
 _Side = tuple[Tree, np.ndarray, int]
-_PROBE = Grid(2, 1.0, 1, 1.0)
+_PROBE = Grid(2, 1.0, 1, 1.0, 1.0)
 
 
 class _Line:
@@ -299,22 +302,25 @@ class Cloud:
             self.values[key] = found
 
     def form(self, form: Form) -> np.ndarray:
-        total: np.ndarray | None = None
-        for term in form.terms:
-            for label in np.unique(term.labels):
-                here = np.flatnonzero(term.labels == label)
-                key = (id(term.source), int(label))
-                if key not in self.values:
-                    continue
-                values = term.at(self.values[key], here)
-                if total is None:
-                    total = np.zeros((*values.shape[:2], form.size))
-                if values.shape[0] > total.shape[0]:
-                    total = np.repeat(total, values.shape[0], axis=0)
-                total[..., here] += values
-        if total is None:
-            return np.zeros((1, 1, form.size))
-        return total
+        return form_values(form, self.values)
+
+
+def form_values(form: Form, members: dict[tuple[int, int], np.ndarray]) -> np.ndarray:
+    """Values of linear forms, for values (draws, points, size) of sources in blocks."""
+    total: np.ndarray | None = None
+    for term in form.terms:
+        for label in np.unique(term.labels):
+            here = np.flatnonzero(term.labels == label)
+            key = (id(term.source), int(label))
+            if key not in members:
+                continue
+            values = term.at(members[key], here)
+            if total is None:
+                total = np.zeros((*values.shape[:2], form.size))
+            if values.shape[0] > total.shape[0]:
+                total = np.repeat(total, values.shape[0], axis=0)
+            total[..., here] += values
+    return np.zeros((1, 1, form.size)) if total is None else total
 
 
 def _normals(draws: int, points: int, dimensions: int, rng: np.random.Generator) -> np.ndarray:

@@ -29,6 +29,7 @@ _ONE = {
     "broadcast_in_dim": structure.broadcast,
     "take": structure.take,
     "rev": structure.reverse,
+    "tile": structure.tile,
 }
 
 

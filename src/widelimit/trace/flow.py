@@ -9,6 +9,7 @@ LINEAR = {
     "reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "reduce_sum", "slice",
     "concatenate", "neg", "convert_element_type", "copy", "copy_p", "add", "sub", "mul", "div",
     "add_any", "take", "stack", "rev", "gather", "dynamic_slice", "split", "pad", "dot_general",
+    "tile",
 }  # fmt: skip
 
 
@@ -32,6 +33,15 @@ def tail_of(program: FlatProgram) -> set[int]:
             if linear and (users or slot.index in outputs):
                 tail.add(slot.index)
     return tail
+
+
+def live_slots(program: FlatProgram) -> set[int]:
+    """Slots that the outputs depend on."""
+    live = {operand.index for operand in program.outputs if isinstance(operand, Slot)}
+    for step in reversed(program.steps):
+        if any(slot.index in live for slot in step.results):
+            live |= {operand.index for operand in step.operands if isinstance(operand, Slot)}
+    return live
 
 
 def last_uses(program: FlatProgram) -> dict[int, list[int]]:

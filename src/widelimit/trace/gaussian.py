@@ -33,6 +33,10 @@ class Labels:
             self._blocks.append(block)
         return self._numbers[block]
 
+    def level(self, label: int) -> tuple[int, int]:
+        """Into how many major and minor blocks the axis is cut where this is one."""
+        return self._blocks[label][:2]
+
     def cut(self, labels: np.ndarray, cut: Cut) -> np.ndarray:
         """The labels after cutting each block, member by member."""
         found = np.empty_like(labels)
@@ -107,11 +111,14 @@ class GaussianSource:
     """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F).
 
     `ordered` coordinates stand for places along the channels: blocks of channels are not alike.
+    `rows` has, for members that weights made, which of the weights' entries they are made of: at
+    width n their covariance is an average over channels, O(n^{-1/2}) from its limit.
     """
 
     def __init__(self, name: str, covariance: np.ndarray, *, ordered: bool = False):
         self.name, self.ordered = name, ordered
         self.covariance = covariance
+        self.rows: list[frozenset[int]] = []
 
     @property
     def size(self) -> int:

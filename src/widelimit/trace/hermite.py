@@ -14,6 +14,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
+from ..errors import NumericalError
+
 _CLOSE = 0.5  # correlations above which a tail is worth adding
 
 
@@ -26,10 +28,13 @@ class Grid:
     orders: int
     negligible: float
     """The share of a function's square mean beyond the orders that may be left out."""
+    most: float
+    """The share that the tail of a jump leaves; more is left by functions that turn too fast."""
 
 
-FINE = Grid(12000, 10.0, 256, 1e-10)
-COARSE = Grid(400, 8.0, 40, 1e-4)
+FINE = Grid(12000, 10.0, 256, 1e-10, 0.1)
+COARSE = Grid(400, 8.0, 40, 1e-4, 0.25)
+_EDGE = 0.8  # of the reach: square means beyond are those of functions that reach further
 
 
 @lru_cache(maxsize=4)
@@ -64,13 +69,27 @@ class HermiteSeries:
     @classmethod
     def of(cls, values: np.ndarray, grid: Grid) -> HermiteSeries:
         """The series of functions given by their values on the grid."""
-        _, weights, table = nodes(grid)
+        x, weights, table = nodes(grid)
         draws, points, size = values.shape
         rows = np.ascontiguousarray(np.swapaxes(values, 1, 2)).reshape(draws * size, points)
         coefficients = (rows @ table).reshape(draws, size, grid.orders)
         energy = (np.square(rows) @ weights).reshape(draws, size)
+        outer = np.abs(x) > _EDGE * grid.reach
+        beyond = (np.square(rows[:, outer]) @ weights[outer]).reshape(draws, size)
+        if (beyond > 0.01 * energy).any():
+            raise NumericalError(
+                "Functions of activations have square means, within reach of the integration.",
+                got="a function or an initial law that grows too fast, such as exp of something "
+                "large or a Cauchy law",
+                remedy="make the argument smaller, clip it, or draw from a law with a variance",
+            )
         rest = energy - np.square(coefficients).sum(axis=-1)
         return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
+
+    def converges(self, rho: np.ndarray) -> bool:
+        """Whether the orders suffice for these correlations; those of ±1 need none."""
+        size = np.abs(rho)
+        return _share_left(self) <= self.grid.most or not ((size > _CLOSE) & (size < 1)).any()
 
     @property
     def mean(self) -> np.ndarray:

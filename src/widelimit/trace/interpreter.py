@@ -18,7 +18,7 @@ from .elementwise import ELEMENTWISE, elementwise
 from .expectations import Integrator
 from .extents import Wide, fit_power
 from .family_steps import on_families, opaque, orthogonal
-from .flow import last_uses, tail_of
+from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .keys import KEY_STEPS, Keys
 from .layout import whole
@@ -53,13 +53,14 @@ class Machine:
         self.matrices: dict[Any, WeightArray] = {}
         self.vector_forms: dict[Any, Any] = {}
         self.places: dict[Any, Any] = {}
+        self.drawn_from: dict[int, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
         self.records: list[Record] = []
         self.laws: list[tuple[Step, parameters.EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
-        self._tail = tail_of(program)
+        self._tail, self._live = tail_of(program), live_slots(program)
         self._values: dict[int, Value] = {}
         self._uses = last_uses(program)
 
@@ -146,6 +147,10 @@ class Machine:
     def on_tail(self, slot: Slot) -> bool:
         """Whether a scalar only meets linear steps before it leaves the program."""
         return slot.index in self._tail
+
+    def is_live(self, slot: Slot) -> bool:
+        """Whether the outputs depend on a value; weights that were drawn and replaced are not."""
+        return slot.index in self._live
 
     def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """A computation that is done at most once, in double precision."""

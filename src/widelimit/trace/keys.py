@@ -19,6 +19,11 @@ KEY_STEPS = {
 }
 
 
+def _children() -> bool:
+    """Whether `split(key, m)[i]` is `fold_in(key, i)`, whatever m: JAX's default since 0.5."""
+    return bool(jax.config.jax_threefry_partitionable)  # pyright: ignore
+
+
 class Keys:
     """Numbers for keys, by how they were derived."""
 
@@ -42,16 +47,18 @@ class Keys:
         match step.name:
             case "random_split":
                 shape = tuple(int(e) for e in step.params[0]["shape"])
+                how = ("child",) if _children() else ("split", shape)
                 found = [
-                    self.number((int(parent), "split", shape, k))
+                    self.number((int(parent), *how, k))
                     for parent in first.ravel()
                     for k in range(int(np.prod(shape, dtype=int)))
                 ]
                 return np.array(found, np.int64).reshape(*first.shape, *shape)
             case "random_fold_in":
                 parents, data = np.broadcast_arrays(first, arrays[1])
+                how = "child" if _children() else "fold"
                 found = [
-                    self.number((int(p), "fold", int(d)))
+                    self.number((int(p), how, int(d)))
                     for p, d in zip(parents.ravel(), data.ravel(), strict=True)
                 ]
                 return np.array(found, np.int64).reshape(parents.shape)

@@ -97,6 +97,7 @@ def matmul(
         else np.zeros((1, 0, count))
     )
     begin = origin.extend(cross, first)
+    origin.rows += [frozenset(row.tolist()) for row in slots]
     uses.append(Use(operand, by_slot, begin, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF

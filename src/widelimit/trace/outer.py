@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -184,13 +185,15 @@ def contracted(machine: Any, step: Step, left: Any, right: Any) -> WideVector:
     )
     other = outer.axes[1] if axis == outer.axes[0] else outer.axes[0]
     place = len(dims.batch[0]) + len(theirs) + own.index(other)
-    total: WideVector | None = None
+    terms = []
     for part in outer.parts:
         part = part if axis == outer.axes[0] else _swapped(part)
         term = _through(machine, step, part, vector, entries, members)
-        term = replace(term, shape=shape, axis=place, power=term.power + outer.power)
-        total = term if total is None else total.plus(term)
-    assert total is not None
+        terms.append(replace(term, shape=shape, axis=place, power=term.power + outer.power))
+    # Scores with a mean are larger than those without one, by √n.
+    power = leading_power(terms)
+    kept = [term for term in terms if term.power == power] or terms[:1]
+    total = reduce(WideVector.plus, kept)
     if not first:
         return total
     # Axes come as (batch, vector's, outer product's); the step wants the left side's first.

@@ -45,7 +45,7 @@ def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
     """The law of one entry of a sampler's output."""
     if step.name in ("_normal", "_normal_real"):
         return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
-    numbers = [float(np.ravel(a.value())[0]) for a in arguments[1:]]
+    numbers = [_one_bound(step, a) for a in arguments[1:]]
     if step.name == "_uniform":
         low, high = numbers
         powers = {a.power for a in arguments[1:] if not a.is_zero}
@@ -88,6 +88,20 @@ def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
     )
 
 
+def _one_bound(step: Step, bound: Any) -> float:
+    """A bound of a sampler, which is one number for all entries."""
+    if isinstance(bound, WideScalar) and bound.fixed:
+        found = np.unique(np.asarray(bound.value()))
+        if found.size == 1:
+            return float(found[0])
+    raise step.refuse(
+        "All entries of a parameter have one law.",
+        got=f"'{step.name}' with bounds that differ between entries, or are drawn themselves",
+        remedy="draw from a fixed law, and multiply by what differs: s * uniform(key, shape, "
+        "minval=-1, maxval=1)",
+    )
+
+
 def _uniform(z: Any) -> Any:
     return special.erf(z / np.sqrt(2))
 
@@ -100,9 +114,18 @@ class _Truncated:
         return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
 
 
-def identity_of(step: Step, key: Any) -> tuple[Any, ...]:
-    """Equal keys and shapes draw equal numbers."""
-    return step.name, np.asarray(key).tobytes(), step.results[0].shape
+def identity_of(machine: Any, step: Step, key: Any) -> tuple[Any, ...]:
+    """Equal keys and shapes draw equal numbers; one key draws arrays of one law and shape."""
+    shape = step.results[0].shape
+    for number in np.unique(key) if machine.is_live(step.results[0]) else ():
+        if machine.drawn_from.setdefault(int(number), (step.name, shape)) != (step.name, shape):
+            raise step.refuse(
+                "A random key draws one array.",
+                got="a key that drew an array of another law or shape before: the two are not "
+                "independent",
+                remedy="split the key, and give every parameter its own",
+            )
+    return step.name, np.asarray(key).tobytes(), shape
 
 
 def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
@@ -110,7 +133,7 @@ def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
     law = entry_law(step, arguments)
     slot = step.results[0]
     wide = slot.wide_axes
-    key = identity_of(step, arguments[0].value())
+    key = identity_of(machine, step, arguments[0].value())
     if not wide:
         return _finite(machine, step, law, key)
     if len(wide) == 1:

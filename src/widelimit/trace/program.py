@@ -21,7 +21,7 @@ from .interpreter import Machine
 from .law import TracedLaw
 from .listing import listing
 from .refusals import NOWHERE, RefusedError
-from .scalars import WideScalar
+from .scalars import DotGroup, WideScalar
 from .tangent import TangentKernel, tangent_kernel
 from .vectors import WideVector
 
@@ -133,7 +133,7 @@ class Traced:
         done, sampled, random = 0, False, True
         while done < draws:
             machine, output = self.run(min(_CHUNK, draws - done), jax.random.fold_in(key, done))
-            kernel, mean, shape = _conditional(output)
+            kernel, mean, shape = _conditional(machine, output)
             sampled = machine.integrator.sampled
             parts.append(kernel)
             means.append(mean)
@@ -143,8 +143,8 @@ class Traced:
             done += len(kernel)
         if not random and sampled:
             for k in range(1, _REPLICATES):
-                _, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
-                parts.append(_conditional(output)[0])
+                machine, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
+                parts.append(_conditional(machine, output)[0])
         mean = np.concatenate(means)
         if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
             np.abs(mean).max(initial=0.0), 1e-300
@@ -195,7 +195,7 @@ def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
     return lambda key, x: model(width, key)(x)
 
 
-def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Covariances (draws or 1, n, n), means and shape of an output."""
     if output.is_zero or output.power < 0:
         raise NetworkError(
@@ -219,6 +219,7 @@ def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
             got="outputs that are fixed, or functions of other outputs (such as softmax)",
             remedy="trace the model up to its last linear layer (logits)",
         )
+    _require_gaussian(machine, output)
     size = int(np.prod(output.shape, dtype=int))
     total: Any = np.zeros((1, size, size))
     for group, weights in output.pending:
@@ -229,6 +230,26 @@ def _conditional(output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     mean = np.asarray(output.base, float).reshape(-1, size)
     mean = np.broadcast_to(mean, (max(len(mean), 1), size))
     return np.asarray(total), mean, output.shape
+
+
+def _require_gaussian(machine: Machine, output: WideScalar) -> None:
+    """Raise where a sum is not centred, or where scalars of the same weights were drawn.
+
+    Given those, outputs would have another mean and covariance.
+    """
+    drawn = [group for group in (*machine.dots, *machine.finite.values()) if group.is_drawn]
+    for group, _ in output.pending:
+        if isinstance(group, DotGroup):
+            group.require_centred()
+        for other in drawn:
+            cross = group.cross(other)
+            if cross is not None and cross.any():
+                raise RefusedError(
+                    "Outputs are Gaussian given the scalars, with a mean that is not random.",
+                    place=machine.program.steps[-1].place,
+                    got="weights that make the outputs and a random scalar inside the network too",
+                    remedy="give the readout weights of its own",
+                )
 
 
 def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:

@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..laws.gaussians import conditioned, psd_root
+from .alignment import Step
+from .blocks import blocks_alike, shared_cells, shared_sources
 from .expectations import Integrator
+from .symmetry import is_centred
 from .vectors import WideVector
 
 ZERO = Fraction(0)
@@ -99,12 +102,14 @@ def _leading(value: Any) -> Any:
 class DotGroup:
     """Dot products `n^{-1/2} Σ_α u_α v_α` of independent families, at least one of them centred.
 
-    `Cov(p, p') = Σ_cells unit·E[u u']E[v v']`; drawn as `L_u ξ L_vᵀ` with one normal matrix ξ for
-    each cell. Dot products of the same weights elsewhere in the program are drawn given these.
+    `Cov(p, p') = Σ unit·E[u u']E[v v']` over pairs of cells that are the same channels. Cells that
+    share none are drawn as `L_u ξ L_vᵀ` with a normal matrix ξ for each. Dot products of the same
+    weights elsewhere in the program are drawn given these.
     """
 
     def __init__(
         self,
+        step: Step,
         u: WideVector,
         v: WideVector,
         pairs: np.ndarray,
@@ -112,7 +117,7 @@ class DotGroup:
         earlier: list[DotGroup],
     ):
         """`pairs` (2, size): the members of u and v of each product, counted within one cell."""
-        self.u, self.v, self.pairs, self.integrator = u, v, pairs, integrator
+        self.step, self.u, self.v, self.pairs, self.integrator = step, u, v, pairs, integrator
         self.size = pairs.shape[1]
         self.earlier = list(earlier)
         self._drawn: np.ndarray | None = None
@@ -126,43 +131,56 @@ class DotGroup:
         if not isinstance(other, DotGroup):
             return None
         if other is self:
-            return self._combined(*self.grams, other)
-        unit = self.u.layout.common(other.u.layout)
-        if self.u.layout.extent != other.u.layout.extent:
-            return None
+            return self._cross(other.u, other.v, other.pairs)
         total = None
-        u, v = self.u.refined(unit), self.v.refined(unit)
-        for left, right, flipped in ((other.u, other.v, False), (other.v, other.u, True)):
-            if not (_related(u, left) and _related(v, right)):
-                continue
-            first = self.integrator.gram(u, left.refined(unit))
-            second = self.integrator.gram(v, right.refined(unit))
-            if first.any() and second.any():
-                found = self._combined(first, second, other, flipped=flipped, unit=unit.unit)
+        for left, right, pairs in (
+            (other.u, other.v, other.pairs),
+            (other.v, other.u, other.pairs[::-1]),
+        ):
+            found = self._cross(left, right, pairs)
+            if found is not None:
                 total = found if total is None else total + found
         return total
 
-    def _combined(
-        self,
-        first: np.ndarray,
-        second: np.ndarray,
-        other: DotGroup,
-        *,
-        flipped: bool = False,
-        unit: Fraction | None = None,
-    ) -> np.ndarray:
-        (i, j), (k, m) = self.pairs, other.pairs[::-1] if flipped else other.pairs
-        share = float(self.u.layout.unit if unit is None else unit)
-        blocks = first[:, :, i[:, None], k[None, :]] * second[:, :, j[:, None], m[None, :]]
-        return share * blocks.sum(axis=1)
+    def _cross(self, left: WideVector, right: WideVector, pairs: np.ndarray) -> np.ndarray | None:
+        """Covariances with the dot products of `left` and `right`."""
+        # Where neither side shares variables, the centred one makes the covariance zero. One side
+        # is enough: the other may have a mean, which E[v v'] keeps though v and v' are independent.
+        if not (shared_sources(self.u, left) or shared_sources(self.v, right)):
+            return None
+        ours, theirs = blocks_alike(self.step, (self.u, self.v), (left, right))
+        meetings = shared_cells(ours[0], theirs[0]) | shared_cells(ours[1], theirs[1])
+        mine, others = np.nonzero(meetings)
+        if not len(mine):
+            return None
+        (i, j), (k, m) = self.pairs, pairs
+        blocks = None
+        for a, b, rows, columns in ((ours[0], theirs[0], i, k), (ours[1], theirs[1], j, m)):
+            second = self.integrator.second(a, b, a.by_cell()[mine], b.by_cell()[others])
+            if not second.any():
+                return None
+            second = second[:, :, rows[:, None], columns[None, :]]
+            blocks = second if blocks is None else blocks * second
+        assert blocks is not None
+        return float(ours[0].layout.unit) * blocks.sum(axis=1)
 
     @property
     def is_drawn(self) -> bool:
         """Whether values have been asked for."""
         return self._drawn is not None
 
+    def require_centred(self) -> None:
+        """Raise where the mean is zero in the limit only; asked for once the values count."""
+        if not is_centred(self.u, self.v, self.pairs):
+            raise self.step.refuse(
+                "Sums over channels that are divided by √n are centred at every width.",
+                got="a sum whose mean is zero by coincidence of variances or inputs",
+                remedy="make it centred by weights of its own, or divide it by n",
+            )
+
     def values(self) -> np.ndarray:
         if self._drawn is None:
+            self.require_centred()
             known = [
                 (g, c)
                 for g in self.earlier
@@ -173,6 +191,10 @@ class DotGroup:
 
     def _fresh(self) -> np.ndarray:
         draws, rng = self.integrator.draws, self.integrator.rng
+        if _cells_meet(self.u) or _cells_meet(self.v):
+            own = self.cross(self)
+            noise = rng.standard_normal((draws, self.size, 1))
+            return np.zeros((draws, self.size)) if own is None else (_root(own) @ noise)[..., 0]
         first, second = self.grams
         total = np.zeros((draws, self.size))
         share = np.sqrt(float(self.u.layout.unit))
@@ -238,10 +260,10 @@ class NormalGroup:
         return self.deviation**2 * np.eye(self.size)[None] if other is self else None
 
 
-def _related(u: WideVector, v: WideVector) -> bool:
-    sources = {id(t.source) for form in u.forms() for t in form.terms}
-    shared = any(id(t.source) in sources for form in v.forms() for t in form.terms)
-    return shared or (bool(u.constant.any()) and bool(v.constant.any()))
+def _cells_meet(vector: WideVector) -> bool:
+    """Whether different cells are the same channels, as after `concatenate([v, v])`."""
+    shared = shared_cells(vector, vector)
+    return bool((shared & ~np.eye(len(shared), dtype=bool)).any())
 
 
 def _same_draws(arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -91,6 +91,19 @@ def reverse(step: Step, value: Any) -> Any:
     return rebuilt(value, np.flip(numbers_of(value), dimensions), {a: a for a in layouts_of(value)})
 
 
+def tile(step: Step, value: Any) -> Any:
+    """Axes repeated; channels side by side with themselves."""
+    repeats = [tuple(int(r) for r in p["reps"]) for p in step.params]
+    if len(set(repeats)) > 1:
+        raise cut_refused(step, "an array repeated as often as the width")
+    for axis in layouts_of(value):
+        if repeats[0][axis] > 1:
+            value = concatenate(step, [value] * repeats[0][axis], axis)
+    axes = {a: a for a in layouts_of(value)}
+    finite = [1 if a in axes else times for a, times in enumerate(repeats[0])]
+    return rebuilt(value, np.tile(numbers_of(value), finite), axes)
+
+
 def broadcast(step: Step, value: Any) -> Any:
     """`broadcast_in_dim` of a value that has its width axes already."""
     places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
@@ -312,6 +325,8 @@ def _true_shape(value: Any, width: int) -> list[int]:
 
 def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
     """Vectors side by side, along a finite axis or along channels."""
+    # Rolling an axis of length 1 leaves empty parts.
+    values = [value for value in values if math.prod(value.shape)] or values[:1]
     powers = {v.power for v in values if not v.is_zero}
     if len(powers) > 1:
         raise step.refuse(
