@@ -149,9 +149,9 @@ def search(
     return Search(tuple(sorted(trials, key=lambda trial: -trial.score)))
 
 
-def _pairs(candidates: Iterable[tuple[Any, Layer]]) -> list[tuple[Any, Layer]]:
+def _pairs(candidates: Any) -> list[tuple[Any, Layer]]:
     """The candidates, each a label and a network."""
-    found: list[Any] = list(candidates) if isinstance(candidates, Iterable) else [candidates]
+    found = list(candidates) if isinstance(candidates, Iterable) else [candidates]
     for pair in found:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise NetworkError(
@@ -164,4 +164,4 @@ def _pairs(candidates: Iterable[tuple[Any, Layer]]) -> list[tuple[Any, Layer]]:
 
 
 def _is_noise(noise: Any) -> bool:
-    return isinstance(noise, int | float | np.number) and bool(0 < noise < np.inf)
+    return isinstance(noise, int | float | np.number) and 0 < float(noise) < np.inf
