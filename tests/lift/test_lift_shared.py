@@ -1,5 +1,7 @@
 """Vectors that several positions have in common, and weights that several parts have."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -75,7 +77,18 @@ def branches(one, two):
     return model
 
 
+def overlapping(combine):
+    def model(x):
+        h = PIXELS(x.mean(axis=(0, 1)))
+        one = ONE(h)
+        return READOUT(combine(one + TWO(h), one))
+
+    return model
+
+
 REFUSED = {
+    "a product of branches that share weights": (overlapping(jnp.multiply), "both branches"),
+    "a sum of branches that share weights": (overlapping(jnp.add), "both branches"),
     "lines and columns": (
         embedded(lambda: looked_up(LINES)[:, None], lambda: looked_up(COLUMNS)[None]),
         "a row of their own",
@@ -105,3 +118,25 @@ def test_what_parts_and_positions_share_is_refused(name):
 def test_independent_vectors_of_many_positions_are_read():
     net = wl.lift(embedded(lambda: TABLE), GRID)
     assert [type(part).__name__ for part in net.parts][1] == "PositionTable"
+
+
+def test_functions_that_differ_far_out_are_told_apart():
+    def lifted(function):
+        model = wl.lift(lambda x: READOUT(function(ONE(x))), np.zeros((1, WIDTH)))
+        return [repr(part) for part in model.parts[1:-1]]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of first laws, and of kinks
+        assert lifted(jax.nn.relu) == ["Relu()"]
+        assert lifted(lambda h: jnp.minimum(jax.nn.relu(h), 10.0)) != ["Relu()"]
+        assert len(lifted(lambda h: jnp.clip(h, -10.0, 10.0))) == 1
+
+
+def test_output_biases_vanish_whatever_attention_is_on():
+    attention = eqx.nn.MultiheadAttention(
+        2, 3, vo_size=WIDTH, output_size=WIDTH, use_output_bias=True, key=jax.random.key(9)
+    )
+    x = np.zeros((1, 4, 3))
+    for biases, vanish in (("limit", True), ("own", False)):
+        (found,) = wl.lift(lambda h: attention(h, h, h), x, biases=biases).parts
+        assert bool(found.b_std == 0) is vanish

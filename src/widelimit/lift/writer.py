@@ -33,6 +33,9 @@ from .parts import (
 )
 from .values import LiftWarning, refusal
 
+# Parts with random numbers of their own.
+_DRAWN = Linear | Convolution | Attend | Lookup | Places | FirstToken | Drop
+
 
 class Biases(Enum):
     """What becomes of biases whose variance falls as the fan-in grows, as 1/(3·fan-in)."""
@@ -58,6 +61,7 @@ class _Writer:
             for each in node.inputs:
                 self.above[id(each)].append(node)
         self.wide: dict[int, bool] = {}
+        self.written: set[int] = set()
         self.passed: dict[int, set[int]] = {}
         for node in self.nodes:
             weighted = isinstance(node.part, Linear | Convolution | Attend | Lookup)
@@ -128,6 +132,8 @@ class _Writer:
     def layer(self, node: PartNode, factor: float) -> Layer:
         """The layer of one part, its output times `factor`."""
         part, below = node.part, node.inputs[0]
+        if isinstance(part, _DRAWN):
+            self.require_once(node)
         match part:
             case Linear():
                 return layers.Dense(
@@ -170,6 +176,15 @@ class _Writer:
             case _:
                 raise AssertionError(part)
 
+    def require_once(self, node: PartNode) -> None:
+        """Raise where weights would be written into two branches, as if they were two."""
+        if id(node) in self.written:
+            raise refusal(
+                "Branches that are combined have weights of their own.",
+                got=f"weights that both branches hold, at {node.where}",
+            )
+        self.written.add(id(node))
+
     def bias(self, law: BiasLaw | None, below: PartNode) -> float:
         """σ_b of a layer on this node's output."""
         gone = law is None or (
@@ -196,7 +211,8 @@ class _Writer:
             heads=part.heads,
             qk_std=part.query.weights.std * part.key.weights.std,
             ov_std=abs(factor) * part.value.weights.std * part.out.weights.std,
-            b_std=abs(factor) * self.bias(part.out.bias, below),
+            # What comes out of the heads is wide, even where attention is on raw inputs.
+            b_std=abs(factor) * self.bias(part.out.bias, node),
             pattern=_pattern(part.allowed),
             projections=projections,
             key_width=part.key_width,
