@@ -22,7 +22,7 @@ def normals(
     return _normal(key, shape, dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2))  # a step of programs, traced once
 def _normal(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any) -> Array:
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
@@ -32,6 +32,6 @@ def coins(key: Key[Array, ""], probability: Any, shape: tuple[int, ...]) -> Bool
     return _bernoulli(key, probability, shape)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2)  # likewise traced once
 def _bernoulli(key: Key[Array, ""], probability: Any, shape: tuple[int, ...]) -> Array:
     return jax.random.bernoulli(key, probability, (math.prod(shape),)).reshape(shape)
