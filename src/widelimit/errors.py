@@ -8,10 +8,21 @@ from typing import Any
 class WidelimitError(ValueError):
     """Base of every error this library raises on purpose."""
 
-    def __init__(self, rule: str, *, got: str, remedy: str):
-        """`rule` is what must hold, `got` is what arrived instead, `remedy` is what to do."""
-        super().__init__(f"{rule} Got: {got}. Remedy: {remedy}")
+    def __init__(self, rule: str, *, got: str, remedy: str, option: str | tuple[str, ...] = ()):
+        """`rule` is what failed, `got` is what arrived instead, `remedy` is what to do.
+
+        `option` names what the remedy sets, one option or several: `encoding=` in Python,
+        `--encoding` on the command line.
+        """
         self.rule, self.got, self.remedy = rule, got, remedy
+        self.options = (option,) if isinstance(option, str) else option
+        super().__init__(f"{rule} Got: {got}. Remedy: {self.advice()}")
+
+    def advice(self, *, command_line: bool = False) -> str:
+        """The remedy with the options it sets, as Python or as the command line writes them."""
+        dashed = [f"--{name.replace('_', '-')}" for name in self.options]
+        names = ", ".join(dashed if command_line else [f"{name}=" for name in self.options])
+        return f"{self.remedy} ({names})" if names else self.remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _as_it_was, (type(self), self.args, self.__dict__)

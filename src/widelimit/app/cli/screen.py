@@ -82,7 +82,7 @@ class Screen(Listener):
             return
         self.say(error.rule)
         self.say(f"   got: {_shortened(error.got)}")
-        self.say(f"remedy: {_spoken(error.remedy)}")
+        self.say(f"remedy: {_spoken(error.advice(command_line=True))}")
 
 
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
