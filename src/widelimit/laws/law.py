@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Key
 from ..engine.inputs import Data, Inputs
 from ..errors import NetworkError, ShapeError, WidelimitError
 from ..finite.widths import with_heads
+from ..gaussians import psd_root
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..layers.readings import reading
@@ -27,7 +28,6 @@ from ..options import RandomKey, as_key, choice, generator, known_options, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
-from .gaussians import psd_root
 from .marginal import Marginal, MarginalReadings, averaged, group_means
 from .narrow import HeadWidths
 from .points import DrawPlan, Points, normal_blocks, plan

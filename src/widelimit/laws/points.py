@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Array, Float, Key
-from scipy.special import ndtri
 
 from ..errors import WidelimitError
+from ..gaussians import sobol_normals
 from ..options import choice, generator, whole
 
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
@@ -68,9 +68,6 @@ def normal_blocks(
         return
     each = plan.draws // plan.groups
     for stream in rng.spawn(plan.groups):
-        sobol = scipy.stats.qmc.Sobol(dimensions, scramble=True, rng=stream)
-        uniform = sobol.random_base2(each.bit_length() - 1)
-        # A scrambled point can fall on 0 in floating point, where the normal would be infinite.
-        normals = ndtri(np.clip(uniform, 0.5**54, 1 - 0.5**53))
+        normals = sobol_normals(each, dimensions, stream)
         for begin in range(0, each, size):
             yield normals[begin : begin + size]

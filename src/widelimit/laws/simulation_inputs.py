@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import NetworkError, NumericalError, ShapeError
+from ..gaussians import psd_root
 from ..options import whole
 from ..printing import written
 
@@ -156,9 +157,7 @@ class GivenGram:
     @functools.cached_property
     def root(self) -> Float[np.ndarray, "S rank"]:
         """A matrix `R` with `RRᵀ` the Gram matrix and as many columns as its rank."""
-        values, vectors = np.linalg.eigh(self.gram)
-        kept = values > _RANK_TOLERANCE * values[-1]
-        return vectors[:, kept] * np.sqrt(values[kept])
+        return psd_root(self.gram, tolerance=_RANK_TOLERANCE, drop=_RANK_TOLERANCE)
 
     def footprint(self, width: int) -> int:
         """Numbers held per draw while making one Gram factor."""

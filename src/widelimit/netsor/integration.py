@@ -12,7 +12,7 @@ import scipy
 from scipy import special
 
 from ..errors import NetworkError
-from ..laws.gaussians import psd_root
+from ..gaussians import psd_root
 from ..options import RandomKey, seed_words
 from ..statistics import Estimate
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..laws.gaussians import conditioned
+from ..gaussians import condition
 from ..laws.marginal import Marginal, MarginalReadings
 from ..options import RandomKey, generator, whole
 from .integration import (
@@ -330,7 +330,7 @@ def _draw_stage(
             # Score matrices shared between stages: condition the Gaussian field on what is known.
             before, _ = moments.scalar_covariance(old, old)
             values = np.stack([known[dot] for dot in old], axis=-1)
-            mean, covariance = conditioned(covariance, cross, before, values)
+            mean, covariance = condition(covariance, cross, before, values)
     factor = psd_factor(covariance, method)
     noise = rng.standard_normal((draws, len(new)))
     drawn = mean + (noise[:, None, :] @ np.swapaxes(factor, -1, -2))[:, 0, :]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import NetworkError, NumericalError
-from ..laws.gaussians import psd_root
+from ..gaussians import psd_root
 from ..options import RandomKey, seed_words, whole
 from .nodes import (
     Dot,

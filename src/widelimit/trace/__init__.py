@@ -7,7 +7,7 @@ A traced model has hundreds of lines over families of tokens, heads and inputs, 
 must be found, and only its outputs are of interest: members of one family are integrated together,
 by Hermite series, for hundreds of draws at once. Either integrator would be wrong for the other's
 task. What means the same is one thing: preconditions and their report, laws and marginals, roots of
-covariances and Gaussians given others (`laws.gaussians`).
+covariances and Gaussians given others (`gaussians`).
 """
 
 from .audit import Audit, Row, Verdict

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..laws.gaussians import conditioned, psd_root
+from ..gaussians import condition, psd_root
 from .alignment import Step
 from .blocks import blocks_alike, shared_cells, shared_sources
 from .expectations import Integrator
@@ -232,7 +232,7 @@ class DotGroup:
         old = np.concatenate(_same_draws(rows), axis=1)
         own = self.cross(self)
         assert own is not None
-        mean, rest = conditioned(own, cross, old, before)
+        mean, rest = condition(own, cross, old, before)
         scale = np.abs(own).max(axis=(1, 2)) * self.size
         noise = self.integrator.rng.standard_normal((self.integrator.draws, self.size, 1))
         return mean + (psd_root(rest, tolerance=_SAMPLED, scale=scale) @ noise)[..., 0]
