@@ -24,7 +24,7 @@ from widelimit.app.workflow.attention import mean_attention, received
 from widelimit.app.workflow.columns import assign, feature
 from widelimit.app.workflow.examples import Examples
 from widelimit.app.workflow.kinds import Listener
-from widelimit.app.workflow.posterior import Spectrum, Targets, choose_noise, evaluate
+from widelimit.app.workflow.posterior import Spectrum, Targets, evaluate, noise_scores
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
 from widelimit.data import Column, DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
@@ -251,8 +251,7 @@ def test_amplitude_maximises_the_leave_one_out_density():
     y = 7.0 * np.random.default_rng(5).normal(size=len(kernel))
     rows = np.arange(len(y))
     targets = Targets(y[:, None], y, Task.REGRESS)
-    diagonal = float(np.diagonal(kernel).mean())
-    trials = choose_noise(Spectrum.of(kernel), targets, rows, diagonal)
+    trials = noise_scores(Spectrum.of(kernel), targets, rows, None)
 
     def density(amplitude, noise):
         scaled = GPPosterior.condition(amplitude * kernel, y, noise=amplitude * noise)

@@ -8,9 +8,11 @@ from .both import BothPredictions, FittedBoth, fit_both
 from .calibration import (
     Binning,
     Reliability,
+    Temperature,
     reliability,
 )
-from .classify import Classifier, FittedClassifier, Temperature, centred_one_hot
+from .choice import NoiseTrial, noise_trials
+from .classify import Classifier, FittedClassifier, centred_one_hot
 from .conventions import Optimizer, Reduction
 from .cross_entropy import (
     CrossEntropyPath,
@@ -43,7 +45,7 @@ from .mixture import (
 )
 from .mixture_prediction import MixturePrediction
 from .network_kernels import Engine, NetworkKernels
-from .noise import Relative
+from .noise import LeaveOneOutNoise, Relative
 from .objectives import (
     LeaveOneOutDensity,
     LeaveOneOutError,
@@ -51,6 +53,7 @@ from .objectives import (
     Objective,
 )
 from .process import GP, FittedGP
+from .repeats import count_repeats, input_groups
 from .search import (
     Search,
     Trial,
@@ -93,10 +96,12 @@ __all__ = [
     "LeaveOneOut",
     "LeaveOneOutDensity",
     "LeaveOneOutError",
+    "LeaveOneOutNoise",
     "LogEvidence",
     "MixtureGP",
     "MixturePrediction",
     "NetworkKernels",
+    "NoiseTrial",
     "Nystrom",
     "Objective",
     "Optimizer",
@@ -117,15 +122,18 @@ __all__ = [
     "Tuned",
     "accuracy",
     "centred_one_hot",
+    "count_repeats",
     "cross_entropy_path",
     "factorise",
     "fit_both",
     "grid",
     "hyperparameters",
+    "input_groups",
     "largest_stable_learning_rate",
     "linearize",
     "log_density",
     "negative_error",
+    "noise_trials",
     "random_choices",
     "reliability",
     "sample_initial_functions",

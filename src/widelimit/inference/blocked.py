@@ -27,7 +27,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from ..errors import MissingExtraError, NumericalError, WidelimitError, warn
 from . import checks
 from .checks import Values
-from .solve import Jitter, JitterWarning, Triangular
+from .solve import Jitter, JitterWarning, Triangular, unit_columns
 
 Report = Callable[[int, int], None]
 Place = tuple[int, int]
@@ -114,9 +114,7 @@ class StoredFactor(Triangular):
         parts = []
         for begin in range(0, len(rows), self.block):
             chosen = rows[begin : begin + self.block]
-            unit = np.zeros((len(self), len(chosen)))
-            unit[chosen, np.arange(len(chosen))] = 1.0
-            parts.append(self.explained(unit))
+            parts.append(self.explained(unit_columns(len(self), chosen)))
         return np.concatenate(parts)
 
     @property

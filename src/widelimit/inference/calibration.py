@@ -1,11 +1,13 @@
-"""Calibration of probabilities: reliability, expected calibration error, a picture."""
+"""Calibrated probabilities: a temperature, reliability, expected calibration error, a picture."""
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import root_scalar
+from scipy.special import softmax
 
 from ..errors import NumericalError
 from ..figures import one_axes
@@ -14,9 +16,79 @@ from ..printing import counted
 from ..statistics import Shares, wilson_interval
 from . import checks
 from .checks import Values
+from .gp import LeaveOneOut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_PSEUDO_EXAMPLES = 0.5
+
+
+class Calibrating(Protocol):
+    """What a temperature is fitted to: predictions of training examples without themselves."""
+
+    @property
+    def calibration_rows(self) -> np.ndarray | None:
+        """Examples that serve; None for all."""
+
+    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+        """Their left-out predictions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """Probabilities `softmax(β m/√v)`; build with `Temperature.fit`.
+
+    `variance_floor` is the smallest leave-one-out variance: no prediction is taken to be surer
+    than the surest one that β was fitted to.
+    """
+
+    inverse: float
+    variance_floor: float
+
+    @classmethod
+    def fit(cls, predictions: LeaveOneOut, labels: Values) -> "Temperature":
+        """β that maximises the leave-one-out log score, a convex problem in one variable.
+
+        `labels` are column numbers of the targets. Half a pseudo-example with an evenly spread
+        label keeps β finite when every left-out example is classified correctly. β = 0 (all
+        classes equally likely) when the leave-one-out predictions carry no information.
+        """
+        mean = checks.matrix(predictions.mean, "The leave-one-out means")
+        rows, classes = mean.shape
+        columns = checks.class_columns(labels, rows, classes)
+        score = mean / np.sqrt(predictions.variance)[:, None]
+        wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / rows)
+        wanted[np.arange(rows), columns] += 1.0
+        wanted /= wanted.sum(axis=1, keepdims=True)
+
+        def slope(inverse: float) -> float:
+            """Derivative of the negative log score in β; it increases with β."""
+            return float(np.sum((softmax(inverse * score, axis=1) - wanted) * score))
+
+        floor = float(np.min(predictions.variance))
+        spread = float(np.max(score.max(axis=1) - score.min(axis=1)))
+        if spread == 0.0 or slope(0.0) >= 0.0:
+            return cls(inverse=0.0, variance_floor=floor)
+        upper = 1.0 / spread
+        while slope(upper) < 0.0:
+            upper *= 2.0
+        root = root_scalar(slope, bracket=(0.0, upper), method="brentq").root
+        return cls(inverse=float(root), variance_floor=floor)
+
+    @classmethod
+    def of(cls, posterior: Calibrating, labels: Int[np.ndarray, " n"]) -> "Temperature":
+        """From the training examples of a posterior whose left-out predictions are affordable."""
+        rows = posterior.calibration_rows
+        return cls.fit(posterior.left_out_at(rows), labels if rows is None else labels[rows])
+
+    def probabilities(self, mean: Values, variance: Values) -> Float[np.ndarray, "m classes"]:
+        """Class probabilities from means (m, classes) and variances (m,) *including noise*."""
+        values = checks.matrix(mean, "The predicted means").astype(np.float64)
+        spread = checks.variances(variance, "The predicted variances", len(values))
+        spread = np.maximum(spread, self.variance_floor)
+        return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
 
 
 class Binning(enum.Enum):

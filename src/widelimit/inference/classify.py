@@ -20,20 +20,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import root_scalar
-from scipy.special import softmax
 
 from ..engine.inputs import Data
 from ..errors import NumericalError, ShapeError
 from ..printing import counted, written
-from . import checks
-from .calibration import Binning, Reliability, reliability
-from .checks import Values
-from .gp import LeaveOneOut
+from .calibration import Binning, Reliability, Temperature, reliability
 from .network_kernels import NetworkKernels, require_gaussian
 from .process import GP, FittedGP
-
-_PSEUDO_EXAMPLES = 0.5
 
 
 def centred_one_hot(
@@ -86,55 +79,6 @@ def _mixed(labels: np.ndarray) -> NumericalError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Temperature:
-    """Probabilities `softmax(β m/√v)`; build with `Temperature.fit`.
-
-    `variance_floor` is the smallest leave-one-out variance: no prediction is taken to be surer
-    than the surest one that β was fitted to.
-    """
-
-    inverse: float
-    variance_floor: float
-
-    @classmethod
-    def fit(cls, predictions: LeaveOneOut, labels: Values) -> "Temperature":
-        """β that maximises the leave-one-out log score, a convex problem in one variable.
-
-        `labels` are column numbers of the targets. Half a pseudo-example with an evenly spread
-        label keeps β finite when every left-out example is classified correctly. β = 0 (all
-        classes equally likely) when the leave-one-out predictions carry no information.
-        """
-        mean = checks.matrix(predictions.mean, "The leave-one-out means")
-        rows, classes = mean.shape
-        columns = checks.class_columns(labels, rows, classes)
-        score = mean / np.sqrt(predictions.variance)[:, None]
-        wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / rows)
-        wanted[np.arange(rows), columns] += 1.0
-        wanted /= wanted.sum(axis=1, keepdims=True)
-
-        def slope(inverse: float) -> float:
-            """Derivative of the negative log score in β; it increases with β."""
-            return float(np.sum((softmax(inverse * score, axis=1) - wanted) * score))
-
-        floor = float(np.min(predictions.variance))
-        spread = float(np.max(score.max(axis=1) - score.min(axis=1)))
-        if spread == 0.0 or slope(0.0) >= 0.0:
-            return cls(inverse=0.0, variance_floor=floor)
-        upper = 1.0 / spread
-        while slope(upper) < 0.0:
-            upper *= 2.0
-        root = root_scalar(slope, bracket=(0.0, upper), method="brentq").root
-        return cls(inverse=float(root), variance_floor=floor)
-
-    def probabilities(self, mean: Values, variance: Values) -> Float[np.ndarray, "m classes"]:
-        """Class probabilities from means (m, classes) and variances (m,) *including noise*."""
-        values = checks.matrix(mean, "The predicted means").astype(np.float64)
-        spread = checks.variances(variance, "The predicted variances", len(values))
-        spread = np.maximum(spread, self.variance_floor)
-        return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
-
-
 @dataclass(frozen=True, eq=False)
 class Classifier:
     """Classification by regression on centred one-hot labels, with calibrated probabilities.
@@ -147,7 +91,7 @@ class Classifier:
     gp: GP
 
     def __post_init__(self):
-        if not isinstance(self.gp, GP) or np.size(np.asarray(self.gp.noise)) > 1:
+        if not isinstance(self.gp, GP) or np.size(self.gp.noise) > 1:
             raise NumericalError(
                 "A classifier is built around a process with one noise variance.",
                 got=f"{type(self.gp).__name__}",
@@ -162,12 +106,9 @@ class Classifier:
         targets, classes = centred_one_hot(labels)
         require_gaussian(self.gp.net)
         data = NetworkKernels.make(self.gp.net, x, mask, engine=self.gp.engine)
-        fitted = self.gp.condition(data, targets)
         columns = np.searchsorted(classes, np.asarray(labels))
-        rows = fitted.posterior.calibration_rows
-        left_out = fitted.posterior.left_out_at(rows)
-        temperature = Temperature.fit(left_out, columns if rows is None else columns[rows])
-        return FittedClassifier(fitted, temperature, classes)
+        fitted = self.gp.condition(data, targets, labels=columns)
+        return FittedClassifier(fitted, Temperature.of(fitted.posterior, columns), classes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

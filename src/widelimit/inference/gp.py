@@ -13,7 +13,7 @@ The covariances are those of the function `f`; add the noise to speak of new obs
 import abc
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from . import checks
 from .blocked import StoredFactor
 from .checks import Values
 from .iterative import Iterative
+from .repeats import Groups, repeated
 from .solve import Factor, Jitter, factorise, semidefinite_root
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -104,7 +105,7 @@ class Prediction:
 
 
 class LeaveOneOut(NamedTuple):
-    """Each training target predicted from all the others.
+    """Each training target predicted from all others that are not the same input.
 
     `mean` (n, outputs) and `variance` (n) are those of the *observed* target, noise included;
     `log_density` (n, outputs) is the log density of the target under that prediction.
@@ -120,14 +121,26 @@ class LeaveOneOut(NamedTuple):
 
     @classmethod
     def of(
-        cls, targets: np.ndarray, weights: np.ndarray, inverse: np.ndarray, missed: Any = 0.0
+        cls,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        inverse: np.ndarray,
+        *,
+        together: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+        missed: Any = 0.0,
     ) -> "LeaveOneOut":
         """`m_i = y_i − α_i/c_i` and `v_i = 1/c_i`, with `α = A⁻¹y` and `c = diag(A⁻¹)`.
 
-        `missed` is variance beyond that of `A`.
+        `together` are groups G that are left out as one, each with its block `(A⁻¹)_GG`: their
+        residuals are `S α_G` and their variances `diag S`, with `S = ((A⁻¹)_GG)⁻¹`. `missed` is
+        variance beyond that of `A`.
         """
         residual = weights / inverse[:, None]
-        variance = 1.0 / inverse + missed
+        variance = 1.0 / inverse
+        for rows, block in together:
+            joint = np.linalg.inv(block)
+            residual[rows], variance[rows] = joint @ weights[rows], np.diagonal(joint)
+        variance = variance + missed
         spread = variance[:, None]
         density = -0.5 * (residual**2 / spread + np.log(spread) + LOG_2PI)
         return cls(targets - residual, variance, density)
@@ -187,6 +200,8 @@ class GPPosterior(Conditioned):
     weights: Float[np.ndarray, "n outputs"] = field(repr=False)
     """`A⁻¹ y`, the weights of the kernel's rows in the mean."""
     vector_targets: bool = field(repr=False)
+    groups: Groups | None = field(repr=False, default=None)
+    """Examples of one number are the same input, and are left out together."""
 
     def __repr__(self) -> str:
         rows, outputs = self.targets.shape
@@ -204,10 +219,12 @@ class GPPosterior(Conditioned):
         noise: Values = 0.0,
         jitter: Jitter | None = None,
         overwrite: bool = False,
+        groups: Groups | None = None,
     ) -> "GPPosterior":
         """The posterior given a training kernel (n, n) and targets (n,) or (n, outputs).
 
-        `noise` holds variances, one for all or one per example. `overwrite=True` lets a float64
+        `noise` holds variances, one for all or one per example. `groups` has the same number for
+        examples that are the same input (see `input_groups`). `overwrite=True` lets a float64
         kernel array be destroyed to save memory.
         """
         matrix = unmasked(kernel, "The kernel")
@@ -215,10 +232,17 @@ class GPPosterior(Conditioned):
         checks.targets(targets, rows)  # before the expensive part
         variances = checks.variances(noise, "The noise", rows)
         factor = factorise(matrix, noise=variances, jitter=jitter, overwrite=overwrite)
-        return cls.given(factor, targets, noise=variances)
+        return cls.given(factor, targets, noise=variances, groups=groups)
 
     @classmethod
-    def given(cls, factor: "AnyFactor", targets: Values, *, noise: Values) -> "GPPosterior":
+    def given(
+        cls,
+        factor: "AnyFactor",
+        targets: Values,
+        *,
+        noise: Values,
+        groups: Groups | None = None,
+    ) -> "GPPosterior":
         """The posterior from a factor of `A`, noise included."""
         columns, vector = checks.targets(targets, len(factor))
         variances = checks.variances(noise, "The noise", len(factor))
@@ -226,7 +250,7 @@ class GPPosterior(Conditioned):
             weights = factor.solve(columns, keep=True)
         else:
             weights = factor.solve(columns)
-        return cls(factor, variances, columns, weights, vector)
+        return cls(factor, variances, columns, weights, vector, groups)
 
     def __len__(self) -> int:
         return len(self.factor)
@@ -277,8 +301,11 @@ class GPPosterior(Conditioned):
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut:
-        """Predictions of each target from the others, without refitting."""
-        return self._left_out(self.factor.inverse_diagonal, slice(None))
+        """Predictions of each target from the others, without refitting.
+
+        Examples of one of the `groups` are left out together.
+        """
+        return self._left_out(self.factor.inverse_diagonal, np.arange(len(self)))
 
     def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
         """The same for some examples (None: all)."""
@@ -286,33 +313,45 @@ class GPPosterior(Conditioned):
             return self.leave_one_out
         return self._left_out(self.factor.inverse_diagonal_at(rows), rows)
 
-    def groups_left_out(self, groups: Sequence[np.ndarray]) -> Float[np.ndarray, " *points"]:
-        """The mean of every target, predicted without its group: `y_G − ((A⁻¹)_GG)⁻¹ α_G`.
-
-        `groups` are row numbers that together are all examples, as in cross-validation: one
-        inverse in place of a factorisation for every group.
-        """
-        if not isinstance(self.factor, Factor):
-            raise NumericalError(
-                "Groups are left out by a factor in memory.",
-                got=f"a {type(self.factor).__name__}",
-                remedy="condition with solver=Cholesky()",
-            )
-        inverse = self.factor.inverse()
-        mean = np.array(self.targets)
-        for rows in groups:
-            block = factorise(inverse[np.ix_(rows, rows)])
-            mean[rows] -= block.solve(self.weights[rows])
-        return self._outputs(mean)
+    def with_groups(self, groups: Groups | None) -> "GPPosterior":
+        """The same posterior with other groups, for instance the folds of a cross-validation."""
+        return replace(self, groups=groups)
 
     @property
     def calibration_rows(self) -> np.ndarray | None:
         """Examples whose leave-one-out predictions are affordable; None where all are."""
         return self.factor.calibration_rows
 
-    def _left_out(self, inverse: np.ndarray, rows: Any) -> LeaveOneOut:
-        found = LeaveOneOut.of(self.targets[rows], self.weights[rows], inverse)
-        return found.mapped(self._outputs)
+    def _left_out(self, inverse: np.ndarray, rows: np.ndarray) -> LeaveOneOut:
+        """Of sorted `rows`, and with each the other members of its group."""
+        parts = repeated(self.groups, rows)
+        if not parts:
+            found = LeaveOneOut.of(self.targets[rows], self.weights[rows], inverse)
+            return found.mapped(self._outputs)
+        members = np.concatenate(parts)
+        every = np.union1d(rows, members)
+        wanted = np.searchsorted(every, rows)
+        diagonal = np.ones(len(every))  # those of members are in their blocks
+        diagonal[wanted] = inverse
+        found = LeaveOneOut.of(
+            self.targets[every],
+            self.weights[every],
+            diagonal,
+            together=[
+                (np.searchsorted(every, part), block)
+                for part, block in zip(parts, self._inverse_blocks(parts), strict=True)
+            ],
+        )
+        return LeaveOneOut(*(part[wanted] for part in found)).mapped(self._outputs)
+
+    def _inverse_blocks(self, parts: list[np.ndarray]) -> list[np.ndarray]:
+        """`(A⁻¹)_GG` of every group."""
+        whole, ends = self.factor.inverse_block(np.concatenate(parts)), 0
+        blocks = []
+        for part in parts:
+            begin, ends = ends, ends + len(part)
+            blocks.append(whole[begin:ends, begin:ends])
+        return blocks
 
     def extend(
         self,
@@ -322,8 +361,11 @@ class GPPosterior(Conditioned):
         *,
         noise: Values,
         jitter: Jitter | None = None,
+        groups: Groups | None = None,
     ) -> "GPPosterior":
         """The posterior after more data, from blocks (new, old) and (new, new), without refitting.
+
+        `groups` are those of all examples, the old ones first.
 
         Costs `O(N²M)` for M new examples, where starting over would cost `O((N+M)³)`.
         """
@@ -339,6 +381,7 @@ class GPPosterior(Conditioned):
             stacked,
             factor.solve(stacked),
             self.vector_targets,
+            groups,
         )
 
     def _cross(self, cross: Values) -> np.ndarray:

@@ -26,6 +26,7 @@ from .checks import Values
 from .conventions import some_left_out
 from .krylov import Solved, block_gradients
 from .pivots import pivoted
+from .solve import unit_columns
 
 log = logging.getLogger("widelimit.scale")
 
@@ -186,9 +187,11 @@ class Iterative:
 
     def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Some entries of `diag(A⁻¹)`, one right-hand side each."""
-        unit = np.zeros((len(self), len(rows)))
-        unit[rows, np.arange(len(rows))] = 1.0
-        return self.explained(unit)
+        return self.explained(unit_columns(len(self), rows))
+
+    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
+        """The block of `A⁻¹` at some rows and columns, one right-hand side each."""
+        return self.gram(unit_columns(len(self), rows))
 
     @property
     def calibration_rows(self) -> np.ndarray:

@@ -7,6 +7,7 @@ parts of one positive semi-definite matrix.
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from ..options import RandomKey, positive, whole
 from ..printing import counted, written
 from ..state import Kernels
 from .gp import KernelKind
+from .repeats import Groups, input_groups
 
 # Fewer pairs than this are not worth a message to a worker.
 ALONE = 2**15
@@ -142,6 +144,11 @@ class NetworkKernels:
 
     def __len__(self) -> int:
         return self.inputs.size
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """Which training examples are the same input; None where no two are."""
+        return input_groups(self.inputs)
 
     def with_net(self, net: Layer) -> "NetworkKernels":
         """The same examples and heads under a network with other hyperparameters."""

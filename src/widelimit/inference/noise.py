@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..options import positive
+from ..errors import OptionError
+from ..options import positive, whole
 from .checks import Values
 
 
@@ -26,10 +27,30 @@ class Relative:
         return self.share * float(np.mean(diagonal, dtype=np.float64))
 
 
-Noise = Values | Relative
-"""A variance, one for each training example, or a share of the prior's variance."""
+@dataclass(frozen=True)
+class LeaveOneOutNoise:
+    """A noise variance chosen by leave-one-out, and with it the scale of the network's outputs.
+
+    The last weights of the network take the scale where they can (`Layer.amplified`); means do not
+    depend on it, variances do. At most `examples` training examples, drawn at random, choose.
+    """
+
+    examples: int = 2000
+
+    def __post_init__(self):
+        whole("examples", self.examples, least=2)
+
+
+Noise = Values | Relative | LeaveOneOutNoise
+"""A variance, one for each example, a share of the prior's variance, or one that is chosen."""
 
 
 def settled(noise: Noise, diagonal: Callable[[], np.ndarray]) -> Values:
     """The noise as variances; the diagonal of the training kernel is computed if it is needed."""
+    if isinstance(noise, LeaveOneOutNoise):
+        raise OptionError(
+            f"{noise!r} is for models that leave one example out, GP and Classifier.",
+            got=f"noise={noise!r}",
+            remedy="pass a variance, or fit GP(net, noise=LeaveOneOutNoise()) and take its noise",
+        )
     return noise.of(diagonal()) if isinstance(noise, Relative) else noise

@@ -33,15 +33,24 @@ from .checks import Values
 from .conventions import some_left_out
 from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
 from .pivots import Pivoted
+from .repeats import Groups, repeated
 
 _ENOUGH = 200  # examples for a calibration
 
 
 def left_out_rows(
-    landmarks: Int[np.ndarray, " m"], size: int, rng: np.random.Generator
+    landmarks: Int[np.ndarray, " m"],
+    size: int,
+    rng: np.random.Generator,
+    groups: Groups | None = None,
 ) -> Int[np.ndarray, " rows"]:
-    """Some examples that are not landmarks, by which the length of the step is chosen."""
-    return some_left_out(np.setdiff1d(np.arange(size), landmarks), rng)
+    """Some examples that are not landmarks, by which the length of the step is chosen.
+
+    Examples that repeat others are taken only where there is none beside them.
+    """
+    others = np.setdiff1d(np.arange(size), landmarks)
+    single = np.setdiff1d(others, np.concatenate([[], *repeated(groups, others)]))
+    return some_left_out(single if len(single) else others, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +74,14 @@ class NystromPosterior(Conditioned):
 
     @classmethod
     def condition(
-        cls, found: Pivoted, diagonal: Values, targets: Values, *, noise: Values, unit: float
+        cls,
+        found: Pivoted,
+        diagonal: Values,
+        targets: Values,
+        *,
+        noise: Values,
+        unit: float,
+        groups: Groups | None = None,
     ) -> "NystromPosterior":
         """The posterior given a low-rank kernel, its exact diagonal and targets."""
         rows = len(found.factor)
@@ -81,7 +97,12 @@ class NystromPosterior(Conditioned):
         half = solve_triangular(inner, scaled.T, lower=True)
         inverse = (1.0 - np.einsum("mn,mn->n", half, half)) / variances
         solved = (white - scaled @ weights) / np.sqrt(variances)[:, None]
-        left_out = LeaveOneOut.of(columns, solved, inverse, found.missed)
+        together = []
+        for part in repeated(groups, np.arange(rows)):
+            scale = np.sqrt(variances[part])
+            block = (np.eye(len(part)) - half[:, part].T @ half[:, part]) / np.outer(scale, scale)
+            together.append((part, block))
+        left_out = LeaveOneOut.of(columns, solved, inverse, together=together, missed=found.missed)
         left_out = left_out.mapped(lambda one: one[:, 0] if vector else one)
         determinant = 2 * np.log(np.diagonal(inner)).sum() + np.log(variances).sum()
         trace = float((found.missed / variances).sum())
@@ -145,7 +166,7 @@ class NystromPosterior(Conditioned):
 
     @property
     def leave_one_out(self) -> LeaveOneOut:
-        """Each target from the others, with the landmarks as they are.
+        """Each target from the others that are not the same input, with the landmarks as they are.
 
         A landmark that is left out keeps its feature, which the others hardly know: it is predicted
         worse than any test example is. See `calibration_rows`.

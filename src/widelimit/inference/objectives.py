@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from ..errors import OptionError
 from .gp import GPPosterior
+from .repeats import repeated
 from .solve import Factor
 
 
@@ -52,12 +53,10 @@ class LeaveOneOutDensity(Objective):
         return float(posterior.leave_one_out.log_density.sum())
 
     def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """From `L = Σ ½ log c_i − ½ α_i²/c_i`, `c = diag(A⁻¹)`."""
-        variance = posterior.leave_one_out.variance[:, None]
-        weights = posterior.weights
-        in_weights = -weights * variance
-        in_diagonal = 0.5 * np.sum(variance + (weights * variance) ** 2, axis=1)
-        return _through_inverse(posterior, in_weights, in_diagonal)
+        """From `L = Σ −½ r_i²/v_i − ½ log v_i` with residuals r and variances v."""
+        residual, variance = _left_out(posterior)
+        in_variance = 0.5 * np.sum((residual / variance) ** 2 - 1.0 / variance, axis=1)
+        return _through_inverse(posterior, -residual / variance, in_variance)
 
 
 class LeaveOneOutError(Objective):
@@ -65,29 +64,46 @@ class LeaveOneOutError(Objective):
 
     def value(self, posterior: GPPosterior) -> float:
         """Minus half the squared leave-one-out residuals, summed over examples and outputs."""
-        residual = posterior.weights * posterior.leave_one_out.variance[:, None]
-        return -0.5 * float(np.sum(residual**2))
+        return -0.5 * float(np.sum(_left_out(posterior)[0] ** 2))
 
     def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """From `L = −½ Σ α_i²/c_i²`, `c = diag(A⁻¹)`."""
-        variance = posterior.leave_one_out.variance[:, None]
-        residual = posterior.weights * variance
-        in_diagonal = np.sum(residual**2 * variance, axis=1)
-        return _through_inverse(posterior, -residual * variance, in_diagonal)
+        """From `L = −½ Σ r_i²`."""
+        residual, _ = _left_out(posterior)
+        return _through_inverse(posterior, -residual, np.zeros(len(residual)))
+
+
+def _left_out(
+    posterior: GPPosterior,
+) -> tuple[Float[np.ndarray, "n outputs"], Float[np.ndarray, "n 1"]]:
+    """Residuals and variances of the left-out predictions."""
+    found = posterior.leave_one_out
+    mean = found.mean.reshape(posterior.targets.shape)
+    return posterior.targets - mean, found.variance[:, None]
 
 
 def _through_inverse(
     posterior: GPPosterior,
-    in_weights: Float[np.ndarray, "n outputs"],
-    in_diagonal: Float[np.ndarray, " n"],
+    in_residual: Float[np.ndarray, "n outputs"],
+    in_variance: Float[np.ndarray, " n"],
 ) -> Float[np.ndarray, "n n"]:
-    """Gradient in `A` from the gradients in `α = A⁻¹y` and in `diag(A⁻¹)`.
+    """Gradient in `A` from the gradients in the left-out residuals and variances.
 
-    `dA⁻¹ = −A⁻¹ dA A⁻¹` gives `−(A⁻¹ g_α) αᵀ − A⁻¹ diag(g_c) A⁻¹`, symmetrised.
+    For a group G (most hold one example) `r = S α_G` and `v = diag S` with `S = ((A⁻¹)_GG)⁻¹`, so
+    that `g_α = S g_r` and `g_C = −S g_r rᵀ − S diag(g_v) S` for `C = A⁻¹`. With
+    `dA⁻¹ = −A⁻¹ dA A⁻¹` this gives `−(A⁻¹ g_α) αᵀ − A⁻¹ g_C A⁻¹`, symmetrised.
     """
-    inverse = _inverse(posterior)
+    inverse, (residual, variance) = _inverse(posterior), _left_out(posterior)
+    in_weights = variance * in_residual
+    in_inverse = np.diag(-np.sum(in_weights * residual, axis=1) - in_variance * variance[:, 0] ** 2)
+    for rows in repeated(posterior.groups, np.arange(len(inverse))):
+        block = np.linalg.inv(inverse[np.ix_(rows, rows)])
+        in_weights[rows] = block @ in_residual[rows]
+        in_inverse[np.ix_(rows, rows)] = (
+            -in_weights[rows] @ residual[rows].T - (block * in_variance[rows]) @ block
+        )
     outer = posterior.factor.solve(in_weights) @ posterior.weights.T
-    return -(outer + outer.T) / 2.0 - (inverse * in_diagonal) @ inverse
+    outer += inverse @ in_inverse @ inverse
+    return -(outer + outer.T) / 2.0
 
 
 def _inverse(posterior: GPPosterior) -> Float[np.ndarray, "n n"]:

@@ -13,8 +13,9 @@ from ..options import RandomKey, choice, whole
 from ..printing import counted, written
 from . import checks
 from .checks import Values
+from .choice import NoiseTrial, best_trial, noise_trials
 from .conventions import NOISE
-from .gp import KernelKind, LeaveOneOut, Prediction
+from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
 from .mixture import FittedMixture, MixtureGP
 from .network_kernels import (
     Engine,
@@ -24,7 +25,7 @@ from .network_kernels import (
     require_gaussian,
     require_layer,
 )
-from .noise import Noise, settled
+from .noise import LeaveOneOutNoise, Noise, settled
 from .solve import Jitter
 from .solvers import Cholesky, Posterior, Solver
 
@@ -35,9 +36,10 @@ class GP:
 
     `kind` chooses the kernel (see `KernelKind`). `noise` is the variance of the noise in the
     targets: one number (0.1, the default, suits targets of variance 1), one per training example,
-    or `Relative(share)` of the mean prior variance. `jitter` bounds what may be added to the
-    diagonal where the kernel cannot be factorised; `engine` says how kernels are computed, `solver`
-    how the process is conditioned on data: `inference.Cholesky()`, `Nystrom(…)` and others.
+    `Relative(share)` of the mean prior variance, or `LeaveOneOutNoise()` to have it chosen.
+    `jitter` bounds what may be added to the diagonal where the kernel cannot be factorised;
+    `engine` says how kernels are computed, `solver` how the process is conditioned on data:
+    `inference.Cholesky()`, `Nystrom(…)` and others.
     """
 
     net: Layer
@@ -88,14 +90,56 @@ class GP:
         samples = self.engine.samples
         return model if samples is None else replace(model, samples=samples)
 
-    def condition(self, data: NetworkKernels, y: Values) -> "FittedGP":
-        """Condition on targets at examples that were read before: always one Gaussian process."""
+    def condition(
+        self, data: NetworkKernels, y: Values, *, labels: np.ndarray | None = None
+    ) -> "FittedGP":
+        """Condition on targets at examples that were read before: always one Gaussian process.
+
+        `labels`, column numbers of one-hot targets, let a noise that is chosen serve probabilities.
+        """
         checks.targets(y, len(data))  # before the expensive part
+        if isinstance(self.noise, LeaveOneOutNoise):
+            return self._chosen(self.noise, data, y, labels)
         noise = settled(self.noise, lambda: data.diagonal(data.inputs, self.kind))
         marks, posterior = self.solver.condition(
             data, y, kind=self.kind, noise=noise, jitter=self.jitter
         )
         return self.fitted(marks, posterior, noise)
+
+    def _chosen(
+        self, how: LeaveOneOutNoise, data: NetworkKernels, y: Values, labels: np.ndarray | None
+    ) -> "FittedGP":
+        """Condition with the noise and the amplitude that leave-one-out prefers."""
+        size = len(data)
+        rows = np.sort(np.random.default_rng(0).permutation(size)[: how.examples])
+        some = data if len(rows) == size else replace(data, inputs=data.inputs[rows])
+        kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self._ntk), self.kind))
+        groups = None if data.groups is None else data.groups[rows]
+        trials = noise_trials(
+            kernel,
+            np.asarray(y)[rows],
+            groups=groups,
+            labels=None if labels is None else labels[rows],
+            amplitude=None if _scalable(self.net) else 1.0,
+        )
+        noise, amplitude, _ = best_trial(trials)
+        noise *= amplitude
+        net = self.net.amplified(amplitude) if _scalable(self.net) else self.net
+        gp, data = replace(self, net=net, noise=noise), data.with_net(net)
+        if len(rows) < size or not isinstance(self.solver, Cholesky) or self.engine.store:
+            return replace(gp.condition(data, y), trials=trials)
+        posterior = GPPosterior.condition(
+            kernel * np.asarray(amplitude, kernel.dtype),
+            y,
+            noise=noise,
+            jitter=self.jitter,
+            groups=groups,
+        )
+        return replace(gp.fitted(data, posterior, noise), trials=trials)
+
+    @property
+    def _ntk(self) -> bool:
+        return self.kind is KernelKind.NTK
 
     def fitted(self, data: NetworkKernels, posterior: Posterior, noise: Values) -> "FittedGP":
         """The fitted model around a posterior; `noise` is the variance that was used."""
@@ -116,6 +160,8 @@ class FittedGP:
     gp: GP
     data: NetworkKernels
     posterior: Posterior
+    trials: tuple[NoiseTrial, ...] = ()
+    """How the noise was chosen, if it was."""
 
     def __repr__(self) -> str:
         return f"FittedGP({self.facts}, {self.gp.net!r})"
@@ -191,10 +237,16 @@ class FittedGP:
                     remedy="pass noise=... to extend",
                 )
         other = self.data.read(x, mask)
+        data = self.data.extended(other)
         posterior = self.posterior.extend(
-            self._cross(other), self._corner(other), y, noise=noise, jitter=self.gp.jitter
+            self._cross(other),
+            self._corner(other),
+            y,
+            noise=noise,
+            jitter=self.gp.jitter,
+            groups=data.groups,
         )
-        return FittedGP(self.gp, self.data.extended(other), posterior)
+        return FittedGP(self.gp, data, posterior)
 
     def _cross(self, other: Inputs) -> np.ndarray:
         kind = self.gp.kind
@@ -207,3 +259,12 @@ class FittedGP:
     def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         other = self.data.read(x, mask)
         return self._cross(other), self._corner(other)
+
+
+def _scalable(net: Layer) -> bool:
+    """Whether the network's last weights can take an amplitude."""
+    try:
+        net.amplified(1.0)
+    except NetworkError:
+        return False
+    return True

@@ -70,6 +70,21 @@ class Triangular(abc.ABC):
         half = self.half_solve(right)
         return half.T @ half
 
+    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
+        """The block of `A⁻¹` at some rows and columns."""
+        return self.gram(unit_columns(len(self), rows))
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """How many examples there are."""
+
+
+def unit_columns(size: int, rows: np.ndarray) -> Float[np.ndarray, "n rows"]:
+    """Columns of the identity."""
+    unit = np.zeros((size, len(rows)))
+    unit[rows, np.arange(len(rows))] = 1.0
+    return unit
+
 
 @dataclass(frozen=True, eq=False)
 class Factor(Triangular):
@@ -127,6 +142,11 @@ class Factor(Triangular):
     def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
         """Some entries of `diag(A⁻¹)`."""
         return self.inverse_diagonal[rows]
+
+    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
+        if 4 * len(rows) < len(self):  # below that, the whole inverse is less work
+            return super().inverse_block(rows)
+        return self.inverse()[np.ix_(rows, rows)]
 
     @property
     def calibration_rows(self) -> None:

@@ -58,7 +58,8 @@ class Cholesky(Solver):
 
     def condition(self, data, y, *, kind, noise, jitter):
         kernel = _kernel(data, kind)
-        return data, GPPosterior.condition(kernel, y, noise=noise, jitter=jitter)
+        posterior = GPPosterior.condition(kernel, y, noise=noise, jitter=jitter, groups=data.groups)
+        return data, posterior
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,7 +90,7 @@ class BlockedCholesky(Solver):
             client=data.engine.client,
             progress=self.progress,
         )
-        return data, GPPosterior.given(factor, y, noise=noise)
+        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,7 +130,7 @@ class ConjugateGradients(Solver):
             keep=self.keep,
             progress=self.progress,
         )
-        return data, GPPosterior.given(factor, y, noise=noise)
+        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -177,11 +178,13 @@ class Nystrom(Solver):
                 remedy="give the network biases (b_std=), drop examples that are all zero, or "
                 "choose another solver",
             )
-        posterior = NystromPosterior.condition(found, diagonal, y, noise=noise, unit=unit)
+        posterior = NystromPosterior.condition(
+            found, diagonal, y, noise=noise, unit=unit, groups=data.groups
+        )
         # Fewer landmarks than were wanted, or all examples: nothing but rounding is missed.
         if not self.refined or len(found.pivots) < wanted or wanted == len(data):
             return replace(data, inputs=inputs[found.pivots]), posterior
-        rows = left_out_rows(found.pivots, len(data), rng)
+        rows = left_out_rows(found.pivots, len(data), rng, data.groups)
         block = columns(rows).T
         refined = RefinedPosterior.of(posterior, found, y, noise=noise, rows=rows, kernels=block)
         return data, refined

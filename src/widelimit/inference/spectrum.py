@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from . import checks
 from .gp import LeaveOneOut, Prediction
+from .repeats import Groups, repeated
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,17 @@ class Spectrum:
         small = np.arange(len(self.values)) < len(self.values) - rank
         return Spectrum(np.where(small, 0.0, self.values), self.vectors)
 
-    def leave_one_out(self, targets: np.ndarray, noise: float) -> LeaveOneOut:
-        """Each target (n, outputs) predicted from the others."""
+    def leave_one_out(
+        self, targets: np.ndarray, noise: float, groups: Groups | None = None
+    ) -> LeaveOneOut:
+        """Each target (n, outputs) predicted from the others that are not of its group."""
         inverse = 1.0 / (self.values + noise)
         weights = self.vectors @ (inverse[:, None] * (self.vectors.T @ targets))
-        return LeaveOneOut.of(targets, weights, self.vectors**2 @ inverse)
+        together = [
+            (rows, (self.vectors[rows] * inverse) @ self.vectors[rows].T)
+            for rows in repeated(groups, np.arange(len(targets)))
+        ]
+        return LeaveOneOut.of(targets, weights, self.vectors**2 @ inverse, together=together)
 
 
 @dataclass(frozen=True, eq=False)

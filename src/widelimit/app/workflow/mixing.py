@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...engine.door import read_inputs
-from ...inference import KernelKind
+from ...inference import KernelKind, input_groups
 from ...inference.network_kernels import chosen
 from ...inference.spectrum import Spectrum
 from .kinds import Kind
 from .networks import NamedNetwork, choose, is_series
-from .posterior import Targets, choose_noise
+from .posterior import Targets, noise_scores
 from .preparation import Batch
 
 COMPARED = 500
@@ -54,7 +54,7 @@ def best_of(
         inputs = read_inputs(choice.net, batch.x, batch.mask, dtype=dtype)
         kernels = choice.net.kernel(inputs, ntk=kind is KernelKind.NTK, progress=False)
         kernel, rows = np.asarray(chosen(kernels, kind)), np.arange(inputs.size)
-        trials = choose_noise(Spectrum.of(kernel), targets, rows, float(np.diagonal(kernel).mean()))
+        trials = noise_scores(Spectrum.of(kernel), targets, rows, input_groups(inputs))
         found[label] = max(trial.score for trial in trials)
     best = max(found, key=lambda label: found[label])
     examples = len(next(iter(batch.x)) if isinstance(batch.x, tuple) else batch.x)

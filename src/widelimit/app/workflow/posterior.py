@@ -10,19 +10,26 @@ from typing import NamedTuple
 import numpy as np
 
 from ...data import stratified_order
-from ...inference import GPPosterior, Prediction, Temperature, centred_one_hot
+from ...inference import (
+    GPPosterior,
+    NoiseTrial,
+    Prediction,
+    Temperature,
+    centred_one_hot,
+    noise_trials,
+)
+from ...inference.choice import MOST_EXAMPLES, best_trial
 from ...inference.nystrom import NystromPosterior
+from ...inference.repeats import Groups
 from ...inference.spectrum import Spectrum
 from . import scores
 from .kinds import SILENT, Listener, Task
 from .scores import Score
 
-_NOISES = 10.0 ** np.arange(-5.0, 1.6, 0.5)  # in units of the kernel's mean diagonal
-_SMALLEST_AMPLITUDE = 1e-12
 _CURVE_PARTS = 6
 _SHORTEST_CURVE = 8
-BEGINNING = 2000
-"""Training examples that choose the noise: their eigenvalues cost more than all that follows."""
+BEGINNING = MOST_EXAMPLES
+"""Training examples that choose the noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +56,6 @@ class Targets:
         shift, scale = float(seen.mean()), float(seen.std()) or 1.0
         columns = (y / unit - shift)[:, None] / scale
         return cls(columns, y, task, shift * unit, scale * unit)
-
-
-class NoiseTrial(NamedTuple):
-    """One noise variance, the amplitude that suits it, and the mean leave-one-out log score.
-
-    `noise` is for the kernel as it was computed; the process has `amplitude` times both.
-    """
-
-    noise: float
-    amplitude: float
-    score: float
 
 
 class CurvePoint(NamedTuple):
@@ -124,31 +120,17 @@ class Outcome:
     curve: tuple[CurvePoint, ...]
 
 
-def choose_noise(
-    spectrum: Spectrum, targets: Targets, train: np.ndarray, diagonal: float
+def noise_scores(
+    spectrum: Spectrum,
+    targets: Targets,
+    train: np.ndarray,
+    groups: Groups | None,
+    noise: float | None = None,
 ) -> tuple[NoiseTrial, ...]:
-    """Leave-one-out log scores over a grid of noise variances.
-
-    Multiplying kernel and noise by `s` keeps every mean and multiplies every variance: the best
-    `s` is the mean of `residual²/variance`.
-    """
-    return tuple(_trial(spectrum, targets, train, float(noise)) for noise in _NOISES * diagonal)
-
-
-def _trial(spectrum: Spectrum, targets: Targets, train: np.ndarray, noise: float) -> NoiseTrial:
-    columns = targets.columns[train]
-    left_out = spectrum.leave_one_out(columns, noise)
-    residual = columns - left_out.mean
-    ratio = float(np.mean(residual**2 / left_out.variance[:, None]))
-    amplitude = max(ratio, _SMALLEST_AMPLITUDE)
-    if targets.task is Task.CLASSIFY:
-        labels = targets.labels[train]
-        temperature = Temperature.fit(left_out, labels)
-        table = temperature.probabilities(left_out.mean, left_out.variance)
-        return NoiseTrial(noise, amplitude, scores.log_score(table, labels))
-    density = left_out.log_density + 0.5 * residual**2 / left_out.variance[:, None]
-    score = float(np.mean(density)) - 0.5 * (np.log(amplitude) + ratio / amplitude)
-    return NoiseTrial(noise, amplitude, score)
+    """Leave-one-out log scores over a grid of noise variances, or of one."""
+    labels = targets.labels[train] if targets.task is Task.CLASSIFY else None
+    columns, noises = targets.columns[train], None if noise is None else [noise]
+    return noise_trials(spectrum, columns, groups=groups, labels=labels, noises=noises)
 
 
 def evaluate(
@@ -159,26 +141,26 @@ def evaluate(
     *,
     noise: float | None = None,
     folds: int = 5,
+    groups: Groups | None = None,
     listener: Listener = SILENT,
 ) -> Outcome:
     """Condition on the training part, chosen by leave-one-out, and predict the test part.
 
-    `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples.
+    `kernel` is that of all examples; `train` is in an order whose beginnings are fair samples, and
+    `groups` are those of the training examples, in that order, that are the same input.
     """
     first = train[:BEGINNING]
-    diagonal = float(np.diagonal(kernel)[first].mean())
+    some = None if groups is None else groups[:BEGINNING]
     with listener.bar("noise, folds, test") as advance:
         steps = 4
         spectrum = Spectrum.of(kernel[np.ix_(first, first)])
-        trials = choose_noise(spectrum, targets, first, diagonal)
-        if noise is None:
-            chosen = max(trials, key=lambda trial: trial.score)
-        else:
-            chosen = _trial(spectrum, targets, first, noise)
+        trials = noise_scores(spectrum, targets, first, some)
+        given = trials if noise is None else noise_scores(spectrum, targets, first, some, noise)
+        chosen = best_trial(given)
         best = chosen.noise * chosen.amplitude
         kernel = kernel * np.asarray(chosen.amplitude, kernel.dtype)
         advance(1, steps)
-        posterior, temperature = _fitted(kernel, targets, train, best)
+        posterior, temperature = _fitted(kernel, targets, train, best, groups)
         predicted = _predicted(kernel, targets, posterior, temperature, train, test, best)
         advance(2, steps)
         score = scored(targets, predicted, test)
@@ -201,13 +183,19 @@ def evaluate(
 
 
 def _fitted(
-    kernel: np.ndarray, targets: Targets, train: np.ndarray, noise: float
+    kernel: np.ndarray,
+    targets: Targets,
+    train: np.ndarray,
+    noise: float,
+    groups: Groups | None,
 ) -> tuple[GPPosterior, Temperature | None]:
     columns = targets.columns[train]
-    posterior = GPPosterior.condition(kernel[np.ix_(train, train)], columns, noise=noise)
+    posterior = GPPosterior.condition(
+        kernel[np.ix_(train, train)], columns, noise=noise, groups=groups
+    )
     if targets.task is Task.REGRESS:
         return posterior, None
-    return posterior, Temperature.fit(posterior.leave_one_out, targets.labels[train])
+    return posterior, Temperature.of(posterior, targets.labels[train])
 
 
 def _predicted(
@@ -235,8 +223,9 @@ def _cross_validated(
 ) -> Score:
     """Every training example predicted by a posterior that has not seen its fold."""
     order = stratified_order(targets.labels[train], key=1)
-    parts = [order[fold::folds] for fold in range(folds)]
-    values = answers(targets, posterior.groups_left_out(parts))
+    parts = np.empty(len(order), int)
+    parts[order] = np.arange(len(order)) % folds
+    values = answers(targets, posterior.with_groups(parts).leave_one_out.mean)
     return agreement(targets, values, targets.labels[train])
 
 

@@ -22,6 +22,7 @@ from ...inference import (
     KernelKind,
     NetworkKernels,
     Solver,
+    count_repeats,
 )
 from .affordable import consider
 from .baselines import Baseline, baselines
@@ -168,6 +169,12 @@ def run(
     notes += [] if note is None else [note]
     describe(source, choice, notes, train_size, len(test), listener)
     inputs, data = network_data(choice, preparation, batch, train_size, settings)
+    if repeats := count_repeats(data.groups):
+        notes.append(
+            f"{repeats:,} of {train_size:,} training examples repeat another one; "
+            "they are left out together where the noise is chosen"
+        )
+        listener.say(notes[-1])
     read = time.monotonic() - begin
     store = None if kernel_folder is None else kept_kernel(kernel_folder, settings)
     folds = min(settings.folds, train_size // 2)
@@ -177,7 +184,7 @@ def run(
         where = {"store": store, "workers": settings.workers, "listener": listener}
         kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
         computed = time.monotonic() - begin - read
-        outcome = evaluate(kernel, targets, train, test, **choices)
+        outcome = evaluate(kernel, targets, train, test, groups=data.groups, **choices)
         if train_size > BEGINNING and settings.noise is None:
             notes.append(f"the noise was chosen on {BEGINNING:,} of the training examples")
         kernel = kernel[:train_size, :train_size]

@@ -138,7 +138,10 @@ def solved(
     kernel = np.asarray(compute(data, inputs[rows], (kind,), listener=listener)[kind])
     seen, tests = np.arange(first), np.arange(first, len(rows))
     some = replace(targets, columns=targets.columns[rows], labels=targets.labels[rows])
-    begun = evaluate(kernel, some, seen, tests, noise=noise, folds=folds, listener=listener)
+    groups = None if data.groups is None else data.groups[:first]
+    begun = evaluate(
+        kernel, some, seen, tests, noise=noise, folds=folds, groups=groups, listener=listener
+    )
     data = data.with_net(data.net.amplified(begun.amplitude))
     if store is not None and not isinstance(solver, Nystrom):
         compute(data, data.inputs, (kind,), store=store, workers=workers, listener=listener)
@@ -150,9 +153,7 @@ def solved(
     posterior = fitted.posterior
     labels, temperature = targets.labels[:size], None
     if targets.task is Task.CLASSIFY:
-        chosen = posterior.calibration_rows
-        left_out = posterior.left_out_at(chosen)
-        temperature = Temperature.fit(left_out, labels if chosen is None else labels[chosen])
+        temperature = Temperature.of(posterior, labels)
     found = fitted.predict(inputs[np.arange(size, inputs.size)])
     predicted = Predicted.of(found, targets, temperature, begun.noise)
     score = scored(targets, predicted, np.arange(size, inputs.size))
