@@ -48,8 +48,8 @@ def test_results_print_what_they_hold():
     sampled = wl.with_heads(attention, wl.INFINITE).kernel(x, samples=4, ntk=False)
     assert "nngp (3, 3) float64, nngp errors up to" in repr(sampled)
     law = attention.law(x, draws=64)
-    assert repr(law) == "Law(outputs of shape (3,), 64 sobol draws of the scores of 2 heads)"
-    assert repr(dense.law(x)) == "Law(outputs of shape (3,), Gaussian)"
+    assert repr(law) == "NetworkLaw(outputs of shape (3,), 64 sobol draws of the scores of 2 heads)"
+    assert repr(dense.law(x)) == "NetworkLaw(outputs of shape (3,), Gaussian)"
     assert repr(law.at(0)).startswith("Marginal(variance ")
     fitted = wl.GP(dense, noise=0.05).fit(x, y)
     assert repr(fitted.posterior) == "GPPosterior(3 examples, outputs=1, noise=0.05, jitter=0)"

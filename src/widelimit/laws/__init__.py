@@ -5,9 +5,10 @@
 """
 
 from ..statistics import Estimate
-from .law import Law, law_from_covariance, tokens_with_covariance
+from .law import JointLaw, Law
 from .marginal import Marginal, ScaleMixture
 from .narrow import HeadWidths
+from .network import NetworkLaw, law_from_covariance, tokens_with_covariance
 from .points import Points
 from .simulation import SimulatedAttention, simulate
 from .simulation_inputs import GaussianInputs, GivenGram, GivenInputs
@@ -18,8 +19,10 @@ __all__ = [
     "GivenGram",
     "GivenInputs",
     "HeadWidths",
+    "JointLaw",
     "Law",
     "Marginal",
+    "NetworkLaw",
     "Points",
     "ScaleMixture",
     "SimulatedAttention",

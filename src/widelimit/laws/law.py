@@ -1,13 +1,13 @@
-"""The law of a network's outputs at infinite width with finitely many heads.
+"""Laws of several numbers that are Gaussian given random scores, or given random scalars.
 
-Given all scores p the outputs are Gaussian, `y | p ~ N(0, K_p)`, and channels are independent.
-Without them they are a mixture of Gaussians over the random kernel `K_p`, and channels, sharing the
-scores, are uncorrelated but dependent. A `Law` holds draws of `K_p` and averages what is Gaussian
-exactly.
+`Law` says what is asked of one number; `JointLaw` holds draws of the outputs' kernel `K_p` and
+averages what is Gaussian exactly: `y | p ~ N(0, K_p)`. Laws of networks (`laws.network`) and of
+traced programs (`trace.law`) are joint laws that differ in where kernels come from.
 """
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -17,135 +17,58 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from ..engine.inputs import Data, Inputs
-from ..errors import NetworkError, ShapeError, WidelimitError
-from ..finite.widths import with_heads
+from ..errors import NetworkError, ShapeError
 from ..gaussians import psd_root
-from ..layers.attention.heads import INFINITE
-from ..layers.base import Layer
-from ..layers.readings import reading
-from ..options import RandomKey, as_key, choice, generator, known_options, whole
+from ..options import RandomKey, as_key, generator, whole
 from ..statistics import Estimate
-from . import tangent
-from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
-from .marginal import Marginal, MarginalReadings, averaged, group_means
-from .narrow import HeadWidths
-from .points import DrawPlan, Points, normal_blocks, plan
+from .marginal import Marginal, averaged, group_means
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
 
 _LOG_2PI = math.log(2 * math.pi)
-# Copies of a network with infinitely many heads whose kernels are averaged.
-_REPLICATES = 16
 
 
-@reading
-def law(
-    net: Layer,
-    x: Data,
-    mask: Any = None,
-    *,
-    key: RandomKey | None = None,
-    draws: int = 4096,
-    samples: int = 128,
-    points: Points | str = Points.AUTO,
-    head_widths: HeadWidths | str = HeadWidths.INFINITE,
-    memory: int = 2**30,
-) -> "Law":
-    """The joint law of the outputs at the inputs `x`; see `Law`.
+class Law(ABC):
+    """A law of several numbers, read one number at a time.
 
-    `draws` of the scores of all layers with finitely many heads are averaged over, at quasi-random
-    `points` where few numbers describe the scores. Layers with infinitely many heads that have no
-    closed form are averages over `samples` heads, fresh in every draw: beside finite-head layers
-    they widen the law by a share of order 1/samples. Without any finite-head layer the law is
-    Gaussian, with one kernel averaged over 16 such draws. With `head_widths="given"` heads have the
-    `key_width` and `value_width` that their layers state, in layers that are infinitely wide: for
-    one attention layer this is the law of the finite network on these inputs, whatever its width.
-    Where entries are dropped above the scores, kernels are those of two passes, and the law is that
-    of outputs averaged over the masks; leave `Dropout` out for the law of evaluation.
-    `memory` bounds the bytes of the kernels that are kept.
+    `at` names a number, or a linear functional of them; with a single number it may be left out.
+    Values carry standard errors (`.value`, `.error`).
     """
-    head_widths = choice(HeadWidths, head_widths, "head_widths")
-    inputs = law_inputs(net, x, mask)
-    whole("samples", samples)
-    whole("memory", memory)
-    after = require_gaussian_output(net, inputs.outline)
-    size = inputs.size * math.prod(after.positions)
-    if draws * size**2 * 8 > memory:
-        raise WidelimitError(
-            "The drawn kernels of a law fit into memory=.",
-            got=f"{draws} draws of {size}×{size} numbers for {memory / 2**20:.0f} MiB",
-            remedy="pool or select positions, take fewer inputs or draws=, or raise memory=",
-        )
-    with jax.enable_x64(True):
-        latent = Latent.of(net, inputs, samples=samples, head_widths=head_widths)
-        real = latent.real()
-    key = as_key(key)
-    chosen = plan(points, draws, latent.size)
-    return Law(net, latent, real, key, chosen, head_widths)
+
+    @abstractmethod
+    def _marginal(self, at: Any) -> Marginal:
+        """The law of one number."""
+
+    def density(self, y: ArrayLike, at: Any = None) -> Estimate:
+        """Density of a coordinate or functional: an average of Gaussian densities."""
+        return self._marginal(at).density(y)
+
+    def cdf(self, y: ArrayLike, at: Any = None) -> Estimate:
+        """Probability of values up to `y`."""
+        return self._marginal(at).cdf(y)
+
+    def sf(self, y: ArrayLike, at: Any = None) -> Estimate:
+        """Probability of values above `y`."""
+        return self._marginal(at).sf(y)
+
+    def quantiles(self, probabilities: ArrayLike, at: Any = None) -> Estimate:
+        """Quantiles of a coordinate or functional."""
+        return self._marginal(at).quantiles(probabilities)
+
+    def moments(self, orders: Sequence[int] = (2, 4), at: Any = None) -> Estimate:
+        """`E[y^k]` for each order k."""
+        marginal = self._marginal(at)
+        found = [marginal.moment(order) for order in orders]
+        return Estimate(np.array([m.value for m in found]), np.array([m.error for m in found]))
+
+    def kurtosis(self, at: Any = None) -> Estimate:
+        """Excess kurtosis: 0 for a Gaussian."""
+        return self._marginal(at).kurtosis()
 
 
-@known_options
-def law_from_covariance(
-    net: Layer,
-    covariance: ArrayLike,
-    *,
-    key: RandomKey | None = None,
-    draws: int = 4096,
-    samples: int = 128,
-    points: Points | str = Points.AUTO,
-    head_widths: HeadWidths | str = HeadWidths.INFINITE,
-    memory: int = 2**30,
-) -> "Law":
-    """The law for an input that is known by its covariance alone; options as for `law`.
-
-    `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
-    """
-    x = tokens_with_covariance(covariance)
-    return law(
-        net,
-        x,
-        key=key,
-        draws=draws,
-        samples=samples,
-        points=points,
-        head_widths=head_widths,
-        memory=memory,
-    )
-
-
-def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:
-    """Inputs `x` with `x_a·x'_b / channels` as given, and channels of mean zero."""
-    given = np.asarray(covariance, np.float64)
-    square = (
-        given.ndim in (2, 4) and given.shape[: given.ndim // 2] == given.shape[given.ndim // 2 :]
-    )
-    if not square or 0 in given.shape or not np.isfinite(given).all():
-        raise ShapeError(
-            "A covariance over positions has shape (S, S), or (N, S, N, S) for several inputs.",
-            got=f"shape {given.shape}" + ("" if np.isfinite(given).all() else " with NaN"),
-            remedy="pass κ_ab, for instance np.eye(4) for four independent tokens",
-        )
-    examples = 1 if given.ndim == 2 else given.shape[0]
-    size = given.shape[-1]
-    joint = given.reshape(examples * size, examples * size)
-    values, vectors = np.linalg.eigh((joint + joint.T) / 2)
-    symmetric = np.allclose(joint, joint.T, rtol=1e-6, atol=1e-12 * np.abs(joint).max())
-    if not symmetric or values[0] < -1e-8 * max(values[-1], 0.0):
-        raise ShapeError(
-            "A covariance is symmetric and positive semi-definite.",
-            got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
-            remedy="pass x @ x.T / channels, or the input itself to law(net, x)",
-        )
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    # Every channel has its mirror image: layer normalisation then finds nothing to centre.
-    x = math.sqrt(root.shape[1]) * np.concatenate([root, -root], axis=1)
-    return x.reshape(examples, size, -1)
-
-
-class Law(MarginalReadings):
-    """Joint law of the outputs at fixed inputs; made by `net.law(x)`.
+class JointLaw(Law):
+    """Joint law of outputs at fixed inputs.
 
     Outputs have coordinates: an example index for networks that pool or flatten, `(example,
     position…)` for networks that keep positions. Wherever a coordinate is expected as `at`, an
@@ -153,31 +76,9 @@ class Law(MarginalReadings):
     coordinate `at` may be left out. Values carry standard errors (`.value`, `.error`).
     """
 
-    def __init__(
-        self,
-        net: Layer,
-        latent: Latent,
-        real: np.ndarray,
-        key: Key[Array, ""],
-        points: DrawPlan,
-        head_widths: HeadWidths,
-    ):
-        """`real` says which output positions are not padding."""
-        self.net, self.latent, self.real, self.key, self.points = net, latent, real, key, points
-        self.head_widths = head_widths
-
-    def __repr__(self) -> str:
-        heads = [str(layer.heads) for layer in self.latent.finite_layers]
-        if not heads:
-            return f"Law(outputs of shape {self.shape}, Gaussian)"
-        points = f"{self.points.draws} {self.points.points.value} draws of the scores"
-        given = " of given width" if self.head_widths is HeadWidths.GIVEN else ""
-        return f"Law(outputs of shape {self.shape}, {points} of {' and '.join(heads)} heads{given})"
-
-    @property
-    def inputs(self) -> Inputs:
-        """The inputs, checked."""
-        return self.latent.inputs
+    def __init__(self, real: np.ndarray, key: Key[Array, ""], groups: int):
+        """`real` says which coordinates are not padding; draws form `groups` independent groups."""
+        self.real, self.key, self.groups = real, key, groups
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -186,42 +87,36 @@ class Law(MarginalReadings):
 
     @property
     def draws(self) -> int:
-        """How many draws of the scores there are."""
+        """How many kernels there are: one where nothing is random."""
         return len(self.kernels)
 
     @property
-    def groups(self) -> int:
-        """How many independent groups the draws form; errors are spreads between groups."""
-        return self.points.groups
+    @abstractmethod
+    def random(self) -> bool:
+        """Whether outputs are Gaussian only given what is drawn."""
 
     @cached_property
     def kernels(self) -> Float[np.ndarray, "draws n n"]:
         """`K_p` of every draw, coordinates flattened; fixed by the law's key."""
-        if not self.latent.recipes:
-            return self._drawn(1, self.key)
-        if not self.latent.finite_layers:
-            return self._drawn(_REPLICATES, self.key).mean(axis=0, keepdims=True)
-        return self._evaluated(self.points, self.key)
+        return self._draw_kernels()
+
+    @abstractmethod
+    def _draw_kernels(self) -> Float[np.ndarray, "draws n n"]:
+        """The kernels that the law averages over."""
+
+    @abstractmethod
+    def _redraw(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
+        """Independent kernels, where they are random."""
+
+    def _fresh(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
+        """Kernels of networks drawn anew."""
+        if self.random:
+            return self._redraw(draws, key)
+        return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
 
     def _key(self, key: RandomKey | None, number: int) -> Key[Array, ""]:
         """The given key, or the one that this law keeps for its reading of that number."""
         return jax.random.fold_in(self.key, number) if key is None else as_key(key)
-
-    def _drawn(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
-        """Independent kernels; all the same where nothing stays random."""
-        return self._evaluated(DrawPlan(Points.RANDOM, draws, draws), key)
-
-    def _fresh(self, draws: int, key: Key[Array, ""]) -> np.ndarray:
-        """Kernels of networks drawn anew."""
-        if self.latent.finite_layers:
-            return self._drawn(draws, key)
-        return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
-
-    def _evaluated(self, points: DrawPlan, key: Key[Array, ""]) -> np.ndarray:
-        with jax.enable_x64(True):
-            size = min(block_size(self.latent), points.draws)
-            normals = normal_blocks(points, self.latent.size, key, size=size)
-            return np.concatenate(list(kernel_blocks(self.latent, normals, size=size)))
 
     # --- addressing ---
 
@@ -328,7 +223,7 @@ class Law(MarginalReadings):
         self, draws: int | None = None, *, key: RandomKey | None = None
     ) -> Float[np.ndarray, "draws *shape"]:
         """Independent draws of `K_p`, (draws, N, N, positions…, positions'…)."""
-        draws = self.points.draws if draws is None else whole("draws", draws)
+        draws = self.draws if draws is None else whole("draws", draws)
         return self._unflattened(self._fresh(draws, self._key(key, 1)))
 
     def sample(
@@ -351,48 +246,3 @@ class Law(MarginalReadings):
         size, lead = math.prod(positions), kernels.ndim - 2
         blocks = np.swapaxes(kernels.reshape(*kernels.shape[:lead], n, size, n, size), -3, -2)
         return blocks.reshape(*kernels.shape[:lead], n, n, *positions, *positions)
-
-    # --- comparisons ---
-
-    def gaussian(self, *, samples: int = 1024) -> "Law":
-        """The same network with infinitely many heads, infinitely wide: a law with one kernel.
-
-        Where scores have no closed form its kernel is an average over 16 times `samples` heads.
-        """
-        return law(with_heads(self.net, INFINITE), self.inputs, key=self.key, samples=samples)
-
-    # --- tangent kernels ---
-
-    def sample_ntk(
-        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
-    ) -> Float[np.ndarray, "draws c c *shape"]:
-        """Tangent kernels at initialisation of `draws` networks.
-
-        Axes: (draws, channel, channel', N, N, positions…, positions'…). With finitely many heads
-        the tangent kernel is random and correlated across output channels; see `laws.tangent`.
-        """
-        self._require_wide_heads()
-        whole("draws", draws)
-        whole("channels", channels)
-        drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
-        return self._unflattened(drawn)
-
-    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
-        """Mean tangent kernel over scores and output channels, (N, N, positions…, positions'…).
-
-        For a layer with finitely many heads under a nonlinearity this is what `net.kernel` refuses:
-        there the average does not factorise layer by layer.
-        """
-        self._require_wide_heads()
-        whole("draws", draws)
-        drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
-        found = averaged(drawn)
-        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
-
-    def _require_wide_heads(self) -> None:
-        if self.head_widths is HeadWidths.GIVEN:
-            raise NetworkError(
-                "Tangent kernels of a law take infinitely wide heads.",
-                got="a law with head_widths='given'",
-                remedy="take net.law(x).ntk(), or wl.empirical_ntk of drawn networks",
-            )

@@ -5,9 +5,7 @@ something known exactly, which leaves far less error than averages over drawn y.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -223,37 +221,3 @@ class Marginal:
         rng = generator(key)
         chosen = rng.choice(self.variances, size=whole("draws", draws))
         return np.sqrt(chosen) * rng.standard_normal(draws)
-
-
-class MarginalReadings(ABC):
-    """What laws of several numbers say about each: `at` names a number, or a linear functional."""
-
-    @abstractmethod
-    def _marginal(self, at: Any) -> Marginal:
-        """The law of one number."""
-
-    def density(self, y: ArrayLike, at: Any = None) -> Estimate:
-        """Density of a coordinate or functional: an average of Gaussian densities."""
-        return self._marginal(at).density(y)
-
-    def cdf(self, y: ArrayLike, at: Any = None) -> Estimate:
-        """Probability of values up to `y`."""
-        return self._marginal(at).cdf(y)
-
-    def sf(self, y: ArrayLike, at: Any = None) -> Estimate:
-        """Probability of values above `y`."""
-        return self._marginal(at).sf(y)
-
-    def quantiles(self, probabilities: ArrayLike, at: Any = None) -> Estimate:
-        """Quantiles of a coordinate or functional."""
-        return self._marginal(at).quantiles(probabilities)
-
-    def moments(self, orders: Sequence[int] = (2, 4), at: Any = None) -> Estimate:
-        """`E[y^k]` for each order k."""
-        marginal = self._marginal(at)
-        found = [marginal.moment(order) for order in orders]
-        return Estimate(np.array([m.value for m in found]), np.array([m.error for m in found]))
-
-    def kurtosis(self, at: Any = None) -> Estimate:
-        """Excess kurtosis: 0 for a Gaussian."""
-        return self._marginal(at).kurtosis()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..engine.propagation import SignalProfile
     from ..engine.sampling import Sampler
     from ..finite.summary import Summary
-    from ..laws import HeadWidths, Law, Points
+    from ..laws import HeadWidths, NetworkLaw, Points
     from ..progress import Callback
     from ..scale.cost import Cost
 
@@ -223,7 +223,7 @@ class Readings(eqx.Module):
         points: "Points | str" = "auto",
         head_widths: "HeadWidths | str" = "infinite",
         memory: int = DEFAULT_MEMORY,
-    ) -> "Law":
+    ) -> "NetworkLaw":
         """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
 
         `draws` of the scores of all layers with finitely many heads are averaged over, at
@@ -231,7 +231,7 @@ class Readings(eqx.Module):
         heads that have no closed form are averages over `samples` heads. `head_widths="given"`
         takes heads as wide as layers state by `key_width=` and `value_width=`. The result draws
         kernels and outputs, and gives densities, moments and quantiles of any coordinate with
-        standard errors; see `laws.Law`. `memory` bounds the bytes of the kernels that are kept.
+        standard errors; see `laws.NetworkLaw`. `memory` bounds the bytes of kernels kept.
         """
         options = {"key": key, "draws": draws, "samples": samples, "memory": memory}
         return read("law", self, x, mask, points=points, head_widths=head_widths, **options)

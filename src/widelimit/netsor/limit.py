@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..gaussians import condition
-from ..laws.marginal import Marginal, MarginalReadings
+from ..laws.law import Law
+from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, whole
 from .integration import (
     Integration,
@@ -114,7 +115,7 @@ class ConditionalLaw:
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
-class LimitLaw(MarginalReadings):
+class LimitLaw(Law):
     """A program's limit.
 
     Vectors without scalars have second moments `E[Z^u Z^v]`. The scalars are Gaussian with

@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NetworkError
-from ..laws.law import Law
+from ..laws.law import JointLaw
 from ..laws.marginal import averaged
-from ..laws.points import DrawPlan, Points
-from ..options import RandomKey
 from ..statistics import Estimate
 
 
-class TracedLaw(Law):
+class TracedLaw(JointLaw):
     """Joint law of a traced model's outputs on its inputs; made by `trace(...).limit()`.
 
-    It answers as a `Law` does: densities, moments, kurtosis, quantiles, samples. Coordinates are
-    `(example, *output index)`. `mean` is the outputs' mean; the law is that of deviations from it.
+    It answers as the law of a network does: densities, moments, kurtosis, quantiles, samples.
+    Coordinates are `(example, *output index)`. `mean` is the outputs' mean; the law is that of
+    deviations from it.
     """
 
     def __init__(
@@ -34,14 +32,12 @@ class TracedLaw(Law):
     ):
         """`kernels` (draws, n, n): one for each draw of the scalars or, if nothing is `random`,
         one for each independent estimate of the one kernel."""
-        self.key, self.mean = key, mean.reshape(shape)
-        self.real = np.ones(shape, bool)
+        self._kernels = kernels if random else kernels.mean(axis=0, keepdims=True)
+        super().__init__(np.ones(shape, bool), key, len(self._kernels))
+        self.mean = mean.reshape(shape)
         self.replicates = None if random else kernels
         """Independent estimates of a kernel that is not random."""
-        self._redraw = redraw
-        shown = kernels if random else kernels.mean(axis=0, keepdims=True)
-        self.points = DrawPlan(Points.RANDOM, len(shown), len(shown))
-        vars(self)["kernels"] = shown
+        self._draw = redraw
 
     def __repr__(self) -> str:
         kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
@@ -52,14 +48,6 @@ class TracedLaw(Law):
         """Whether the outputs are Gaussian only given random scalars."""
         return self.replicates is None
 
-    @property
-    def net(self) -> Any:
-        raise _no_layers("a network of layers")
-
-    @property
-    def inputs(self) -> Any:
-        raise _no_layers("checked inputs")
-
     def covariance(self) -> Estimate:
         """The covariance of the outputs, (N, N, positions…, positions'…)."""
         if self.replicates is None:
@@ -67,30 +55,15 @@ class TracedLaw(Law):
         found = averaged(self.replicates)
         return Estimate(self._unflattened(found.value), self._unflattened(found.error))
 
-    def gaussian(self, *, samples: int = 1024) -> TracedLaw:
+    def gaussian(self) -> TracedLaw:
         """The Gaussian law of the same covariance."""
         mean = self.kernels.mean(axis=0, keepdims=True)
         return TracedLaw(
             mean, self.shape, self.mean, key=self.key, random=False, redraw=lambda count, key: mean
         )
 
-    def sample_ntk(
-        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
-    ) -> np.ndarray:
-        raise _no_layers("tangent kernels")
+    def _draw_kernels(self) -> np.ndarray:
+        return self._kernels
 
-    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
-        raise _no_layers("tangent kernels")
-
-    def _fresh(self, draws: int, key: Any) -> np.ndarray:
-        if self.replicates is not None:
-            return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
-        return self._redraw(draws, key)
-
-
-def _no_layers(what: str) -> NetworkError:
-    return NetworkError(
-        "A traced law holds the distribution of the outputs, nothing else.",
-        got=f"a request for {what}",
-        remedy="ask the traced program, for instance trace(make, x).ntk()",
-    )
+    def _redraw(self, draws: int, key: Any) -> np.ndarray:
+        return self._draw(draws, key)

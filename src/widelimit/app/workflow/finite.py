@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from scipy.special import ndtri
 
 from ...compilation import jitted
-from ...laws import Law
+from ...laws import NetworkLaw
 from ...layers.activations import Gelu
 from ...layers.attention.layer import Attention
 from ...layers.base import Layer
@@ -58,7 +58,7 @@ class HeadLaw:
 
     net: Layer
     heads: int
-    law: Law
+    law: NetworkLaw
     samples: np.ndarray | None
 
     @property

@@ -1,0 +1,234 @@
+"""The law of a network's outputs at infinite width with finitely many heads.
+
+Given all scores p the outputs are Gaussian, `y | p ~ N(0, K_p)`, and channels are independent.
+Without them they are a mixture of Gaussians over the random kernel `K_p`, and channels, sharing the
+scores, are uncorrelated but dependent.
+"""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Key
+
+from ..engine.inputs import Data, Inputs
+from ..errors import NetworkError, ShapeError, WidelimitError
+from ..finite.widths import with_heads
+from ..layers.attention.heads import INFINITE
+from ..layers.base import Layer
+from ..layers.readings import reading
+from ..options import RandomKey, as_key, choice, known_options, whole
+from ..statistics import Estimate
+from . import tangent
+from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
+from .law import JointLaw
+from .marginal import averaged
+from .narrow import HeadWidths
+from .points import DrawPlan, Points, normal_blocks, plan
+
+# Copies of a network with infinitely many heads whose kernels are averaged.
+_REPLICATES = 16
+
+
+@reading
+def law(
+    net: Layer,
+    x: Data,
+    mask: Any = None,
+    *,
+    key: RandomKey | None = None,
+    draws: int = 4096,
+    samples: int = 128,
+    points: Points | str = Points.AUTO,
+    head_widths: HeadWidths | str = HeadWidths.INFINITE,
+    memory: int = 2**30,
+) -> "NetworkLaw":
+    """The joint law of the outputs at the inputs `x`; see `NetworkLaw`.
+
+    `draws` of the scores of all layers with finitely many heads are averaged over, at quasi-random
+    `points` where few numbers describe the scores. Layers with infinitely many heads that have no
+    closed form are averages over `samples` heads, fresh in every draw: beside finite-head layers
+    they widen the law by a share of order 1/samples. Without any finite-head layer the law is
+    Gaussian, with one kernel averaged over 16 such draws. With `head_widths="given"` heads have the
+    `key_width` and `value_width` that their layers state, in layers that are infinitely wide: for
+    one attention layer this is the law of the finite network on these inputs, whatever its width.
+    Where entries are dropped above the scores, kernels are those of two passes, and the law is that
+    of outputs averaged over the masks; leave `Dropout` out for the law of evaluation.
+    `memory` bounds the bytes of the kernels that are kept.
+    """
+    head_widths = choice(HeadWidths, head_widths, "head_widths")
+    inputs = law_inputs(net, x, mask)
+    whole("samples", samples)
+    whole("memory", memory)
+    after = require_gaussian_output(net, inputs.outline)
+    size = inputs.size * math.prod(after.positions)
+    if draws * size**2 * 8 > memory:
+        raise WidelimitError(
+            "The drawn kernels of a law fit into memory=.",
+            got=f"{draws} draws of {size}×{size} numbers for {memory / 2**20:.0f} MiB",
+            remedy="pool or select positions, take fewer inputs or draws=, or raise memory=",
+        )
+    with jax.enable_x64(True):
+        latent = Latent.of(net, inputs, samples=samples, head_widths=head_widths)
+        real = latent.real()
+    key = as_key(key)
+    chosen = plan(points, draws, latent.size)
+    return NetworkLaw(net, latent, real, key, chosen, head_widths)
+
+
+@known_options
+def law_from_covariance(
+    net: Layer,
+    covariance: ArrayLike,
+    *,
+    key: RandomKey | None = None,
+    draws: int = 4096,
+    samples: int = 128,
+    points: Points | str = Points.AUTO,
+    head_widths: HeadWidths | str = HeadWidths.INFINITE,
+    memory: int = 2**30,
+) -> "NetworkLaw":
+    """The law for an input that is known by its covariance alone; options as for `law`.
+
+    `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
+    """
+    x = tokens_with_covariance(covariance)
+    return law(
+        net,
+        x,
+        key=key,
+        draws=draws,
+        samples=samples,
+        points=points,
+        head_widths=head_widths,
+        memory=memory,
+    )
+
+
+def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:
+    """Inputs `x` with `x_a·x'_b / channels` as given, and channels of mean zero."""
+    given = np.asarray(covariance, np.float64)
+    square = (
+        given.ndim in (2, 4) and given.shape[: given.ndim // 2] == given.shape[given.ndim // 2 :]
+    )
+    if not square or 0 in given.shape or not np.isfinite(given).all():
+        raise ShapeError(
+            "A covariance over positions has shape (S, S), or (N, S, N, S) for several inputs.",
+            got=f"shape {given.shape}" + ("" if np.isfinite(given).all() else " with NaN"),
+            remedy="pass κ_ab, for instance np.eye(4) for four independent tokens",
+        )
+    examples = 1 if given.ndim == 2 else given.shape[0]
+    size = given.shape[-1]
+    joint = given.reshape(examples * size, examples * size)
+    values, vectors = np.linalg.eigh((joint + joint.T) / 2)
+    symmetric = np.allclose(joint, joint.T, rtol=1e-6, atol=1e-12 * np.abs(joint).max())
+    if not symmetric or values[0] < -1e-8 * max(values[-1], 0.0):
+        raise ShapeError(
+            "A covariance is symmetric and positive semi-definite.",
+            got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
+            remedy="pass x @ x.T / channels, or the input itself to law(net, x)",
+        )
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    # Every channel has its mirror image: layer normalisation then finds nothing to centre.
+    x = math.sqrt(root.shape[1]) * np.concatenate([root, -root], axis=1)
+    return x.reshape(examples, size, -1)
+
+
+class NetworkLaw(JointLaw):
+    """Joint law of a network's outputs at fixed inputs; made by `net.law(x)`."""
+
+    def __init__(
+        self,
+        net: Layer,
+        latent: Latent,
+        real: np.ndarray,
+        key: Key[Array, ""],
+        points: DrawPlan,
+        head_widths: HeadWidths,
+    ):
+        """`real` says which output positions are not padding."""
+        super().__init__(real, key, points.groups)
+        self.net, self.latent, self.points = net, latent, points
+        self.head_widths = head_widths
+
+    def __repr__(self) -> str:
+        heads = [str(layer.heads) for layer in self.latent.finite_layers]
+        kind = "Gaussian"
+        if heads:
+            kind = f"{self.points.draws} {self.points.points.value} draws of the scores of "
+            kind += f"{' and '.join(heads)} heads"
+            kind += " of given width" if self.head_widths is HeadWidths.GIVEN else ""
+        return f"NetworkLaw(outputs of shape {self.shape}, {kind})"
+
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs, checked."""
+        return self.latent.inputs
+
+    @property
+    def random(self) -> bool:
+        """Whether there are layers with finitely many heads, whose scores stay random."""
+        return bool(self.latent.finite_layers)
+
+    def _draw_kernels(self) -> Float[np.ndarray, "draws n n"]:
+        if not self.latent.recipes:
+            return self._redraw(1, self.key)
+        if not self.random:
+            return self._redraw(_REPLICATES, self.key).mean(axis=0, keepdims=True)
+        return self._evaluate(self.points, self.key)
+
+    def _redraw(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
+        return self._evaluate(DrawPlan(Points.RANDOM, draws, draws), key)
+
+    def _evaluate(self, points: DrawPlan, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
+        with jax.enable_x64(True):
+            size = min(block_size(self.latent), points.draws)
+            normals = normal_blocks(points, self.latent.size, key, size=size)
+            return np.concatenate(list(kernel_blocks(self.latent, normals, size=size)))
+
+    # --- comparisons ---
+
+    def gaussian(self, *, samples: int = 1024) -> "NetworkLaw":
+        """The same network with infinitely many heads, infinitely wide: a law with one kernel.
+
+        Where scores have no closed form its kernel is an average over 16 times `samples` heads.
+        """
+        return law(with_heads(self.net, INFINITE), self.inputs, key=self.key, samples=samples)
+
+    # --- tangent kernels ---
+
+    def sample_ntk(
+        self, draws: int, *, key: RandomKey | None = None, channels: int = 1
+    ) -> Float[np.ndarray, "draws c c *shape"]:
+        """Tangent kernels at initialisation of `draws` networks.
+
+        Axes: (draws, channel, channel', N, N, positions…, positions'…). With finitely many heads
+        the tangent kernel is random and correlated across output channels; see `laws.tangent`.
+        """
+        self._require_wide_heads()
+        whole("draws", draws)
+        whole("channels", channels)
+        drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
+        return self._unflattened(drawn)
+
+    def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
+        """Mean tangent kernel over scores and output channels, (N, N, positions…, positions'…).
+
+        For a layer with finitely many heads under a nonlinearity this is what `net.kernel` refuses:
+        there the average does not factorise layer by layer.
+        """
+        self._require_wide_heads()
+        whole("draws", draws)
+        drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
+        found = averaged(drawn)
+        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+
+    def _require_wide_heads(self) -> None:
+        if self.head_widths is HeadWidths.GIVEN:
+            raise NetworkError(
+                "Tangent kernels of a law take infinitely wide heads.",
+                got="a law with head_widths='given'",
+                remedy="take net.law(x).ntk(), or wl.empirical_ntk of drawn networks",
+            )
