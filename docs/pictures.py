@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 import widelimit as wl
-from widelimit import netsor
 from widelimit.data import downsample, load_sample_images, load_sample_texts
 
 matplotlib.use("Agg")
@@ -211,13 +210,7 @@ def reliability() -> None:
     save(figure, "reliability")
 
 
-def program() -> None:
-    """A tensor program: one head of attention on two tokens."""
-    built = netsor.examples.multi_head_attention(np.array([[1.0, 0.5], [0.5, 1.0]]), heads=1)
-    save(built.plot().figure, "program")
-
-
-ALL = (kernels, signal, few_heads, bands, training, reliability, program)
+ALL = (kernels, signal, few_heads, bands, training, reliability)
 PICTURES: dict[str, Callable[[], None]] = {picture.__name__: picture for picture in ALL}
 
 if __name__ == "__main__":

@@ -1,22 +1,28 @@
 """Building, listing, drawing, simulating; and every mistake with the rule it breaks."""
 
-import builtins
+import re
 
 import jax
-import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib import pyplot
 
 from widelimit.errors import (
-    MissingExtraError,
     NetworkError,
     NumericalError,
     OptionError,
     ShapeError,
 )
-from widelimit.netsor import Program, ScalarFunction, clip, examples, relu, softmax, tanh
-from widelimit.netsor.layout import layered
+from widelimit.netsor import (
+    Program,
+    Scalar,
+    ScalarFunction,
+    clip,
+    examples,
+    listing,
+    relu,
+    softmax,
+    tanh,
+)
 
 K = np.array([[1.0, 0.5], [0.5, 1.2]])
 
@@ -150,7 +156,7 @@ BAD = [
     (lambda p, x, w: examples.stacked_attention(K, heads=[]), NetworkError, "at least one"),
     (lambda p, x, w: examples.mlp(K, depth=0), OptionError, "depth= is a positive"),
     (lambda p, x, w: examples.cnn(K, window=2), NetworkError, "odd positive integer"),
-    (lambda p, x, w: Program().plot(), NetworkError, "with lines"),
+    (lambda p, x, w: Program().mermaid(), NetworkError, "without lines"),
 ]
 
 
@@ -240,43 +246,31 @@ def test_second_moments_of_tiny_vectors_do_not_underflow() -> None:
 # ---- drawing --------------------------------------------------------------------------------
 
 
-def test_drawing_shows_every_line_inside_the_figure(tmp_path) -> None:
+def test_the_diagram_has_every_line_and_colours_mixtures() -> None:
     program = examples.stacked_attention(K, heads=[1, 2])
-    axes = program.plot()
-    figure = axes.figure
-    figure.savefig(tmp_path / "program.png")
-    assert (tmp_path / "program.png").stat().st_size > 10_000
-    pyplot.close(figure)
-    captions = {text.get_text() for text in axes.texts}
-    assert {"x1", "L1.q1[2] = L1.Q1 @ t1[2]", "L2.p2[1,2]", "L2.y1 = Σ …"} <= captions
-    width, height = figure.get_size_inches()
-    for patch in axes.patches:
-        if isinstance(patch, mpl.patches.FancyBboxPatch):
-            box = patch.get_path().get_extents(patch.get_patch_transform())
-            assert 0 <= box.x0 < box.x1 <= width
-            assert 0.3 <= box.y0 < box.y1 <= height - 0.4
+    text = program.mermaid()
+    boxes = dict(re.findall(r'^  (b\d+)\["(.*)"\]:::\w+', text, re.M))
+    kinds = dict(re.findall(r"^  (b\d+)\[.*\]:::(\w+)", text, re.M))
+    captions = {caption: kinds[name] for name, caption in boxes.items()}
+    assert captions["x1"] == "input"
+    assert captions["L1.q1[2] = L1.Q1 @ t1[2]"] == "matmul"
+    assert captions["L1.p1[1,2]"] == "scalar"
+    # Its input depends on the first layer's scores: Gaussian given these, not Gaussian.
+    late = [kind for caption, kind in captions.items() if caption.startswith("L2.q1[1] = L2.Q1 @")]
+    assert late == ["mixture"]
+    assert sum(kind == "mixture" for kind in kinds.values()) == sum(
+        not isinstance(line.nodes[0], Scalar) and line.nodes[0].stage > 0
+        for line in listing.lines(program)
+    )
+    arrows = re.findall(r"^  (b\d+) (-->|-\.->) (b\d+)$", text, re.M)
+    assert arrows
+    assert all(int(source[1:]) < int(target[1:]) for source, _, target in arrows)
+    assert all((arrow == "-.->") == (kinds[source] == "scalar") for source, arrow, _ in arrows)
+    assert program._repr_markdown_() == f"```mermaid\n{text}\n```"
 
 
-def test_layout_keeps_columns_ordered_and_boxes_apart() -> None:
-    reads = [[], [], [0], [0, 1], [2, 3], [0, 4], [1]]
-    layout = layered(reads)
-    for node, sources in enumerate(reads):
-        assert all(layout.column[s] < layout.column[node] for s in sources)
-    for column in range(layout.column.max() + 1):
-        rows = np.sort(layout.row[layout.column == column])
-        assert np.all(np.diff(rows) > 0.99)
-    assert len(layout.passes[0, 5]) == layout.column[5] - layout.column[0] - 1
-    assert np.all(np.abs(layout.row) <= layout.extent + 1e-9)
-
-
-def test_drawing_without_matplotlib_names_the_extra(monkeypatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtraError, match="plots"):
-        small_program().plot()
+def test_names_do_not_break_the_diagram() -> None:
+    p = Program('"] click <script>')
+    p.output(p.input('x"]; a --> b').named("y<br>{z}"))
+    for line in p.mermaid().splitlines():
+        assert not re.search(r'<|>(?!$|\s)|"\].*"\]', line.replace("-->", "").replace("-.->", ""))

@@ -254,7 +254,7 @@ def test_outputs_without_readout_are_refused():
 
 
 def test_two_widths_are_not_enough():
-    with pytest.raises(NetworkError.__base__, match="three different widths"):
+    with pytest.raises(NetworkError.__base__, match="not three different widths"):
         trace(tied_transpose, X, widths=(32, 64))
 
 

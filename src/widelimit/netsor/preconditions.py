@@ -55,7 +55,7 @@ class Finding:
 
     def __str__(self) -> str:
         return (
-            f"[{self.severity.value}] {self.precondition.value}: {self.where}. "
+            f"[{self.severity.value}] {self.where}: not so that {self.precondition.value}. "
             f"{self.reason} Remedy: {self.remedy}"
         )
 

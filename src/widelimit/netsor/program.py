@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
-from .draw import plot
+from .draw import mermaid
 from .functions import (
     ArrayFunction,
     CoordinateFunction,
@@ -40,9 +40,6 @@ from .nodes import (
 from .preconditions import PreconditionReport, check
 from .simulate import Simulation, simulate
 from .validation import real_numbers, require_std
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _NodeT = TypeVar("_NodeT", bound=Node)
 
@@ -298,9 +295,12 @@ class Program:
     def __str__(self) -> str:
         return listing(self)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """The program as a graph, on given axes or on those of a new figure of a fitting size."""
-        return plot(self, ax)
+    def mermaid(self) -> str:
+        """The program as a graph, in the language of Mermaid; notebooks show it by themselves."""
+        return mermaid(self)
+
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{mermaid(self)}\n```"
 
     def described(self, node: Node) -> str:
         """One line of the program, `name := expression`."""

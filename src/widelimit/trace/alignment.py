@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
@@ -34,7 +35,7 @@ _OPENED = {
     "custom_vjp_call_jaxpr",
     "custom_lin",
 }
-_MOST_STEPS = 200_000
+MOST_STEPS = 200_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Slot:
     def wide_axes(self) -> tuple[int, ...]:
         """The axes that grow with the width."""
         return tuple(i for i, extent in enumerate(self.shape) if isinstance(extent, Wide))
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether these are complex numbers; keys are none."""
+        return bool(jnp.issubdtype(self.dtype, jnp.complexfloating))
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ class _Aligner:
         self.widths = widths
         self.steps: list[Step] = []
         self.platforms: set[int] = set()
+        self.rounds = 0
         self.numbers = itertools.count()
 
     def program(self, closed: Sequence[Any]) -> FlatProgram:
@@ -164,13 +171,8 @@ class _Aligner:
             arguments = [read(atoms) for atoms in zip(*(e.invars for e in equations), strict=True)]
             results = self.equation(equations, arguments, at, fixed or own)
             environment.update(zip(equations[0].outvars, results, strict=True))
-            if len(self.steps) > _MOST_STEPS:
-                raise RefusedError(
-                    f"A program has at most {_MOST_STEPS} operations after its loops are unrolled.",
-                    place=at,
-                    got="more",
-                    remedy="trace fewer layers or steps",
-                )
+            if len(self.steps) > MOST_STEPS:
+                raise _too_long("more operations", at)
         return [read(atoms) for atoms in zip(*(j.outvars for j in inner), strict=True)]
 
     def equation(
@@ -237,6 +239,9 @@ class _Aligner:
                 remedy="scan over layers or time steps, not over channels",
             )
         length, first = lengths.pop(), params[0]
+        self.rounds += length
+        if self.rounds > MOST_STEPS:  # before any is unrolled: rounds may be empty
+            raise _too_long(f"loops of {self.rounds} rounds", place)
         consts = operands[: first["num_consts"]]
         carry = operands[first["num_consts"] : first["num_consts"] + first["num_carry"]]
         scanned = operands[first["num_consts"] + first["num_carry"] :]
@@ -279,6 +284,15 @@ def _first_difference(jaxprs: Sequence[Any], place: Place) -> Place:
             here, own = place_of(equation)
             return here if own or place is NOWHERE else place
     return place
+
+
+def _too_long(got: str, place: Place) -> RefusedError:
+    return RefusedError(
+        f"Unrolled, the loops of a model exceed {MOST_STEPS} operations.",
+        place=place,
+        got=got,
+        remedy="trace fewer layers or steps",
+    )
 
 
 def _differs(got: str, place: Place) -> RefusedError:

@@ -14,7 +14,7 @@ from .interpreter import Machine
 from .listing import kind_of, superscript
 from .matrices import WideMatrix
 from .refusals import Place, RefusedError
-from .scalars import WideScalar
+from .scalars import ZERO, WideScalar
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Verdict(Enum):
     STAYS = "stays"
     VANISHES = "vanishes"
     DIVERGES = "diverges"
+    ZERO = "is zero"
 
     @classmethod
     def of(cls, power: Fraction) -> Verdict:
@@ -42,11 +43,12 @@ class Row:
     power: Fraction
     place: Place
     detail: str
+    is_zero: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """What happens to it as the width grows."""
-        return Verdict.of(self.power)
+        return Verdict.ZERO if self.is_zero else Verdict.of(self.power)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Audit:
     def healthy(self) -> bool:
         """Whether nothing diverges or vanishes but parameters, and the end was reached."""
         kept = [r for r in self.rows if r.role not in ("parameter", "average")]
-        return self.stopped is None and all(r.verdict is Verdict.STAYS for r in kept)
+        good = (Verdict.STAYS, Verdict.ZERO)
+        return self.stopped is None and all(r.verdict in good for r in kept)
 
     def __str__(self) -> str:
         rows = [f"{self.name}: powers of the width n"]
@@ -106,7 +109,8 @@ def audited(traced: Traced) -> Audit:
     if output is not None:
         place = traced.program.steps[-1].place
         rows = [r for r in rows if not (r.role == "score" and r.place == place)]
-        rows.append(Row("output", output.power, place, f"{tuple(output.shape)}"))
+        shape, zero = f"{tuple(output.shape)}", output.is_zero
+        rows.append(Row("output", ZERO if zero else output.power, place, shape, zero))
     return Audit(traced._name, tuple(rows), stopped)
 
 

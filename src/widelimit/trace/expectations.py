@@ -15,7 +15,7 @@ import scipy
 from scipy import special
 
 from .gaussian import Form, GaussianSource
-from .hermite import COARSE, FINE, Grid, HermiteSeries, mehler, nodes
+from .hermite import COARSE, FINE, Grid, HermiteSeries, mehler, no_square_mean, nodes
 from .trees import Atom, Leaf, Tree, Whole
 from .vectors import WideVector, members_of
 
@@ -58,8 +58,11 @@ class Integrator:
             return self._second(u, v, rows, columns)
         except _NeedsPoints:
             points = self._sample([u, v])
-            left = np.moveaxis(u.evaluate(points)[:, :, rows], 1, -1)
-            right = np.moveaxis(v.evaluate(points)[:, :, columns], 1, -1)
+            one, two = u.evaluate(points), v.evaluate(points)
+            for values in (one, two):
+                _require_square_mean(values)
+            left = np.moveaxis(one[:, :, rows], 1, -1)
+            right = np.moveaxis(two[:, :, columns], 1, -1)
             return left @ np.swapaxes(right, -1, -2) / left.shape[-1]
 
     def gram(self, u: WideVector, v: WideVector) -> np.ndarray:
@@ -218,7 +221,7 @@ class Integrator:
             vector = tree.vector
             return vector.constant + self._rest_mean(vector)
         if not any(True for _ in tree.forms()):
-            return np.asarray(tree.evaluate(_Line(FINE, 1)), float)[:, 0, :]
+            return np.asarray(tree.evaluate(_At(nodes(FINE)[0])), float)[:, 0, :]
         form = tree.univariate()
         if form is None:
             raise _NeedsPoints
@@ -228,15 +231,36 @@ class Integrator:
         grid = self.grid(draws)
         key = (grid, tuple(t.source.size for t in form.terms))
         if key not in tree.memory:
-            values = np.asarray(tree.evaluate(_Line(grid, draws)), float)
+            values = np.asarray(tree.evaluate(_At(nodes(grid)[0])), float)
             shape = (values.shape[0], grid.points, tree.size)
-            tree.memory[key] = HermiteSeries.of(np.broadcast_to(values, shape), grid)
+            series = HermiteSeries.of(np.broadcast_to(values, shape), grid)
+            self._require_no_pole(tree, series)
+            tree.memory[key] = series
         return tree.memory[key]
+
+    def _require_no_pole(self, tree: Tree, series: HermiteSeries) -> None:
+        """Raise where finer and finer points about a peak find more and more of a square mean.
+
+        About `|z|^{−p}` with m points in a cell, its square mean is off by `m^{2p−1}`: what eight
+        times as many points add shrinks for p < ½, and does not where there is no square mean.
+        """
+        peaks = series.peaks()
+        if not len(peaks):
+            return
+        step = 2 * series.grid.reach / series.grid.points
+        found = []
+        for m in (8, 64, 512):
+            inside = peaks[:, None] + step * ((np.arange(m) + 0.5) / m - 0.5)
+            values = np.square(np.asarray(tree.evaluate(_At(inside.ravel())), float))
+            found.append(values.reshape(len(values), len(peaks), m, -1).mean(axis=2))
+        first, second = found[1] - found[0], found[2] - found[1]
+        if ((second > 0.5 * first) & (first > _NOT_YET * found[0])).any():
+            raise no_square_mean("1/z near 0")
 
     def _draws(self, tree: Tree) -> int:
         """How many laws of the scalars an expression distinguishes."""
         # One point is enough to see the shape.
-        return int(np.shape(tree.evaluate(_Line(_PROBE, 1)))[0])
+        return int(np.shape(tree.evaluate(_At(nodes(_PROBE)[0])))[0])
 
     # ---- points -----------------------------------------------------------------------------
 
@@ -246,14 +270,29 @@ class Integrator:
 
 
 _Side = tuple[Tree, np.ndarray, int]
+_NOT_YET = 0.01  # of what is found so far: less is added by rounding
+_MANY, _LARGEST = 4096, 0.25  # one point of as many does not hold that share of a square mean
+
+
+def _require_square_mean(values: np.ndarray) -> None:
+    """Raise where a single point has much of a sampled square mean, as without a variance."""
+    if values.shape[0] * values.shape[1] < _MANY:
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        square = np.square(values)
+        share = square.max(axis=(0, 1)) / np.maximum(square.sum(axis=(0, 1)), 1e-300)
+    if (share > _LARGEST).any():
+        raise no_square_mean("1/z near 0, or sums of Cauchy variables")
+
+
 _PROBE = Grid(2, 1.0, 1, 1.0, 1.0)
 
 
-class _Line:
-    """Points of a grid in the one variable of an expression, in units of its deviation."""
+class _At:
+    """Points of the one variable of an expression, in units of its deviation."""
 
-    def __init__(self, grid: Grid, draws: int):
-        self.x = nodes(grid)[0]
+    def __init__(self, x: np.ndarray):
+        self.x = x
         self.cache: dict = {}
 
     def form(self, form: Form) -> np.ndarray:

@@ -35,6 +35,17 @@ class Grid:
 FINE = Grid(12000, 10.0, 256, 1e-10, 0.1)
 COARSE = Grid(400, 8.0, 40, 1e-4, 0.25)
 _EDGE = 0.8  # of the reach: square means beyond are those of functions that reach further
+_FAR_SHARE = 0.01  # of the square mean that may lie beyond
+_ONE_POINT = 0.02  # of the square mean at one point: a pole may be near
+
+
+def no_square_mean(example: str) -> NumericalError:
+    """What enters second moments has none."""
+    return NumericalError(
+        "A function of activations has no square mean within reach of the integration.",
+        got=f"a function or an initial law such as {example}",
+        remedy="make the argument smaller, clip it, or draw from a law with a variance",
+    )
 
 
 @lru_cache(maxsize=4)
@@ -76,15 +87,17 @@ class HermiteSeries:
         energy = (np.square(rows) @ weights).reshape(draws, size)
         outer = np.abs(x) > _EDGE * grid.reach
         beyond = (np.square(rows[:, outer]) @ weights[outer]).reshape(draws, size)
-        if (beyond > 0.01 * energy).any():
-            raise NumericalError(
-                "Functions of activations have square means, within reach of the integration.",
-                got="a function or an initial law that grows too fast, such as exp of something "
-                "large or a Cauchy law",
-                remedy="make the argument smaller, clip it, or draw from a law with a variance",
-            )
+        if (beyond > _FAR_SHARE * energy).any():
+            raise no_square_mean("exp of something large, or a Cauchy law")
         rest = energy - np.square(coefficients).sum(axis=-1)
         return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
+
+    def peaks(self) -> np.ndarray:
+        """Points of the grid that hold much of a square mean: perhaps of a pole."""
+        share = np.square(self.values) * nodes(self.grid)[1][None, :, None]
+        with np.errstate(invalid="ignore"):
+            top = (share / np.maximum(self.energy, 1e-300)[:, None, :]).max(axis=(0, 2))
+        return nodes(self.grid)[0][top > _ONE_POINT]
 
     def converges(self, rho: np.ndarray) -> bool:
         """Whether the orders suffice for these correlations; those of ±1 need none."""

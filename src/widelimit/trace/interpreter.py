@@ -68,7 +68,8 @@ class Machine:
 
     def run(self, *inputs: Any) -> list[Value]:
         """The program's outputs for concrete inputs; keys stay keys."""
-        with jax.enable_x64(True):
+        # What overflows, or is no number, is refused where it counts.
+        with jax.enable_x64(True), np.errstate(all="ignore"):
             for slot, value in zip(self.program.inputs, inputs, strict=True):
                 number = self.keys.given(value) if is_key(value) else value
                 self._values[slot.index] = WideScalar.constant(number)
@@ -229,6 +230,12 @@ class Machine:
     def _step(self, step: Step) -> list[Value]:
         operands: list[Any] = [self._read(operand, step) for operand in step.operands]
         name = step.name
+        if any(s.is_complex and (s.wide_axes or name in SAMPLERS) for s in step.results):
+            raise step.refuse(
+                "An activation or a parameter is complex.",
+                got=f"'{name}' that gives {step.results[0].dtype}",
+                remedy="write real and imaginary parts as two real arrays",
+            )
         if any(isinstance(value, Opaque) for value in operands):
             return opaque(self, step, operands)
         if name == "iota" and len(step.results[0].wide_axes) == 2:

@@ -78,7 +78,13 @@ def matmul(
                 total[:, i[:, None], j] += gram[:, rows, columns]
         return unit * total
 
-    first = matrix.scale**2 * covariance(operand, by_slot)
+    first = matrix.scale * matrix.scale * covariance(operand, by_slot)
+    if not np.isfinite(first).all():
+        raise step.refuse(
+            "The variance of an activation overflows.",
+            got=f"weights of deviation {matrix.scale:g} in front of what they act on",
+            remedy="draw smaller weights",
+        )
     crosses = []
     for use in uses:
         if use.operand.layout.unit != operand.layout.unit:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..netsor.preconditions import PreconditionReport
-from ..options import RandomKey, as_key
+from ..options import RandomKey, as_key, listed, whole
 from .alignment import FlatProgram, align, trace_at
 from .audit import Audit, audited
 from .check import preconditions
@@ -57,11 +57,23 @@ class Traced:
     def __init__(
         self, make: Callable[[int, Any], Any], x: ArrayLike, *, widths: Sequence[int], key: Any
     ):
+        if not callable(make):
+            raise OptionError(
+                "make= cannot be called.",
+                got=f"make={make!r}",
+                remedy="pass a function make(width, key) that builds the model",
+            )
         self.make = make
         self.x = np.asarray(x)
+        if self.x.dtype.kind not in "biuf":
+            raise ShapeError(
+                "x= does not hold real numbers.",
+                got=f"{type(x).__name__} of dtype {self.x.dtype}",
+                remedy="pass real numbers or token ids; complex channels as two real ones",
+            )
         if self.x.ndim == 0 or self.x.size == 0:
             raise ShapeError(
-                "Inputs are a batch of examples.",
+                "x= holds no batch of examples.",
                 got=f"an array of shape {self.x.shape}",
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
@@ -70,7 +82,14 @@ class Traced:
 
     def model(self, width: int, key: Any) -> Callable[[Any], Any]:
         """The model at one width, mapped over examples."""
-        return jax.vmap(self.make(width, key))
+        made = self.make(width, key)
+        if not callable(made):
+            raise NetworkError(
+                "make(width, key) returned something that cannot be called.",
+                got=type(made).__name__,
+                remedy="return a function of one example, or a module with __call__",
+            )
+        return jax.vmap(made)
 
     @cached_property
     def program(self) -> FlatProgram:
@@ -119,6 +138,7 @@ class Traced:
 
         Gaussian with a covariance, or Gaussian given `draws` drawn values of the random scalars.
         """
+        whole("draws", draws)
         key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
         kernels, mean, shape, random = self._kernels(draws, key)
         return TracedLaw(
@@ -133,7 +153,8 @@ class Traced:
         done, sampled, random = 0, False, True
         while done < draws:
             machine, output = self.run(min(_CHUNK, draws - done), jax.random.fold_in(key, done))
-            kernel, mean, shape = _conditional(machine, output)
+            with np.errstate(all="ignore"):
+                kernel, mean, shape = _conditional(machine, output)
             sampled = machine.integrator.sampled
             parts.append(kernel)
             means.append(mean)
@@ -145,7 +166,13 @@ class Traced:
             for k in range(1, _REPLICATES):
                 machine, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
                 parts.append(_conditional(machine, output)[0])
-        mean = np.concatenate(means)
+        mean, found = np.concatenate(means), np.concatenate(parts)
+        if not (np.isfinite(mean).all() and np.isfinite(found).all()):
+            raise NumericalError(
+                "The law of the outputs overflows.",
+                got="a covariance that is infinite or no number",
+                remedy="draw smaller weights, or check where functions of activations are defined",
+            )
         if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
             np.abs(mean).max(initial=0.0), 1e-300
         ):
@@ -156,13 +183,14 @@ class Traced:
                 remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
-        return np.concatenate(parts), mean[0], shape, random
+        return found, mean[0], shape, random
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
 
         With random scalars it is random: one kernel for each of `draws` draws.
         """
+        whole("draws", draws)
         key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
         return tangent_kernel(self, draws, key)
 
@@ -178,7 +206,8 @@ class Traced:
         self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
     ) -> Comparison:
         """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
-        return compared(self, tuple(widths), draws, as_key(key))
+        chosen = tuple(whole("widths", width) for width in listed("widths", widths))
+        return compared(self, chosen, whole("draws", draws), as_key(key))
 
     def __repr__(self) -> str:
         return f"Traced({self._name}, inputs of shape {self.x.shape})"
@@ -270,11 +299,11 @@ def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray, tuple[int, 
 
 
 def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(int(w) for w in widths)
-    if len(set(found)) != 3 or min(found) < 2:
+    found = tuple(whole("widths", width, least=2) for width in listed("widths", widths))
+    if len(set(found)) != 3:
         raise ShapeError(
-            "A model is traced at three different widths.",
-            got=f"widths={tuple(widths)}",
+            "widths= are not three different widths.",
+            got=f"widths={found}",
             remedy="give three, such as (64, 96, 160), that heads and groups divide",
         )
     return tuple(sorted(found))

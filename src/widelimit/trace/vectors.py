@@ -148,6 +148,8 @@ class WideVector:
 
     def times(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> WideVector:
         """Each member times a number, (draws or 1, size)."""
+        if not numbers.any():
+            return self.constant_like(np.zeros((1, self.size)), self.power + power)
         parts = []
         for mix, atom in self.parts:
             if mix is not None:

@@ -13,6 +13,7 @@ from ...trace.listing import superscript
 from ..report import Report
 from . import options as o
 from .outputs import ready, show
+from .screen import harmless
 
 
 def audit(
@@ -32,7 +33,10 @@ def audit(
     report: o.Page = None,
     open_page: o.Open = False,
 ) -> None:
-    """What stays, vanishes or diverges in a model as it is made wider, line by line."""
+    """What stays, vanishes or diverges in a model as it is made wider, line by line.
+
+    The file is run, once, and make(width, key) three times: audit only code that you trust.
+    """
     path = report or (Path("out") / "audit" / "report.html" if open_page else None)
     ready({"--report": path}, [Path(model.rpartition(":")[0] or model), inputs])
     found = audit_file(
@@ -44,7 +48,7 @@ def audit(
         count=examples,
         seed=seed,
     )
-    typer.echo(str(found))
+    typer.echo(harmless(str(found)))
     if path is not None:
         _page(found).write(path)
         typer.echo(f"report: {path}")
@@ -52,7 +56,8 @@ def audit(
 
 
 def _page(audit: Audit) -> Report:
-    moving = [row for row in audit.rows if row.verdict is not Verdict.STAYS]
+    calm = (Verdict.STAYS, Verdict.ZERO)
+    moving = [row for row in audit.rows if row.verdict not in calm]
     said = ", ".join(f"{row.role} {row.verdict.value}" for row in moving)
     lead = f"As the width n grows: {said}." if said else "Everything stays of order one."
     page = Report(f"Width audit of {audit.name}", lead)
@@ -73,7 +78,7 @@ def _numbers(name: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise WidelimitError(
-            "Sizes are whole numbers between commas.",
+            f"{name} holds something else than whole numbers between commas.",
             got=f"{name} {text}",
             remedy=f"write {name} 64,96,160",
         ) from None
