@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
 
-.PHONY: demo test fast check-slow bench docs lint format clean
+.PHONY: demo test fast check-slow check-lowest bench docs lint format clean
 
 # Dozens of processes import the package: what one has compiled, the others read.
 export PYTHONDONTWRITEBYTECODE :=
@@ -29,8 +30,17 @@ test: $(STAMP)
 fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
-check-slow: $(STAMP)
+check-slow: $(STAMP) check-lowest
 	$(BIN)/python -m pytest -m slow
+
+# The lowest Python and the lowest version of each dependency that pyproject.toml names.
+$(LOWEST)/.installed: pyproject.toml | $(STAMP)
+	@$(BIN)/uv venv --quiet --clear --python 3.11 $(LOWEST)
+	@$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct --editable '.[dev]'
+	@touch $@
+
+check-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 docs: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
@@ -51,4 +61,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) out build dist .pytest_cache .ruff_cache
