@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit import persist
+from widelimit import persist, registry
 from widelimit.data.errors import DataError
+from widelimit.errors import OptionError
 from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.layers.base import Layer
 from widelimit.persist import ModelFileError, load, save
@@ -120,17 +121,17 @@ def test_own_functions_and_classes_need_a_name(tmp_path):
     with pytest.raises(ModelFileError, match=r"model.*function.*bent"):
         save(net, path)
     assert not path.exists()
-    persist.register("bent", bent)
+    wl.register("bent", bent)
     with pytest.raises(ModelFileError, match=r"layers\[2\] is a .*Halved"):
         save(net, path)
-    persist.register("Halved", Halved)
+    wl.register("Halved", Halved)
     try:
         save(net, path)
         equal(load(path).kernel(FLAT).ntk, net.kernel(FLAT).ntk)
-        with pytest.raises(ModelFileError, match="registered once"):
-            persist.register("bent", jnp.sin)
+        with pytest.raises(OptionError, match="registered once"):
+            wl.register("bent", jnp.sin)
     finally:
-        persist._registered.clear()
+        registry._registered.clear()
     with pytest.raises(ModelFileError, match="'bent'"):
         load(path)
 

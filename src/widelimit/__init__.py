@@ -67,7 +67,8 @@ from .layers import (
     VisionTransformer,
 )
 from .lift import lift
-from .persist import load, register, save
+from .persist import load, save
+from .registry import register
 from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
 from .statistics import Estimate

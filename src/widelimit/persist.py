@@ -22,11 +22,10 @@ import importlib
 import json
 import pkgutil
 import zipfile
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -41,6 +40,7 @@ from .inference.blocked import StoredFactor
 from .inference.iterative import Iterative
 from .inference.network_kernels import Engine
 from .inference.solve import Factor
+from .registry import functions, registered
 
 FORMAT, VERSION = "widelimit model", 1
 _MANIFEST = "manifest.json"
@@ -56,35 +56,12 @@ _ROOMS = (
     "app.workflow",
 )
 
-T = TypeVar("T")
-
-
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What goes wrong when objects are put together from parts that do not belong together."""
 
 
 class ModelFileError(WidelimitError):
     """A model that cannot be saved, or a file that is not a model this version can load."""
-
-
-_registered: dict[str, Any] = {}
-
-
-def register(name: str, thing: T) -> T:
-    """Give a function or class of your own a name under which models refer to it.
-
-    A model with `Elementwise(fn)` or with a layer class of your own is saved by that name; the
-    program that loads it registers the same thing under the same name first.
-    """
-    known = {**_functions(), **_registered}
-    if not callable(thing) or known.get(name, thing) is not thing:
-        raise ModelFileError(
-            "A name is registered once, for one function or class.",
-            got=f"{name!r} for {thing!r}",
-            remedy="choose another name",
-        )
-    _registered[name] = thing
-    return thing
 
 
 def save(model: Any, path: Path | str) -> None:
@@ -184,16 +161,6 @@ def _estimators() -> dict[str, type]:
     return {f"estimators.{cls.__name__}": cls for cls in own}
 
 
-@cache
-def _functions() -> dict[str, Callable[..., Any]]:
-    """Functions that activations of this package are made of."""
-    numpy = {
-        f"jax.numpy.{n}": getattr(jnp, n) for n in ("tanh", "sin", "cos", "exp", "abs", "sign")
-    }
-    names = ("sigmoid", "silu", "softplus", "gelu", "relu", "elu", "selu", "soft_sign", "mish")
-    return numpy | {f"jax.nn.{n}": getattr(jax.nn, n) for n in names}
-
-
 def _fields(cls: type) -> list[str]:
     """What describes an instance: the fields, or for a series dual what it was built from."""
     if cls is Series:
@@ -207,7 +174,7 @@ def _class_named(name: str) -> type:
     if name.startswith("estimators."):
         found = _estimators().get(name)
     else:
-        found = _classes().get(name) or _registered.get(name)
+        found = _classes().get(name) or registered().get(name)
     if not isinstance(found, type):
         raise ModelFileError(
             "A model file names classes of this package, or registered ones.",
@@ -292,7 +259,7 @@ _FACTOR_NUMBERS = ("jitter", "scale", "unit")
 
 
 def _known_class(cls: type, place: str) -> str:
-    name = _name_of(cls, {**_classes(), **_registered})
+    name = _name_of(cls, {**_classes(), **registered()})
     if name is None:
         raise ModelFileError(
             "A saved model is made of classes of this package, or of registered ones.",
@@ -303,7 +270,7 @@ def _known_class(cls: type, place: str) -> str:
 
 
 def _known_function(function: Any, place: str) -> str:
-    name = _name_of(function, {**_functions(), **_registered})
+    name = _name_of(function, {**functions(), **registered()})
     if name is None:
         label = getattr(function, "__qualname__", type(function).__qualname__)
         raise ModelFileError(
@@ -355,7 +322,7 @@ def _decoded(node: Any, arrays: _Arrays) -> Any:
 
 
 def _function_named(name: str) -> Any:
-    known = {**_functions(), **_registered}
+    known = {**functions(), **registered()}
     if name not in known:
         raise ModelFileError(
             "A model with functions of its own is loaded after these were registered.",

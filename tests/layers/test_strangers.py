@@ -9,7 +9,7 @@ from networks import NETWORKS, dense
 from strangers import Affine, Sharpened, Waves
 
 import widelimit as wl
-from widelimit import persist
+from widelimit import persist, registry
 from widelimit.app.drawing import diagram
 from widelimit.engine import lengths
 from widelimit.engine.inputs import Inputs
@@ -26,8 +26,8 @@ def _net(name: str) -> wl.Serial:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_saved(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(persist, "_registered", dict(persist._registered))
-    persist.register("Affine", Affine)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    registry.register("Affine", Affine)
     persist.save(_net(name), tmp_path / "net.wl")
     loaded = persist.load(tmp_path / "net.wl")
     np.testing.assert_array_equal(loaded.kernel(X).ntk, _net(name).kernel(X).ntk)
@@ -83,9 +83,9 @@ OPTIONS = {
 @pytest.mark.optimised  # without, XLA's eager steps give NaN for gradients inside encodings
 @pytest.mark.parametrize("option", OPTIONS)
 def test_score_maps_and_encodings_are_saved_tuned_drawn_and_printed(option, tmp_path, monkeypatch):
-    monkeypatch.setattr(persist, "_registered", dict(persist._registered))
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     thing, own = OPTIONS[option]
-    persist.register(type(thing).__name__, type(thing))
+    registry.register(type(thing).__name__, type(thing))
     attention = wl.Attention(8, scaling="linear", **{option: thing})
     net = wl.Serial(dense(), attention, wl.MeanPool(), dense(1))
     x = RNG.standard_normal((4, 5, 3))
