@@ -1,6 +1,6 @@
 """Ten data sets, from files to scores: ours by its defaults against what people use otherwise.
 
-python benchmarks/datasets.py --data-dir FOLDER [--splits 5] [--only wine digits] [--out FOLDER]
+python -m benchmarks.datasets --data-dir FOLDER [--splits 5] [--only wine digits] [--out FOLDER]
 
 FOLDER holds cifar10.npz, rt_polarity.jsonl.gz, imdb.jsonl.gz and GloVe vectors; without it the sets
 that need them are left out. Every split is written as the file a user would have, with a column
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.app.studies.small_data import RbfProcess, interval
+from studies.small_data import RbfProcess, interval
 from widelimit.app.workflow import Settings, Task, run
 from widelimit.data import downsample, load_cifar10, load_glove, load_texts, save_npz
 from widelimit.data.embedding import Embedder, Empty

@@ -19,7 +19,7 @@ from command_line import write_flowers
 
 pytest.importorskip("zarr")
 from widelimit.app.cli import main
-from widelimit.app.studies import Size, scaling_softmax
+from widelimit.app.studies import Size, comparison, film_texts
 from widelimit.scale import KernelStore, manifest
 
 KILLS = int(os.environ.get("WIDELIMIT_KILLS", "100"))
@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("WIDELIMIT_KILLS", "100"))
 COMMANDS = {
     "classify": ("classify", "t.csv", "--label", "species", "--network", "fcn", "--out", "out"),
     "kernel": ("kernel", "t.csv", "--network", "fcn", "--out", "out/k.npz"),
-    "reproduce": ("reproduce", "scaling-softmax", "--out", "out"),
+    "reproduce": ("reproduce", "imdb", "--out", "out"),
 }
 
 
@@ -38,7 +38,8 @@ def run(folder, name):
     os.dup2(said, 1)
     os.dup2(said, 2)
     manifest.tile_height = lambda *_: 16  # many moments between small tiles
-    scaling_softmax.SCALES[Size.SMALL] = scaling_softmax.SentenceSize(6, 48, 48, 32, 1)
+    parts = (film_texts.TextSize(6, 1, 48, 48),)
+    film_texts.IMDB_SCALES[Size.SMALL] = comparison.ContestSize(parts, 32)
     jax.config.update("jax_compilation_cache_dir", str(folder.parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -102,7 +103,7 @@ def results(folder, name):
     if name == "kernel":
         with np.load(out / "k.npz", allow_pickle=False) as found:
             return {key: found[key].tobytes() for key in found.files}
-    return json.loads((out / "scaling-softmax" / "scaling_softmax.json").read_text())
+    return json.loads((out / "imdb" / "imdb.json").read_text())
 
 
 @pytest.mark.slow

@@ -1,28 +1,14 @@
 """Every finite-head study runs, writes what it promises, and shows what it is about."""
 
-import csv
 import itertools
-import json
 
 import pytest
+from study_runs import run_and_check
 
-from widelimit.app.studies import STUDIES, Size, convergence, width
+from widelimit.app.studies import STUDIES, results
 from widelimit.app.studies import finite_heads as setting
-from widelimit.app.studies.explained import EXPLAINED, sample_notice, settings, tables
 from widelimit.app.studies.finite_heads import SimulationSize
-
-FILES = {
-    "width": "width",
-    "heads": "heads",
-    "scores": "scores",
-    "low-rank": "low_rank",
-    "relu": "relu",
-    "head-width": "head_width",
-    "length": "length",
-    "convergence": "convergence",
-    "single-head": "single_head",
-    "moving-ntk": "moving_ntk",
-}
+from widelimit.app.studies.page import plain_tables, sample_notice, settings
 
 
 @pytest.fixture(autouse=True)
@@ -31,25 +17,7 @@ def few_networks(monkeypatch):
 
 
 def run(name, folder):
-    steps = []
-
-    def progress(items):
-        steps.append(len(items))
-        return items
-
-    result = STUDIES[name].run(Size.SMALL, folder, progress)
-    stem = FILES[name]
-    assert json.loads((folder / f"{stem}.json").read_text()).keys() == result.keys()
-    assert (folder / f"{stem}.png").stat().st_size > 10_000
-    with (folder / f"{stem}.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert rows
-    assert steps
-    explained = EXPLAINED[name]
-    assert list(explained.captions) == [stem]
-    assert all(sentence.endswith(".") for sentence in explained.conclude(result))
-    assert explained.conclude(result)
-    return result
+    return run_and_check(STUDIES[name], folder)
 
 
 @pytest.mark.parametrize("name", ["width", pytest.param("relu", marks=pytest.mark.slow)])
@@ -64,43 +32,6 @@ def test_divergence_falls_with_width(name, tmp_path):
         assert sampled[1] < 0.5 * sampled[0]
         # Beyond width 256 these estimators see their own noise.
         assert found["1024"][name] < 3 * found["1024"][f"{name}_floor"]
-
-
-@pytest.mark.parametrize(
-    "lengths", [(2, 8, 32), pytest.param((4, 16), marks=pytest.mark.slow)], ids=str
-)
-def test_longer_sequences_follow_the_law_too(tmp_path, monkeypatch, lengths):
-    assert set(lengths) < set(width.LENGTHS)
-    monkeypatch.setattr(width, "LENGTHS", lengths)
-    for one in run("length", tmp_path)["lengths"].values():
-        excess = [w["kl_density"] - w["kl_density_floor"] for w in one["widths"].values()]
-        assert excess[2] < 0.2 * excess[0]
-        assert one["kurtosis"] > 10 * one["kurtosis_error"]
-
-
-def test_kernels_converge_in_heads_and_width(tmp_path, monkeypatch):
-    monkeypatch.setattr(convergence, "HEADS", (1, 4, 16))
-    monkeypatch.setattr(convergence, "WIDTHS", (8, 32, 128))
-    # With 200 networks the part of the heads is two to four standard errors, by the draw.
-    monkeypatch.setitem(convergence._DRAWS, Size.SMALL, 2000)
-    found = run("convergence", tmp_path)
-    slopes = found["slopes_of_error"]
-    # 1/√H in the end; with one head the term 1/(nH) still counts.
-    assert -0.75 < slopes["both, width = 8 heads"] < -0.45
-    # Neither makes up for the other: both terms are there.
-    for name in ("per_head", "per_width"):
-        assert found["fit"][name]["value"] > 3 * found["fit"][name]["error"]
-    assert found["largest_z_of_fit"] < 5
-
-
-@pytest.mark.slow
-def test_each_law_has_its_region(tmp_path):
-    found = run("head-width", tmp_path)
-    assert all(count > 0 for count in found["fits"].values())
-    assert found["given_fits_everywhere"]
-    for heads, one in found["parts"].items():
-        values = list(one.values())
-        assert values == sorted(values), heads
 
 
 def test_many_heads_are_gaussian_and_one_is_not(tmp_path):
@@ -134,27 +65,12 @@ def test_a_single_head_has_heavy_tails(tmp_path):
     assert all(a > b > 1 for a, b in itertools.pairwise(ratios))
 
 
-@pytest.mark.slow
-def test_the_tangent_kernel_moves_with_one_head(tmp_path):
-    found = run("moving-ntk", tmp_path)
-    one, many = found["heads=1, width=128"], found["heads=128, width=128"]
-    assert one["loss_left"] < 0.05
-    assert many["loss_left"] < 0.05
-    assert one["moved"] > 0.1
-    assert many["moved"] < 0.2 * one["moved"]
-
-
 def test_every_study_says_what_it_is():
-    assert set(FILES) <= set(STUDIES)
     for name, study in STUDIES.items():
         assert study.name == name
         assert study.title
+        assert study.captions
         assert study.description.endswith(".")
-
-
-def test_every_study_is_explained():
-    assert set(EXPLAINED) == set(STUDIES)
-    assert all(one.captions for one in EXPLAINED.values())
 
 
 def contest(data):
@@ -176,7 +92,7 @@ def test_studies_on_the_sample_say_so_loudly():
 
 def test_comparisons_are_concluded_from_their_claims():
     result = contest("CIFAR-10 8×8")
-    said = EXPLAINED["cifar10"].conclude(result)
+    said = results.conclude(result)
     assert "0.600" in said[0]
     assert said[1] == "“pooling beats flattening”: holds."
     assert said[2].startswith("1 of 1")
@@ -186,10 +102,10 @@ def test_comparisons_are_concluded_from_their_claims():
 def test_tables_of_a_page_fit_on_it():
     """Errors stand beside their values; many quantities are lines, not columns."""
     few = {"16": {"ks": 0.01234, "ks_se": 0.0002}, "64": {"ks": 0.5, "ks_se": 0.1}}
-    assert tables({"widths": few}) == [
+    assert plain_tables({"widths": few}) == [
         (["", "ks"], [["16", "0.01234 ± 0.0002"], ["64", "0.5 ± 0.1"]])
     ]
     many = {name: {f"part_{i}": i for i in range(9)} for name in ("16", "64")}
-    ((columns, rows),) = tables({"widths": many})
+    ((columns, rows),) = plain_tables({"widths": many})
     assert columns == ["", "16", "64"]
     assert rows[3] == ["part 3", 3, 3]

@@ -1,9 +1,9 @@
-"""`widelimit reproduce`: published figures and open questions as studies."""
+"""`widelimit reproduce`: what the two papers claim or show, as studies."""
 
-import itertools
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,12 +11,17 @@ from rich.table import Table
 
 from ...data.locks import alone
 from ...errors import WidelimitError
-from ..report import Report
 from ..studies import STUDIES, Size, Study
-from ..studies.explained import EXPLAINED, sample_notice, settings, tables
+from ..studies.page import sample_notice, write_page
 from . import options as o
 from .outputs import ready, show, use_data_dir, use_limits
 from .screen import Screen, print_json
+
+StudySize = Annotated[
+    Size, typer.Option(help="small: minutes; large: an hour or two; paper: as published.")
+]
+Out = Annotated[Path, typer.Option(help="Folder for data, figures and the page.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start '--size paper' without asking.")]
 
 
 def reproduce(
@@ -27,28 +32,43 @@ def reproduce(
             autocompletion=lambda: [*STUDIES, "all"],
         ),
     ] = None,
-    size: Annotated[
-        Size, typer.Option(help="small: minutes; large: an hour or two; paper: as published.")
-    ] = Size.SMALL,
-    out: Annotated[Path, typer.Option(help="Folder for data, figures and the page.")] = Path("out"),
+    size: StudySize = Size.SMALL,
+    out: Out = Path("out"),
     data_dir: o.DataDir = None,
     allow: o.Allow = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Start '--size paper' without asking.")
-    ] = False,
+    yes: Yes = False,
     open_page: o.Open = False,
     as_json: o.Json = False,
 ) -> None:
-    """Run a published figure or an open question as a study."""
+    """Run a published figure or a published claim as a study."""
     use_data_dir(data_dir)
     use_limits(allow)
+    run_studies(STUDIES, name, size, out, yes=yes, open_page=open_page, as_json=as_json)
+
+
+def run_studies(
+    studies: Mapping[str, Study],
+    name: str | None,
+    size: Size,
+    out: Path,
+    *,
+    yes: bool = False,
+    open_page: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Run one of the studies, or 'all', each into a folder of its own; without a name list them."""
     if name is None:
-        _list_studies(as_json)
+        _list_studies(studies, as_json)
         return
+    if name not in (*studies, "all"):
+        raise WidelimitError(
+            "A study is called by its name.",
+            got=f"'{name}'",
+            remedy=f"one of {', '.join(studies)}, or 'all'",
+        )
     screen = Screen()
-    chosen = list(STUDIES.values()) if name == "all" else [_study(name)]
     results = {}
-    for study in chosen:
+    for study in studies.values() if name == "all" else [studies[name]]:
         folder = out / study.name
         screen.say(f"{study.title} ({size.value}) – {study.description}")
         if not _agreed(study, size, screen, yes=yes):
@@ -56,11 +76,11 @@ def reproduce(
             continue
         ready({"--out": folder / "report.html"}, [])
         begin = time.monotonic()
-        progress = screen.tracked if screen.console.is_terminal else None
         with alone(folder / ".lock"):
-            results[study.name] = study.run(size, folder, progress)
+            with screen.bar(study.name) as advance:
+                results[study.name] = study.run(size, folder, advance)
             seconds = time.monotonic() - begin
-            page = _page(study, size, folder, seconds, results[study.name])
+            page = write_page(study, size, folder, seconds, results[study.name])
         if notice := sample_notice(results[study.name]):
             screen.say(notice)
         screen.say(f"done in {seconds:.0f} s: {page}")
@@ -71,13 +91,12 @@ def reproduce(
 
 def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:
     """A published size may take days: say how long, and ask."""
-    if size.value != "paper":
+    if size is not Size.PAPER:
         return True
     if study.published:
         screen.say(study.published)
-    cost = study.cost
-    if cost is not None:
-        screen.say(f"cost: {cost(size)}")
+    if study.cost is not None:
+        screen.say(f"cost: {study.cost(size)}")
     if yes:
         return True
     if not screen.console.is_terminal:
@@ -89,59 +108,11 @@ def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:
     return typer.confirm("Start?", err=True)
 
 
-def _study(name: str) -> Study:
-    if name not in STUDIES:
-        raise WidelimitError(
-            "A study is called by its name.",
-            got=f"'{name}'",
-            remedy=f"one of {', '.join(STUDIES)}, or 'all'",
-        )
-    return STUDIES[name]
-
-
-def _list_studies(as_json: bool) -> None:
+def _list_studies(studies: Mapping[str, Study], as_json: bool) -> None:
     if as_json:
-        print_json({study.name: study.description for study in STUDIES.values()})
+        print_json({study.name: study.description for study in studies.values()})
         return
     table = Table("study", "what it shows", box=None)
-    for study in STUDIES.values():
+    for study in studies.values():
         table.add_row(f"[bold]{study.name}[/bold]", study.description)
     Console().print(table)
-
-
-def _page(study: Study, size: Size, folder: Path, seconds: float, result: Any) -> Path:
-    """A study on one page: what it says, its figures, what it was run with, its tables."""
-    explained = EXPLAINED[study.name]
-    report = Report(study.title, study.description)
-    if notice := sample_notice(result):
-        report.warning(notice)
-    report.numbers({"size": size.value, "in all": f"{seconds:.0f} s"})
-    report.section("Conclusion").bullets(explained.conclude(result))
-    report.section("Figures")
-    for number, (name, caption) in enumerate(explained.captions.items(), 1):
-        report.figure(folder / f"{name}.png", f"Figure {number}. {caption}")
-    report.section("Settings").table(("", ""), [("size", size.value), *settings(result)])
-    if study.published:
-        report.text(study.published)
-    report.section("Results")
-    written = sorted(folder.glob("*.md"))
-    for path in written:
-        add_markdown(report, path.read_text(encoding="utf-8"))
-    for columns, rows in () if written else tables(result):
-        report.table(columns, rows)
-    others = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-    files = (path for path in others if path.suffix not in (".png", ".html"))
-    report.section("Data").text(f"Beside this page: {', '.join(path.name for path in files)}")
-    report.heading("The command").command()
-    return report.write(folder / "report.html")
-
-
-def add_markdown(report: Report, text: str) -> None:
-    """The tables and lists that studies write, as they would look in Markdown."""
-    blocks = itertools.groupby(text.replace("**", "").splitlines(), key=lambda line: line[:1])
-    for start, lines in blocks:
-        if start == "|":
-            cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-            report.table(cells[0], cells[2:])  # the second line is the rule below the heading
-        elif start == "-":
-            report.bullets([line.removeprefix("- ") for line in lines])

@@ -27,7 +27,8 @@ from ...layers.compose import Repeat, Serial
 from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import Flatten, MeanPool
-from . import sources
+from ...progress import Callback
+from . import results, sources
 from .calibration import CostedKernel, cost_of
 from .comparison import (
     Arena,
@@ -40,7 +41,7 @@ from .comparison import (
     contest,
 )
 from .kept_kernels import KeptKernels, entries
-from .study import Progress, Size
+from .study import Size, Study
 
 WIDTH = 128
 PUBLISHED = (
@@ -184,8 +185,8 @@ def patches(x: np.ndarray, size: int) -> np.ndarray:
     return cut.swapaxes(2, 3).reshape(count, height // size, width // size, -1)
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Write `cifar10.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+    """Write `cifar10.csv`, `.json` and `.png` into `out`, kernels beside it."""
     scale = SCALES[Size(size)]
     return contest(
         "cifar10",
@@ -211,3 +212,16 @@ def cost(size: Size) -> str:
         for part in parts
     ]
     return cost_of(f"cifar10 at size {size}", [FamilyGroup(trunks(), families())], kernels)
+
+
+STUDY = Study(
+    "cifar10",
+    "CIFAR-10 kernels",
+    "Flattened, pooled and attended positions, NNGP and NTK, tuned with the same effort.",
+    run,
+    {"cifar10": results.CAPTION},
+    results.conclude,
+    results.tables,
+    cost,
+    PUBLISHED,
+)

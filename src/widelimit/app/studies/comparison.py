@@ -18,6 +18,7 @@ from ...data import Dataset, Labelled
 from ...errors import WidelimitError
 from ...layers.base import Layer
 from ...layers.compose import Serial
+from ...progress import Callback
 from ...state import Kernels
 from .accuracy import (
     Accuracy,
@@ -31,7 +32,7 @@ from .accuracy import (
 from .kept_kernels import KeptKernels
 from .readouts import Readouts
 from .results import write
-from .study import Progress, tracked
+from .study import tracked
 
 KINDS = ("NNGP", "NTK")
 
@@ -227,7 +228,7 @@ def contest(
     baselines: Sequence[str],
     claims: Sequence[Claim],
     out: Path,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> dict[str, Any]:
     """Tune in the first arena, test in all, and write what was found after every step.
 

@@ -26,7 +26,8 @@ from ...layers.branches import Concat
 from ...layers.compose import Serial
 from ...layers.conv import Conv
 from ...layers.pool import MeanPool
-from . import sources
+from ...progress import Callback
+from . import results, sources
 from .calibration import CostedKernel, cost_of
 from .cifar10 import WIDTH, hidden
 from .comparison import (
@@ -40,7 +41,7 @@ from .comparison import (
     contest,
 )
 from .kept_kernels import KeptKernels, entries
-from .study import Progress, Size
+from .study import Size, Study
 
 
 class TextSize(NamedTuple):
@@ -164,7 +165,7 @@ def run(
     scales: Mapping[Size, ContestSize],
     size: Size,
     out: Path,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> dict[str, Any]:
     """Write table, claims and figure into `out`, kernels beside it."""
     scale = scales[Size(size)]
@@ -193,7 +194,26 @@ def cost(name: str, scales: Mapping[Size, ContestSize], size: Size) -> str:
     return cost_of(f"{name} at size {size}", groups(), kernels)
 
 
-run_imdb = partial(run, "imdb", IMDB_SCALES)
-cost_imdb = partial(cost, "imdb", IMDB_SCALES)
-run_rt_polarity = partial(run, "rt-polarity", RT_SCALES)
-cost_rt_polarity = partial(cost, "rt-polarity", RT_SCALES)
+STUDIES = (
+    Study(
+        "imdb",
+        "Film reviews",
+        "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
+        partial(run, "imdb", IMDB_SCALES),
+        {"imdb": results.CAPTION},
+        results.conclude,
+        results.tables,
+        partial(cost, "imdb", IMDB_SCALES),
+        PUBLISHED,
+    ),
+    Study(
+        "rt-polarity",
+        "Sentences about films",
+        "The kernels of the IMDb study on short sentences of every length.",
+        partial(run, "rt-polarity", RT_SCALES),
+        {"rt_polarity": results.CAPTION},
+        results.conclude,
+        results.tables,
+        partial(cost, "rt-polarity", RT_SCALES),
+    ),
+)

@@ -35,6 +35,11 @@ _POINTS = 1501
 # A table of a law for Kolmogorov and Smirnov, good to 1e-7: a network counts for 2e-5 or more.
 _TABLE = 1024
 
+DENSITIES = (
+    "Histograms (grey) of one output over random networks, and the limit law (red), logarithmic."
+)
+"""What `draw_density` shows, for captions."""
+
 InputMap = Callable[[np.ndarray], np.ndarray]
 
 

@@ -1,6 +1,7 @@
 """One head, many heads, narrow heads: where the Gaussian holds and where the law is needed."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,23 @@ import numpy as np
 from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal, ScaleMixture
 from ...layers.attention.layer import Attention
+from ...progress import Callback
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, publish, tracked
+from .study import Result, Size, Study, publish, tracked
 
 # Bins of a histogram with fewer networks than these are not drawn: seen ones alone mislead.
 _FEWEST = 8
 
 
-def run_heads(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run_heads(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """H = 1 and 256 at width 256, against the law with H heads and the infinite-head Gaussian."""
     scale = setting.simulation_size(size)
     layers = [Attention(256, heads=heads) for heads in (1, 256)]
     return _run("heads", layers, scale, out, progress)
 
 
-def run_low_rank(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run_low_rank(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Heads of width 64 in a network of width 64H, as in practice; H = 1, 4, 16."""
     scale = setting.simulation_size(size)
     layers = [
@@ -38,7 +40,7 @@ def _run(
     layers: list[Attention],
     scale: setting.SimulationSize,
     out: Path,
-    progress: Progress | None,
+    progress: Callback | None,
 ) -> dict[str, Any]:
     covariance = setting.identity_covariance()
     limits = {
@@ -91,7 +93,7 @@ def law_ks(limit: Marginal, variance: float) -> float:
     return float(np.abs(gap).max())
 
 
-def run_single_head(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run_single_head(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """The picture that opened the question: one head stays non-Gaussian at every width."""
     scale = setting.simulation_size(size)
     covariance = setting.identity_covariance()
@@ -159,3 +161,64 @@ def _plot_single(
     axes[0, 1].set_ylim(-0.4, 4.5)
     axes[0, 0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    return [
+        f"{heads} head{'s' if heads != '1' else ''}: networks are {one['ks']:.4f} from the law and "
+        f"{one['ks_gaussian']:.4f} from the Gaussian of infinitely many heads (Kolmogorov "
+        f"distances); the law itself is {one['law_ks_from_gaussian']:.4f} from that Gaussian, with "
+        f"excess kurtosis {one['law_kurtosis']:.3f} ± {one['law_kurtosis_error']:.3f}."
+        for heads, one in result.items()
+        if isinstance(one, Mapping)
+    ]
+
+
+def conclude_single_head(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    seen = result["networks"]
+    said = [
+        f"{heads} head{'s' if heads != '1' else ''} at infinite width: excess kurtosis "
+        f"{one['kurtosis']:.3f} ± {one['kurtosis_error']:.3f}; values beyond five standard "
+        f"deviations are {one['tail_ratio_at_5_sd']:.3g} times as frequent as for the Gaussian."
+        for heads, one in result["laws"].items()
+    ]
+    return [
+        *said,
+        f"Networks of width {seen['width']} with one head: excess kurtosis {seen['kurtosis']:.3f} "
+        f"± {seen['kurtosis_error']:.3f}. Width does not make them Gaussian; heads do.",
+    ]
+
+
+_CAPTION = f"{setting.DENSITIES} Blue, dashed: the Gaussian of infinitely many heads."
+STUDIES = (
+    Study(
+        "heads",
+        "One head and 256 heads",
+        "At width 256: against the law with as many heads, and against the infinite-head Gaussian.",
+        run_heads,
+        {"heads": _CAPTION},
+        conclude,
+    ),
+    Study(
+        "low-rank",
+        "Narrow heads in a wide network",
+        "Heads of width 64 in networks of width 64H, H = 1, 4, 16, against the law.",
+        run_low_rank,
+        {"low_rank": f"{_CAPTION} Heads keep a width of 64 while the network grows."},
+        conclude,
+    ),
+    Study(
+        "single-head",
+        "A single head stays non-Gaussian",
+        "Log density against the fitted Gaussian, at infinite width and at width 1024.",
+        run_single_head,
+        {
+            "single_head": "Left: log density of one output of networks with one head and of the "
+            "laws, beside the Gaussian of the same variance. Right: what is left when the "
+            "Gaussian's log density is subtracted."
+        },
+        conclude_single_head,
+    ),
+)

@@ -28,14 +28,14 @@ from ...layers.compose import Serial
 from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
+from ...progress import Callback
 from ..workflow import scores
-from . import cifar10, sources
+from . import cifar10, results, sources
 from .accuracy import Gap
 from .comparison import Arena, Claim, KernelFamily, Selection, Trunk, judged
 from .kept_kernels import KeptKernels
-from .results import write
-from .study import Progress, Size, tracked
-from .trained import HEADS, Trained, TrainingSize, best_trained
+from .study import Result, Size, Study, tracked
+from .training import HEADS, Trained, TrainingSize, best_trained
 
 SCALES = {
     Size.SMALL: TrainingSize(120, 200, 16, 100, 2),
@@ -106,8 +106,8 @@ def arenas(size: Size, out: Path) -> dict[str, Arena]:
     }
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Write `modified.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+    """Write `modified.csv`, `.json` and `.png` into `out`, kernels beside it."""
     scale = SCALES[Size(size).at_most_large]
     places, names = arenas(Size(size), out), list(attentions(1))
     found: dict[str, dict[str, Trained]] = {part: {} for part in places}
@@ -133,7 +133,7 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
                 for claim in [*_of_networks(there, found[each]), *_of_kernels(there)]
             ],
         }
-        write("modified", out, result)
+        results.write("modified", out, result)
     return result
 
 
@@ -207,3 +207,30 @@ def mean_accuracy(correct: np.ndarray) -> Gap:
         half = float(stdtrit(total**2 / spread, 0.5 + scores.LEVEL / 2)) * math.sqrt(total)
     middle = float(correct.mean())
     return Gap(middle, middle - half, middle + half)
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    claims = [claim for claim in result["claims"] if claim["second"] == "softmax"]
+    said = []
+    for data in dict.fromkeys(claim["data"] for claim in claims):
+        here = [claim for claim in claims if claim["data"] == data]
+        better = [claim["first"] for claim in here if claim["low"] > 0]
+        worse = [claim["first"] for claim in here if claim["high"] < 0]
+        said.append(
+            f"{data}: of {len(here)} modifications {len(better)} are clearly better than plain "
+            f"softmax ({', '.join(better) or 'none'}), {len(worse)} clearly worse "
+            f"({', '.join(worse) or 'none'})."
+        )
+    return [*said, *results.conclude(result)]
+
+
+STUDY = Study(
+    "modified-attention",
+    "Modified attention in trained networks",
+    "Score maps, encodings and residual weight, one at a time, trained and as kernels.",
+    run,
+    {"modified": results.CAPTION},
+    conclude,
+    results.tables,
+)

@@ -1,46 +1,67 @@
-"""Tables of accuracies and claims as files: `.csv`, `.json`, `.md` and a figure."""
+"""What studies that compare kernels have in common: their files, figure, tables and conclusions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data import write_text
 from ..drawing import canvas
-from .study import publish
+from .study import Result, Table, publish
 
+CAPTION = "Test accuracy of every kernel with its 95 % interval; one panel for each data set."
 _COLOURS = {"NNGP": "tab:blue", "NTK": "tab:orange", "ridge": "black", "trained": "tab:green"}
 
 
-def write(name: str, out: Path, result: Mapping[str, Any]) -> None:
+def write(name: str, out: Path, result: Result) -> None:
     """All files of a study that compares kernels."""
-    rows, claims = result["rows"], result["claims"]
-    write_text(out / f"{name}.md", f"{table(rows)}\n\n{list_of_claims(claims)}\n")
-    publish(out, name, result, rows, plot(rows))
+    publish(out, name, result, result["rows"], plot(result["rows"]))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a Markdown table."""
-    lines = [
-        "| data (train) | kernel | kind | test accuracy | 95 % interval | validation | settings |",
-        "|---|---|---|---|---|---|---|",
+def tables(result: Result) -> list[Table]:
+    """Accuracies of all kernels, then the claims."""
+    accuracies = [
+        [
+            f"{one['data']} ({one['train']:,})",
+            one["kernel"],
+            one["kind"],
+            f"{one['accuracy']:.3f} ({one['low']:.3f}–{one['high']:.3f})",
+            f"{one['validation']:.3f}",
+            one["settings"],
+        ]
+        for one in result["rows"]
     ]
-    for one in rows:
-        lines.append(
-            f"| {one['data']} ({one['train']}) | {one['kernel']} | {one['kind']} "
-            f"| {one['accuracy']:.3f} | {one['low']:.3f}–{one['high']:.3f} "
-            f"| {one['validation']:.3f} | {one['settings']} |"
-        )
-    return "\n".join(lines)
+    columns = ["data (training examples)", "kernel", "kind", "test accuracy (95 % interval)"]
+    found: list[Table] = [([*columns, "validation", "settings"], accuracies)]
+    claims = [
+        [
+            one["claim"] + (" (published)" if one["published"] else ""),
+            one["data"],
+            f"{one['difference']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f})",
+            one["verdict"],
+        ]
+        for one in result["claims"]
+    ]
+    if claims:
+        found.append((["claim", "data", "difference (95 % interval)", "verdict"], claims))
+    return found
 
 
-def list_of_claims(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Claims as a list."""
-    return "\n".join(
-        f"- {one['data']}: {one['claim']}{' (published)' if one['published'] else ''} – "
-        f"{one['verdict']} "
-        f"({one['difference']:+.3f}, 95 % interval {one['low']:+.3f} to {one['high']:+.3f})."
-        for one in claims
-    )
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    best = max(result["rows"], key=lambda row: row["accuracy"])
+    said = [
+        f"The highest test accuracy is {best['accuracy']:.3f} ({best['low']:.3f} to "
+        f"{best['high']:.3f}): {best['kernel']}, {best['kind']}, on {best['data']}."
+    ]
+    verdicts: dict[str, list[str]] = {}
+    for one in result.get("claims", ()):
+        if "ridge" not in one["claim"]:
+            verdicts.setdefault(one["verdict"], []).append(one["claim"])
+    said += [f"“{'”, “'.join(claims)}”: {verdict}." for verdict, claims in verdicts.items()]
+    ridge = [one for one in result.get("claims", ()) if "ridge" in one["claim"]]
+    if ridge:
+        clear = sum(one["low"] > 0 for one in ridge)
+        said.append(f"{clear} of {len(ridge)} comparisons with ridge regression are clear gains.")
+    return said
 
 
 def plot(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -11,9 +11,10 @@ from ...laws.simulation import simulate
 from ...laws.simulation_inputs import GaussianInputs
 from ...layers.attention.layer import Attention
 from ...layers.attention.scores import Scaling
+from ...progress import Callback
 from ..drawing import canvas
 from . import finite_heads as setting
-from .study import Progress, Size, publish, tracked
+from .study import Result, Size, Study, publish, tracked
 
 WIDTH = 256
 
@@ -31,7 +32,7 @@ def layers() -> dict[str, tuple[Attention, bool]]:
     }
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
     scale = setting.simulation_size(size)
     inputs = GaussianInputs(positions=setting.TOKENS)
@@ -80,3 +81,28 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
     axes[0, 0].set_ylabel("density")
     publish(out, "scores", result, rows, figure)
     return result
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    root, plain, tied = (result[name] for name in ("1/√n", "1/n", "1/n, Q = K"))
+    return [
+        f"Divided by √n a score keeps a standard deviation of {root['std']:.3f} at width "
+        f"{result['width']} (limit 1).",
+        f"Divided by n it becomes a number: {plain['mean']:.3f} ± {plain['std']:.3f} with separate "
+        f"queries and keys (limit 0), {tied['mean']:.3f} ± {tied['std']:.3f} with shared ones "
+        "(limit 1).",
+    ]
+
+
+STUDY = Study(
+    "scores",
+    "Scores under both scalings",
+    "One attention score at width 256: random at 1/√n, constant at 1/n.",
+    run,
+    {
+        "scores": "One attention score over random networks. Left: divided by √n, with its "
+        "Gaussian limit. Right: divided by n, with its constant limits as lines."
+    },
+    conclude,
+)

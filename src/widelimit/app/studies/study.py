@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...data import save_figure, write_csv, write_text
+from ...progress import Callback, Progress
 
-Progress = Callable[[Iterable[Any]], Iterable[Any]]
-"""Wraps what a study loops over, to show how far it is."""
+Result = Mapping[str, Any]
+"""The numbers of a study, by name."""
+
+Table = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""Headings and rows."""
 
 
 class Size(enum.StrEnum):
@@ -35,24 +39,29 @@ class Size(enum.StrEnum):
 class Study:
     """One figure or table as a runnable experiment.
 
-    `run(size, out, progress)` writes its data (CSV, JSON) and figures into the folder `out` and
-    returns the numbers of the JSON file; kernels that take long are kept in the folder `kernels`
-    beside `out`. `cost(size)`, where there is one, measures for a few
-    seconds and says how long a run would take. `published` says what is known of the setting that
-    a study follows, and where it differs.
+    `run(size, out, progress)` writes its data (CSV, JSON) and figures into the folder `out`, calls
+    `progress(done, total)` after every step, and returns the numbers of the JSON file; kernels that
+    take long are kept in the folder `kernels` beside `out`. The rest is its page: `captions` of the
+    figures by the names of their files, sentences that `conclude` from the numbers, and `tables`
+    where the numbers as they are would not be read. `cost(size)` measures for a few seconds and
+    says how long a run would take; `published` says what is known of the setting that a study
+    follows, and where it differs.
     """
 
     name: str
     title: str
     description: str
     run: Callable[..., dict[str, Any]]
+    captions: Mapping[str, str]
+    conclude: Callable[[Result], list[str]]
+    tables: Callable[[Result], list[Table]] | None = None
     cost: Callable[[Size], str] | None = None
     published: str = ""
 
 
-def tracked(steps: Sequence[Any], progress: Progress | None) -> Iterable[Any]:
+def tracked(steps: Sequence[Any], progress: Callback | None) -> Iterable[Any]:
     """The steps of a study, with progress if it is wanted."""
-    return steps if progress is None else progress(steps)
+    return steps if progress is None else Progress("", progress).track(steps)
 
 
 def publish(
@@ -64,17 +73,7 @@ def publish(
 ) -> None:
     """Write what a study found: `name.json`, with rows `name.csv`, with a figure `name.png`."""
     if rows:
-        write_rows(out / f"{name}.csv", rows)
-    write_json(out / f"{name}.json", result)
+        write_csv(out / f"{name}.csv", list(rows[0]), [list(row.values()) for row in rows])
+    write_text(out / f"{name}.json", json.dumps(result, indent=2, default=float) + "\n")
     if figure is not None:
         save_figure(figure, out / f"{name}.png")
-
-
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Numbers as they are, NumPy ones included."""
-    write_text(path, json.dumps(result, indent=2, default=float) + "\n")
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with one line per row; the columns are those of the first."""
-    write_csv(path, list(rows[0]), [list(row.values()) for row in rows])

@@ -10,14 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...data import load_sample_texts
-from ...layers.attention.layer import Attention
-from ...layers.base import Layer
-from ...layers.compose import Serial
-from ...layers.dense import Dense
-from ...layers.pool import MeanPool
-from ..drawing import canvas
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.data import load_sample_texts
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.base import Layer
+from widelimit.layers.compose import Serial
+from widelimit.layers.dense import Dense
+from widelimit.layers.pool import MeanPool
+from widelimit.progress import Callback
 
 _REPLICATES = 8
 
@@ -27,7 +28,7 @@ def network() -> Layer:
     return Serial(Attention(64, qk_std=4.0), MeanPool(), Dense(1))
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `sampled_heads.json` and `sampled_heads.png` into `out`."""
     counts, repeats, long = {
         "small": ([2, 4, 8, 16, 32, 64, 128], 6, 4096),
@@ -80,3 +81,29 @@ def _plot(heads: np.ndarray, rows: list[dict[str, float]], slopes: dict[str, flo
     axis.set(xlabel="sampled heads", ylabel="relative error", title="Infinite-head softmax, 1/√d")
     axis.legend(fontsize=8)
     return figure
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    last = result["rows"][-1]
+    return [
+        f"Errors fall as heads to the power {result['slopes']['nngp']:.2f} (NNGP) and "
+        f"{result['slopes']['ntk']:.2f} (NTK); chance alone gives −0.5.",
+        f"With {last['heads']:,} heads the NNGP kernel is {last['nngp_error']:.2%} off and says "
+        f"{last['nngp_reported']:.2%}; the NTK {last['ntk_error']:.2%} and says "
+        f"{last['ntk_reported']:.2%}.",
+    ]
+
+
+STUDY = Study(
+    "sampled-heads",
+    "How many heads to sample",
+    "Error of the infinite-head softmax kernel by the number of sampled heads.",
+    run,
+    {
+        "sampled_heads": "Relative error of the sampled kernel by the number of heads: as "
+        "observed against a long run (solid), and as the kernel itself "
+        "reports it (dashed).",
+    },
+    conclude,
+)

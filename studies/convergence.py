@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ...laws import law_from_covariance
-from ...laws.simulation import simulate
-from ...laws.simulation_inputs import GivenGram
-from ...layers.attention.layer import Attention
-from ..drawing import canvas
-from . import finite_heads as setting
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.laws import law_from_covariance
+from widelimit.laws.simulation import simulate
+from widelimit.laws.simulation_inputs import GivenGram
+from widelimit.layers.attention.layer import Attention
+from widelimit.progress import Callback
 
 HEADS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (8, 32, 128, 512)
@@ -26,7 +27,7 @@ QK_STD = 2.0
 _DRAWS = {Size.SMALL: 200, Size.LARGE: 2000}
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `convergence.csv`, `convergence.json` and `convergence.png` into `out`."""
     draws = _DRAWS[size.at_most_large]
     covariance = 0.6 * np.eye(setting.TOKENS) + 0.4
@@ -127,3 +128,29 @@ def _plot(rows: list[dict[str, Any]], result: dict[str, Any]) -> Any:
         axis.legend(frameon=False, fontsize=8)
     axes[0, 0].set_ylabel("relative error of one network's kernel")
     return figure
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    fit, slopes = result["fit"], result["slopes_of_error"]
+    parts = {name: f"{one['value']:.3g} ± {one['error']:.1g}" for name, one in fit.items()}
+    return [
+        f"The squared relative error of one network's kernel is ({parts['per_head']})/H + "
+        f"({parts['per_width']})/n + ({parts['per_both']})/(nH); no point is more than "
+        f"{result['largest_z_of_fit']:.1f} standard errors from that.",
+        *(f"Error by {name}: power {slope:.2f}." for name, slope in slopes.items()),
+    ]
+
+
+STUDY = Study(
+    "convergence",
+    "Kernels by width and heads",
+    "Distance of a finite network's kernel from the limit, in width and heads jointly.",
+    run,
+    {
+        "convergence": "Relative distance of one network's kernel from that of infinitely "
+        "many heads, by the number of heads (left) and by the width (right): "
+        "drawn networks (dots), and the fitted sum of three rates (lines).",
+    },
+    conclude,
+)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.app.studies import landmarks
-from widelimit.app.studies.landmarks import LabelledKernel, compared, first, marked
+from studies import landmarks
+from studies.landmarks import LabelledKernel, compared, first, marked
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(130) % 3
@@ -33,9 +33,8 @@ def test_all_landmarks_are_exact():
     # 80 images are no landmarks, and all of them tell how far to step.
     assert (refined["solver"], refined["entries"]) == ("refined", 90 * (10 + 80))
     assert refined["gap"] > few["gap"]
-    lines = landmarks.table([exact, few, refined, whole]).splitlines()
-    assert len(lines) == 6
-    assert len({line.count("|") for line in lines}) == 1
+    columns, lines = landmarks.tables({"rows": [exact, few, refined, whole], "folds": []})[0]
+    assert {len(line) for line in lines} == {len(columns)}
 
 
 def test_eigenvectors_are_the_nearest_kernel_of_a_rank():
@@ -81,8 +80,8 @@ def test_in_folds_every_training_image_is_a_test_once(monkeypatch):
     changes = np.array([rows[1]["gap_error"] for rows in single])
     assert few["gap_error"] == pytest.approx(np.sqrt((changes**2).sum()) / 5)
     assert best["landmarks"] == few["landmarks"]
-    lines = landmarks.fold_table([exact, few, refined, best]).splitlines()
-    assert len({line.count("|") for line in lines}) == 1
+    columns, lines = landmarks.tables({"rows": [], "folds": [exact, few, refined, best]})[1]
+    assert {len(line) for line in lines} == {len(columns)}
 
 
 NETWORKS = {

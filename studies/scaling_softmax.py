@@ -9,16 +9,17 @@ published.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...layers.attention.layer import Attention
-from ...layers.attention.scores import Scaling
-from ...layers.base import Layer
-from ...layers.compose import Serial
-from ...layers.pool import MeanPool
-from . import sources
-from .cifar10 import WIDTH, hidden
-from .comparison import Arena, Claim, FamilyGroup, KernelFamily, Trunk, contest
-from .kept_kernels import KeptKernels
-from .study import Progress, Size
+from widelimit.app.studies import results, sources
+from widelimit.app.studies.cifar10 import WIDTH, hidden
+from widelimit.app.studies.comparison import Arena, Claim, FamilyGroup, KernelFamily, Trunk, contest
+from widelimit.app.studies.kept_kernels import KeptKernels
+from widelimit.app.studies.study import Size, Study
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.attention.scores import Scaling
+from widelimit.layers.base import Layer
+from widelimit.layers.compose import Serial
+from widelimit.layers.pool import MeanPool
+from widelimit.progress import Callback
 
 RANDOM, FIXED, MEAN = "softmax at 1/√d, infinite heads", "softmax at 1/d", "mean of words"
 
@@ -65,8 +66,8 @@ CLAIMS = (
 )
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Write `scaling_softmax.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+    """Write `scaling_softmax.csv`, `.json` and `.png` into `out`, kernels beside it."""
     scale = SCALES[Size(size).at_most_large]
     texts, real = sources.rt_polarity(Size(size))
     views = sources.text_views(
@@ -87,3 +88,14 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         out=out,
         progress=progress,
     )
+
+
+STUDY = Study(
+    "scaling-softmax",
+    "Softmax at 1/√d against softmax at 1/d",
+    "Infinitely many heads with random scores against deterministic scores, on sentences.",
+    run,
+    {"scaling_softmax": results.CAPTION},
+    results.conclude,
+    tables=results.tables,
+)

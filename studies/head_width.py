@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 from scipy.special import erfc
 
-from ...laws import HeadWidths, law_from_covariance
-from ...laws.distances import Tabulated, kolmogorov_smirnov
-from ...laws.marginal import Marginal
-from ...laws.simulation import simulate
-from ...laws.simulation_inputs import GaussianInputs, GivenGram
-from ...layers.attention.layer import Attention
-from ..drawing import canvas
-from . import finite_heads as setting
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.laws import HeadWidths, law_from_covariance
+from widelimit.laws.distances import Tabulated, kolmogorov_smirnov
+from widelimit.laws.marginal import Marginal
+from widelimit.laws.simulation import simulate
+from widelimit.laws.simulation_inputs import GaussianInputs, GivenGram
+from widelimit.layers.attention.layer import Attention
+from widelimit.progress import Callback
 
 HEADS = (1, 2, 4, 8, 16, 32)
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
@@ -40,7 +41,7 @@ _SAMPLES = 4
 _WIDE = 10**7
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `head_width.csv`, `head_width.json` and `head_width.png` into `out`."""
     scale = setting.simulation_size(size)
     networks = _SAMPLES * scale.runs
@@ -174,3 +175,39 @@ def _cell(place: tuple[int, int], colour: str) -> Any:
     from matplotlib.patches import Rectangle
 
     return Rectangle((place[0] - 0.5, place[1] - 0.5), 1, 1, facecolor=colour, edgecolor="white")
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    fits, parts = result["fits"], result["parts"]
+    said = [
+        f"Of {result['points']} pairs of a number and a width of heads the Gaussian fits "
+        f"{fits['gaussian']}, the limit law {fits['limit']} more, and only the law of heads of "
+        f"that width {fits['given']} ({result['networks']:,} networks each, level "
+        f"{result['level']}).",
+        "The law of heads of given width is rejected nowhere."
+        if result["given_fits_everywhere"]
+        else "The law of heads of given width is rejected somewhere.",
+    ]
+    said += [
+        f"Heads of width 64, H = {heads}: excess kurtosis {one['limit']:.3f} in the limit, "
+        f"{one['keys']:.3f} with such keys, {one['keys and values']:.3f} with such values too, and "
+        f"{one['keys, values and inputs']:.3f} with random inputs of width {64 * int(heads)}."
+        for heads, one in parts.items()
+    ]
+    return said
+
+
+STUDY = Study(
+    "head-width",
+    "Which law for which heads",
+    "A map over number and width of heads: Gaussian, limit law, or the law at that width.",
+    run,
+    {
+        "head_width": "Left: the simplest law that networks do not contradict, by the number "
+        "and the width of their heads. Right: excess kurtosis of networks "
+        "(dots, two standard errors), of the law of heads of that width (lines) "
+        "and of the limit (dotted).",
+    },
+    conclude,
+)

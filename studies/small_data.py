@@ -1,6 +1,6 @@
 """Infinitely wide networks on small tables, beside an RBF process, an SVM and a random forest.
 
-`python -m widelimit.app.studies.small_data` prints the table. Every method sees the same random
+Every method sees the same random
 splits of the data sets that come with scikit-learn, standardised on the training part. Networks,
 SVM and forest choose their few settings by 3-fold cross-validation inside the training part, the
 RBF process by its evidence. Scores are accuracy (classes) and R² (diabetes).
@@ -9,23 +9,23 @@ Random splits share data, so the spread over splits is too small an error. The 9
 those of the corrected resampled t-test: variance `(1/J + n_test/n_train)·s²` for J splits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
-from ...data import write_text
-from ...errors import MissingExtraError
-from ...inference import KernelKind, centred_one_hot
-from ...inference.checks import Values
-from ...layers.activations import Relu
-from ...layers.base import Layer
-from ...layers.compose import Repeat, Serial
-from ...layers.dense import Dense
-from ..drawing import canvas
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies.study import Result, Size, Study, Table, publish, tracked
+from widelimit.errors import MissingExtraError
+from widelimit.inference import KernelKind, centred_one_hot
+from widelimit.inference.checks import Values
+from widelimit.layers.activations import Relu
+from widelimit.layers.base import Layer
+from widelimit.layers.compose import Repeat, Serial
+from widelimit.layers.dense import Dense
+from widelimit.progress import Callback
 
 _NOISES = [1e-3, 1e-2, 1e-1, 1.0]
 _DEPTHS = (1, 3)
@@ -80,7 +80,7 @@ def methods(classes: bool) -> dict[str, Callable[[], Any]]:
     from sklearn.model_selection import GridSearchCV
     from sklearn.svm import SVC, SVR
 
-    from ...sklearn.estimators import (
+    from widelimit.sklearn.estimators import (
         InfiniteNetworkClassifier,
         NNGPRegressor,
         NTKRegressor,
@@ -158,7 +158,7 @@ def interval(scores: Values, train: int, test: int) -> float:
 
 
 def compare(
-    scale: SplitSize, chosen: Sequence[TableTask] | None = None, progress: Progress | None = None
+    scale: SplitSize, chosen: Sequence[TableTask] | None = None, progress: Callback | None = None
 ) -> list[dict[str, Any]]:
     """One row per data set and method: mean score and its interval."""
     from sklearn.preprocessing import StandardScaler
@@ -189,39 +189,32 @@ def compare(
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a Markdown table: data sets down, methods across.
+def tables(result: Result) -> list[Table]:
+    """Data sets down, methods across.
 
-    Bold: the best mean, and those whose paired difference from it may be zero.
+    A star: the best mean, and those whose paired difference from it may be zero.
     """
+    rows = result["rows"]
     names = list(dict.fromkeys(row["method"] for row in rows))
-    lines = [
-        "| data (train) | score | " + " | ".join(names) + " |",
-        "|---" * (len(names) + 2) + "|",
-    ]
+    lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
         here = {row["method"]: row for row in rows if row["data"] == data}
         best = max(here.values(), key=lambda row: row["mean"])
         cells = []
         for name in names:
             row = here[name]
-            text = f"{row['mean']:.3f} ± {row['half_interval']:.3f}"
             gaps = np.subtract(best["scores"], row["scores"])
             tied = np.mean(gaps) <= interval(gaps, row["train"], row["test"])
-            cells.append(f"**{text}**" if tied else text)
-        first = here[names[0]]
-        lines.append(
-            f"| {data} ({first['train']}) | {first['score']} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(lines)
+            cells.append(f"{row['mean']:.3f} ± {row['half_interval']:.3f}{'*' * bool(tied)}")
+        lines.append([f"{data} ({here[names[0]]['train']})", here[names[0]]["score"], *cells])
+    return [(["data (train)", "score", *names], lines)]
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Write `small_data.json`, `.csv`, `.md` and `.png` into the folder `out`."""
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+    """Write `small_data.json`, `.csv` and `.png` into the folder `out`."""
     rows = compare(_SCALES[Size(size).at_most_large], progress=progress)
     result = {"rows": rows}
     plain = [{key: value for key, value in row.items() if key != "scores"} for row in rows]
-    write_text(out / "small_data.md", table(rows) + "\n")
     publish(out, "small_data", result, plain, _plot(rows))
     return result
 
@@ -240,5 +233,28 @@ def _plot(rows: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-if __name__ == "__main__":
-    print(table(compare(_SCALES[Size.SMALL])))
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    rows: Sequence[Mapping[str, Any]] = result["rows"]
+    said = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        best = max((row for row in rows if row["data"] == data), key=lambda row: row["mean"])
+        said.append(
+            f"{data}: {best['method']} has the highest mean, {best['score']} {best['mean']:.3f} "
+            f"± {best['half_interval']:.3f}."
+        )
+    return said
+
+
+STUDY = Study(
+    "small-data",
+    "Small tables",
+    "Infinite networks beside an RBF process, an SVM and a random forest.",
+    run,
+    {
+        "small_data": "Mean score over random splits with its 95 % interval, one panel for "
+        "each data set.",
+    },
+    conclude,
+    tables=tables,
+)

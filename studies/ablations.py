@@ -9,19 +9,20 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ...layers.activations import Relu
-from ...layers.attention.layer import Attention
-from ...layers.attention.positional import Combine, Decay
-from ...layers.attention.scores import IdentityMap, Scaling, ScoreMap, Softmax
-from ...layers.base import Layer
-from ...layers.compose import Serial
-from ...layers.conv import Conv
-from ...layers.dense import Dense
-from ...layers.norm import LayerNorm
-from ...layers.pool import MeanPool
-from . import cifar10, sources
-from .comparison import Claim, FamilyGroup, KernelFamily, Trunk, contest
-from .study import Progress, Size
+from widelimit.app.studies import cifar10, results, sources
+from widelimit.app.studies.comparison import Claim, FamilyGroup, KernelFamily, Trunk, contest
+from widelimit.app.studies.study import Size, Study
+from widelimit.layers.activations import Relu
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.attention.positional import Combine, Decay
+from widelimit.layers.attention.scores import IdentityMap, Scaling, ScoreMap, Softmax
+from widelimit.layers.base import Layer
+from widelimit.layers.compose import Serial
+from widelimit.layers.conv import Conv
+from widelimit.layers.dense import Dense
+from widelimit.layers.norm import LayerNorm
+from widelimit.layers.pool import MeanPool
+from widelimit.progress import Callback
 
 SCALES = {
     Size.SMALL: cifar10.ImageSize(8, 160, 300),
@@ -91,8 +92,8 @@ CLAIMS = (
 )
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Write `ablations.csv`, `.json`, `.md` and `.png` into `out`, kernels beside it."""
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+    """Write `ablations.csv`, `.json` and `.png` into `out`, kernels beside it."""
     part = SCALES[Size(size).at_most_large]
     return contest(
         "ablations",
@@ -104,3 +105,14 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
         out=out,
         progress=progress,
     )
+
+
+STUDY = Study(
+    "ablations",
+    "Depth, LayerNorm, score maps and encodings",
+    "What each part of an attention kernel is worth in accuracy on CIFAR-10.",
+    run,
+    {"ablations": results.CAPTION},
+    results.conclude,
+    tables=results.tables,
+)

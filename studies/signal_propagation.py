@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ...data import load_sample_texts, save_figure
-from ...engine import propagation
-from ...engine.propagation import Quantity
-from ...layers.attention.heads import INFINITE
-from ...layers.attention.layer import Attention
-from ...layers.attention.scores import IdentityMap, Scaling
-from ...layers.base import Layer
-from ...layers.blocks import Mlp, Norm, TransformerEncoder
-from ...layers.branches import Residual
-from ...layers.compose import Repeat, Serial
-from ...layers.dense import Dense
-from ..drawing import canvas
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.data import load_sample_texts, save_figure
+from widelimit.engine import propagation
+from widelimit.engine.propagation import Quantity
+from widelimit.layers.attention.heads import INFINITE
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.attention.scores import IdentityMap, Scaling
+from widelimit.layers.base import Layer
+from widelimit.layers.blocks import Mlp, Norm, TransformerEncoder
+from widelimit.layers.branches import Residual
+from widelimit.layers.compose import Repeat, Serial
+from widelimit.layers.dense import Dense
+from widelimit.progress import Callback
 
 _WIDTH = 64
 _DASHES = ("-", "--", "-.", ":")
@@ -54,7 +55,7 @@ def residual_network(weight: float, qk_std: float, depth: int) -> Layer:
     return Serial(Dense(_WIDTH), Repeat(Residual(attention, weight), depth))
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `signal.json`, a profile of every ablation and a phase diagram into `out`."""
     depth, examples, steps = {"small": (4, 4, 7), "large": (12, 8, 13)}[Size(size).at_most_large]
     texts = load_sample_texts(length=12)
@@ -105,3 +106,33 @@ def _plot_profiles(profiles: dict[str, propagation.SignalProfile]) -> Any:
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=11, handlelength=4)
     return figure
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    ends = {
+        name: (profile["correlation of positions"][-1], profile["variance"][-1])
+        for name, profile in result["profiles"].items()
+    }
+    said = [
+        f"{name}: positions end at a correlation of {correlation:.3f}, the variance at {value:.3g}."
+        for name, (correlation, value) in ends.items()
+        if correlation is not None
+    ]
+    return [*said, "A correlation of 1 is rank collapse: every position carries the same vector."]
+
+
+STUDY = Study(
+    "signal",
+    "Signal propagation with depth",
+    "Which parts of a transformer keep positions apart, layer by layer; a phase diagram.",
+    run,
+    {
+        "signal_by_depth": "Four quantities of the kernel from the input (0) to the last "
+        "layer (1), one line for each variant of the encoder.",
+        "phase_diagram": "Correlation of positions after eight residual attention layers, by "
+        "residual weight and by the scale of the scores: 1 (yellow) is rank "
+        "collapse.",
+    },
+    conclude,
+)

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...compilation import jitted
-from ...factorizations import eigh
-from ...layers.attention.layer import Attention
-from ...layers.base import Layer
-from ...layers.compose import Serial
-from ...layers.dense import Dense
-from ...layers.pool import MeanPool
-from ..drawing import canvas
-from .study import Progress, Size, publish, tracked
+from widelimit.app.drawing import canvas
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.compilation import jitted
+from widelimit.factorizations import eigh
+from widelimit.layers.attention.layer import Attention
+from widelimit.layers.base import Layer
+from widelimit.layers.compose import Serial
+from widelimit.layers.dense import Dense
+from widelimit.layers.pool import MeanPool
+from widelimit.progress import Callback
 
 EXAMPLES, POSITIONS, CHANNELS = 4, 3, 8
 
@@ -54,7 +55,7 @@ def trained(net: Layer, key: Array, x: Array, y: Array, steps: int) -> tuple[Arr
     return before, tangent_kernel(net, after, x), loss(after) / loss(params)
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `moving_ntk.csv`, `.json` and `.png` into `out`."""
     large = size != Size.SMALL
     widths, seeds, steps = ((32, 128, 512), 8, 200) if large else ((32, 128), 3, 100)
@@ -106,3 +107,25 @@ def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, An
 
 def _column(rows: list[dict[str, Any]], width: int, heads: int, name: str) -> np.ndarray:
     return np.array([r[name] for r in rows if (r["width"], r["heads"]) == (width, heads)])
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    return [
+        f"{name}: the tangent kernel moves by {one['moved']:.1%} (median) while the loss falls to "
+        f"{one['loss_left']:.1%} of its start."
+        for name, one in result.items()
+    ]
+
+
+STUDY = Study(
+    "moving-ntk",
+    "The tangent kernel moves when heads are few",
+    "Change of the tangent kernel in training, one head and 128 heads, by width.",
+    run,
+    {
+        "moving_ntk": "How far the tangent kernel moves in training, relative to its size, by "
+        "width: one dot for each network, lines through the medians.",
+    },
+    conclude,
+)

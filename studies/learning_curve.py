@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ..drawing import canvas
+from widelimit.app.drawing import canvas
+from widelimit.app.studies.accuracy import evaluate, row
+from widelimit.app.studies.comparison import KINDS
+from widelimit.app.studies.study import Result, Size, Study, publish, tracked
+from widelimit.progress import Callback
+
 from . import landmarks
-from .accuracy import evaluate, row
-from .comparison import KINDS
-from .study import Progress, Size, publish, tracked
 
 
-def run(size: Size, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `learning_curve.csv`, `.json` and `.png` into `out`, kernels beside it."""
     place = landmarks.arena(size, out)
     with landmarks.shared(place, size):
@@ -71,3 +73,26 @@ def _plot(rows: Sequence[Mapping[str, Any]]) -> Any:
         axis.set(title=kind, xlabel="training images", ylabel="test accuracy")
         axis.legend(fontsize=8)
     return figure
+
+
+def conclude(result: Result) -> list[str]:
+    """What the numbers say, in sentences."""
+    gains = result["gain_per_doubling"]
+    return [
+        f"Each doubling of the training images adds {min(gains.values()):.3f} to "
+        f"{max(gains.values()):.3f} of accuracy, by kernel: "
+        + ", ".join(f"{name} {gain:.3f}" for name, gain in gains.items())
+        + "."
+    ]
+
+
+STUDY = Study(
+    "learning-curve",
+    "Accuracy by the number of training images",
+    "The CIFAR-10 kernels on nested beginnings of one training set.",
+    run,
+    {
+        "learning_curve": "Test accuracy by the number of training images, 95 % intervals.",
+    },
+    conclude,
+)
