@@ -124,7 +124,7 @@ def found(part: Part, c: Composition, *, apart: bool, sampler: Any = None) -> Fo
     return Found(*arrays, _announced(said))
 
 
-def fitted(c: Composition) -> Any:
+def fitted(c: Composition, samples: int = SAMPLES, replicates: int = REPLICATES) -> Any:
     """A sampler for these examples, where the network needs one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", wl.engine.ResidualWarning)
@@ -132,7 +132,7 @@ def fitted(c: Composition) -> Any:
         net = build(c.part)
         if not net.sampled():
             return None
-        return net.sampler(c.x, c.mask, samples=SAMPLES, replicates=REPLICATES)
+        return net.sampler(c.x, c.mask, samples=samples, replicates=replicates)
 
 
 def reference(c: Composition, sampling: Sampling | None = None) -> State:

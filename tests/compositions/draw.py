@@ -156,6 +156,24 @@ def draw(seed: int, attempt: int = 0) -> Composition:
     return _possibly_apart(d, Composition(seed, Part("serial", {}, tuple(parts)), x, mask, dtype))
 
 
+def draw_noisy_scores(seed: int) -> Composition:
+    """Padding, something dropped, and above it attention whose scores are drawn."""
+    d = Drawer(np.random.default_rng([seed, 1_000]))
+    grid, channels = (d.one(3, 4, 5),), d.one(2, 3)
+    x = _vectors(d, grid, channels, np.float64)
+    lengths = d.rng.permutation([d.one(1, 2), d.one(2, 3)])
+    first, shape = d.dense(Shape(grid, channels))
+    noise, shape = d.noise(shape)
+    scores, shape = d.attention(shape, scores="drawn")
+    if scores["encoding"] is None:  # else padding has no variance to begin with
+        scores = scores.to(projections=scores["projections"] | {"qk_b_std": d.number(0.3, 1.2)})
+    whole = {"window": None, "stride": None, "padding": "valid"}
+    end = d.one(Part("mean_pool", whole), Part("select", {"index": -1}))
+    parts = (first, *noise, scores, *d.one((), (end,), (end,)))
+    mask = np.arange(grid[0]) < lengths[:, None]
+    return Composition(seed, Part("serial", {}, parts), x, mask, np.float64)
+
+
 def _possibly_apart(d: Drawer, c: Composition) -> Composition:
     """Some examples with padding at the right come as two arrays instead."""
     lengths = {tuple(x.shape for x in c.alone(i)) for i in (0, 1)} if c.right_padded else ()

@@ -27,6 +27,7 @@ class Drawer:
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
+        self.more = rng.spawn(1)[0]  # leaves the draws of `rng` as they are
         self.sampled = False  # at most one layer of drawn scores: its errors stay readable
         self.costly = 0  # attention by pairs of scores is slow in the reference
 
@@ -134,9 +135,36 @@ class Drawer:
             "b_std": self.number(0.1, 0.6) if self.chance(0.4) else 0.0,
         }
 
-    def attention(self, shape: Shape, width: int | None = None) -> tuple[Part, Shape]:
+    def _projections(self) -> dict[str, Any]:
+        """Biases of queries, keys and values, and queries and keys that are normalised."""
+        options: dict[str, Any] = {}
+        for name in ("qk_b_std", "v_b_std"):
+            if self.more.random() < 0.3:
+                options[name] = round(float(self.more.uniform(0.3, 1.2)), 3)
+        return options | ({"qk_norm": True} if self.more.random() < 0.2 else {})
+
+    def _dropout(self) -> float:
+        return round(float(self.more.uniform(0.1, 0.5)), 3) if self.more.random() < 0.2 else 0.0
+
+    def noise(self, shape: Shape) -> tuple[list[Part], Shape]:
+        """Layers that make an example's own covariance that of one pass."""
+        parts = []
+        if self.chance(0.5):
+            part, shape = self.plain(shape)
+            parts.append(part)
+        if self.chance(0.7):
+            part, shape = self.dropout(shape)
+        else:
+            part, shape = self.attention(shape, scores="known")
+            part = part.to(dropout=self.number(0.2, 0.5))
+        return [*parts, part], shape
+
+    def attention(
+        self, shape: Shape, width: int | None = None, *, scores: str | None = None
+    ) -> tuple[Part, Shape]:
+        """`scores` are "known" or "drawn" where it is not for chance to say."""
         width = width or self.one(*WIDTHS)
-        linear = self.chance(0.5)
+        linear = self.chance(0.5) if scores is None else scores == "known"
         size = int(np.prod(shape.grid))
         bias = None
         if self.chance(0.3):
@@ -152,12 +180,12 @@ class Drawer:
         if self.chance(0.4):
             matrix = self.rng.random((size, size)) < 0.7
             pattern = self.one(("causal", None), ("local", self.one(0, 1)), ("allowed", matrix))
-        softmax = self.chance(0.5)
+        softmax = self.chance(0.5) or scores == "drawn"
         score_map = None if softmax else self._score_map()
         own = not softmax and self.chance(0.15)
         score_map = {"name": "squares"} if own else score_map
         drawn = not linear and (softmax or own or bias is not None or rotary is not None)
-        if drawn and (self.sampled or self.chance(0.6)):
+        if drawn and scores is None and (self.sampled or self.chance(0.6)):
             linear, drawn = True, False
         if not linear and not drawn:
             self.costly += 1
@@ -175,6 +203,8 @@ class Drawer:
                 "bias": bias,
                 "pattern": pattern,
                 "kv_heads": self.one(None, None, 2),
+                "projections": self._projections(),
+                "dropout": self._dropout(),
             },
         )
         return part, replace(shape, channels=width, gaussian=True)

@@ -139,6 +139,8 @@ def _attention(part: Part) -> wl.Layer:
         score_map=score_map,
         pattern=_pattern(part["pattern"]),
         kv_heads=part["kv_heads"],
+        projections=wl.layers.Projections(**part["projections"]),
+        dropout=part["dropout"],
         **common,
     )
 

@@ -59,6 +59,45 @@ def _encoded(state: State, options: dict[str, Any] | None) -> State:
     return replace(state, sides=sides, nngp=nngp, ntk=ntk)
 
 
+def _lifted(state: State, b_std: float) -> State:
+    """κ + σ², Θ as it is: the layer's own terms have what a trained bias adds."""
+    more = mpf(b_std) ** 2
+    sides = tuple(replace(s, own=s.own + more) for s in state.sides)
+    return replace(state, sides=sides, nngp={k: state.nngp[k] + more for k in PAIRS})
+
+
+def _scored(state: State, part: Part) -> State:
+    """κ̃ and Θ̃ of queries and keys: with encoding and bias, and all of one length."""
+    given = part.options.get("projections", {})
+    state = _lifted(_encoded(state, part["encoding"]), given.get("qk_b_std", 0))
+    if not given.get("qk_norm"):
+        return state
+    inverse = [
+        np.array([0 if v == 0 else 1 / mp.sqrt(v) for v in np.diag(side.own)], object)
+        for side in state.sides
+    ]
+
+    def scaled(kernel: np.ndarray, i: int, j: int) -> np.ndarray:
+        return kernel * inverse[i][:, None] * inverse[j][None, :]
+
+    sides = tuple(replace(s, own=scaled(s.own, i, i)) for i, s in enumerate(state.sides))
+    nngp, ntk = ({k: scaled(v[k], *k) for k in PAIRS} for v in (state.nngp, state.ntk))
+    return replace(state, sides=sides, nngp=nngp, ntk=ntk)
+
+
+def _valued(state: State, part: Part) -> State:
+    """κ and Θ of values: with the encoding where they see it, and their bias."""
+    encoding = part["encoding"]
+    seen = _encoded(state, encoding) if encoding and encoding["on_values"] else state
+    return _lifted(seen, part.options.get("projections", {}).get("v_b_std", 0))
+
+
+def _with_dropped_weights(own: np.ndarray, squares: np.ndarray, values: np.ndarray, part: Part):
+    """κ_aa + rate/(1 − rate) Σ_i E[A_ai²] κ_ii within one pass."""
+    rate = mpf(part.options.get("dropout", 0.0))
+    return own + np.diag(squares @ np.diag(values)) * rate / (1 - rate)
+
+
 def _allowed(part: Part, side: Side) -> np.ndarray:
     """Which key each query may look at."""
     size = len(side.places)
@@ -144,15 +183,21 @@ def _map_exactly(options: dict[str, Any], phi: Expectation, score: Any) -> Any:
 
 def linear_attention(state: State, part: Part) -> State:
     """A is deterministic: κ ← ov² AκA'ᵀ + b², Θ ← ov² (AΘA'ᵀ + 2AκA'ᵀ) + b²."""
-    scored = _encoded(state, part["encoding"])
-    valued = scored if part["encoding"] and part["encoding"]["on_values"] else state
+    scored, valued = _scored(state, part), _valued(state, part)
     maps = [_weights_at_linear(part, s, s.own) for s in scored.sides]
     moved = mapped(valued, maps, [(s.grid, s.places) for s in state.sides])
     ov, b = mpf(part["ov_std"]) ** 2, mpf(part["b_std"]) ** 2
-    sides = tuple(replace(s, own=ov * s.own + b, mean=None) for s in moved.sides)
+    owns = [
+        _with_dropped_weights(after.own, weights**2, before.own, part)
+        for after, weights, before in zip(moved.sides, maps, valued.sides, strict=True)
+    ]
+    sides = tuple(
+        replace(s, own=ov * own + b, mean=None) for s, own in zip(moved.sides, owns, strict=True)
+    )
     nngp = {k: ov * moved.nngp[k] + b for k in PAIRS}
     ntk = {k: ov * (moved.ntk[k] + 2 * moved.nngp[k]) + b for k in PAIRS}
-    return State(sides, nngp, ntk, part["width"], state.noisy, moved.loss)
+    noisy = state.noisy or part["dropout"] > 0
+    return State(sides, nngp, ntk, part["width"], noisy, moved.loss)
 
 
 @dataclass(frozen=True)
@@ -169,7 +214,11 @@ class _Scores:
     bias: tuple[np.ndarray, np.ndarray]
 
 
-def _closed(part: Part, s: _Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+_Run = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""κ, Θ, the sizes of what κ is the sum of, and `E[A_ai²]` of the first input."""
+
+
+def _closed(part: Part, s: _Scores) -> _Run:
     """Elementwise ζ: every pair of scores is a bivariate Gaussian."""
     phi, qk = expectation(part["map"]), mpf(part["qk_std"]) ** 2
     nngp, ntk, sizes = (zeros(*s.query[0].shape) for _ in range(3))
@@ -187,14 +236,18 @@ def _closed(part: Part, s: _Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]
             ntk[a, b] += (2 * value + value_ntk) * same
             lifted = 2 * query * key + query_ntk * key + query * key_ntk
             ntk[a, b] += qk * lifted * value * slope
-    return nngp, ntk, sizes
+    squares = zeros(*s.allowed[0].shape)
+    for a, k in zip(*np.nonzero(s.allowed[0]), strict=True):
+        variance = qk * s.own_query[0][a, a] * s.own_key[0][k, k]
+        squares[a, k] = phi.pair(variance, variance, variance)[0]
+    return nngp, ntk, sizes, squares
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
     return array.astype(float)
 
 
-def _drawn(part: Part, s: _Scores, sampling: Sampling) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _drawn(part: Part, s: _Scores, sampling: Sampling) -> _Run:
     """Any ζ: average over Gaussian scores of the two passes."""
     qk = float(part["qk_std"]) ** 2
     sizes = [a.shape for a in s.allowed]
@@ -244,7 +297,7 @@ def _drawn(part: Part, s: _Scores, sampling: Sampling) -> tuple[np.ndarray, np.n
     lifted = np.einsum("ab,kl->akbl", 2 * query + query_ntk, key)
     lifted = (lifted + np.einsum("ab,kl->akbl", query, key_ntk)) * turns[0, 1]
     ntk = ntk + qk * np.sum(lifted * response, axis=(1, 3))
-    return exact(nngp), exact(ntk), exact(nngp)
+    return exact(nngp), exact(ntk), exact(nngp), exact(np.mean(w1**2, axis=0))
 
 
 def _weights_and_slopes(part: Part, g: np.ndarray, allowed: np.ndarray):
@@ -280,8 +333,7 @@ def is_sampled(part: Part) -> bool:
 
 def sqrt_attention(queries: State, context: State, part: Part, sampling: Sampling | None) -> State:
     """Scores at 1/√d from queries of one state to keys of another (self-attention: the same)."""
-    keys = _encoded(context, part["encoding"])
-    values = keys if part["encoding"] and part["encoding"]["on_values"] else context
+    keys, values = _scored(context, part), _valued(context, part)
     itself = part.kind == "attention"
     queries = keys if itself else queries
     patterns = [
@@ -296,7 +348,7 @@ def sqrt_attention(queries: State, context: State, part: Part, sampling: Samplin
     if drawn and sampling is None:
         raise ValueError("scores that are drawn need a sampling")
 
-    def run(i: int, j: int, *, own: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def run(i: int, j: int, *, own: bool) -> _Run:
         def kernels(state: State) -> tuple[np.ndarray, np.ndarray]:
             if own:
                 return state.sides[i].own, zeros(*state.sides[i].own.shape)
@@ -315,10 +367,15 @@ def sqrt_attention(queries: State, context: State, part: Part, sampling: Samplin
         return _drawn(part, scores, sampling) if drawn else _closed(part, scores)
 
     ov, b = mpf(part["ov_std"]) ** 2, mpf(part["b_std"]) ** 2
-    noisy = queries.noisy or context.noisy
+    before = queries.noisy or context.noisy
+    noisy = before or part.options.get("dropout", 0) > 0
     pairs = {k: run(*k, own=False) for k in PAIRS}
-    passes = [run(i, i, own=True) if noisy else pairs[i, i] for i in (0, 1)]
-    owns, losses = [p[0] for p in passes], [(p[2], p[0]) for p in passes]
+    passes = [run(i, i, own=True) if before else pairs[i, i] for i in (0, 1)]
+    owns = [
+        _with_dropped_weights(p[0], p[3], side.own, part)
+        for p, side in zip(passes, values.sides, strict=True)
+    ]
+    losses = [(p[2], p[0]) for p in passes]
     sides = tuple(
         Side(s.grid, s.places, ov * own + b, None)
         for s, own in zip(queries.sides, owns, strict=True)

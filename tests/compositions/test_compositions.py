@@ -12,8 +12,17 @@ import jax
 import numpy as np
 import pytest
 from agreement import Estimate
-from comparisons import check, functions, has_padding, sampled
-from draw import Composition, accepted, draw
+from comparisons import (
+    against_alone,
+    check,
+    compared,
+    fitted,
+    found,
+    functions,
+    has_padding,
+    sampled,
+)
+from draw import Composition, accepted, draw, draw_noisy_scores
 from expectations import expectation, mean_by_quadrature, quadrature
 from mpmath import mpf
 from parts import build
@@ -44,6 +53,23 @@ def test_many_compositions(first):
     assert sum(checked.compared for checked in found) > 0.8 * CHUNK, "too few well-conditioned"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_padding_changes_no_scores_under_dropout(seed):
+    """Padded and alone with the same heads: the same kernels, to the last digits."""
+    c = draw_noisy_scores(seed)
+    sampler = fitted(c, samples=8, replicates=2)
+    findings = against_alone(c, found(c.part, c, apart=False, sampler=sampler), sampler, 1.0)
+    assert not findings, str(findings[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_scores_under_dropout(seed):
+    """The same with padding, alone, and where the slow reference draws them."""
+    findings, _ = compared(draw_noisy_scores(seed))
+    assert not findings, "\n".join(map(str, findings))
+
+
 # --- the generator -------------------------------------------------------------------------------
 
 
@@ -59,6 +85,8 @@ def _traits(c: Composition) -> set[str]:
             found.add(f"{p.kind} {'softmax' if p['map'] is None else 'elementwise'}")
             found |= {f"{p.kind} {p['scaling']}"} if p.kind == "attention" else set()
             found |= {name for name in ("rotary", "kv_heads") if p.options.get(name)}
+            found |= {"weights dropped"} if p.options.get("dropout") else set()
+            found |= set(p.options.get("projections", ()))
             for name in ("bias", "pattern"):
                 found |= {p[name][0]} if p.options.get(name) else set()
             if p["encoding"]:
@@ -87,6 +115,7 @@ EXPECTED = {
     *("weighted residual", "tokens", "drawn scores", "right padding", "holes", "vector", "image"),
     *("Relu", "LeakyRelu", "ABRelu", "Abs", "Sign", "Erf", "Gelu", "Sin", "Cos", "Exp", "Gaussian"),
     *("Monomial", "Polynomial", "Hermite", "Tanh", "Sigmoid", "Silu", "Softplus", "Elementwise"),
+    *("qk_b_std", "v_b_std", "qk_norm", "weights dropped"),
     *("identity", "squares", "two arrays", "float32", "float64"),
 }
 

@@ -1,5 +1,7 @@
 """Duals by quadrature: accurate in their range, planned anew beyond it, or they say so."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +49,18 @@ def test_variances_out_of_reach_are_said():
     net = wl.Serial(wl.Dense(8, w_std=12.0), wl.Tanh())
     with pytest.warns(wl.errors.AccuracyWarning, match="variances up to"):
         net.kernel(X)
+
+
+@pytest.mark.parametrize("w_std", [30.0, 100.0, 1e3, 1e4])
+def test_errors_at_extreme_variances_are_not_understated(w_std):
+    """`E[φ'(u)²]` of tanh, which falls off within a distance 1/w_std of zero, is said to be off."""
+    net = wl.Serial(wl.Dense(8, w_std=w_std), wl.Tanh(), wl.Dense(1))
+    with pytest.warns(wl.errors.AccuracyWarning) as said:
+        found = net.kernel(np.ones((1, 4)))
+    slopes = integrate.quad(lambda u: np.cosh(u) ** -4 * stats.norm.pdf(u / w_std), -40, 40)[0]
+    slope = (found.ntk - found.nngp).item() / w_std**2
+    announced = float(re.search(r"error of (\S+)", str(said[0].message))[1])
+    np.testing.assert_allclose(announced, abs(1 - slope / (slopes / w_std)), rtol=0.06)
 
 
 def test_smooth_functions_in_range_say_nothing():

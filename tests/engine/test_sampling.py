@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -383,12 +382,21 @@ def test_rank_of_deep_features_adapts_and_is_reported():
 
 
 def test_rank_above_the_number_of_positions_is_cut():
-    x = _tokens(4, 3, 12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", wl.engine.ResidualWarning)
-        sampler = _deep().sampler(x, rank=1000)
+    sampler = _deep().sampler(_tokens(4, 3, 12), rank=1000)
     assert sampler.rank == 12
     assert sampler.residual < 1e-3
+
+
+@pytest.mark.parametrize("rank", [None, 1000])
+def test_no_larger_rank_is_advised_where_all_positions_are_taken(rank):
+    """What is left between nearly equal positions is rounding: there is nothing to warn of."""
+    x = _tokens(1, 2, 12)
+    x[:, 1] = x[:, 0] + 3e-4 * x[:, 1]
+    sampler = _deep().sampler(x, rank=rank, residual=1e-9)
+    assert sampler.rank == 2
+    assert sampler.residual == 0
+    with pytest.warns(wl.engine.ResidualWarning, match="up to the 2 positions of these inputs"):
+        _deep().sampler(_tokens(1, 2, 12), rank=1)
 
 
 def test_pivoted_cholesky_reproduces_the_matrix():

@@ -42,6 +42,20 @@ def test_kernels_do_not_change():
     np.testing.assert_array_equal(with_width(net, 10).kernel(x).ntk, net.kernel(x).ntk)
 
 
+def _placed(width, channels):
+    encoding = wl.Decay(0.5, combine="concat", channels=channels)
+    attention = wl.Attention(8, scaling="linear", positions=encoding)
+    return wl.Serial(wl.Dense(width), attention, wl.MeanPool(), wl.Dense(1))
+
+
+def test_encodings_beside_the_channels_keep_their_share_or_their_number():
+    x = np.random.default_rng(0).standard_normal((3, 4, 2))
+    before, after = (_placed(8, None).kernel(x), with_width(_placed(8, None), 64).kernel(x))
+    np.testing.assert_array_equal(after.ntk, before.ntk)
+    before, after = (_placed(64, 4).kernel(x), with_width(_placed(8, 4), 64).kernel(x))
+    np.testing.assert_array_equal(after.ntk, before.ntk)
+
+
 def test_widths_are_positive():
     with pytest.raises(wl.errors.OptionError, match="positive integer"):
         with_width(wl.Dense(3), 0)

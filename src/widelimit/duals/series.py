@@ -305,11 +305,18 @@ def _concrete(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.nda
 
 
 def _error_at(dual: Series, variances: np.ndarray, sign: float) -> float:
-    """Against one-dimensional quadrature with nodes of twice the finest density, at `c = sign`."""
-    z = np.arange(-14, 14, 1 / 40) + 1 / 80
-    weights = np.exp(-(z**2) / 2)
-    weights = weights / weights.sum()
+    """Against one-dimensional quadrature at `c = sign`.
+
+    By the substitution `z = s·sinh(t)`: at variance q the function changes over distances 1/√q of
+    z, which nodes apart by as much near 0 resolve, however large q is.
+    """
     roots = np.sqrt(variances)
+    s = min(1.0, 1 / roots.max())
+    half = np.arange(1 / 160, np.arcsinh(14 / s), 1 / 80)
+    t = np.concatenate([-half[::-1], half])
+    z = s * np.sinh(t)
+    weights = np.exp(-(z**2) / 2) * np.cosh(t)
+    weights = weights / weights.sum()
     samples = partial(_concrete, dual.function)
     powers, means, factors = dual.plan.coefficients(samples, variances)
     series = [

@@ -194,7 +194,8 @@ def _with_landmarks(
                 ResidualWarning(
                     f"Feature rows of rank {sampler.rank} miss up to {sampler.residual:.2g} of a "
                     f"position's variance (asked: {residual:.2g}): scores come out too narrow by "
-                    "as much. Remedy: a larger rank= for the sampler."
+                    f"as much. Remedy: a larger rank=, up to the {inputs.size * size} positions of "
+                    "these inputs."
                 )
             )
             return sampler

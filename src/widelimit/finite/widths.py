@@ -16,7 +16,9 @@ def with_width(net: Net, width: int, *, outputs: int | None = None) -> Net:
     All hidden widths are multiplied by one factor, so that the narrowest becomes `width`: branches
     that are concatenated keep their shares. The layers that make the output keep their widths, or
     are scaled in the same way to `outputs` channels. Kernels in the NTK parameterisation do not
-    change.
+    change, but for two shares of channels: concatenated branches whose widths had to be rounded,
+    and an encoding that counts as a stated number of channels (`Decay(combine="concat",
+    channels=e)`), whose share `e/(c + e)` is that of the new width c.
     """
     last_width = None if outputs is None else whole("outputs", outputs)
     targets = {False: whole("width", width), True: last_width}

@@ -259,8 +259,10 @@ def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Bas
     triangle = triangle + jnp.diag(jnp.where(found.active, 0, 1).astype(triangle.dtype))
     matrix = lower_inverse(triangle).T * found.active[None, :].astype(triangle.dtype)
     scale = jnp.maximum(jnp.max(jnp.diagonal(joint)), jnp.finfo(joint.dtype).tiny)
-    basis = Basis(side.grid, found.pivots, matrix, jnp.max(found.residual) / scale)
-    return basis, rank, joint.dtype
+    missed = jnp.max(found.residual) / scale
+    if rank == joint.shape[0]:  # all landmarks are pivots, and what is left is rounding
+        missed = jnp.zeros_like(missed)
+    return Basis(side.grid, found.pivots, matrix, missed), rank, joint.dtype
 
 
 def checked_heads(heads: float, name: str = "heads") -> float:

@@ -158,7 +158,9 @@ class Positions(eqx.Module):
         """What this pass of the example has beyond its feature rows; None without dropout."""
         if not example.outline.noisy:
             return None
-        own = self.scored(example.pair(), self.channels(example.outline)).nngp
+        scored = self.scored(example.pair(), self.channels(example.outline))
+        # Encodings and biases give padding a variance too, which none of the real positions shares.
+        own = scored.masked(example.mask, example.mask).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
     def _joint_covariance(self, examples: Example) -> Float[Array, "n n"] | None:

@@ -180,7 +180,8 @@ class Decay(Encoding):
         `profile` may be any function of the distance (it is then called with `rate·d`; an Equinox
         module keeps its own leaves). `norm` is the p of the distance. `combine`: how the encoding
         joins the input (see `Combine`); `channels`, for CONCAT: as how many channels it counts (e;
-        by default as many as the input has). `on_values`: values see it too, not only scores.
+        by default as many as the input has, whatever its width). `on_values`: values see it too,
+        not only scores.
         """
         if isinstance(rate, int | float) and rate < 0:
             raise WidelimitError(
