@@ -33,8 +33,8 @@ window.addEventListener("load", async () => {
     return [box.width, box.height, box.left, box.right];
   });
   const found = {
-    decoded, images: seen("img"), drawings: seen("svg"), tiles: seen(".tile"),
-    tables: seen("table"), words: seen(".words span"), texts: seen("svg text"),
+    decoded, images: seen("img"), drawings: seen(".network"), tiles: seen(".tile"),
+    tables: seen("table"), words: seen(".words span"), texts: seen(".network b"),
     loaded: performance.getEntriesByType("resource").map(e => e.name)
       .filter(n => !n.startsWith("data:")),
     wide: document.documentElement.scrollWidth, window: window.innerWidth,
@@ -130,7 +130,7 @@ def test_everything_is_escaped_and_nothing_is_loaded():
 
 def test_the_command_can_be_repeated(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/widelimit", "classify", "my file.csv"])
-    assert "widelimit classify &#x27;my file.csv&#x27;" in Report("x").command().html()
+    assert "widelimit classify &#39;my file.csv&#39;" in Report("x").command().html()
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
@@ -138,51 +138,37 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     whole_page().write(path)
     before = path.read_bytes()
     broken = whole_page()
-    broken.parts.append(None)  # pyright: ignore[reportArgumentType]
+    broken.blocks.append(None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
         broken.write(path)
     assert path.read_bytes() == before
 
 
 def test_diagrams_name_every_layer():
-    svg = diagram(NET, (7, 5))
+    drawing = diagram(NET, (7, 5))
     for word in ("LayerNorm", "Attention", "2 heads", "1/√d", "Dense", "Relu", "Gelu", "MeanPool"):
-        assert word in svg
-    assert "√0.8 x + √0.2 g(x)" in svg
-    assert "x + g(x)" in svg
-    assert "7 × 5 channels" in svg
-    assert svg.count("<rect") == 13  # one box for each layer, input and output
-
-
-def places(svg):
-    """Where the words of a drawing stand, from the left and from the top."""
-    found = {}
-
-    def walk(node, x, y):
-        shift = re.findall(r"-?[\d.]+", node.get("transform", "0 0"))
-        x, y = x + float(shift[0]), y + float(shift[1])
-        if node.tag.endswith("text"):
-            found.setdefault(node.text, []).append((x + float(node.get("x")), y))
-        for inner in node:
-            walk(inner, x, y)
-
-    walk(ElementTree.fromstring(svg), 0.0, 0.0)
-    return found
+        assert word in drawing
+    assert "√0.8 x + √0.2 g(x)" in drawing
+    assert "x + g(x)" in drawing
+    assert "7 × 5 channels" in drawing
+    assert drawing.count("<b ") == 13  # one box for each layer, input and output
+    ElementTree.fromstring(drawing)  # every element is closed
 
 
 def test_streams_stand_side_by_side_and_are_not_joined():
     text = wl.Serial(wl.LayerNorm(), wl.MeanPool(), wl.Dense(64))
     table = wl.Serial(wl.Relu(), wl.Dense(64))
     both = wl.layers.AddStreams((0.7, 0.3))
-    svg = diagram(wl.Serial(wl.Parallel(text, table), both, wl.Dense(1)), ((9, 50), (4,)))
-    found = places(svg)
-    (left, top), (right, beside) = found["LayerNorm"][0], found["Relu"][0]
-    assert top == beside
-    assert right - left > 100  # boxes are wider than that
-    assert found["streams added"][0][1] > max(y for _, y in found["Dense"][:2])
-    assert left < found["stream 1"][0][0] < right < found["stream 2"][0][0]
-    assert "streams" not in found  # nothing merges them but the layer that follows
-    assert "9 × 50 channels and 4 channels" in svg
+    drawing = diagram(wl.Serial(wl.Parallel(text, table), both, wl.Dense(1)), ((9, 50), (4,)))
+    root = ElementTree.fromstring(drawing)
+    (frame,) = [one for one in root if "dashed" in one.get("style", "")]
+    (row,) = frame  # nothing below the streams merges them
+    first, second = ("".join(column.itertext()) for column in row)
+    assert first.startswith("stream 1LayerNorm")
+    assert second.startswith("stream 2Relu")
+    below = [*root][[*root].index(frame) + 1 :]
+    assert "streams added" in "".join(below[1].itertext())
+    assert "9 × 50 channels and 4 channels" in drawing
 
 
 @needs_browser
@@ -205,9 +191,8 @@ def test_a_page_on_a_telephone(tmp_path):
 @pytest.mark.slow
 def test_a_browser_would_tell(tmp_path):
     """The checks above can fail: a broken image and a picture from elsewhere are noticed."""
-    report = Report("x")
-    report.parts.append('<img src="data:image/png;base64,AAAA" width="9" height="9">')
-    report.parts.append('<img src="http://127.0.0.1:9/x.png" width="9" height="9">')
-    found, console = browse(report.write(tmp_path / "p.html"), tmp_path)
+    images = '<img src="data:image/png;base64,AAAA" width="9" height="9">'
+    images += '<img src="http://127.0.0.1:9/x.png" width="9" height="9">'
+    found, console = browse(Report("x").diagram(images, "").write(tmp_path / "p.html"), tmp_path)
     assert found["decoded"] == [False, False]
     assert console  # the page's own policy forbids the second one

@@ -119,44 +119,34 @@ def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | N
     axis.minorticks_off()
 
 
-def plot_calibration(axis: Any, found: Any) -> None:
-    """How often groups of predictions are right, against how sure they were; `found`: groups."""
-    axis.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1, label="what it promises")
-    low, high = found.accuracy_interval()
-    gaps = np.maximum([found.accuracy - low, high - found.accuracy], 0.0)
-    axis.errorbar(
-        found.confidence, found.accuracy, yerr=gaps, fmt="o", ms=6, capsize=3, color=BLUE,
-        label="what it keeps",
-    )  # fmt: skip
-    least = max(0.0, min(float(found.confidence.min()), float(low.min())) - 0.06)
-    axis.set(
-        title="does it keep its promises?",
-        xlabel="how sure the model is",
-        ylabel="how often it is right",
-        xlim=(least, 1.02),
-        ylim=(least, 1.02),
+def plot_calibration(axis: Any, right: np.ndarray, confidence: np.ndarray, groups: int) -> None:
+    """How often groups of predictions are right, against the probability they were given."""
+    from sklearn.calibration import CalibrationDisplay
+
+    CalibrationDisplay.from_predictions(
+        right, confidence, n_bins=groups, strategy="quantile", ax=axis, color=BLUE
     )
-    percent = [tick for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0) if tick >= least]
-    for ticks in (axis.set_xticks, axis.set_yticks):
-        ticks(percent, [f"{tick:.0%}" for tick in percent])
-    axis.legend(frameon=False, fontsize=9, loc="upper left")
+    axis.set(title="calibration", xlabel="probability of the predicted class", ylabel="share right")
+    axis.legend(["perfectly calibrated", "test examples"], frameon=False, fontsize=8)
 
 
 def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[str]) -> None:
     """Rows: true classes; columns: predicted ones; numbers of test examples."""
-    table = np.zeros((len(names), len(names)), int)
-    np.add.at(table, (truth, guess), 1)
-    share = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    labels = [_clipped(name) for name in names]
-    axis.set_xticks(range(len(names)), labels, rotation=45 if len(names) > 3 else 0)
-    axis.set_yticks(range(len(names)), labels)
-    if len(names) <= 12:
-        for (row, column), count in np.ndenumerate(table):
-            colour = "white" if share[row, column] > 0.5 else "#1c2733"
-            axis.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=9)
-    axis.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    axis.set(title="what was taken for what", xlabel="predicted", ylabel="true")
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    few = len(names) <= 12
+    found = ConfusionMatrixDisplay.from_predictions(
+        truth,
+        guess,
+        labels=range(len(names)),
+        display_labels=[_clipped(name) for name in names],
+        ax=axis,
+        cmap="Blues",
+        colorbar=False,
+        include_values=few,
+        xticks_rotation=45 if len(names) > 3 else "horizontal",
+    )
+    found.ax_.set(title="confusion matrix", xlabel="predicted", ylabel="true")
 
 
 def plot_predictions(axis: Any, truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inference import Binning, KernelKind, reliability
+from ...inference import KernelKind
 from ..drawing import (
     canvas,
     diagram,
@@ -168,18 +168,14 @@ def _quality(report: Report, result: Result) -> None:
     if test.probabilities is not None:
         # Groups of equally many examples, and no more of them than say something.
         groups = int(np.clip(len(result.test) // _IN_A_GROUP, 1, 8))
-        found = reliability(
-            test.probabilities, result.truth, groups=groups, binning=Binning.EQUAL_COUNT
-        )
-        plot_calibration(first, found)
+        plot_calibration(first, test.labels == result.truth, test.confidence, groups)
         plot_confusion(second, result.truth, test.labels, result.model.class_names)
         plot_curve(third, outcome.curve, "test accuracy", baseline(result))
         caption = (
             "Left: when the model says 80 %, is it right in 80 % of the cases? A dot is a group of "
-            f"about {len(result.test) // groups} test examples, its bar the range that chance "
-            "leaves open (90 %); dots on the dashed line keep what they promise. Middle: test "
-            "examples by true and predicted class. Right: the score by the number of examples "
-            "learned from, from blocks of the same kernel."
+            f"about {len(result.test) // groups} test examples. Middle: test examples by true and "
+            "predicted class. Right: the score by the number of examples learned from, from blocks "
+            "of the same kernel."
         )
         text = (
             f"{outcome.score.percent} of the held-out examples are right "
