@@ -89,7 +89,7 @@ def whole(folder):
     for place in folder.rglob("zarr.json"):
         store = place.parent
         if (store / "nngp").is_dir() and KernelStore.exists(store):
-            for row, column in KernelStore(store).survey().whole:
+            for row, column in KernelStore(store).list_tiles():
                 for path in store.glob(f"*/c/{row}/{column}"):
                     found[path] = path.stat().st_mtime_ns
     return found

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -17,7 +18,7 @@ pytest.importorskip("distributed")
 from distributed import Client, LocalCluster
 from zarr.storage import MemoryStore
 
-from widelimit.scale import StoreError, cluster, local_client
+from widelimit.scale import KernelStore, StoreError, cluster, local_client
 
 # Dask's own servers leave sockets and loops to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -86,12 +87,12 @@ def test_a_client_without_workers(tmp_path):
     with (
         threads(0) as c,
         Client(c) as client,
-        pytest.raises(StoreError, match="without workers"),
+        pytest.raises(StoreError, match="has no workers"),
     ):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
-    with pytest.raises(StoreError, match="a client that was closed"):
+    with pytest.raises(StoreError, match="client was closed"):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
-    with pytest.raises(StoreError, match=r"client= is a client of dask\.distributed"):
+    with pytest.raises(StoreError, match=r"is no client of dask\.distributed"):
         network().kernel(examples(), store=tmp_path / "k", tile=TILE, client="local")
 
 
@@ -144,11 +145,57 @@ def test_a_killed_worker_is_survived(tmp_path, workers):
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
 
 
-def test_workers_keep_one_problem_at_a_time(tmp_path, two_threads):
-    cluster._walks.clear()
+def test_workers_keep_no_problem_longer_than_it_is_computed(tmp_path, two_threads):
     x = examples()
     for w_std in (1.0, 1.1):
         place = tmp_path / str(w_std)
         stored = network(w_std).kernel(x, store=place, tile=TILE, client=two_threads)
         np.testing.assert_allclose(np.asarray(stored.ntk), network(w_std).kernel(x).ntk)
-    assert len(cluster._walks) == 1
+    for _ in range(100):
+        held = two_threads.run(lambda dask_worker: len(dask_worker.data))
+        if not sum(held.values()):
+            break
+        time.sleep(0.1)
+    assert not sum(held.values())
+
+
+def half(work, task):
+    return task / work
+
+
+def test_tasks_wait_for_those_they_need(two_threads):
+    """In any order of the tasks, and the error of one is the error of all."""
+    rng = np.random.default_rng(0)
+    tasks = [int(i) for i in rng.permutation(40)]
+    data = [cluster.Sent(two_threads, 2)]
+    needs = {task: [int(i) for i in rng.choice(task, min(task, 2))] for task in tasks if task}
+    done = []
+    for task, found in cluster.by_workers(
+        two_threads, half, data, tasks, after=lambda task: needs.get(task, ())
+    ):
+        assert found == task / 2
+        assert set(needs.get(task, ())) <= set(done)
+        done.append(task)
+    assert sorted(done) == list(range(40))
+    with pytest.raises(ZeroDivisionError):
+        list(cluster.by_workers(two_threads, half, [cluster.Sent(two_threads, 0)], tasks))
+
+
+def test_all_workers_gone_is_said(tmp_path, monkeypatch):
+    """They are retired while they work, and nobody starts others."""
+    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+    x = examples(200)
+    with threads(2) as c, Client(c) as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+
+        def leave(done, total):
+            if done == 3:
+                c.scale(0)
+                c.sync(c._correct_state)
+
+        with pytest.raises(StoreError, match="did not live until the work was done"):
+            network().kernel(x, store=tmp_path / "k", tile=8, client=client, progress=leave)
+    left = len(KernelStore(tmp_path / "k").list_tiles())
+    assert 3 <= left < 25 * 26 // 2
+    stored = network().kernel(x, store=tmp_path / "k")
+    np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-13)

@@ -1,175 +1,123 @@
-"""Networks are the same where all that their functions reach is, and nowhere else."""
+"""Networks are known by classes and leaves, functions by registered names, and nothing else."""
 
 import json
-import os
 import subprocess
 import sys
-from functools import wraps
+from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from stores import examples
+from stores import TILE, examples
 
 import widelimit as wl
-from widelimit.scale.descriptions import described
+from widelimit import registry
+from widelimit.layers.base import Layer
 
-SLOPE = 0.5
-
-
-def by_global():
-    return lambda x: SLOPE * x * x
-
-
-def helper(x):
-    return SLOPE * x * x
+pytest.importorskip("zarr")
+from widelimit.scale import KernelStore, StoreError
+from widelimit.scale.description import describe
 
 
-def by_helper():
-    return lambda x: helper(x)
+@pytest.fixture(autouse=True)
+def names(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def squared(x):
+    return 0.5 * x * x
+
+
+class Halved(Layer):
+    share: float
+
+    def outline(self, before):
+        return before
+
+    def cross(self, pair, memo1, memo2):
+        return pair.to(self.share * pair.nngp, pair.ntk)
 
 
 class Call:
-    def __init__(self, slope):
-        self.slope = slope
-
     def __call__(self, x):
-        return self.slope * x * x
-
-    def method(self, x):
-        return self.slope * x * x
+        return x * x
 
 
-def by_keyword(slope):
-    def function(x, *, factor=slope):
-        return factor * x * x
-
-    return function
-
-
-def by_decorator(slope):
-    def scaled(function):
-        @wraps(function)
-        def wrapper(x):
-            return slope * function(x)
-
-        return wrapper
-
-    return scaled(lambda x: x * x)
+STRANGERS = {
+    "a function": squared,
+    "a lambda": lambda x: x * x,
+    "a partial": partial(squared),
+    "a jitted one": jax.jit(squared),
+    "an object": Call(),
+    "a method": Call().__call__,
+}
 
 
-def by_derivative(slope):
-    function = jax.custom_jvp(lambda x: slope * x * x)
-    function.defjvp(lambda x, t: (slope * x[0] ** 2, 2 * slope * x[0] * t[0]))
-    return jax.jit(function)
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_functions_without_a_name_are_refused(tmp_path, kind):
+    net = wl.Serial(wl.Dense(4), wl.Elementwise(STRANGERS[kind]), wl.Dense(1))
+    with pytest.raises(StoreError, match=r"layers\[1\].* has no registered name"):
+        net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+    assert not (tmp_path / "k").exists()
 
 
-def by_derivative_alone(slope):
-    function = jax.custom_jvp(lambda x: x * x)
-    function.defjvp(lambda x, t: (x[0] ** 2, 2 * slope * x[0] * t[0]))
-    return function
+def test_classes_without_a_name_are_refused(tmp_path):
+    net = wl.Serial(wl.Dense(4), Halved(0.5), wl.Dense(1))
+    with pytest.raises(StoreError, match=r"layers\[1\] is a .*Halved, a class without"):
+        net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+    wl.register("Halved", Halved)
+    assert describe(net)["layers"][1] == {"class": "Halved", "share": 0.5}
 
 
-def by_object(slope):
-    inner = Call(slope)
-    return lambda x: inner.slope * x * x
+def test_registered_functions_are_known_by_their_names(tmp_path):
+    wl.register("squared", squared)
+    wl.register("cubed", lambda x: x**3)
+    net = wl.Serial(wl.Dense(4), wl.Elementwise(squared), wl.Dense(1))
+    stored = net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+    np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(examples(9)).ntk, rtol=1e-12)
+    assert '"squared"' in json.dumps(KernelStore(tmp_path / "k").manifest.network)
+    other = wl.Serial(wl.Dense(4), wl.Elementwise(registry.registered()["cubed"]), wl.Dense(1))
+    with pytest.raises(StoreError, match=r"is cubed, and squared in the store"):
+        other.kernel(examples(9), store=tmp_path / "k")
 
 
-class Module(eqx.Module):
-    slope: float
-
-    def __call__(self, x):
-        return self.slope * x * x
-
-
-MAKERS = [
-    Call,
-    lambda slope: Call(slope).method,
-    by_keyword,
-    by_decorator,
-    by_derivative,
-    by_derivative_alone,
-    by_object,
-    Module,
-    lambda slope: jax.jit(Call(slope)),
-    lambda slope: jax.tree_util.Partial(jnp.multiply, slope),
-]
+NETWORKS = {
+    "dense": lambda: wl.Serial(wl.Dense(4), wl.Relu(), wl.Dense(1)),
+    "gelu": lambda: wl.Serial(wl.Dense(4), wl.Gelu(), wl.Dense(1)),
+    "series": lambda: wl.Serial(wl.Dense(4), wl.Elementwise(jnp.tanh), wl.Dense(1)),
+    "attention": lambda: wl.Serial(wl.Attention(8, heads=2), wl.MeanPool(), wl.Dense(1)),
+    "positions": lambda: wl.Serial(
+        wl.Attention(8, positions=wl.Decay(0.5)), wl.MeanPool(), wl.Dense(1)
+    ),
+    "convolution": lambda: wl.Serial(wl.Conv(4, 3), wl.LayerNorm(), wl.Flatten(), wl.Dense(1)),
+}
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_number_behind_a_function_is_seen(make):
-    one, same, other = (json.dumps(described(make(slope))) for slope in (0.5, 0.5, 0.6))
-    assert one == same
-    assert one != other
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_this_package_are_described_alike_twice(name):
+    one, two = (json.dumps(describe(NETWORKS[name]())) for _ in range(2))
+    assert one == two
+    assert len({json.dumps(describe(make())) for make in NETWORKS.values()}) == len(NETWORKS)
 
 
-@pytest.mark.parametrize("make", [by_global, by_helper])
-def test_globals_that_a_function_reads_are_seen(monkeypatch, make):
-    one = described(make())
-    assert described(make()) == one
-    monkeypatch.setitem(globals(), "SLOPE", 0.6)
-    assert described(make()) != one
+def test_another_process_gives_the_same_description():
+    code = (
+        "import json, jax.numpy as jnp, widelimit as wl\n"
+        "from widelimit.scale.description import describe\n"
+        "net = wl.Serial(wl.Dense(4), wl.Elementwise(jnp.tanh), wl.Dense(1))\n"
+        "print(json.dumps(describe(net)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == describe(NETWORKS["series"]())
 
 
-def test_a_store_is_refused_where_only_a_global_has_changed(tmp_path, monkeypatch):
-    pytest.importorskip("zarr")
-    x = examples(5)
-
-    def kernel():
-        net = wl.Serial(wl.Dense(4), wl.Elementwise(by_global()), wl.Dense(1))
-        return net.kernel(x, store=tmp_path / "k", tile=8)
-
-    kernel()
-    kernel()
-    monkeypatch.setitem(globals(), "SLOPE", 0.6)
-    with pytest.raises(wl.scale.StoreError, match=r"globals\.SLOPE is 0\.6, and 0\.5 in the store"):
-        kernel()
-
-
-def test_the_code_of_a_class_of_ones_own_is_seen():
-    def made(factor):
-        class Scaled(eqx.Module):
-            slope: float
-
-            def scaled(self, x):
-                return factor * self.slope * x
-
-        return described(Scaled(1.0))
-
-    assert made(2) == made(2)
-    assert made(2) != made(3)
-
-
-def test_functions_that_call_each_other():
-    def even(x):
-        return odd(x - 1)
-
-    def odd(x):
-        return even(x - 1)
-
-    assert described(even) == described(even)
-    json.dumps(described(even))
-
-
-_SCRIPT = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import test_descriptions as t
-from widelimit.scale.descriptions import described
-words = lambda x: x if "a" in {"a", "b", "c"} else -x
-others = [t.by_helper(), words]
-print(json.dumps([described(one) for one in [make(0.5) for make in t.MAKERS] + others]))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_has_the_same_descriptions():
-    found = []
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", _SCRIPT, os.path.dirname(__file__)]
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-        found.append(done.stdout)
-    assert found[0] == found[1]
-    assert " at 0x" not in found[0]
+def test_every_number_of_a_network_counts():
+    """A leaf that changes changes the description."""
+    for make in NETWORKS.values():
+        net = make()
+        leaves, tree = jax.tree.flatten(net)
+        for index in range(len(leaves)):
+            moved = list(leaves)
+            moved[index] = np.asarray(moved[index]) + 1
+            assert describe(jax.tree.unflatten(tree, moved)) != describe(net)

@@ -11,7 +11,7 @@ import pytest
 from stores import Counter, chunks, corrupt, empty, examples, network, truncate
 
 pytest.importorskip("zarr")
-from widelimit.scale import DamagedTilesWarning, KernelStore, StoreError
+from widelimit.scale import KernelStore, StoreError
 
 TILE, SIZE = 32, 512
 TILES = (SIZE // TILE) * (SIZE // TILE + 1) // 2
@@ -37,7 +37,7 @@ def started(folder):
 
 
 def whole(folder):
-    return set(KernelStore(folder).survey().whole) if KernelStore.exists(folder) else set()
+    return set(KernelStore(folder).list_tiles()) if KernelStore.exists(folder) else set()
 
 
 def killed(folder, seconds, tiles=1):
@@ -99,10 +99,10 @@ def test_many_tiles_spoiled_in_every_way(tmp_path, monkeypatch):
         for path in rng.choice(chunks(folder, name), 12, replace=False):
             [corrupt, truncate, empty, type(path).unlink][rng.integers(4)](path)
             spoiled.add((path.parent.name, path.name))
+    KernelStore(folder, read_only=False).verify(remove=True)
     assert len(whole(folder)) == TILES - len(spoiled)
     counter = Counter(monkeypatch)
-    with pytest.warns(DamagedTilesWarning):
-        network().kernel(examples(SIZE), store=folder)
+    network().kernel(examples(SIZE), store=folder)
     assert counter.tiles == len(spoiled)
     finished(folder, monkeypatch)
 

@@ -1,19 +1,18 @@
 """Stores wherever they are, and what is said of places that are none."""
 
 import json
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
-from stores import TILE, chunks, corrupt, examples, network
+from stores import TILE, chunks, examples, network
 
 import widelimit as wl
 from widelimit.engine import lengths
 
 pytest.importorskip("zarr")
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import LocalStore
 
 from widelimit.scale import KernelStore, StoreError
 from widelimit.scale.places import located, shared
@@ -44,7 +43,6 @@ def test_addresses_and_paths(tmp_path, place):
 
 def test_zarr_stores_that_were_opened_before(tmp_path):
     x = examples()
-    same(network().kernel(x, store=ZipStore(tmp_path / "k.zip", mode="w"), tile=TILE), x)
     same(network().kernel(x[:20], store=LocalStore(tmp_path / "k"), tile=TILE), x[:20])
     reads = LocalStore(tmp_path / "k", read_only=True)
     same(network().kernel(x[:20], store=reads), x[:20])
@@ -54,19 +52,18 @@ def test_zarr_stores_that_were_opened_before(tmp_path):
 
 @pytest.mark.parametrize("place", [5, "", b"k", {}, "nosuch://k"])
 def test_what_is_no_place(place):
-    with pytest.raises(StoreError, match=r"A store is a folder|one that fsspec knows"):
+    with pytest.raises(StoreError, match=r"no place for a store|no address that fsspec knows"):
         network().kernel(examples(), store=place)
 
 
 def test_memory_belongs_to_one_process():
     assert not shared(located("memory://k"))
-    assert not shared(located("k.zip"))
     assert shared(located("k"))
 
 
 @pytest.mark.parametrize("tile", [0, -1, 1.5, "8", 10**9])
 def test_tiles_have_a_size(tmp_path, tile):
-    with pytest.raises(wl.WidelimitError, match=r"tile= is a positive integer|One tile of a store"):
+    with pytest.raises(wl.WidelimitError, match=r"tile= is a positive integer|One tile of"):
         network().kernel(examples(), store=tmp_path / "a" / "k", tile=tile)
     assert not (tmp_path / "a").exists()
 
@@ -110,10 +107,10 @@ def test_two_that_begin_at_once(tmp_path, monkeypatch):
         ("zarr.json", '"tile": 8', '"tile": 9'),
         ("nngp/zarr.json", '"data_type"', '"data_Type"'),
         ("nngp/zarr.json", "float64", "float66"),
-        ("nngp/zarr.json", "crc32c", "crc32#"),
-        ("nngp/zarr.json", '"chunk_shape": [\n        8', '"chunk_shape": [\n        0'),
+        ("nngp/zarr.json", '"little"', '"big"'),
+        ("nngp/zarr.json", '"chunk_shape": [8', '"chunk_shape": [0'),
         ("nngp/zarr.json", '"separator"', '"sepa`ator"'),
-        ("order_rows_0/zarr.json", '"fill_value"', '"fil`_value"'),
+        ("digests/zarr.json", '"fill_value"', '"fil`_value"'),
     ],
 )
 def test_descriptions_with_a_bit_that_flipped(tmp_path, name, old, new):
@@ -147,13 +144,3 @@ def test_infinite_heads_are_in_a_manifest(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 3, 2))
     stored = [net.kernel(x, store=tmp_path / "k", tile=TILE) for _ in range(2)][1]
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-13)
-
-
-def test_what_is_not_whole_is_not_packed(tmp_path):
-    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
-    with pytest.raises(StoreError, match=r"ends in \.zip"):
-        KernelStore(tmp_path / "k").pack(tmp_path / "one.file")
-    corrupt(chunks(tmp_path / "k", "ntk")[2])
-    with pytest.raises(StoreError, match="is damaged"):
-        KernelStore(tmp_path / "k").pack(tmp_path / "k.zip")
-    assert os.listdir(tmp_path) == ["k"]

@@ -285,45 +285,21 @@ def _here(work: _Work, count: int) -> Iterator[Place]:
 
 
 def _by_workers(work: _Work, count: int, client: Any) -> Iterator[Place]:
-    """Every block as soon as its left neighbour and the diagonal above it are there.
+    """Every block as soon as its left neighbour and the diagonal above it are there."""
+    from ..scale.cluster import Sent, by_workers  # Dask is needed with workers only
 
-    What goes between tasks is only that they are done: blocks are read from disk.
-    """
-    from distributed import as_completed  # Dask is needed with workers only
+    places = [(i, j) for j in range(count) for i in range(j, count)]
 
-    from ..scale.cluster import require_client
+    def after(place: Place) -> list[Place]:
+        i, j = place
+        return [(i, j - 1)] * (j > 0) + [(j, j)] * (i > j)
 
-    require_client(client)
-    data = client.scatter(work, broadcast=True, hash=False)
-    futures: dict[Place, Any] = {}
-    for j in range(count):
-        for i in range(j, count):
-            after = [futures[place] for place in ((i, j - 1), (j, j)) if place in futures]
-            futures[i, j] = client.submit(_compute, data, i, j, *after, pure=False)
-    places = {future: place for place, future in futures.items()}
-    try:
-        for future in as_completed(list(places)):
-            if future.status != "finished":
-                _raise(future)
-            yield places[future]
-    finally:
-        client.cancel(list(places), force=True)
+    for place, _ in by_workers(client, _compute, [Sent(client, work)], places, after=after):
+        yield place
 
 
-def _raise(future: Any) -> None:
-    """The error of a block, as it would be without a cluster."""
-    if future.status in ("cancelled", "lost"):
-        raise WidelimitError(
-            "Workers live until the kernel is factorised.",
-            got="all workers that had the work were lost",
-            remedy="look at the logs of the workers: the usual cause is too little memory, for "
-            "which there is block=",
-        )
-    future.result()
-
-
-def _compute(work: _Work, i: int, j: int, *_: Any) -> None:
-    work.compute(i, j)
+def _compute(work: _Work, place: Place) -> None:
+    work.compute(*place)
 
 
 def edges(size: int, block: int) -> list[slice]:

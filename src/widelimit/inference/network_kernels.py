@@ -196,13 +196,15 @@ class NetworkKernels:
 
     def _crossing(self, ntk: bool) -> Any:
         """The training examples on the workers, sent once."""
-        from ..scale.crossing import Crossed, Crossing  # Dask is needed with workers only
+        from ..scale.cluster import Crossing  # Dask is needed with workers only
+        from ..scale.problem import Problem
 
         found = self.__dict__.setdefault("_crossings", {})
         if ntk not in found:
             engine = self.engine
-            parts = (self.net, self.inputs, self.sampler, ntk, engine.dtype, engine.memory)
-            found[ntk] = Crossing(Crossed(*parts), engine.client)
+            sides = (self.inputs, None)
+            problem = Problem(self.net, *sides, self.sampler, ntk, engine.dtype, engine.memory)
+            found[ntk] = Crossing(problem, engine.client)
         return found[ntk]
 
     def corner(self, other: Inputs, *, ntk: bool) -> Kernels:

@@ -115,7 +115,7 @@ class Readings(eqx.Module):
         to fill; `sink` is called with (rows, columns, nngp, ntk) of every tile instead of keeping
         them.
 
-        `store` keeps the kernel on disk: a folder, a .zip file, or any Zarr store. The call goes on
+        `store` keeps the kernel on disk: a folder or any Zarr store. The call goes on
         with what an earlier one left, also with more examples at the end, and returns arrays that
         are read when they are indexed. Its tiles are squares of `tile` examples, computed by this
         process or by the workers of a `client` of `dask.distributed`.

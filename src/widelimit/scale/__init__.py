@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .cost import Cost
-from .errors import DamagedTilesWarning, OtherKernelError, StoreError
+from .errors import OtherKernelError, StoreError
 
 if TYPE_CHECKING:
     from .cluster import local_client
@@ -27,7 +27,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Cost",
-    "DamagedTilesWarning",
     "KernelStore",
     "OtherKernelError",
     "StoreError",

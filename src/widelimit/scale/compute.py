@@ -1,4 +1,4 @@
-"""Kernels into a store: what is not whole is computed, by this process or by those of a cluster."""
+"""Kernels into a store: what is not there is computed, by this process or by those of a cluster."""
 
 import logging
 import math
@@ -13,15 +13,14 @@ import numpy as np
 
 from ..engine.phases import precision
 from ..engine.threads import in_threads
-from ..errors import warn
 from ..options import whole
 from ..progress import Callback
 from ..state import Kernels
-from .errors import DamagedTilesWarning, StoreError
+from .errors import StoreError
 from .manifest import Manifest
 from .places import Place, alone, located
-from .problem import Place2, Problem, Walk
-from .store import KernelStore
+from .problem import Problem, Walk
+from .store import KernelStore, Tile
 from .watch import Watch
 
 # Tiles of the engine that are in one queue; a queue that runs dry costs the last tile's time.
@@ -44,28 +43,21 @@ def into_store(
     place = located(place)
     with alone(place):
         problem, store = _prepared(problem, place, tile)
-    survey = store.survey()
-    if survey.damaged:
-        warn(
-            DamagedTilesWarning(
-                f"{len(survey.damaged)} tiles of '{store}' are damaged and are computed anew; the "
-                f"first is {survey.damaged[0]}."
-            )
-        )
-    pending = sorted(survey.missing + survey.damaged)
+    there = set(store.list_tiles())
+    pending = [tile for tile in store.manifest.tiles if tile not in there]
     if not pending:
         return store
     if store.read_only:
         store = KernelStore(place, read_only=False)
     pairs = [int(np.prod(store.counts(tile))) for tile in pending]
-    watch = Watch.make(progress, f"kernel in '{store}'", len(survey.whole), pairs)
+    watch = Watch.make(progress, f"kernel in '{store}'", len(there), pairs)
     if client is None:
         walk = computed_here(problem, store, pending)
     else:
         from .cluster import computed_by_workers  # Dask is needed with workers only
 
         walk = computed_by_workers(problem, store, pending, client)
-    kept = len(survey.whole)
+    kept = len(there)
     try:
         with closing(walk):  # waits for what is being written
             for _ in watch.track(walk):
@@ -78,9 +70,6 @@ def into_store(
             len(store.manifest.tiles),
         )
         raise
-    if str(place).endswith(".zip"):  # its list of contents is written when it is closed
-        store.close()
-        return KernelStore(place)
     return store
 
 
@@ -100,8 +89,8 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
     problem = replace(problem, ntk=problem.ntk or store.ntk is not None)
     if tile not in (None, store.manifest.tile):
         raise StoreError(
-            "The tiles of a store have one size, chosen when it is begun.",
-            got=f"tile={tile}, and '{store}' has tiles of {store.manifest.tile}",
+            f"'{store}' has tiles of {store.manifest.tile} examples, chosen when it was begun.",
+            got=f"tile={tile}",
             remedy="leave out tile=, or begin another store",
         )
     store.manifest.require_same(problem.manifest(store.manifest.tile), problem.inputs, str(store))
@@ -117,23 +106,23 @@ def _require_room(manifest: Manifest, memory: int) -> None:
     taken = entries * np.dtype(manifest.dtype).itemsize
     if taken > memory:
         raise StoreError(
-            "One tile of a store fits into the memory of the call.",
-            got=f"tile={manifest.tile}, which takes {taken / 2**20:,.0f} MiB, with "
-            f"memory={memory / 2**20:,.0f} MiB",
+            f"One tile of {manifest.tile} examples takes {taken / 2**20:,.0f} MiB, more than the "
+            "memory of the call.",
+            got=f"tile={manifest.tile} with memory={memory / 2**20:,.0f} MiB",
             remedy="give a smaller tile=, or leave it out",
         )
 
 
 def computed_here(
-    problem: Problem, store: KernelStore, tiles: Sequence[Place2]
-) -> Generator[Place2, None, None]:
+    problem: Problem, store: KernelStore, tiles: Sequence[Tile]
+) -> Generator[Tile, None, None]:
     """Compute and keep tiles with the threads of this process; yields those that are kept.
 
     Computing goes on while the disk takes its time. Whoever stops listening waits for what is
     being written.
     """
     walk = Walk(problem, store)
-    waiting: deque[Future[Place2]] = deque()
+    waiting: deque[Future[Tile]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="widelimit-disk") as disk:
         with precision(walk.pairs.dtype):
             for tile, kernels in _computed(walk, tiles):
@@ -144,16 +133,16 @@ def computed_here(
             yield waiting.popleft().result()
 
 
-def _kept(store: KernelStore, tile: Place2, kernels: Kernels) -> Place2:
+def _kept(store: KernelStore, tile: Tile, kernels: Kernels) -> Tile:
     store.write(tile, kernels)
     return tile
 
 
-def _computed(walk: Walk, tiles: Sequence[Place2]) -> Iterator[tuple[Place2, Kernels]]:
+def _computed(walk: Walk, tiles: Sequence[Tile]) -> Iterator[tuple[Tile, Kernels]]:
     """Tiles as they are complete; those that are begun are in memory."""
     for batch in _batches(walk, tiles):
         left = {tile: len(jobs) for tile, jobs in batch.items()}
-        begun: dict[Place2, Kernels] = {}
+        begun: dict[Tile, Kernels] = {}
         jobs = [job for jobs in batch.values() for job in jobs]
         for job, found in in_threads(
             walk.computed,
@@ -170,9 +159,9 @@ def _computed(walk: Walk, tiles: Sequence[Place2]) -> Iterator[tuple[Place2, Ker
                 yield tile, begun.pop(tile)
 
 
-def _batches(walk: Walk, tiles: Sequence[Place2]) -> Iterator[dict[Place2, list[Any]]]:
+def _batches(walk: Walk, tiles: Sequence[Tile]) -> Iterator[dict[Tile, list[Any]]]:
     """Tiles with their jobs, few enough for a short queue."""
-    batch: dict[Place2, list[Any]] = {}
+    batch: dict[Tile, list[Any]] = {}
     count = 0
     for tile in tiles:
         batch[tile] = walk.jobs(tile)

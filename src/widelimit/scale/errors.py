@@ -9,7 +9,3 @@ class StoreError(WidelimitError):
 
 class OtherKernelError(StoreError):
     """The store holds another kernel than the one that is wanted."""
-
-
-class DamagedTilesWarning(UserWarning):
-    """Some tiles of a store were damaged; they are computed anew."""

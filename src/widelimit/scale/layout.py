@@ -14,7 +14,7 @@ import numpy as np
 from ..engine.inputs import Inputs
 from ..engine.lengths import LengthGroup, groups
 from ..layers.base import Layer
-from .fingerprints import digests
+from .description import digests
 
 
 class Segment(NamedTuple):
@@ -22,9 +22,7 @@ class Segment(NamedTuple):
 
     first: int  # the number of its first example
     order: np.ndarray  # numbers of examples, as they stand
-    cuts: tuple[
-        tuple[int, int | None], ...
-    ]  # numbers of examples in a row, and the length they have
+    cuts: tuple[tuple[int, int | None], ...]  # how many in a row, and the length they have
     digests: tuple[str, ...]  # in the order of the user
 
     @classmethod
@@ -49,6 +47,28 @@ class Segment(NamedTuple):
                 begin = stop
         return result
 
+    def as_json(self) -> dict[str, Any]:
+        """Most orders are that of the user, and are not written."""
+        places = self.order - self.first
+        plain = np.array_equal(places, np.arange(len(places)))
+        return {
+            "cuts": [list(cut) for cut in self.cuts],
+            "order": None if plain else places.tolist(),
+            "digests": list(self.digests),
+        }
+
+    @classmethod
+    def from_json(cls, node: dict[str, Any], first: int, height: int) -> "Segment":
+        """The inverse of `as_json`; raises `ValueError` where it cannot be one."""
+        cuts = tuple((int(count), length) for count, length in node["cuts"])
+        size = sum(count for count, _ in cuts)
+        places = np.arange(size) if node["order"] is None else np.array(node["order"], int)
+        known = tuple(map(str, node["digests"]))
+        whole = np.array_equal(np.sort(places), np.arange(size))
+        if min(count for count, _ in cuts) < 1 or not whole or len(known) != -(-size // height):
+            raise ValueError("an order of examples that is none")
+        return cls(first, first + places, cuts, known)
+
 
 class Side(NamedTuple):
     """The examples along one side of a stored kernel."""
@@ -61,8 +81,19 @@ class Side(NamedTuple):
         """A side that begins with these examples."""
         return cls((Segment.make(net, inputs, 0, height),), height)
 
+    @classmethod
+    def from_json(cls, nodes: list[dict[str, Any]], height: int) -> "Side":
+        """From what its segments say."""
+        side = cls((), height)
+        for node in nodes:
+            new = Segment.from_json(node, side.size, height)
+            side = side._replace(segments=(*side.segments, new))
+        return side
+
     def extended(self, net: Layer, inputs: Inputs) -> "Side":
-        """With the examples that come after those it has."""
+        """With the examples that come after those it has; itself where there are none."""
+        if inputs.size == self.size:
+            return self
         new = Segment.make(net, inputs, self.size, self.height)
         return self._replace(segments=(*self.segments, new))
 
@@ -103,27 +134,3 @@ def strip_of(members: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     for index, strip in enumerate(members):
         strips[strip], places[strip] = index, np.arange(len(strip))
     return strips, places
-
-
-def as_json(side: Side) -> list[dict[str, Any]]:
-    """Segments without their order, which is an array."""
-    return [
-        {
-            "examples": len(segment.order),
-            "cuts": [list(cut) for cut in segment.cuts],
-            "digests": list(segment.digests),
-        }
-        for segment in side.segments
-    ]
-
-
-def from_json(nodes: list[dict[str, Any]], orders: list[np.ndarray], height: int) -> Side:
-    """The inverse of `as_json`."""
-    segments, first = [], 0
-    for node, order in zip(nodes, orders, strict=True):
-        if len(order) != node["examples"]:
-            raise ValueError(f"{len(order)} places for {node['examples']} examples")
-        cuts = tuple((count, length) for count, length in node["cuts"])
-        segments.append(Segment(first, order, cuts, tuple(node["digests"])))
-        first += len(order)
-    return Side(tuple(segments), height)

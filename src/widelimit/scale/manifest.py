@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -11,13 +12,12 @@ from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
 from ..layers.base import Layer
 from ..state import Need
-from . import layout
-from .descriptions import Description, described
+from .description import Description, describe, differences
 from .errors import OtherKernelError
-from .fingerprints import differences, listed
 from .layout import Side
 
-FORMAT, VERSION = "widelimit kernels", 1
+FORMAT, VERSION = "widelimit kernels", 2
+NAMES = ("nngp", "ntk", "nngp_error", "ntk_error")
 
 # A tile is some seconds of work on a processor, which is what an interruption costs.
 _SECONDS, _POSITION_PAIR = 10.0, 1e-8
@@ -26,10 +26,14 @@ _SMALLEST, _LARGEST = 64, 1024
 _STRIPS, _MOST_BYTES = 8, 2**26
 
 
+_KERNELS = (("nngp",), ("nngp", "ntk"), ("nngp", "nngp_error"), NAMES)
+
+
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """Everything that a stored kernel depends on."""
+    """Everything that a stored kernel depends on; `store` is a name that no other store has."""
 
+    store: str
     network: Description
     sampler: Description
     dtype: str
@@ -59,8 +63,9 @@ class Manifest:
         parts = ("nngp", "ntk") if ntk else ("nngp",)
         errors = tuple(f"{part}_error" for part in parts)
         return cls(
-            described(net),
-            described(sampler),
+            uuid4().hex,
+            describe(net),
+            describe(sampler, "sampler"),
             np.dtype(dtype).name,
             parts if sampler is None or sampler.replicates == 1 else parts + errors,
             Side.make(net, rows, height),
@@ -98,38 +103,41 @@ class Manifest:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Without the orders of the examples, which are arrays of the store."""
+        """All of it."""
+        rows, columns = self.rows, self.columns
         return {
             "format": FORMAT,
             "version": VERSION,
             "library": self.library,
+            "store": self.store,
             "network": self.network,
             "sampler": self.sampler,
             "dtype": self.dtype,
             "kernels": list(self.names),
             "tile": self.tile,
             "positions": list(self.positions),
-            "rows": layout.as_json(self.rows),
-            "columns": None if self.columns is None else layout.as_json(self.columns),
+            "rows": [segment.as_json() for segment in rows.segments],
+            "columns": None if columns is None else [s.as_json() for s in columns.segments],
         }
 
     @classmethod
-    def from_json(cls, node: dict[str, Any], orders: list[list[np.ndarray]]) -> "Manifest":
-        """The inverse of `as_json`; raises `KeyError`, `TypeError` or `ValueError` on nonsense."""
-        names = [name for name in ("rows", "columns") if node[name] is not None]
-        sides = [
-            layout.from_json(node[name], order, int(node["tile"]))
-            for name, order in zip(names, orders, strict=True)
-        ]
+    def from_json(cls, node: dict[str, Any]) -> "Manifest":
+        """The inverse of `as_json`; raises what nonsense raises."""
+        tile, names = int(node["tile"]), tuple(node["kernels"])
+        positions = tuple(map(int, node["positions"]))
+        if tile < 1 or min(positions, default=1) < 1 or names not in _KERNELS:
+            raise ValueError("tiles or kernels that are none")
+        columns = node["columns"]
         return cls(
+            str(node["store"]),
             node["network"],
             node["sampler"],
-            str(np.dtype(node["dtype"]).name),
-            tuple(node["kernels"]),
-            sides[0],
-            sides[1] if len(sides) > 1 else None,
-            tuple(node["positions"]),
-            node["library"],
+            {"float32": "float32", "float64": "float64"}[node["dtype"]],
+            names,
+            Side.from_json(node["rows"], tile),
+            None if columns is None else Side.from_json(columns, tile),
+            positions,
+            str(node["library"]),
         )
 
     def require_same(self, asked: "Manifest", inputs: tuple[Inputs, ...], place: str) -> None:
@@ -143,38 +151,35 @@ class Manifest:
             | {"network": m.network, "sampler": m.sampler}
             for m in (asked, self)
         )
-        found = listed(differences(one, two))
+        found = differences(one, two)
         if found:
             heads = one["network"] == two["network"] and one["sampler"] != two["sampler"]
             drawn = "draw the heads of the first call, sampler=net.sampler(x) of its x, or "
             raise OtherKernelError(
-                "A store holds one kernel, and goes on with that kernel only.",
-                got=f"another one for '{place}': {found}",
+                f"'{place}' holds another kernel: {found}.",
+                got="a call for a kernel that is not the stored one",
                 remedy=f"{drawn if heads else ''}give another path, or remove the store to begin "
                 "anew",
             )
         for name, side, mine in zip(("x1", "x2"), self.sides, inputs, strict=False):
             if mine.size < side.size:
                 raise OtherKernelError(
-                    "A store is extended with examples after those it has.",
-                    got=f"{mine.size} examples in '{name}', and {side.size} in '{place}'",
+                    f"'{place}' holds more examples than '{name}'.",
+                    got=f"{mine.size} examples in '{name}', and {side.size} in the store",
                     remedy="pass all its examples and then new ones, or read a part of the store",
                 )
             changed = side.changed(mine)
             if changed is not None:
                 raise OtherKernelError(
-                    "A store holds the kernel of the examples it was begun with, in their order.",
-                    got=f"other examples for '{place}': among {changed[0]} to {changed[1] - 1} of "
-                    f"'{name}' at least one differs",
+                    f"'{place}' holds the kernel of other examples: among {changed[0]} to "
+                    f"{changed[1] - 1} of '{name}' at least one differs.",
+                    got="examples that are not those the store was begun with, in their order",
                     remedy="give another path, or remove the store to begin anew",
                 )
 
     def extended(self, net: Layer, inputs: tuple[Inputs, ...]) -> "Manifest":
         """With the examples that come after the stored ones; itself where there are none."""
-        sides = [
-            side.extended(net, mine) if mine.size > side.size else side
-            for side, mine in zip(self.sides, inputs, strict=True)
-        ]
+        sides = [s.extended(net, mine) for s, mine in zip(self.sides, inputs, strict=True)]
         return replace(self, rows=sides[0], columns=None if self.symmetric else sides[1])
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from ..data.files import writing
 from ..engine.phases import mirrored
 from ..errors import ShapeError
-from .errors import StoreError
 from .layout import strip_of
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class StoredMatrix:
 
     `matrix[rows, columns]` reads all pairs of these examples (as `np.ix_` would), each given as an
     integer, a slice, integers or booleans; `np.asarray(matrix)` reads everything. A tile that is
-    missing or damaged is an error, never a NaN.
+    missing or damaged is an error.
     """
 
     ndim: int
@@ -60,25 +59,8 @@ class StoredMatrix:
         below = self.store.manifest.symmetric and i > j
         stored = (j, i) if below else (i, j)
         rows, columns = self.store.counts(stored)
-        values = self.stored(stored)[:rows, :columns]
+        values = self.store.read(self.name, stored)[:rows, :columns]
         return mirrored(values) if below else values
-
-    def stored(self, tile: tuple[int, int]) -> np.ndarray:
-        """A tile as it is stored, at its full size, if it is whole."""
-        try:
-            values = self.store.read(self.name, tile)
-        except (ValueError, TypeError, IndexError, EOFError) as error:
-            raise self._not_whole(tile, "damaged") from error
-        if np.isnan(values).any():
-            raise self._not_whole(tile, "missing")
-        return values
-
-    def _not_whole(self, tile: tuple[int, int], how: str) -> StoreError:
-        return StoreError(
-            "A stored kernel is read where its tiles are whole.",
-            got=f"tile {tile} of {self.name} in '{self.store}' is {how}",
-            remedy="make the call net.kernel(x, store=...) again: it computes what is not whole",
-        )
 
     def parts(self) -> Iterator[Part]:
         """Every stored tile once."""

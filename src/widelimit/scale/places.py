@@ -1,10 +1,7 @@
-"""Where stores are: folders, zip files, addresses of object stores, and Zarr's own stores."""
+"""Where stores are: folders, addresses of object stores, and Zarr's own stores, as named bytes."""
 
-import json
 import os
 import time
-import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, EFBIG, ENOSPC
@@ -17,21 +14,19 @@ from ..errors import MissingExtraError, WidelimitError
 from .errors import StoreError
 
 try:
-    import zarr
-    import zarr.errors
-    from zarr.abc.store import Store
-    from zarr.storage import FsspecStore, LocalStore, ZipStore
+    from zarr.abc.store import RangeByteRequest, Store
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+    from zarr.storage import FsspecStore, LocalStore
 except ImportError as missing:
     raise MissingExtraError("zarr", "scale") from missing
 
 Place = str | os.PathLike[str] | Store
-"""A folder, a .zip file, an address that fsspec knows (s3://…), or a Zarr store of any kind."""
+"""A folder, an address that fsspec knows (s3://…), or a Zarr store of any kind."""
 
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 # Remains of a writer that was killed; younger ones may belong to one that lives.
 _PARTIAL, _OLD = "*.partial", 3600.0
-# What Zarr raises where the description of a group or an array is not one.
-NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def located(place: Any) -> Any:
@@ -44,9 +39,10 @@ def located(place: Any) -> Any:
     path = os.fspath(place) if isinstance(place, str | os.PathLike) else None
     if not isinstance(path, str) or not path:
         raise StoreError(
-            "A store is a folder, a .zip file, an address such as s3://…, or a Zarr store.",
-            got=f"{place!r}",
-            remedy="give a path, e.g. store='kernels/train'",
+            f"{place!r} is no place for a store.",
+            got=type(place).__name__,
+            remedy="give a folder, e.g. 'kernels/train', an address such as s3://…, or a Zarr "
+            "store",
         )
     if path.startswith(("file://", "local://")):
         path = url2pathname(urlsplit(path).path)
@@ -56,65 +52,78 @@ def located(place: Any) -> Any:
 def shared(place: Any) -> bool:
     """Whether several processes can write there at once."""
     if isinstance(place, Store):
-        return not isinstance(place, ZipStore) and type(place).__name__ != "MemoryStore"
-    return not place.endswith(".zip") and not place.startswith("memory://")
+        return type(place).__name__ not in ("MemoryStore", "ZipStore")
+    return not place.startswith("memory://")
 
 
-def opened(place: Any, *, read_only: bool) -> tuple[Any, Any]:
-    """What Zarr opens at a place, and the group in it, or None where there is nothing."""
-    path = None if isinstance(place, Store) or "://" in place else Path(place)
-    if path is not None:
-        zipped = path.suffix == ".zip"
-        if path.exists() and path.is_dir() == zipped:
-            kind = "folder" if zipped else "file"
+class Files:
+    """The bytes of a store by their keys, whatever Zarr keeps them in.
+
+    Nothing is opened as a Zarr group or array: descriptions are read as text and compared, so that
+    none of theirs decides what is run or how much memory is taken.
+    """
+
+    def __init__(self, place: Any, *, read_only: bool):
+        """`place` as `located` gives it; a folder is made when something is written."""
+        self.folder = None if isinstance(place, Store) or "://" in place else Path(place)
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise StoreError(
-                "A store is a folder, or a file that ends in .zip.",
-                got=f"'{path}', which is a {kind}",
+                f"'{place}' is a file, where a store is a folder.",
+                got="a file",
                 remedy="give the path of a store, or one that does not exist yet",
             )
-        if not path.exists():
-            if read_only:
-                return None, None
-            path.parent.mkdir(parents=True, exist_ok=True)
-        elif not zipped and not read_only:
-            _sweep(path)
-    store = _zarr_store(place, read_only=read_only)
-    try:
-        # Not every store has a copy that only reads: who was given one that writes has it open.
-        mode = "r" if store.read_only else "r+"
-        return store, zarr.open_group(store, mode=mode)
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
-        if path is not None and path.is_dir() and next(path.iterdir(), None) is not None:
-            raise StoreError(
-                "A store is begun in a place of its own.",
-                got=f"'{path}', a folder that holds other things",
-                remedy="give another path",
-            ) from None
-        return store, None
-    except NONSENSE as error:
-        raise broken(place, f"{type(error).__name__}: {error}") from error
+        if self.folder is not None and self.folder.exists() and not read_only:
+            _sweep(self.folder)
+        self.store = _zarr_store(place, read_only=read_only)
+
+    def read(self, key: str, most: int) -> bytes | None:
+        """At most `most + 1` bytes; None where there are none, and for what is no file."""
+        if self.folder is not None:
+            path = self.folder / key
+            if not path.is_file():
+                return None  # a pipe would never end
+            most = min(most, path.stat().st_size)  # as much memory is taken as is asked for
+        wanted = RangeByteRequest(0, most + 1)
+        found = sync(self.store.get(key, default_buffer_prototype(), wanted))
+        return None if found is None else found.to_bytes()
+
+    def write(self, key: str, content: bytes) -> None:
+        """Whole or not at all."""
+        sync(self.store.set(key, default_buffer_prototype().buffer.from_bytes(content)))
+
+    def delete(self, key: str) -> None:
+        """Nothing happens where there is none."""
+        sync(self.store.delete(key))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Those that begin with a folder's name."""
+        if self.folder is not None and not (self.folder / prefix).is_dir():
+            return []
+
+        async def collected() -> list[str]:
+            return [key async for key in self.store.list_prefix(prefix)]
+
+        return sync(collected())
 
 
 def _zarr_store(place: Any, *, read_only: bool) -> Any:
-    """What Zarr opens for a place."""
+    """What Zarr keeps bytes in at a place."""
     if isinstance(place, Store):
         if place.read_only and not read_only:
             raise StoreError(
-                "A store is a place that can be read, and written while it is computed.",
-                got=f"'{place}', a Zarr store that only reads",
+                f"'{place}' is a Zarr store that only reads.",
+                got="a store to be written",
                 remedy="open it with read_only=False",
             )
         return place
-    if place.endswith(".zip") and "://" not in place:
-        return ZipStore(place, mode="r" if read_only else "a")
     if "://" not in place:
         return LocalStore(place, read_only=read_only)
     try:
         return FsspecStore.from_url(place, read_only=read_only)
     except (ImportError, ValueError) as error:
         raise StoreError(
-            "The address of a store is one that fsspec knows, with the package it needs.",
-            got=f"'{place}' ({error})",
+            f"'{place}' is no address that fsspec knows, with the package it needs.",
+            got=str(error),
             remedy="install that package (s3fs for s3://, gcsfs for gs://), or give a folder",
         ) from error
 
@@ -122,11 +131,9 @@ def _zarr_store(place: Any, *, read_only: bool) -> Any:
 def _sweep(folder: Path) -> None:
     """Remove what writers left that were killed."""
     for path in folder.rglob(_PARTIAL):
-        try:
+        with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _OLD:
                 path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            continue
 
 
 @contextmanager
@@ -153,34 +160,18 @@ def alone(place: Any) -> Iterator[None]:
             os.close(lock)
 
 
-def broken(place: Any, why: str) -> StoreError:
-    """The error for a store whose description is not whole."""
-    return StoreError(
-        "The manifest of a store is complete and unchanged.",
-        got=f"a damaged one at '{place}' ({why})",
-        remedy="restore its zarr.json files from a copy, or remove the store and compute anew",
-    )
-
-
 @contextmanager
 def understood(place: Any) -> Iterator[None]:
-    """Turn what goes wrong at a place into an error that names it."""
+    """Turn what a disk refuses into an error that names the place."""
     try:
-        with warnings.catch_warnings():
-            # A zip file keeps the old version of a file that is written again.
-            warnings.filterwarnings("ignore", message="Duplicate name", category=UserWarning)
-            yield
+        yield
     except WidelimitError:
         raise
-    except (json.JSONDecodeError, zipfile.BadZipFile) as error:
-        raise broken(place, str(error)) from error
-    except (zarr.errors.MetadataValidationError, zarr.errors.NodeTypeValidationError) as error:
-        raise broken(place, str(error)) from error
     except OSError as error:
         full = error.errno in _FULL
         raise StoreError(
-            "A store is a place that can be read, and written while it is computed.",
-            got=f"'{place}' ({error.strerror or error}); what was whole is still there",
+            f"'{place}' could not be read or written ({error.strerror or error}).",
+            got=type(error).__name__,
             remedy="free some space and make the same call again: it goes on"
             if full
             else "choose a folder on a disk that you may write to",

@@ -17,9 +17,7 @@ from ..layers.base import Layer
 from ..state import Kernels
 from .layout import Side
 from .manifest import Manifest
-from .store import NAMES, KernelStore
-
-Place2 = tuple[int, int]
+from .store import NAMES, KernelStore, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +86,7 @@ class Walk:
         found = [_in_strips(side, blocks.blocks) for side, blocks in sides]
         return found[0], found[-1]
 
-    def jobs(self, tile: Place2) -> list[tuple[Place2, Place2, Place2]]:
+    def jobs(self, tile: Tile) -> list[tuple[Tile, Tile, Tile]]:
         """What a stored tile is made of: tile, place of the engine, and where it begins."""
         ones, twos = self._blocks[0][tile[0]], self._blocks[1][tile[1]]
         half = self.store.manifest.symmetric and tile[0] == tile[1]
@@ -99,11 +97,11 @@ class Walk:
             if not half or i <= j
         ]
 
-    def computed(self, job: tuple[Place2, Place2, Place2]) -> tuple[Any, Kernels]:
+    def computed(self, job: tuple[Tile, Tile, Tile]) -> tuple[Any, Kernels]:
         """One of these parts."""
         return job, rounded(self.pairs.computed(job[1]).kernels, self.problem.dtype)
 
-    def put(self, job: tuple[Place2, Place2, Place2], found: Kernels, into: Kernels) -> None:
+    def put(self, job: tuple[Tile, Tile, Tile], found: Kernels, into: Kernels) -> None:
         """A part to its place in the tile, and its mirror image where the tile is symmetric."""
         tile, (i, j), (begin1, begin2) = job
         for name in NAMES:
@@ -119,7 +117,7 @@ class Walk:
             if diagonal and i != j:
                 whole[columns, rows] = mirrored(part)
 
-    def tile(self, tile: Place2) -> Kernels:
+    def tile(self, tile: Tile) -> Kernels:
         """A whole tile, computed in this thread alone."""
         whole = self.store.blank()
         with precision(self.pairs.dtype):

@@ -1,106 +1,96 @@
 """Kernels on disk: one Zarr group, tile by tile, of a symmetric kernel one half.
 
     kernels/
-      zarr.json           the group; its attribute "widelimit" is the manifest
+      zarr.json           the group; its attribute "widelimit" is the manifest, with its digest
       nngp, ntk           arrays of the tiles, and nngp_error, ntk_error where heads are drawn
-      order_rows_0 …      the order in which examples stand
+      digests             for every tile, the digests of its kernels
 
-The chunks of the arrays are the tiles. Each carries a CRC-32C and is written whole or not at all.
-The manifest has a digest. A tile counts as computed if its chunks are there and their checksums
-hold: there is no second record that could say otherwise. What is not there reads as NaN, which no
-kernel holds.
+The chunks of the arrays are the tiles, raw numbers that any program for Zarr reads; kernels that
+keep positions are packed by gzip. A tile is written whole or not at all, and its digests after it:
+it counts as computed when these are there, which listing them shows. They are of the name of the
+store, the kernel, the place and the numbers, and are checked when a tile is first read.
+
+What a file says about itself is never believed: descriptions of arrays are those that follow from
+the manifest, and no tile takes more memory than its shape.
 """
 
 import hashlib
 import json
-import os
-import warnings
-from concurrent.futures import ThreadPoolExecutor
+import math
+import zlib
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..errors import MissingExtraError
+from ..errors import NumericalError
 from ..state import Kernels
 from .errors import StoreError
-from .manifest import FORMAT, VERSION, Manifest
+from .manifest import FORMAT, NAMES, VERSION, Manifest
 from .matrix import StoredMatrix
-from .places import NONSENSE, Place, broken, located, opened, understood
+from .places import Files, Place, located, understood
 
-try:
-    import zarr
-    from zarr.abc.store import Store
-    from zarr.codecs import Crc32cCodec, ZstdCodec
-    from zarr.storage import ZipStore
-except ImportError as missing:
-    raise MissingExtraError("zarr", "scale") from missing
+Tile = tuple[int, int]
 
-NAMES = ("nngp", "ntk", "nngp_error", "ntk_error")
-_ATTRIBUTE, _DIGEST = "widelimit", "digest"
-_READERS = 4
-
-
-class Survey(NamedTuple):
-    """Which tiles of a store are whole, which are not there, and which are there but damaged."""
-
-    whole: list[tuple[int, int]]
-    missing: list[tuple[int, int]]
-    damaged: list[tuple[int, int]]
+_GROUP, _ATTRIBUTE, _DIGESTS, _DIGEST = "zarr.json", "widelimit", "digests", "digest"
+_DIGEST_BYTES = 32
+# A manifest of a million examples, each with a place of its own, is smaller.
+_LARGEST_MANIFEST, _LARGEST_DESCRIPTION = 2**26, 2**16
+# What is wrong with a description that is none, found out by using it.
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class KernelStore:
     """A stored kernel: `store.nngp[rows, columns]`, `store.ntk`, `np.asarray(store.nngp)`.
 
-    Made by `net.kernel(x, store=place)`; opened for reading by `KernelStore(place)`.
+    Made by a kernel call with `store=place`; opened for reading by `KernelStore(place)`. Tiles are
+    verified when they are read, `verify()` reads them all.
     """
 
     def __init__(self, place: Place, *, read_only: bool = True):
         """Open a store that is there; `read_only=False` allows tiles to be written."""
-        self.place = located(place)
-        self.read_only = read_only
+        self.place, self.read_only = located(place), read_only
         with understood(self):
-            _, group = opened(self.place, read_only=read_only)
-            if group is None:
+            self.files = Files(self.place, read_only=read_only)
+            text = self.files.read(_GROUP, _LARGEST_MANIFEST)
+            if text is None:
                 raise StoreError(
-                    "A store is read where there is one.",
-                    got=f"nothing at '{self}'",
+                    f"There is no store at '{self}'.",
+                    got="nothing, or something else",
                     remedy="compute it: net.kernel(x, store=...)",
                 )
-            self.group, self.manifest = group, _manifest(group, self)
-            self._arrays = _arrays(group, self.manifest, self)
+            self.manifest = self._manifest(text)
+            for name, wanted in self._descriptions().items():
+                self._require(name, wanted)
+        self._verified: set[tuple[str, Tile]] = set()
 
     @classmethod
     def begin(cls, place: Place, manifest: Manifest) -> "KernelStore":
         """A new store without any tile; the manifest is written last."""
         store = object.__new__(cls)
-        store.place = located(place)
+        store.place, store.read_only, store.manifest = located(place), False, manifest
         with understood(store):
-            target, group = opened(store.place, read_only=False)
-            group = zarr.create_group(target) if group is None else group
-            with warnings.catch_warnings():
-                # Who was stopped while making an array left its folder without a description.
-                warnings.filterwarnings("ignore", f"Object at (order_|{'|'.join(NAMES)})")
-                strangers = [n for n in group if n not in NAMES and not n.startswith("order_")]
-            if strangers or _ATTRIBUTE in group.attrs:
+            store.files = Files(store.place, read_only=False)
+            remains = store.files.keys()
+            own = (*NAMES, _DIGESTS)
+            strangers = sorted({key.split("/")[0] for key in remains} - set(own))
+            if strangers:
                 raise StoreError(
-                    "A store is begun in a place of its own.",
-                    got=f"'{store}', which holds {', '.join(strangers) or 'a store'}",
+                    f"'{store}' holds other things: {', '.join(strangers[:3])}.",
+                    got="a place for a new store that is not its own",
                     remedy="give another path",
                 )
-            store._write_manifest(group, manifest)
-        return cls(group.store, read_only=False)._known_as(store.place)
+            for key in remains:  # of a store that was never begun, or has lost its manifest
+                store.files.delete(key)
+            store._write_manifest()
+        return cls(place, read_only=False)
 
     def extend(self, manifest: Manifest) -> "KernelStore":
         """The store with more examples; tiles that are there stay as they are."""
+        self.manifest = manifest
         with understood(self):
-            self._write_manifest(self.group, manifest)
-        return KernelStore(self.group.store, read_only=False)._known_as(self.place)
-
-    def _known_as(self, place: Any) -> "KernelStore":
-        self.place = place
-        return self
+            self._write_manifest()
+        return KernelStore(self.place, read_only=False)
 
     def __str__(self) -> str:
         return str(self.place)
@@ -114,8 +104,7 @@ class KernelStore:
         """Whether a store was started there; a folder without a manifest does not count."""
         name = located(place)
         with understood(name):
-            _, group = opened(name, read_only=True)
-            return group is not None and _ATTRIBUTE in group.attrs
+            return Files(name, read_only=True).read(_GROUP, 0) is not None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -127,59 +116,84 @@ class KernelStore:
     @property
     def kernels(self) -> Kernels:
         """All that is stored; arrays that are read when they are indexed."""
-        return Kernels(*(getattr(self, name) for name in NAMES))
+        return Kernels(*(self._matrix(name) for name in NAMES))
 
     @cached_property
     def nngp(self) -> StoredMatrix:
         """The NNGP kernel."""
-        found = self._matrix("nngp")
-        assert found is not None
-        return found
+        return StoredMatrix(self, "nngp")
 
     @cached_property
     def ntk(self) -> StoredMatrix | None:
         """The tangent kernel, where it was computed."""
         return self._matrix("ntk")
 
-    @cached_property
-    def nngp_error(self) -> StoredMatrix | None:
-        """Standard errors of the NNGP kernel, where heads were drawn."""
-        return self._matrix("nngp_error")
-
-    @cached_property
-    def ntk_error(self) -> StoredMatrix | None:
-        """Standard errors of the tangent kernel, where heads were drawn."""
-        return self._matrix("ntk_error")
-
-    def _matrix(self, name: str) -> StoredMatrix | None:
+    def _matrix(self, name: str) -> Any:
         return StoredMatrix(self, name) if name in self.manifest.names else None
 
-    def read(self, name: str, tile: tuple[int, int]) -> np.ndarray:
-        """One stored tile of one kernel, at its full size; NaN where it is not there.
+    def list_tiles(self) -> list[Tile]:
+        """Tiles that are computed: all their files are there. None of them is read."""
+        with understood(self):
+            there = [set(self.files.keys(f"{n}/c")) for n in (*self.manifest.names, _DIGESTS)]
+        return [
+            tile
+            for tile in self.manifest.tiles
+            if all(key in keys for key, keys in zip(self._keys(tile), there, strict=True))
+        ]
 
-        Raises `ValueError` where the checksum does not hold.
+    def verify(self, *, remove: bool = False) -> list[Tile]:
+        """Read every computed tile, and return those that are damaged.
+
+        `remove` them from a store that was opened with `read_only=False`: the call that made it
+        computes them anew.
         """
-        return np.asarray(self._arrays[name].get_block_selection(tile))
+        damaged = []
+        for tile in self.list_tiles():
+            try:
+                for name in self.manifest.names:
+                    self._verified.discard((name, tile))
+                    self.read(name, tile)
+            except StoreError:
+                damaged.append(tile)
+        if remove:
+            with understood(self):
+                for tile in damaged:
+                    for key in reversed(self._keys(tile)):
+                        self.files.delete(key)
+        return damaged
 
-    def survey(self) -> Survey:
-        """Check every tile against its checksum: which are whole, missing, or damaged."""
+    def read(self, name: str, tile: Tile) -> np.ndarray:
+        """One stored tile of one kernel, at its full size, if it is what was written there."""
+        shape = self._chunk
+        size = math.prod(shape) * np.dtype(self.manifest.dtype).itemsize
+        index = self.manifest.names.index(name)
+        key, record = self._keys(tile)[index], self._keys(tile)[-1]
+        with understood(self):
+            content = self.files.read(key, size + (size >> 6) + 2**10)
+            if content is not None and self.manifest.positions:
+                content = _unpacked(content, size)
+        if content is None or len(content) != size:
+            raise self._unfit(name, tile, "missing" if content is None else "damaged")
+        values = np.frombuffer(content, self._dtype).reshape(shape)
+        if (name, tile) not in self._verified:
+            with understood(self):
+                known = self.files.read(record, _DIGEST_BYTES * len(self.manifest.names)) or b""
+            mine = known[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)]
+            if mine != self._digest(name, tile, content) or not np.isfinite(values).all():
+                raise self._unfit(name, tile, "damaged")
+            self._verified.add((name, tile))
+        return values
 
-        def look(tile: tuple[int, int]) -> int:
-            rows, columns = self.counts(tile)
-            found = 0
-            for name in self.manifest.names:
-                try:
-                    part = self.read(name, tile)[:rows, :columns]
-                except (ValueError, TypeError, IndexError, EOFError):
-                    return 2
-                found = max(found, int(np.isnan(part).any()))
-            return found
-
-        tiles = self.manifest.tiles
-        with understood(self), ThreadPoolExecutor(_READERS) as pool:
-            states = list(pool.map(look, tiles))
-        parts = ([t for t, s in zip(tiles, states, strict=True) if s == kind] for kind in range(3))
-        return Survey(*parts)
+    def _unfit(self, name: str, tile: Tile, how: str) -> StoreError:
+        remedy = "make the call that computed it again: it computes what is missing"
+        if how == "damaged":
+            remedy = (
+                "KernelStore(place, read_only=False).verify(remove=True) removes what is damaged; "
+                "then make the call that computed it again"
+            )
+        return StoreError(
+            f"Tile {tile} of {name} in '{self}' is {how}.", got="a tile to be read", remedy=remedy
+        )
 
     @cached_property
     def members(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -187,7 +201,7 @@ class KernelStore:
         sides = [side.members for side in self.manifest.sides]
         return sides[0], sides[-1]
 
-    def counts(self, tile: tuple[int, int]) -> tuple[int, int]:
+    def counts(self, tile: Tile) -> tuple[int, int]:
         """How many rows and columns of a tile are examples."""
         return len(self.members[0][tile[0]]), len(self.members[1][tile[1]])
 
@@ -195,134 +209,178 @@ class KernelStore:
 
     def blank(self) -> Kernels:
         """An empty tile, to be filled."""
-        height, manifest = self.manifest.tile, self.manifest
-        shape = (height, height, *manifest.positions)
+        names = self.manifest.names
         return Kernels(
-            *(np.zeros(shape, manifest.dtype) if n in manifest.names else None for n in NAMES)
+            *(np.zeros(self._chunk, self._dtype) if name in names else None for name in NAMES)
         )
 
-    def write(self, tile: tuple[int, int], kernels: Kernels) -> None:
-        """Write a tile, at its full size."""
-        with understood(self):
-            for name in self.manifest.names:
-                self._arrays[name].set_block_selection(tile, getattr(kernels, name))
-
-    def pack(self, path: str | os.PathLike[str]) -> "KernelStore":
-        """A copy in one .zip file, which is read like the store itself."""
-        path = Path(located(path))
-        if path.suffix != ".zip":
-            raise StoreError(
-                "A packed store is a file that ends in .zip.",
-                got=f"'{path}'",
-                remedy=f"give '{path.name}.zip'",
-            )
-        part = path.with_name(f".{path.name}.part")
-        try:
-            with understood(path):
-                target = ZipStore(part, mode="w")
-                new = object.__new__(KernelStore)
-                new.place = os.fspath(path)
-                new._write_manifest(zarr.create_group(target), self.manifest)
-                copy = KernelStore(target, read_only=False)
-                for tile in self.manifest.tiles:
-                    for name in self.manifest.names:
-                        values = getattr(self, name).stored(tile)
-                        copy._arrays[name].set_block_selection(tile, values)
-                target.close()
-                part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        return KernelStore(path)
-
-    def close(self) -> None:
-        """Finish a .zip file; other stores need no closing."""
-        if not isinstance(self.place, Store):
-            self.group.store.close()
-
-    def _write_manifest(self, group: Any, manifest: Manifest) -> None:
-        """Arrays of the right size first, the manifest last: without it nothing counts."""
-        kept = group.attrs.get(_ATTRIBUTE) or {}
-        sides = (manifest.rows, manifest.columns or manifest.rows)
-        strips = [len(side.groups) * manifest.tile for side in sides]
-        for name in manifest.names:
-            shape = (*strips, *manifest.positions)
-            if kept:
-                group[name].resize(shape)
-                continue
-            group.create_array(
-                name,
-                shape=shape,
-                chunks=(manifest.tile, manifest.tile, *manifest.positions),
-                dtype=manifest.dtype,
-                fill_value=np.nan,
-                # Kernels of several readouts are mostly zeros; others are not worth packing.
-                compressors=[ZstdCodec(level=1)] * bool(manifest.positions) + [Crc32cCodec()],
-                config={"write_empty_chunks": True},
-                overwrite=True,
-            )
-        for side_name, side in zip(("rows", "columns"), manifest.sides, strict=False):
-            # What the manifest does not know was left by an extension that was stopped.
-            known = len(kept.get(side_name) or ())
-            for index, segment in enumerate(side.segments[known:], start=known):
-                name, order = f"order_{side_name}_{index}", segment.order.astype(np.int64)
-                if name in group and not group.store.supports_deletes:  # a zip file
-                    group[name].resize(order.shape)
-                    group[name][:] = order
-                    continue
-                group.create_array(
-                    name,
-                    data=order,
-                    chunks=order.shape,
-                    compressors=Crc32cCodec(),
-                    overwrite=True,
+    def write(self, tile: Tile, kernels: Kernels) -> None:
+        """Write a tile, at its full size; its digests last."""
+        *keys, record = self._keys(tile)
+        known = b""
+        for name, key in zip(self.manifest.names, keys, strict=True):
+            values = np.ascontiguousarray(getattr(kernels, name), self._dtype)
+            if not np.isfinite(values).all():
+                raise NumericalError(
+                    f"Tile {tile} of {name} for '{self}' holds NaN or infinity.",
+                    got="a kernel that is not finite",
+                    remedy="check the scale of the inputs and of the network's weights",
                 )
-        node = manifest.as_json()
-        group.update_attributes({_ATTRIBUTE: node | {_DIGEST: _digest(node)}})
+            content = values.tobytes()
+            known += self._digest(name, tile, content)
+            if self.manifest.positions:
+                content = _packed(content)
+            with understood(self):
+                self.files.write(key, content)
+        with understood(self):
+            self.files.write(record, known)
 
+    # --- what its files are ---------------------------------------------------------------------
 
-def _arrays(group: Any, manifest: Manifest, place: Any) -> dict[str, Any]:
-    """The arrays of the tiles, if they are what the manifest says."""
-    chunks = (manifest.tile, manifest.tile, *manifest.positions)
-    try:
-        found: dict[str, Any] = {name: group[name] for name in manifest.names}
-        facts = {(array.chunks, str(array.dtype)) for array in found.values()}
-    except NONSENSE as error:
-        raise broken(place, f"{type(error).__name__}: {error}") from error
-    if facts != {(chunks, manifest.dtype)}:
-        raise broken(place, f"arrays of {sorted(facts)}, and not {(chunks, manifest.dtype)}")
-    return found
+    @property
+    def _dtype(self) -> np.dtype:
+        return np.dtype(self.manifest.dtype).newbyteorder("<")
 
+    @property
+    def _chunk(self) -> tuple[int, ...]:
+        return (self.manifest.tile, self.manifest.tile, *self.manifest.positions)
 
-def _digest(node: dict[str, Any]) -> str:
-    """Of all that a manifest says: a tile has its checksum, and is computed by what stands here."""
-    text = json.dumps({key: node[key] for key in sorted(node) if key != _DIGEST}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    def _keys(self, tile: Tile) -> list[str]:
+        """Those of a tile of every kernel, and of its digests."""
+        place = f"c/{tile[0]}/{tile[1]}"
+        inside = "/0" * len(self.manifest.positions)
+        return [
+            *(f"{name}/{place}{inside}" for name in self.manifest.names),
+            f"{_DIGESTS}/{place}/0",
+        ]
 
+    def _digest(self, name: str, tile: Tile, content: bytes) -> bytes:
+        digest = hashlib.sha256(f"{self.manifest.store} {name} {tile[0]} {tile[1]} ".encode())
+        digest.update(content)
+        return digest.digest()
 
-def _manifest(group: Any, place: Any) -> Manifest:
-    node = group.attrs.get(_ATTRIBUTE)
-    if not isinstance(node, dict) or node.get("format") != FORMAT:
-        raise StoreError(
-            "A store has the manifest of a widelimit kernel.",
-            got=f"'{place}', a Zarr group without one",
-            remedy="give the path of a store that net.kernel(x, store=...) made",
+    def _descriptions(self) -> dict[str, dict[str, Any]]:
+        """What the arrays say of themselves, for programs that read Zarr."""
+        manifest = self.manifest
+        sides = (manifest.rows, manifest.columns or manifest.rows)
+        strips = [len(side.groups) for side in sides]
+        shape = (*(count * manifest.tile for count in strips), *manifest.positions)
+        packing = [{"name": "gzip", "configuration": {"level": 1}}] if manifest.positions else []
+        record = _DIGEST_BYTES * len(manifest.names)
+        return {
+            name: _description(shape, self._chunk, manifest.dtype, "NaN", packing)
+            for name in manifest.names
+        } | {_DIGESTS: _description((*strips, record), (1, 1, record), "uint8", 0, [])}
+
+    def _write_manifest(self) -> None:
+        """Arrays of the right size first, the manifest last: without it nothing counts."""
+        for name, node in self._descriptions().items():
+            self.files.write(f"{name}/{_GROUP}", _text(node))
+        node = self.manifest.as_json()
+        attributes = {_ATTRIBUTE: node | {_DIGEST: _checksum(node)}}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+        self.files.write(_GROUP, _text(group))
+
+    def _manifest(self, text: bytes) -> Manifest:
+        group = self._parsed(_GROUP, text, _LARGEST_MANIFEST)
+        if group.get("zarr_format") != 3 or group.get("node_type") != "group":
+            raise self._broken(f"it is no group of Zarr 3 but of {group.get('zarr_format')!r:.20}")
+        attributes = group.get("attributes")
+        node = attributes.get(_ATTRIBUTE) if isinstance(attributes, dict) else None
+        if not isinstance(node, dict) or node.get("format") != FORMAT:
+            raise StoreError(
+                f"'{self}' is a Zarr group without the manifest of a kernel.",
+                got="something else than a store",
+                remedy="give the path of a store that net.kernel(x, store=...) made",
+            )
+        if node.get("version") != VERSION:
+            raise StoreError(
+                f"'{self}' is a store of version {node.get('version')!r:.20}, written by widelimit "
+                f"{node.get('library')!r:.20}.",
+                got=f"another version than {VERSION}",
+                remedy="read it with that version, or remove it and compute anew",
+            )
+        if node.pop(_DIGEST, None) != _checksum(node):
+            raise self._broken("its digest does not hold")
+        try:
+            return Manifest.from_json(node)
+        except _NONSENSE as error:
+            raise self._broken(f"{type(error).__name__}: {error}") from error
+
+    def _require(self, name: str, wanted: dict[str, Any]) -> None:
+        """Refuse an array that is described otherwise than it follows from the manifest.
+
+        An extension that was stopped before its manifest leaves a larger shape.
+        """
+        found = self._parsed(
+            f"{name}/{_GROUP}",
+            self.files.read(f"{name}/{_GROUP}", _LARGEST_DESCRIPTION) or b"",
+            _LARGEST_DESCRIPTION,
         )
-    if node.get("version") != VERSION:
-        raise StoreError(
-            f"This version of widelimit reads stores of version {VERSION}.",
-            got=f"'{place}' of version {node.get('version')!r}, written by widelimit "
-            f"{node.get('library')}",
-            remedy="read it with that version, or remove it and compute anew",
+        shape = found.get("shape")
+        grown = (
+            isinstance(shape, list)
+            and len(shape) == len(wanted["shape"])
+            and all(
+                type(mine) is int and mine >= least
+                for mine, least in zip(shape, wanted["shape"], strict=True)
+            )
         )
-    # Stores that were begun before there was a digest have none.
-    if _DIGEST in node and node[_DIGEST] != _digest(node):
-        raise broken(place, "its digest does not hold")
+        if not grown or found | {"shape": wanted["shape"]} != wanted:
+            raise self._broken(f"its array '{name}' is not described as it was written")
+
+    def _parsed(self, key: str, text: bytes, most: int) -> dict[str, Any]:
+        try:
+            node = json.loads(text) if len(text) <= most else None
+        except _NONSENSE as error:
+            raise self._broken(f"{key} is not JSON") from error
+        if not isinstance(node, dict):
+            raise self._broken(f"{key} is no description")
+        return node
+
+    def _broken(self, why: str) -> StoreError:
+        return StoreError(
+            f"'{self}' has a damaged manifest: {why}.",
+            got="a store that is not as it was written",
+            remedy="restore its zarr.json files from a copy, or remove the store and compute anew",
+        )
+
+
+def _description(
+    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, fill: Any, packing: list[Any]
+) -> dict[str, Any]:
+    """An array of Zarr 3, with nothing in it that is not needed."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, *packing],
+        "attributes": {},
+    }
+
+
+def _text(node: dict[str, Any]) -> bytes:
+    return json.dumps(node).encode()
+
+
+def _checksum(node: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
+
+
+def _packed(content: bytes) -> bytes:
+    packer = zlib.compressobj(1, wbits=31)
+    return packer.compress(content) + packer.flush()
+
+
+def _unpacked(content: bytes, size: int) -> bytes:
+    """Nothing where it is not `size` bytes, of which no more are unpacked."""
+    unpacker = zlib.decompressobj(wbits=31)
     try:
-        orders = []
-        for name in ("rows", "columns"):
-            if node[name] is not None:
-                arrays = [group[f"order_{name}_{index}"] for index in range(len(node[name]))]
-                orders.append([np.asarray(array[:]) for array in arrays])
-        return Manifest.from_json(node, orders)
-    except NONSENSE as error:
-        raise broken(place, f"{type(error).__name__}: {error}") from error
+        found = unpacker.decompress(content, size + 1)
+    except zlib.error:
+        return b""
+    return found if len(found) == size and unpacker.eof else b""

@@ -17,8 +17,7 @@ from ...data import Labelled
 from ...engine.inputs import as_inputs
 from ...layers.base import Layer
 from ...progress import Callback
-from ...scale.descriptions import described
-from ...scale.fingerprints import digests
+from ...scale.description import describe, digests
 from ...state import Kernels, Outline
 
 
@@ -77,7 +76,7 @@ def named(
     """A name that no other kernel has."""
     parts = [train] if test is None else [train, test]
     known = [digests(as_inputs(part.x, part.mask, dtype=np.float32), 1024) for part in parts]
-    text = json.dumps([described(net), described(options), known])
+    text = json.dumps([describe(net), describe(options, "options"), known])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -1,9 +1,8 @@
 """The kernel of a run, kept in a store: an interrupted run goes on, another kernel replaces it."""
 
 import shutil
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from ...data.locks import alone
 from ...engine.inputs import Inputs
 from ...inference import KernelKind, NetworkKernels
 from ...inference.network_kernels import chosen
-from ...scale import DamagedTilesWarning, OtherKernelError
+from ...scale import OtherKernelError
 from ...scale.store import KernelStore
 from .kinds import SILENT, Listener
 
@@ -42,19 +41,16 @@ def compute(
     with alone(store.with_name(f".{store.name}.lock")):
         if KernelStore.exists(store):
             listener.say(f"a kernel of an earlier run is in '{store}'")
+            _repair(store, listener)
         elif inputs.size >= LARGE:
             listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
-        with (
-            _cluster(workers) as client,
-            listener.bar(label) as advance,
-            _damage_reported(listener),
-        ):
+        with _cluster(workers) as client, listener.bar(label) as advance:
             options |= {"progress": advance, "store": store, "client": client}
             try:
                 kernels = data.net.kernel(inputs, **options)
             except OtherKernelError as other:
-                listener.say(f"it is another one ({other.got}) and is replaced")
-                shutil.rmtree(store)
+                listener.say(f"it is another one ({other.rule}) and is replaced")
+                _empty(store)
                 kernels = data.net.kernel(inputs, **options)
     return {kind: chosen(kernels, kind) for kind in kinds}
 
@@ -68,16 +64,14 @@ def _cluster(workers: int | None) -> AbstractContextManager[Any]:
     return local_client(workers)
 
 
-@contextmanager
-def _damage_reported(listener: Listener) -> Iterator[None]:
-    """Damaged tiles, which are computed anew, as a line for the user."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", DamagedTilesWarning)
-        yield
-    for warning in heard:
-        if issubclass(warning.category, DamagedTilesWarning):
-            listener.say(str(warning.message))
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+def _repair(store: Path, listener: Listener) -> None:
+    """Remove damaged tiles of an earlier run, which are then computed anew."""
+    damaged = KernelStore(store, read_only=False).verify(remove=True)
+    if damaged:
+        listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a folder holds; the folder may be another name for one elsewhere."""
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
