@@ -80,20 +80,13 @@ def methods(classes: bool) -> dict[str, Callable[[], Any]]:
     from sklearn.model_selection import GridSearchCV
     from sklearn.svm import SVC, SVR
 
-    from widelimit.sklearn.estimators import (
-        InfiniteNetworkClassifier,
-        NNGPRegressor,
-        NTKRegressor,
-    )
+    from widelimit.sklearn import InfiniteNetworkClassifier, InfiniteNetworkRegressor
 
     def chosen(estimator: Any, **grid: Any) -> Callable[[], Any]:
         return lambda: GridSearchCV(estimator, grid, cv=3)
 
-    if classes:
-        nngp = InfiniteNetworkClassifier(kind=KernelKind.NNGP)
-        ntk = InfiniteNetworkClassifier(kind=KernelKind.NTK)
-    else:
-        nngp, ntk = NNGPRegressor(), NTKRegressor()
+    ours = InfiniteNetworkClassifier if classes else InfiniteNetworkRegressor
+    nngp, ntk = (ours(kind=kind) for kind in KernelKind)
     networks = [network(depth) for depth in _DEPTHS]
     forest = RandomForestClassifier if classes else RandomForestRegressor
     machine = SVC() if classes else SVR()

@@ -14,7 +14,7 @@ from widelimit.errors import OptionError
 from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.layers.base import Layer
 from widelimit.persist import ModelFileError, load, save
-from widelimit.sklearn.estimators import InfiniteNetworkClassifier, NNGPRegressor
+from widelimit.sklearn import InfiniteNetworkClassifier, InfiniteNetworkRegressor
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4, 3))
@@ -92,7 +92,8 @@ def test_training_and_classifiers(tmp_path):
 
 
 def test_estimators(tmp_path):
-    for estimator, y in ((NNGPRegressor(DENSE), Y), (InfiniteNetworkClassifier(), Y > 0)):
+    models = ((InfiniteNetworkRegressor(DENSE), Y), (InfiniteNetworkClassifier(), Y > 0))
+    for estimator, y in models:
         estimator.fit(FLAT, y)
         loaded = round_trip(estimator, tmp_path)
         equal(loaded.predict(FLAT), estimator.predict(FLAT))

@@ -155,9 +155,9 @@ def _classes() -> dict[str, type]:
 
 def _estimators() -> dict[str, type]:
     """scikit-learn estimators, known only where scikit-learn is installed and used."""
-    from .sklearn import estimators
+    from .sklearn import estimators, inputs
 
-    own = (estimators.NNGPRegressor, estimators.NTKRegressor, estimators.InfiniteNetworkClassifier)
+    own = (estimators.InfiniteNetworkRegressor, estimators.InfiniteNetworkClassifier, inputs.Scaler)
     return {f"estimators.{cls.__name__}": cls for cls in own}
 
 
@@ -225,10 +225,11 @@ def _encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
             remedy="save a model with solver=Cholesky() or Nystrom(...), or fit again from the "
             "store, which has the kernel",
         )
-    own = isinstance(value, eqx.Module) or type(value) in _classes().values()
+    room = type(value).__module__.startswith("widelimit.sklearn.")
+    own = room or isinstance(value, eqx.Module) or type(value) in _classes().values()
     if callable(value) and not own:
         return {"function": _known_function(value, place)}
-    if hasattr(value, "__sklearn_tags__"):
+    if room:
         name = _name_of(type(value), _estimators())
         names = list(vars(value))
     else:

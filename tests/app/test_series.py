@@ -47,7 +47,7 @@ def test_series_of_different_lengths_are_averaged(tmp_path):
 
 def test_networks_of_vectors_are_refused(tmp_path):
     windows, _ = write_series(tmp_path, count=40)
-    with pytest.raises(WidelimitError, match="1 channels are linear, fcn, cnn"):
+    with pytest.raises(WidelimitError, match=r"series of 1 channels.*linear, fcn, cnn"):
         run(windows, Task.REGRESS, settings=Settings(network=NetworkName.TRANSFORMER))
 
 

@@ -134,7 +134,7 @@ def test_the_gradient_of_the_evidence_on_two_streams():
         lambda net, x, y: wl.MixtureGP(net).fit(x, y),
         lambda net, x, y: wl.tune(GP(net), x, y),
         lambda net, x, y: net.law(x),
-        lambda net, x, y: wl.sklearn.NNGPRegressor(net).fit(x, y),
+        lambda net, x, y: wl.sklearn.InfiniteNetworkRegressor(net).fit(x, y),
         lambda net, x, y: wl.sklearn.NetworkKernel(net)(x),
     ],
 )

@@ -21,6 +21,7 @@ from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
 from .embedding import Embedder, Empty, Keep, Unknown
 from .errors import DataError, MissingDataError
 from .files import save_figure, write_text, writing
+from .frames import column_holds, find_leaks, read_frame
 from .imdb import load_imdb
 from .labels import LabelNames
 from .npz import load_npz, load_npz_split
@@ -43,6 +44,7 @@ from .tables import Table, read_table, write_csv
 from .texts import load_scored_texts, load_texts, load_texts_split
 from .tokens import Tokenizer
 from .vectors import WordVectors, load_glove, load_vectors
+from .words import FoundVectors, find_vectors
 
 __all__ = [
     "CIFAR10",
@@ -55,6 +57,7 @@ __all__ = [
     "Dataset",
     "Embedder",
     "Empty",
+    "FoundVectors",
     "Holds",
     "Keep",
     "LabelNames",
@@ -68,9 +71,12 @@ __all__ = [
     "Tokenizer",
     "Unknown",
     "WordVectors",
+    "column_holds",
     "data_root",
     "downsample",
     "fetch",
+    "find_leaks",
+    "find_vectors",
     "load_cifar10",
     "load_glove",
     "load_image_folder",
@@ -87,6 +93,7 @@ __all__ = [
     "load_texts_split",
     "load_vectors",
     "pad",
+    "read_frame",
     "read_image",
     "read_images",
     "read_npz",

@@ -64,6 +64,20 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
+def require_file(path: Path) -> None:
+    """Refuse what is no regular file before it is opened: a pipe would keep its reader waiting."""
+    with reading(path):
+        kind = path.stat().st_mode
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
+        raise DataError(
+            f"'{path}' is {what}, not a file.",
+            got=what,
+            remedy="give the path of a regular file that you may read",
+        )
+    require("bytes", path.stat().st_size, f"'{path}'")
+
+
 @contextmanager
 def writing(path: Path | str) -> Iterator[BinaryIO]:
     """A binary file that appears as `path` only once it is complete.

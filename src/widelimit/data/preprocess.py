@@ -18,10 +18,15 @@ class Standardise:
     std: np.ndarray
 
     @classmethod
-    def per_channel(cls, x: np.ndarray, *, mask: np.ndarray | None = None) -> "Standardise":
-        """One mean and deviation for each channel, over examples and real positions."""
+    def per_channel(
+        cls, x: np.ndarray, *, mask: np.ndarray | None = None, weights: np.ndarray | None = None
+    ) -> "Standardise":
+        """One mean and deviation for each channel, over examples and real positions.
+
+        `weights` count the rows of a matrix `x`.
+        """
         flat = x.reshape(-1, x.shape[-1]) if mask is None else x[mask]
-        return cls._fit(flat)
+        return cls._fit(flat, weights)
 
     @classmethod
     def per_pixel(cls, x: np.ndarray) -> "Standardise":
@@ -29,14 +34,18 @@ class Standardise:
         return cls._fit(x)
 
     @classmethod
-    def _fit(cls, x: np.ndarray) -> "Standardise":
+    def _fit(cls, x: np.ndarray, weights: np.ndarray | None = None) -> "Standardise":
         # Column by column in units of the largest: squares of extreme numbers do not fit.
         unit = np.abs(x).max(axis=0).astype(np.float64) if x.dtype == np.float64 else np.ones(())
         unit = np.where(unit > 0, unit, 1.0)
         scaled = x / unit if x.dtype == np.float64 else x
-        std = scaled.std(axis=0, dtype=np.float64) * unit
-        mean = scaled.mean(axis=0, dtype=np.float64) * unit
-        return cls(mean, np.where(std > 0, std, 1.0))
+        if weights is None:
+            mean = scaled.mean(axis=0, dtype=np.float64)
+            std = scaled.std(axis=0, dtype=np.float64)
+        else:
+            mean = np.average(scaled, axis=0, weights=weights)
+            std = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
+        return cls(mean * unit, np.where(std > 0, std * unit, 1.0))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Standardised `x`, `float32`."""

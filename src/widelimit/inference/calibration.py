@@ -48,24 +48,32 @@ class Temperature:
     variance_floor: float
 
     @classmethod
-    def fit(cls, predictions: LeaveOneOut, labels: Values) -> "Temperature":
+    def fit(
+        cls,
+        predictions: LeaveOneOut,
+        labels: Values,
+        *,
+        counts: Float[np.ndarray, " n"] | None = None,
+    ) -> "Temperature":
         """β that maximises the leave-one-out log score, a convex problem in one variable.
 
-        `labels` are column numbers of the targets. Half a pseudo-example with an evenly spread
-        label keeps β finite when every left-out example is classified correctly. β = 0 (all
-        classes equally likely) when the leave-one-out predictions carry no information.
+        `labels` are column numbers of the targets, and `counts` how often each counts. Half a
+        pseudo-example with an evenly spread label keeps β finite when every left-out example is
+        classified correctly. β = 0 (all classes equally likely) when the leave-one-out predictions
+        carry no information.
         """
         mean = checks.matrix(predictions.mean, "The leave-one-out means")
         rows, classes = mean.shape
         columns = checks.class_columns(labels, rows, classes)
         score = mean / np.sqrt(predictions.variance)[:, None]
-        wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / rows)
+        each = np.ones(rows) if counts is None else counts
+        wanted = np.full((rows, classes), _PSEUDO_EXAMPLES / classes / each.sum())
         wanted[np.arange(rows), columns] += 1.0
         wanted /= wanted.sum(axis=1, keepdims=True)
 
         def slope(inverse: float) -> float:
             """Derivative of the negative log score in β; it increases with β."""
-            return float(np.sum((softmax(inverse * score, axis=1) - wanted) * score))
+            return float(each @ np.sum((softmax(inverse * score, axis=1) - wanted) * score, axis=1))
 
         floor = float(np.min(predictions.variance))
         spread = float(np.max(score.max(axis=1) - score.min(axis=1)))
@@ -78,10 +86,25 @@ class Temperature:
         return cls(inverse=float(root), variance_floor=floor)
 
     @classmethod
-    def of(cls, posterior: Calibrating, labels: Int[np.ndarray, " n"]) -> "Temperature":
-        """From the training examples of a posterior whose left-out predictions are affordable."""
+    def of(
+        cls,
+        posterior: Calibrating,
+        labels: Int[np.ndarray, " n"],
+        *,
+        counts: Float[np.ndarray, " n"] | None = None,
+        noise: float = 0.0,
+    ) -> "Temperature":
+        """From the training examples of a posterior whose left-out predictions are affordable.
+
+        An example that `counts` c times has `noise`/c there, and `noise` when it is observed anew.
+        """
         rows = posterior.calibration_rows
-        return cls.fit(posterior.left_out_at(rows), labels if rows is None else labels[rows])
+        left_out, rows = posterior.left_out_at(rows), slice(None) if rows is None else rows
+        if counts is not None:
+            counts = counts[rows]
+            more = noise - noise / counts
+            left_out = left_out._replace(variance=left_out.variance + more)
+        return cls.fit(left_out, labels[rows], counts=counts)
 
     def probabilities(self, mean: Values, variance: Values) -> Float[np.ndarray, "m classes"]:
         """Class probabilities from means (m, classes) and variances (m,) *including noise*."""

@@ -50,16 +50,19 @@ def noise_trials(
     labels: Int[np.ndarray, " n"] | None = None,
     amplitude: float | None = None,
     noises: Values | None = None,
+    counts: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[NoiseTrial, ...]:
     """Leave-one-out log scores of noise variances, `NOISES` of the mean diagonal by default.
 
     `groups` has the same number for examples that are the same input (see `input_groups`). With
     `labels`, column numbers of the targets, the score is that of probabilities with a fitted
     temperature; without, it is the log density of the targets. `amplitude` None takes the best.
+    An example that `counts` c times has the noise variance ρ/c, and c times the say.
     """
-    spectrum = kernel if isinstance(kernel, Spectrum) else Spectrum.of(np.asarray(kernel))
+    spectrum = kernel if isinstance(kernel, Spectrum) else Spectrum.of(np.asarray(kernel), counts)
     columns, _ = checks.targets(targets, len(spectrum.values))
-    mean_diagonal = float(np.mean(spectrum.values))  # the trace, whichever way it is summed
+    total = len(columns) if spectrum.counts is None else float(spectrum.counts.sum())
+    mean_diagonal = float(np.sum(spectrum.values)) / total  # the trace, however it is summed
     levels = NOISES * (mean_diagonal or 1.0) if noises is None else np.atleast_1d(noises)
     return tuple(
         _trial(spectrum, columns, float(noise), groups, labels, amplitude) for noise in levels
@@ -74,14 +77,15 @@ def _trial(
     labels: Int[np.ndarray, " n"] | None,
     amplitude: float | None,
 ) -> NoiseTrial:
-    left_out = spectrum.leave_one_out(columns, noise, groups)
+    left_out, counts = spectrum.leave_one_out(columns, noise, groups), spectrum.counts
     squares = (columns - left_out.mean) ** 2 / left_out.variance[:, None]
-    ratio = float(np.mean(squares))
+    ratio = float(np.average(squares.mean(axis=1), weights=counts))
     scale = max(ratio, _SMALLEST_AMPLITUDE) if amplitude is None else amplitude
     if labels is not None:
-        temperature = Temperature.fit(left_out, labels)
+        temperature = Temperature.fit(left_out, labels, counts=counts)
         table = temperature.probabilities(left_out.mean, left_out.variance)
         true = np.maximum(table[np.arange(len(labels)), labels], _SMALLEST_PROBABILITY)
-        return NoiseTrial(noise, scale, float(np.mean(np.log(true))))
-    density = float(np.mean(left_out.log_density + 0.5 * squares))
+        return NoiseTrial(noise, scale, float(np.average(np.log(true), weights=counts)))
+    density = left_out.log_density + 0.5 * squares
+    density = float(np.average(density.mean(axis=1), weights=counts))
     return NoiseTrial(noise, scale, density - 0.5 * (np.log(scale) + ratio / scale))

@@ -91,23 +91,35 @@ class GP:
         return model if samples is None else replace(model, samples=samples)
 
     def condition(
-        self, data: NetworkKernels, y: Values, *, labels: np.ndarray | None = None
+        self,
+        data: NetworkKernels,
+        y: Values,
+        *,
+        labels: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
     ) -> "FittedGP":
         """Condition on targets at examples that were read before: always one Gaussian process.
 
         `labels`, column numbers of one-hot targets, let a noise that is chosen serve probabilities.
+        An example that `counts` c times has the noise variance σ²/c.
         """
         checks.targets(y, len(data))  # before the expensive part
         if isinstance(self.noise, LeaveOneOutNoise):
-            return self._chosen(self.noise, data, y, labels)
+            return self._chosen(self.noise, data, y, labels, counts)
         noise = settled(self.noise, lambda: data.diagonal(data.inputs, self.kind))
+        noise = noise if counts is None else np.asarray(noise) / counts
         marks, posterior = self.solver.condition(
             data, y, kind=self.kind, noise=noise, jitter=self.jitter
         )
         return self.fitted(marks, posterior, noise)
 
     def _chosen(
-        self, how: LeaveOneOutNoise, data: NetworkKernels, y: Values, labels: np.ndarray | None
+        self,
+        how: LeaveOneOutNoise,
+        data: NetworkKernels,
+        y: Values,
+        labels: np.ndarray | None,
+        counts: np.ndarray | None,
     ) -> "FittedGP":
         """Condition with the noise and the amplitude that leave-one-out prefers."""
         size = len(data)
@@ -121,9 +133,10 @@ class GP:
             groups=groups,
             labels=None if labels is None else labels[rows],
             amplitude=None if _scalable(self.net) else 1.0,
+            counts=None if counts is None else counts[rows],
         )
         noise, amplitude, _ = best_trial(trials)
-        noise *= amplitude
+        noise = noise * amplitude if counts is None else noise * amplitude / counts
         net = self.net.amplified(amplitude) if _scalable(self.net) else self.net
         gp, data = replace(self, net=net, noise=noise), data.with_net(net)
         if len(rows) < size or not isinstance(self.solver, Cholesky) or self.engine.store:

@@ -1,6 +1,32 @@
-"""scikit-learn's language: estimators with fit, predict and score, and a kernel object."""
+"""scikit-learn's language: estimators, transformers, a kernel object."""
 
-from .estimators import InfiniteNetworkClassifier, NNGPRegressor, NTKRegressor
+import importlib.util
+
+from ..errors import MissingExtraError
+
+if importlib.util.find_spec("sklearn") is None:
+    raise MissingExtraError("scikit-learn", "sklearn")
+
+from .estimators import InfiniteNetworkClassifier, InfiniteNetworkRegressor
 from .kernel import NetworkKernel
+from .networks import Kind, NetworkName
+from .transformers import (
+    DateFeatures,
+    ImageResizer,
+    SequenceScaler,
+    WordVectorizer,
+    prepare_columns,
+)
 
-__all__ = ["InfiniteNetworkClassifier", "NNGPRegressor", "NTKRegressor", "NetworkKernel"]
+__all__ = [
+    "DateFeatures",
+    "ImageResizer",
+    "InfiniteNetworkClassifier",
+    "InfiniteNetworkRegressor",
+    "Kind",
+    "NetworkKernel",
+    "NetworkName",
+    "SequenceScaler",
+    "WordVectorizer",
+    "prepare_columns",
+]

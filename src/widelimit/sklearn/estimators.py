@@ -1,124 +1,109 @@
 """Infinitely wide networks as scikit-learn estimators: fit, predict, score, pipelines, grid search.
 
-Arrays (N, features) are checked as scikit-learn does and computed in their own precision. Lists of
-sequences of different lengths, arrays with positions (N, positions…, channels) and, for networks
-that start with `Embedding`, lists of token ids are taken as they are.
+Without options they do what `widelimit classify` and `regress` do: the network that suits the data,
+columns and channels with mean 0 and deviation 1, noise and amplitude by leave-one-out. What X may
+be is in `widelimit.sklearn.inputs`.
 """
 
+from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
+import jax
 import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    check_random_state,
+    validate_data,
+)
 
+from ..data import stratified_order
+from ..engine.door import read_inputs
 from ..engine.inputs import Data
-from ..errors import MissingExtraError, NetworkError, NumericalError, OptionError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..inference import (
     GP,
     Cholesky,
-    Classifier,
     Engine,
+    FittedGP,
     KernelKind,
+    LeaveOneOutNoise,
     NetworkKernels,
+    Prediction,
     Solver,
+    Temperature,
     centred_one_hot,
     hyperparameters,
-    tune,
+    noise_trials,
     with_hyperparameters,
 )
 from ..inference.checks import Values
-from ..inference.conventions import NOISE
-from ..inference.network_kernels import require_gaussian
+from ..inference.choice import best_trial
+from ..inference.network_kernels import chosen, require_gaussian
 from ..inference.noise import Noise
-from ..layers.activations import Relu
 from ..layers.base import Layer
-from ..layers.compose import Serial
-from ..layers.dense import Dense
 from ..options import choice
+from .inputs import Examples, Scaler, arranged, is_table
+from .networks import Kind, NamedNetwork, candidates
 
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import (
-        _check_y,
-        check_is_fitted,
-        check_random_state,
-        validate_data,
-    )
-except ImportError as missing:
-    raise MissingExtraError("scikit-learn", "sklearn") from missing
+COMPARED = 500
+"""Training examples by which networks are compared where several suit the data."""
 
 _PREFIX = "network__"
 _PRECISIONS = (np.float64, np.float32)
 
 
-def default_network() -> Layer:
-    """What an estimator without a network uses: two hidden ReLU layers with biases."""
-    hidden = Dense(512, w_std=2**0.5, b_std=0.3), Relu()
-    return Serial(*hidden, *hidden, Dense(1, w_std=1.0, b_std=0.3))
-
-
-def _switch(name: str, value: Any) -> bool:
-    """True or False; a word such as "no" would count as True."""
-    if not isinstance(value, bool | np.bool_):
-        raise OptionError(
-            f"{name}= is True or False.", got=f"{name}={value!r}", remedy="give one of the two"
-        )
-    return bool(value)
-
-
-def is_sequences(x: Any, net: Layer) -> bool:
-    """Whether `x` has positions, so that scikit-learn's checks for matrices do not apply."""
-    if net.takes_tokens():
-        return True
-    if isinstance(x, list | tuple):
-        return len(x) > 0 and np.ndim(x[0]) >= 2
-    return len(getattr(x, "shape", ())) >= 3
-
-
 class _NetworkEstimator(BaseEstimator):
-    """What regressors and classifiers share: reading inputs, building the process, parameters."""
+    """What the regressor and the classifier share: inputs, network, noise, weights."""
 
-    network: Layer | None
-    noise: Noise
+    network: Layer | str
+    kind: KernelKind | str
+    depth: int | None
+    noise: Noise | None
+    standardise: bool
     samples: int | None
     solver: Solver | None
     store: Any
     random_state: Any
 
-    def _network(self) -> Layer:
-        if self.network is None:
-            return default_network()
-        if not isinstance(self.network, Layer):
-            raise NetworkError(
-                "An estimator is built around a network.",
-                got=f"network={self.network!r}",
-                remedy="pass a layer such as Serial(...), or None for the default network",
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def _arranged(self, X: Any, mask: Any) -> Examples | None:
+        """Inputs that are no table; None for those that are."""
+        own = self.network if isinstance(self.network, Layer) else None
+        streams = own is not None and own.streams() > 1 and isinstance(X, tuple)
+        if own is not None and (streams or own.takes_tokens()):
+            inputs = read_inputs(own, X, mask, name="X")
+            return Examples(inputs.x, inputs.mask, None)
+        if is_table(X):
+            return None
+        found = arranged(X, mask)
+        if found.kind is None and own is None:
+            raise ShapeError(
+                f"No network '{self.network}' takes such examples.",
+                got=f"X of shape {np.shape(X)}",
+                remedy="pass rows (N, features), sequences (N, positions, channels) or images "
+                "(N, height, width, channels), or a network of your own",
+                option="network",
             )
-        return self.network
+        return found
 
-    def _process(self, x: Any, kind: KernelKind) -> GP:
-        wide = not hasattr(x, "dtype") or x.dtype != np.float32
-        engine = Engine(
-            dtype=np.float64 if wide else np.float32,
-            samples=self.samples,
-            key=self._key(),
-            store=self.store,
-        )
-        solver = Cholesky() if self.solver is None else self.solver
-        return GP(self._network(), kind=kind, noise=self.noise, engine=engine, solver=solver)
-
-    def _key(self) -> int:
-        if isinstance(self.random_state, int | np.integer):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _read(self, x: Any) -> Any:
-        """Inputs; matrices go through scikit-learn's own checks."""
+    def _read(self, X: Any, mask: Any) -> Examples:
+        """Inputs to predict for; matrices go through scikit-learn's own checks."""
         check_is_fitted(self)
-        if is_sequences(x, self._network()):
-            return x
-        return validate_data(self, x, reset=False, dtype=_PRECISIONS)
+        found = self._arranged(X, mask)
+        if found is None:
+            x = validate_data(self, X, reset=False, dtype=_PRECISIONS)
+            found = Examples(x, None, Kind.TABLE)
+        elif hasattr(self, "feature_names_in_") or hasattr(X, "columns"):
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return self.scaler_(found)
 
-    def _read_pairs(self, x: Any, y: Any, **options: Any) -> Any:
+    def _read_pairs(self, X: Any, y: Any, mask: Any, **options: Any) -> tuple[Examples, Any]:
         """Inputs and targets to fit to."""
         if y is None:
             raise NumericalError(
@@ -126,9 +111,143 @@ class _NetworkEstimator(BaseEstimator):
                 got="y=None",
                 remedy="pass the training targets",
             )
-        if is_sequences(x, self._network()):
-            return x, _check_y(y, estimator=self, **options)
-        return validate_data(self, x, y, dtype=_PRECISIONS, **options)
+        found = self._arranged(X, mask)
+        if found is None:
+            x, y = validate_data(self, X, y, dtype=_PRECISIONS, **options)
+            return Examples(x, None, Kind.TABLE), y
+        if hasattr(X, "columns"):
+            validate_data(self, X, skip_check_array=True)
+        return found, _check_y(y, estimator=self, **options)
+
+    def _counted(
+        self, examples: Examples, y: np.ndarray, sample_weight: Any
+    ) -> tuple[Examples, np.ndarray, np.ndarray | None]:
+        """Examples, targets and weights, without examples of weight 0."""
+        if sample_weight is None:
+            return examples, y, None
+        if not np.any(sample_weight):
+            raise NumericalError(
+                "Every example has weight 0.",
+                got="sample_weight of zeros",
+                remedy="give some of them a positive weight",
+                option="sample_weight",
+            )
+        weights = _check_sample_weight(
+            sample_weight, np.empty((len(y), 1)), dtype=np.float64, ensure_non_negative=True
+        )
+        counts = weights > 0
+        if counts.all():
+            return examples, y, weights
+        return examples.take(counts), y[counts], weights[counts]
+
+    # --- the process ------------------------------------------------------------------------------
+
+    def _condition(
+        self, examples: Examples, targets: np.ndarray, labels: Any, weights: np.ndarray | None
+    ) -> FittedGP:
+        """Choose network and noise, and condition on the targets."""
+        kind = choice(KernelKind, self.kind, "kind")
+        self.scaler_ = Scaler.fit(examples, weights) if self._standardises() else Scaler(None)
+        examples = self.scaler_(examples)
+        dtype = jax.tree.leaves(examples.x)[0].dtype
+        engine = Engine(
+            dtype=np.float32 if dtype == np.float32 else np.float64,
+            samples=self.samples,
+            key=self._key(),
+        )
+        net, self.summary_ = self._network(examples, targets, labels, engine, kind)
+        require_gaussian(net)
+        data = NetworkKernels.make(net, examples.x, examples.mask, engine=engine)
+        data = replace(data, engine=replace(engine, store=self.store))
+        process = GP(
+            net,
+            kind=kind,
+            noise=LeaveOneOutNoise() if self.noise is None else self.noise,
+            engine=data.engine,
+            solver=Cholesky() if self.solver is None else self.solver,
+        )
+        fitted = process.condition(data, targets, labels=labels, counts=weights)
+        noise = np.asarray(fitted.gp.noise, np.float64).reshape(-1)
+        self.noise_ = float(noise[0] if weights is None else noise[0] * weights[0])
+        self.process_, self.network_, self.trials_ = fitted, fitted.gp.net, fitted.trials
+        return fitted
+
+    def _network(
+        self, examples: Examples, targets: np.ndarray, labels: Any, engine: Engine, kind: KernelKind
+    ) -> tuple[Layer, str]:
+        """The network, and what it is in one line."""
+        if isinstance(self.network, Layer):
+            if self.depth is not None:
+                raise OptionError(
+                    "A network of your own has the depth it has.",
+                    got=f"depth={self.depth!r} beside a network",
+                    remedy="leave depth away, or name a network such as 'fcn'",
+                    option="depth",
+                )
+            return self.network, repr(self.network)
+        if not isinstance(self.network, str) or examples.kind is None:
+            raise NetworkError(
+                "An estimator is built around a network.",
+                got=f"network={self.network!r}",
+                remedy="pass a layer such as Serial(...), a name such as 'fcn', or 'auto'",
+                option="network",
+            )
+        channels = 1 if isinstance(examples.x, tuple) else examples.x.shape[-1]
+        found = candidates(
+            examples.kind, self.network, depth=self.depth, channels=channels, padded=examples.padded
+        )
+        said = self._best(found, examples, targets, labels, engine, kind)
+        best = found[said]
+        return best.net, f"{best.name}: {best.summary}" + (f"; {said}" if said else "")
+
+    def _best(
+        self,
+        found: dict[str, NamedNetwork],
+        examples: Examples,
+        targets: np.ndarray,
+        labels: Any,
+        engine: Engine,
+        kind: KernelKind,
+    ) -> str:
+        """The network that predicts left-out examples best, each at the noise that suits it."""
+        if len(found) == 1:
+            return next(iter(found))
+        order = stratified_order(targets[:, 0] if labels is None else labels)
+        rows = order[:COMPARED]
+        some, classes = examples.take(rows), None if labels is None else labels[rows]
+        scores = {}
+        for said, named in found.items():
+            data = NetworkKernels.make(named.net, some.x, some.mask, engine=engine)
+            kernel = np.asarray(chosen(data.train(ntk=kind is KernelKind.NTK), kind))
+            trials = noise_trials(kernel, targets[rows], groups=data.groups, labels=classes)
+            scores[said] = best_trial(trials).score
+        return max(scores, key=lambda said: scores[said])
+
+    def _standardises(self) -> bool:
+        if not isinstance(self.standardise, bool | np.bool_):
+            raise OptionError(
+                "standardise= is True or False.",
+                got=f"standardise={self.standardise!r}",
+                remedy="give one of the two",
+            )
+        return bool(self.standardise)
+
+    def _key(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _observed(self, X: Any, mask: Any) -> Prediction:
+        """Means and variances of new observations, noise included."""
+        examples = self._read(X, mask)
+        found = self.process_.predict(examples.x, examples.mask)
+        return Prediction(found.mean, found.variance + self.noise_)
+
+    def _mean(self, X: Any, mask: Any) -> np.ndarray:
+        examples = self._read(X, mask)
+        return self.process_.mean(examples.x, examples.mask)
+
+    # --- parameters -------------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; with `deep` also `network__…`, the hyperparameters of the network."""
@@ -141,104 +260,98 @@ class _NetworkEstimator(BaseEstimator):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also `**{"network__0.w_std": 1.5}`."""
+        """Set parameters, also `**{"network__0.w_std": 1.5}` of a network of one's own."""
         inner = {k: v for k, v in params.items() if k.startswith(_PREFIX)}
         super().set_params(**{k: v for k, v in params.items() if k not in inner})
+        if inner and not isinstance(self.network, Layer):
+            raise NetworkError(
+                f"The network {self.network!r} has no parameters before it is built.",
+                got=", ".join(inner),
+                remedy="pass a layer such as Serial(...) first",
+                option="network",
+            )
         if inner:
             values = {name.removeprefix(_PREFIX): value for name, value in inner.items()}
-            self.network = with_hyperparameters(self._network(), values)
+            self.network = with_hyperparameters(self.network, values)
         return self
 
 
-class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
-    """Regression with one of the two kernels."""
+class InfiniteNetworkRegressor(RegressorMixin, _NetworkEstimator):
+    """Regression by an infinitely wide network, with uncertainty.
 
-    _kind: KernelKind
+    `kind="nngp"` is the Bayesian posterior, "ntk" the network trained to the end. Fitted
+    attributes: `process_` (a `FittedGP` of targets with mean 0 and deviation 1), `network_`,
+    `summary_`, `noise_` (in units of the targets' variance), `trials_` (how it was chosen).
+    """
 
     def __init__(
         self,
-        network: Layer | None = None,
+        network: Layer | str = "auto",
         *,
-        noise: Noise = NOISE,
-        normalize_y: bool = True,
-        tune: bool = False,
+        kind: KernelKind | str = "nngp",
+        depth: int | None = None,
+        noise: Noise | None = None,
+        standardise: bool = True,
         samples: int | None = None,
         solver: Solver | None = None,
         store: Any = None,
         random_state: Any = 0,
     ):
-        """`noise`: variance, in units of the targets' variance if `normalize_y` centres and scales
-        them. `tune`: fit noise and the network's scales by evidence. `samples`: heads to draw for
-        networks with sampled attention, with `random_state`. `solver`: how the process is
-        conditioned, None is `Cholesky()`. `store`: where the training kernel is kept on disk.
+        """`network`: a layer, a name ("linear", "fcn", "cnn", "attention", …), or "auto" for what
+        suits the data; a named one has `depth` hidden layers. `noise`: a variance in units of the
+        targets' variance; None chooses it, and the amplitude, by leave-one-out. `standardise`:
+        columns and channels get mean 0 and deviation 1. `samples`: heads to draw for networks with
+        sampled attention, with `random_state`. `solver`: how the process is conditioned, None is
+        `Cholesky()`. `store`: where the training kernel is kept on disk.
         """
         self.network = network
+        self.kind = kind
+        self.depth = depth
         self.noise = noise
-        self.normalize_y = normalize_y
-        self.tune = tune
+        self.standardise = standardise
         self.samples = samples
         self.solver = solver
         self.store = store
         self.random_state = random_state
 
-    def fit(self, X: Data, y: Values) -> Self:
-        """Condition on targets (N,) or (N, outputs)."""
-        X, y = self._read_pairs(X, y, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self.y_mean_, self.y_scale_ = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if _switch("normalize_y", self.normalize_y):
-            self.y_mean_, spread = y.mean(axis=0), y.std(axis=0)
-            # Equal targets whose mean is rounded have a spread, too.
-            varies = spread > 10 * np.finfo(float).eps * np.abs(self.y_mean_)
-            self.y_scale_ = np.where(varies, spread, 1.0)
-        scaled = (y - self.y_mean_) / self.y_scale_
-        process = self._process(X, self._kind)
-        if _switch("tune", self.tune):
-            self.model_ = tune(process, X, scaled).fitted
-        else:
-            require_gaussian(process.net)
-            data = NetworkKernels.make(process.net, X, engine=process.engine)
-            self.model_ = process.condition(data, scaled)
-        self.network_ = self.model_.gp.net
+    def fit(self, X: Data, y: Values, sample_weight: Any = None, mask: Any = None) -> Self:
+        """Condition on targets (N,) or (N, outputs).
+
+        An example of weight w has the noise variance σ²/w, as if it were there w times. `mask`
+        marks real positions of padded sequences.
+        """
+        examples, y = self._read_pairs(X, y, mask, multi_output=True, y_numeric=True)
+        examples, y, weights = self._counted(examples, np.asarray(y, np.float64), sample_weight)
+        # In units of the largest: squares of very large and very small numbers do not fit.
+        unit = np.maximum(np.abs(y).max(axis=0), np.finfo(float).tiny)
+        middle = np.average(y / unit, axis=0, weights=weights)
+        spread = np.sqrt(np.average((y / unit - middle) ** 2, axis=0, weights=weights))
+        # Equal targets whose mean is rounded have a spread, too.
+        varies = spread > 10 * np.finfo(float).eps * np.abs(middle)
+        self.y_mean_, self.y_scale_ = middle * unit, np.where(varies, spread * unit, 1.0)
+        targets = (y / unit - middle) / (self.y_scale_ / unit)
+        self._condition(examples, targets.reshape(len(y), -1), None, weights)
         return self
 
     @overload
     def predict(
-        self, X: Data, return_std: Literal[False] = False, return_cov: Literal[False] = False
+        self, X: Data, return_std: Literal[False] = False, mask: Any = None
     ) -> np.ndarray: ...
 
     @overload
     def predict(
-        self, X: Data, return_std: bool = False, return_cov: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+        self, X: Data, return_std: Literal[True], mask: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
 
-    def predict(
-        self, X: Data, return_std: bool = False, return_cov: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Means; with `return_std` or `return_cov` also the function's spread (without noise)."""
-        if return_std and return_cov:
-            raise NumericalError(
-                "One measure of spread is returned at a time.",
-                got="return_std=True and return_cov=True",
-                remedy="ask for the covariance; its diagonal holds the variances",
-            )
-        X = self._read(X)
-        if return_std:
-            mean, std = self.model_.predict(X)
-            return self._rescaled(mean), np.multiply.outer(std, self.y_scale_)
-        mean = self._rescaled(self.model_.mean(X))
-        if not return_cov:
-            return mean
-        return mean, np.multiply.outer(self.model_.covariance(X), self.y_scale_**2)
+    def predict(self, X: Data, return_std: bool = False, mask: Any = None) -> Any:
+        """Means; with `return_std` also the standard deviation of a new observation."""
+        if not return_std:
+            return self._rescaled(self._mean(X, mask))
+        mean, std = self._observed(X, mask)
+        return self._rescaled(mean), np.multiply.outer(std, self.y_scale_)
 
     def _rescaled(self, mean: np.ndarray) -> np.ndarray:
-        return mean * self.y_scale_ + self.y_mean_
-
-    @property
-    def log_marginal_likelihood_(self) -> float:
-        """Log evidence of the (normalised) targets."""
-        check_is_fitted(self)
-        return self.model_.log_evidence
+        return mean.reshape(len(mean), *np.shape(self.y_mean_)) * self.y_scale_ + self.y_mean_
 
     def __sklearn_tags__(self) -> Any:
         """Several outputs are fine."""
@@ -246,77 +359,62 @@ class _NetworkRegressor(RegressorMixin, _NetworkEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predicted means."""
-        return float(super().score(X, y, sample_weight))
-
-
-class NNGPRegressor(_NetworkRegressor):
-    """Regression by the Bayesian posterior of an infinitely wide network.
-
-    Without a `network`, two hidden ReLU layers with biases. Options are explained in `__init__`.
-    """
-
-    _kind = KernelKind.NNGP
-
-
-class NTKRegressor(_NetworkRegressor):
-    """Regression by an infinitely wide network, trained to the end (NTK kernel regression).
-
-    Options are those of `NNGPRegressor`.
-    """
-
-    _kind = KernelKind.NTK
-
 
 class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
     """Classification by regression on centred one-hot targets, with calibrated probabilities.
 
-    Without a `network`, two hidden ReLU layers with biases.
+    Options and fitted attributes are those of `InfiniteNetworkRegressor`; `noise` is the variance
+    of the one-hot targets, `temperature_` what makes probabilities of them.
     """
 
     def __init__(
         self,
-        network: Layer | None = None,
+        network: Layer | str = "auto",
         *,
         kind: KernelKind | str = "nngp",
-        noise: Noise = NOISE,
-        tune: bool = False,
+        depth: int | None = None,
+        noise: Noise | None = None,
+        class_weight: dict[Any, float] | str | None = None,
+        standardise: bool = True,
         samples: int | None = None,
         solver: Solver | None = None,
         store: Any = None,
         random_state: Any = 0,
     ):
-        """`kind`: a `KernelKind` or its value, "nngp" or "ntk". `noise`: variance of the one-hot
-        targets. The others are as in `NNGPRegressor`.
+        """`class_weight`: weights by class, or "balanced" for all classes alike. The others are
+        as in `InfiniteNetworkRegressor`.
         """
         self.network = network
         self.kind = kind
+        self.depth = depth
         self.noise = noise
-        self.tune = tune
+        self.class_weight = class_weight
+        self.standardise = standardise
         self.samples = samples
         self.solver = solver
         self.store = store
         self.random_state = random_state
 
-    def fit(self, X: Data, y: Any) -> Self:
-        """Fit to labels (N,)."""
-        X, y = self._read_pairs(X, y)
+    def fit(self, X: Data, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
+        """Fit to labels (N,); `sample_weight` and `mask` as in `InfiniteNetworkRegressor.fit`."""
+        examples, y = self._read_pairs(X, y, mask)
         check_classification_targets(y)
-        process = self._process(X, choice(KernelKind, self.kind, "kind"))
-        if _switch("tune", self.tune):
-            process = tune(process, X, centred_one_hot(y)[0]).gp
-        self.model_ = Classifier(process).fit(X, y)
-        self.classes_ = self.model_.classes
-        self.network_ = process.net
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, y)
+            sample_weight = by_class if sample_weight is None else by_class * sample_weight
+        examples, y, weights = self._counted(examples, y, sample_weight)
+        targets, self.classes_ = centred_one_hot(y)
+        labels = np.searchsorted(self.classes_, y)
+        posterior = self._condition(examples, targets, labels, weights).posterior
+        self.temperature_ = Temperature.of(posterior, labels, counts=weights, noise=self.noise_)
         return self
 
-    def predict(self, X: Data) -> np.ndarray:
+    def predict(self, X: Data, mask: Any = None) -> np.ndarray:
         """The most probable class."""
-        X = self._read(X)
-        return self.model_.predict(X)
+        columns = self._mean(X, mask).argmax(axis=1)
+        return self.classes_[columns]
 
-    def predict_proba(self, X: Data) -> np.ndarray:
+    def predict_proba(self, X: Data, mask: Any = None) -> np.ndarray:
         """Calibrated probabilities, in the order of `classes_`."""
-        X = self._read(X)
-        return self.model_.predict_proba(X)
+        found = self._observed(X, mask)
+        return self.temperature_.probabilities(found.mean, found.variance)

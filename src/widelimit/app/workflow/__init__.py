@@ -5,11 +5,12 @@ for the kind of data, computes its kernel, picks the noise by leave-one-out, and
 on held-out examples. The result holds a `Model` that can be saved.
 """
 
+from ...sklearn.networks import NamedNetwork, NetworkName
 from .attention import mean_attention, received
 from .examples import Examples, LabelledFile
 from .kinds import Kind, Listener, Task
+from .mixing import choose
 from .model import Model, load_model, read_new_examples
-from .networks import NamedNetwork, NetworkName, choose
 from .run import Result, Settings, run
 from .sources import Reading, read_source
 

@@ -4,18 +4,7 @@ import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-
-class Kind(enum.Enum):
-    """What one example is."""
-
-    TABLE = "table"  # a row of numbers and categories
-    TEXT = "text"  # words
-    MIXED = "mixed"  # words beside numbers and categories
-    SEQUENCE = "sequence"  # positions with channels
-    IMAGE = "image"  # height, width and channels
-
-    def __str__(self) -> str:
-        return self.value
+from ...sklearn.networks import Kind as Kind
 
 
 class Task(enum.Enum):

@@ -12,32 +12,34 @@ from ...engine.door import read_inputs
 from ...inference import KernelKind, input_groups
 from ...inference.network_kernels import chosen
 from ...inference.spectrum import Spectrum
-from .kinds import Kind
-from .networks import NamedNetwork, choose, is_series
+from ...sklearn.networks import WIDTH, Kind, NamedNetwork, NetworkName, candidates
 from .posterior import Targets, noise_scores
 from .preparation import Batch
 
 COMPARED = 500
 """Training examples by which networks are compared."""
 
-SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
-
-def alternatives(choice: NamedNetwork, kind: Kind, batch: Batch) -> dict[str, NamedNetwork]:
+def alternatives(
+    kind: Kind, name: NetworkName | None, batch: Batch | None, *, depth: int | None = None
+) -> dict[str, NamedNetwork]:
     """Networks by what is said about the best; one alone where there is nothing to compare."""
-    options: dict[str, Any] = {"depth": choice.depth, "batch": batch}
-    if kind is Kind.MIXED:
-        return {
-            f"the text counts {share:.0%}, the columns {1 - share:.0%}": choose(
-                kind, choice.name, share=share, **options
-            )
-            for share in SHARES
-        }
-    whole = batch.mask is None or bool(np.all(batch.mask))
-    if is_series(kind, batch) and whole:
-        averaged = choose(kind, choice.name, averaged=True, **options)
-        return {"every place of a series by itself": choice, "the average over places": averaged}
-    return {"": choice}
+    series = kind is Kind.SEQUENCE and batch is not None
+    padded = series and batch.mask is not None and not np.all(batch.mask)
+    channels = batch.x.shape[-1] if series else WIDTH
+    return candidates(kind, name or "auto", depth=depth, channels=channels, padded=padded)
+
+
+def choose(
+    kind: Kind,
+    name: NetworkName | None = None,
+    *,
+    depth: int | None = None,
+    batch: Batch | None = None,
+) -> NamedNetwork:
+    """The network called `name`, or the usual one for this kind of data."""
+    found = list(alternatives(kind, name, batch, depth=depth).values())
+    return found[len(found) // 2] if kind is Kind.MIXED else found[0]
 
 
 def best_of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data import DataError, Keep, stratified_order
+from ...data import DataError, Keep, find_vectors, stratified_order
 from ...data.limits import require
 from ...engine.door import read_inputs
 from ...engine.inputs import Inputs
@@ -24,6 +24,7 @@ from ...inference import (
     Solver,
     count_repeats,
 )
+from ...sklearn.networks import NamedNetwork, NetworkName
 from .affordable import consider
 from .baselines import Baseline, baselines
 from .blocks import compute
@@ -31,7 +32,6 @@ from .examples import Examples, LabelledFile
 from .kinds import SILENT, Kind, Listener, Task
 from .mixing import COMPARED, alternatives, best_of
 from .model import Model
-from .networks import NamedNetwork, NetworkName, choose
 from .posterior import BEGINNING, Outcome, Targets, evaluate
 from .preparation import (
     ArrayPreparation,
@@ -43,7 +43,6 @@ from .preparation import (
 )
 from .solving import solved
 from .sources import Reading, read_source
-from .words import find_vectors
 
 MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
@@ -161,10 +160,9 @@ def run(
     notes = [*source.notes, *notes, *more, *preparation.notes(examples)]
     consider(train_size, len(test), preparation.dtype, settings.solver, listener)
     batch = preparation(examples)
-    choice = choose(examples.kind, settings.network, depth=settings.depth, batch=batch)
     targets, kind = Targets.of(y, task, train), settings.kernel
     some = batch.take(slice(0, min(train_size, COMPARED)))
-    networks = alternatives(choice, examples.kind, batch)
+    networks = alternatives(examples.kind, settings.network, batch, depth=settings.depth)
     choice, note = best_of(networks, some, targets, preparation.dtype, kind)
     notes += [] if note is None else [note]
     describe(source, choice, notes, train_size, len(test), listener)

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from ...data import WordVectors, data_root, load_sample_vectors, load_vectors
+from .places import data_root
+from .sample import load_sample_vectors
+from .vectors import WordVectors, load_vectors
 
 _DIMENSIONS = (100, 300, 200, 50)
 
@@ -16,11 +18,11 @@ class FoundVectors(NamedTuple):
     sample: bool
 
 
-def find_vectors(given: Path | None, beside: Path) -> FoundVectors:
+def find_vectors(given: Path | str | None = None, beside: Path | None = None) -> FoundVectors:
     """Vectors from the `given` file, else GloVe files in the data directory or beside the data."""
     if given is not None:
         return FoundVectors(load_vectors(given), str(given), False)
-    for folder in dict.fromkeys((data_root(), beside)):
+    for folder in dict.fromkeys((data_root(), beside or data_root())):
         for dimension in _DIMENSIONS:
             for form in ("glove_{}d.npz", "glove.6B.{}d.txt", "glove.6B.{}d.txt.gz"):
                 path = folder / form.format(dimension)
