@@ -207,6 +207,9 @@ def test_law(capsys, tmp_path):
     assert 'class="network"' in page
     assert "at width 8" in page
     assert "heads" in refused(capsys, "law", "--heads", 0)
+    for name, number in (("heads", 10**9), ("heads", 10**30), ("heads", 10**5), ("draws", 10**14)):
+        assert name in refused(capsys, "law", f"--{name}", number)
+    assert "10,000,000,000 networks" in refused(capsys, "law", "--heads", 1, "--networks", 10**10)
 
 
 def test_studies_are_listed(capsys):

@@ -312,9 +312,9 @@ def test_a_coordinate_out_of_range(at):
 
 @pytest.mark.parametrize("heads", [0, -1, 1.5, True, "two", None])
 def test_heads_that_are_no_number_of_heads(heads):
-    with pytest.raises(WidelimitError, match="number of heads is a positive integer"):
+    with pytest.raises(WidelimitError, match="number of heads is no positive integer"):
         wl.Attention(heads=heads)
-    with pytest.raises(WidelimitError, match="number of heads is a positive integer"):
+    with pytest.raises(WidelimitError, match="number of heads is no positive integer"):
         with_heads(wl.Attention(heads=2), heads)
 
 
@@ -330,7 +330,7 @@ def test_other_mistakes_name_their_rule():
         law.sample(0)
     with pytest.raises(WidelimitError, match="draws= is an integer of at least 8"):
         law_from_covariance(wl.Attention(heads=1), np.eye(2), draws=3)
-    with pytest.raises(WidelimitError, match="fit into memory"):
+    with pytest.raises(WidelimitError, match="do not fit into the memory"):
         law_from_covariance(wl.Attention(heads=1), np.eye(9), memory=1000)
     with pytest.raises(WidelimitError, match="positive variance"):
         law.functional(np.zeros((1, 3)))

@@ -31,6 +31,7 @@ from ..layers.base import Layer
 from ..layers.labels import Arrangement
 from ..layers.readings import reading
 from ..options import RandomKey, as_key, choice, known_options, whole
+from ..progress import Callback, Progress
 from ..state import Need
 from .door import read_inputs
 from .inputs import is_traced
@@ -150,7 +151,7 @@ def signal(
 
 @known_options
 def phase_diagram(
-    make: Callable[[float, float], Layer],
+    make: Callable[[Any, Any], Layer],
     first: ArrayLike,
     second: ArrayLike,
     x: Any,
@@ -160,20 +161,37 @@ def phase_diagram(
     key: RandomKey | None = None,
     samples: int = _SAMPLES,
     replicates: int = _REPLICATES,
+    progress: bool | Callback | None = None,
 ) -> Float[np.ndarray, "first second"]:
     """One quantity after the last layer of `make(a, b)`, for every a in `first` and b in `second`.
 
-    `make` builds a network from two hyperparameters; `plot_phase_diagram` draws the result. The
-    other options are those of `signal`.
+    `make` builds a network from two hyperparameters, integers where integers are given;
+    `plot_phase_diagram` draws the result. `progress` is as elsewhere: None draws a bar on a
+    terminal only, a function is called with `(networks done, networks)`. The other options are
+    those of `signal`.
     """
     quantity = choice(Quantity, quantity, "quantity")
-    rows, columns = np.asarray(first, float), np.asarray(second, float)
+    rows, columns = _axis("first", first), _axis("second", second)
+    cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
     grid = np.empty((len(rows), len(columns)))
-    for i, a in enumerate(rows):
-        for j, b in enumerate(columns):
-            profile = signal(make(a, b), x, mask, key=key, samples=samples, replicates=replicates)
-            grid[i, j] = profile[quantity][-1]
+    bar = Progress.make(progress, "networks")
+    for i, j in cells if bar is None else bar.track(cells):
+        net = make(rows[i], columns[j])
+        profile = signal(net, x, mask, key=key, samples=samples, replicates=replicates)
+        grid[i, j] = profile[quantity][-1]
     return grid
+
+
+def _axis(name: str, values: ArrayLike) -> list[Any]:
+    """The values of a hyperparameter as Python's numbers, each of the kind it has."""
+    found = np.asarray(values, object)  # side by side in one array, integers would become floats
+    if found.ndim != 1 or found.size == 0:
+        raise ShapeError(
+            f"The values of the {name} hyperparameter are no list of numbers.",
+            got=f"an array of shape {found.shape}",
+            remedy="give one value or more, for instance [1, 2, 4]",
+        )
+    return [value.item() if hasattr(value, "item") else value for value in found]
 
 
 @known_options
@@ -188,18 +206,49 @@ def plot_phase_diagram(
 ) -> "Axes":
     """Draw a phase diagram, the first hyperparameter upwards, on `ax` or on new axes; returns them.
 
-    `names` are those of the two hyperparameters.
+    `names` are those of the two hyperparameters. An axis of positive values that differ by more
+    than a factor of 20 is logarithmic.
     """
-    ax = one_axes(ax, (5, 4))
-    mesh = ax.pcolormesh(second, first, grid, shading="nearest", cmap="viridis")
     label = choice(Quantity, quantity, "quantity").value
+    row_order, rows, row_scale = _cells("first", first)
+    column_order, columns, column_scale = _cells("second", second)
+    if np.shape(grid) != (len(row_order), len(column_order)):
+        raise ShapeError(
+            "The grid does not have a row for every first and a column for every second value.",
+            got=f"shape {np.shape(grid)} for {len(row_order)} and {len(column_order)} values",
+            remedy="pass the result of phase_diagram with the values it was computed for",
+        )
+    ax = one_axes(ax, (5, 4))
+    ax.set(xlabel=names[1], ylabel=names[0], xscale=column_scale, yscale=row_scale)
+    colours = np.asarray(grid)[np.ix_(row_order, column_order)]
+    mesh = ax.pcolormesh(columns, rows, colours, shading="flat", cmap="viridis")
     ax.figure.colorbar(mesh, ax=ax, label=label)
-    ax.set(xlabel=names[1], ylabel=names[0])
-    for given, scale in ((second, ax.set_xscale), (first, ax.set_yscale)):
-        values = np.asarray(given, float)
-        if values.min() > 0 and values.max() / values.min() > 20:
-            scale("log")
     return ax
+
+
+def _cells(name: str, values: ArrayLike) -> tuple[np.ndarray, Float[np.ndarray, " edges"], str]:
+    """How values are sorted, the borders of cells around them, and the scale of their axis.
+
+    Borders lie halfway on that scale. Halfway between the numbers, the border of a small one may
+    be below zero, of which a logarithmic axis shows nothing.
+    """
+    found = np.asarray(_axis(name, values), float)
+    order = np.argsort(found)
+    found = found[order]
+    if not np.isfinite(found).all() or (np.diff(found) == 0).any():
+        raise ShapeError(
+            f"The {name} hyperparameter has values that have no cell of their own on an axis.",
+            got=", ".join(f"{value:g}" for value in found),
+            remedy="draw finite values, each once",
+        )
+    logarithmic = found[0] > 0 and found[-1] / found[0] > 20
+    places = np.log(found) if logarithmic else found
+    before, after = places[:1] - 1.0, places[-1:] + 1.0  # around a single value
+    if len(places) > 1:
+        before, after = 2 * places[:1] - places[1:2], 2 * places[-1:] - places[-2:-1]
+    around = np.concatenate([before, places, after])
+    edges = (around[:-1] + around[1:]) / 2
+    return order, np.exp(edges) if logarithmic else edges, "log" if logarithmic else "linear"
 
 
 def _opened(net: Layer) -> tuple[Layer, ...]:

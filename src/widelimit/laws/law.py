@@ -7,8 +7,9 @@ traced programs (`trace.law`) are joint laws that differ in where kernels come f
 
 import math
 import operator
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, ShapeError, WidelimitError
 from ..gaussians import psd_root
 from ..options import RandomKey, as_key, generator, whole
 from ..statistics import Estimate
@@ -27,6 +28,27 @@ Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
 
 _LOG_2PI = math.log(2 * math.pi)
+
+
+def stack(draws: int, blocks: Iterator[np.ndarray]) -> Float[np.ndarray, "draws *rest"]:
+    """Blocks of draws as one array, none of them kept beside it."""
+    first = next(blocks)
+    found = np.empty((draws, *first.shape[1:]))
+    found[: len(first)], done = first, len(first)
+    for block in blocks:
+        found[done : done + len(block)] = block
+        done += len(block)
+    return found
+
+
+def require_memory(numbers: int, memory: int, what: str) -> None:
+    """Refuse arrays of so many numbers, each of 8 bytes, that take more than `memory`."""
+    if 8 * numbers > memory:
+        raise WidelimitError(
+            f"{what} do not fit into the memory that the law may take.",
+            got=f"{8 * numbers / 2**20:,.0f} MiB for memory={memory} ({memory / 2**20:,.0f} MiB)",
+            remedy="take fewer draws, heads or inputs, pool or select positions, or raise memory=",
+        )
 
 
 class Law(ABC):
@@ -76,9 +98,14 @@ class JointLaw(Law):
     coordinate `at` may be left out. Values carry standard errors (`.value`, `.error`).
     """
 
-    def __init__(self, real: np.ndarray, key: Key[Array, ""], groups: int):
-        """`real` says which coordinates are not padding; draws form `groups` independent groups."""
-        self.real, self.key, self.groups = real, key, groups
+    def __init__(
+        self, real: np.ndarray, key: Key[Array, ""], groups: int, memory: int = sys.maxsize
+    ):
+        """`real` says which coordinates are not padding; draws form `groups` independent groups.
+
+        `memory` bounds the bytes of what is returned.
+        """
+        self.real, self.key, self.groups, self.memory = real, key, groups, memory
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,14 +132,8 @@ class JointLaw(Law):
         """The kernels that the law averages over."""
 
     @abstractmethod
-    def _redraw(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
-        """Independent kernels, where they are random."""
-
-    def _fresh(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
-        """Kernels of networks drawn anew."""
-        if self.random:
-            return self._redraw(draws, key)
-        return np.broadcast_to(self.kernels, (draws, *self.kernels.shape[1:]))
+    def _redraw(self, draws: int, key: Key[Array, ""]) -> Iterator[Float[np.ndarray, "block n n"]]:
+        """Independent kernels in blocks, where they are random."""
 
     def _key(self, key: RandomKey | None, number: int) -> Key[Array, ""]:
         """The given key, or the one that this law keeps for its reading of that number."""
@@ -215,7 +236,8 @@ class JointLaw(Law):
         diagonal = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
         white = np.linalg.solve(lower, np.broadcast_to(flat.T, (len(lower), *flat.T.shape)))
         logs = -0.5 * np.square(white).sum(axis=1) - diagonal[:, None] - 0.5 * len(at) * _LOG_2PI
-        found = averaged(group_means(np.exp(logs), min(self.groups, self.draws)))
+        with np.errstate(over="ignore"):  # what is beyond all numbers, `averaged` refuses
+            found = averaged(group_means(np.exp(logs), min(self.groups, self.draws)))
         shape = values.shape[:-1]
         return Estimate(found.value.reshape(shape), found.error.reshape(shape))
 
@@ -224,7 +246,11 @@ class JointLaw(Law):
     ) -> Float[np.ndarray, "draws *shape"]:
         """Independent draws of `K_p`, (draws, N, N, positions…, positions'…)."""
         draws = self.draws if draws is None else whole("draws", draws)
-        return self._unflattened(self._fresh(draws, self._key(key, 1)))
+        size = self.real.size
+        require_memory(draws * size**2, self.memory, f"{draws:,} kernels of {size}×{size} numbers")
+        if not self.random:
+            return self._unflattened(np.broadcast_to(self.kernels, (draws, size, size)))
+        return self._unflattened(stack(draws, self._redraw(draws, self._key(key, 1))))
 
     def sample(
         self, draws: int, *, key: RandomKey | None = None, channels: int = 1
@@ -236,9 +262,18 @@ class JointLaw(Law):
         whole("draws", draws)
         whole("channels", channels)
         first, second = jax.random.split(self._key(key, 2))
-        roots = psd_root(self._fresh(draws, first), tolerance=1e-3)  # kernels in single precision
-        white = generator(second).standard_normal((draws, self.real.size, channels))
-        return (roots @ white).reshape(draws, *self.shape, channels)
+        size, rng = self.real.size, generator(second)
+        require_memory(draws * size * channels, self.memory, f"{draws:,} samples of the outputs")
+
+        def sample(kernels: np.ndarray, count: int) -> np.ndarray:
+            # Kernels may come from single precision.
+            return psd_root(kernels, tolerance=1e-3) @ rng.standard_normal((count, size, channels))
+
+        if self.random:
+            blocks = (sample(block, len(block)) for block in self._redraw(draws, first))
+        else:
+            blocks = iter([sample(self.kernels, draws)])
+        return stack(draws, blocks).reshape(draws, *self.shape, channels)
 
     def _unflattened(self, kernels: np.ndarray) -> np.ndarray:
         """(…, n, n) to (…, N, N, positions…, positions'…)."""

@@ -28,12 +28,23 @@ def group_means(values: Float[np.ndarray, "draws *rest"], groups: int) -> np.nda
 
 
 def averaged(means: Float[np.ndarray, "groups *rest"]) -> Estimate:
-    """The mean of independent group means, and its standard error."""
-    groups = means.shape[0]
-    value = means.mean(axis=0)
+    """The mean of independent group means, and its standard error, at any scale."""
+    if not np.isfinite(means).all():
+        raise NumericalError(
+            "An average over draws is beyond the range of double precision.",
+            got=f"{np.count_nonzero(~np.isfinite(means))} values that are NaN or infinite",
+            remedy="ask for a lower moment, or divide the inputs or the weights by a number",
+        )
+    groups, scale = means.shape[0], _power_of_two(np.abs(means).max(axis=0))
+    value = scale * (means / scale).mean(axis=0)
     if groups == 1:
         return Estimate(value, np.zeros_like(value))
-    return Estimate(value, means.std(axis=0, ddof=1) / np.sqrt(groups))
+    return Estimate(value, scale * ((means / scale).std(axis=0, ddof=1) / np.sqrt(groups)))
+
+
+def _power_of_two(size: np.ndarray) -> np.ndarray:
+    """The power of two below each number, by which one divides without rounding; 1 for 0."""
+    return np.ldexp(1.0, np.where(size > 0, np.frexp(size)[1] - 1, 0))
 
 
 def jackknifed(
@@ -182,7 +193,8 @@ class Marginal:
         if order % 2:
             return Estimate(0.0, 0.0)
         odds = float(math.prod(range(order - 1, 0, -2)))
-        return averaged(odds * group_means(self.variances ** (order // 2), self.groups))
+        with np.errstate(over="ignore"):  # what is beyond all numbers, `averaged` refuses
+            return averaged(odds * group_means(self.variances ** (order // 2), self.groups))
 
     @property
     def variance(self) -> Estimate:
@@ -191,8 +203,10 @@ class Marginal:
 
     def kurtosis(self) -> Estimate:
         """Excess kurtosis `3 Var(v) / E[v]²`: 0 for a Gaussian, positive for every mixture."""
-        first = group_means(self.variances, self.groups)
-        second = group_means(np.square(self.variances), self.groups)
+        # Whatever the scale of the outputs, squares are within range.
+        variances = self.variances / _power_of_two(self.variances.max())
+        first = group_means(variances, self.groups)
+        second = group_means(np.square(variances), self.groups)
         return jackknifed(lambda m, s: 3 * (s / m**2 - 1), first, second)
 
     def quantiles(self, probabilities: ArrayLike) -> Estimate:

@@ -6,6 +6,7 @@ scores, are uncorrelated but dependent.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
 from ..engine.inputs import Data, Inputs
-from ..errors import NetworkError, ShapeError, WidelimitError
+from ..errors import NetworkError, ShapeError
 from ..finite.widths import with_heads
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
@@ -23,7 +24,7 @@ from ..options import RandomKey, as_key, choice, known_options, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
-from .law import JointLaw
+from .law import JointLaw, require_memory, stack
 from .marginal import averaged
 from .narrow import HeadWidths
 from .points import DrawPlan, Points, normal_blocks, plan
@@ -56,26 +57,24 @@ def law(
     one attention layer this is the law of the finite network on these inputs, whatever its width.
     Where entries are dropped above the scores, kernels are those of two passes, and the law is that
     of outputs averaged over the masks; leave `Dropout` out for the law of evaluation.
-    `memory` bounds the bytes of the kernels that are kept.
+    `memory` bounds the bytes of the kernels and samples that are kept or returned, and of the
+    normals behind one draw of the scores.
     """
     head_widths = choice(HeadWidths, head_widths, "head_widths")
     inputs = law_inputs(net, x, mask)
+    whole("draws", draws)
     whole("samples", samples)
     whole("memory", memory)
     after = require_gaussian_output(net, inputs.outline)
     size = inputs.size * math.prod(after.positions)
-    if draws * size**2 * 8 > memory:
-        raise WidelimitError(
-            "The drawn kernels of a law fit into memory=.",
-            got=f"{draws} draws of {size}×{size} numbers for {memory / 2**20:.0f} MiB",
-            remedy="pool or select positions, take fewer inputs or draws=, or raise memory=",
-        )
     with jax.enable_x64(True):
         latent = Latent.of(net, inputs, samples=samples, head_widths=head_widths)
+        kept = draws if latent.finite_layers else 1
+        require_memory(kept * size**2, memory, f"{kept:,} kernels of {size}×{size} numbers")
+        require_memory(latent.size, memory, f"The {latent.size:,} normals behind a draw of scores")
         real = latent.real()
-    key = as_key(key)
-    chosen = plan(points, draws, latent.size)
-    return NetworkLaw(net, latent, real, key, chosen, head_widths)
+    chosen = plan(points, draws, latent.size, most=max(kept, memory // (8 * size**2)))
+    return NetworkLaw(net, latent, real, as_key(key), chosen, head_widths, memory)
 
 
 @known_options
@@ -147,9 +146,10 @@ class NetworkLaw(JointLaw):
         key: Key[Array, ""],
         points: DrawPlan,
         head_widths: HeadWidths,
+        memory: int,
     ):
         """`real` says which output positions are not padding."""
-        super().__init__(real, key, points.groups)
+        super().__init__(real, key, points.groups, memory)
         self.net, self.latent, self.points = net, latent, points
         self.head_widths = head_widths
 
@@ -173,20 +173,26 @@ class NetworkLaw(JointLaw):
         return bool(self.latent.finite_layers)
 
     def _draw_kernels(self) -> Float[np.ndarray, "draws n n"]:
-        if not self.latent.recipes:
-            return self._redraw(1, self.key)
-        if not self.random:
-            return self._redraw(_REPLICATES, self.key).mean(axis=0, keepdims=True)
-        return self._evaluate(self.points, self.key)
+        if self.random:
+            return stack(self.points.draws, self._blocks(self.points, self.key))
+        draws = _REPLICATES if self.latent.recipes else 1
+        total = sum(block.sum(axis=0) for block in self._redraw(draws, self.key))
+        return np.asarray(total)[None] / draws
 
-    def _redraw(self, draws: int, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
-        return self._evaluate(DrawPlan(Points.RANDOM, draws, draws), key)
+    def _redraw(self, draws: int, key: Key[Array, ""]) -> Iterator[np.ndarray]:
+        return self._blocks(DrawPlan(Points.RANDOM, draws, draws), key)
 
-    def _evaluate(self, points: DrawPlan, key: Key[Array, ""]) -> Float[np.ndarray, "draws n n"]:
-        with jax.enable_x64(True):
-            size = min(block_size(self.latent), points.draws)
-            normals = normal_blocks(points, self.latent.size, key, size=size)
-            return np.concatenate(list(kernel_blocks(self.latent, normals, size=size)))
+    def _blocks(self, points: DrawPlan, key: Key[Array, ""]) -> Iterator[np.ndarray]:
+        """The kernels at these points."""
+        size = min(block_size(self.latent), points.draws)
+        normals = normal_blocks(points, self.latent.size, key, size=size)
+        blocks = kernel_blocks(self.latent, normals, size=size)
+        while True:
+            with jax.enable_x64(True):  # not around yield, where it would be the caller's too
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
 
     # --- comparisons ---
 
@@ -195,7 +201,8 @@ class NetworkLaw(JointLaw):
 
         Where scores have no closed form its kernel is an average over 16 times `samples` heads.
         """
-        return law(with_heads(self.net, INFINITE), self.inputs, key=self.key, samples=samples)
+        net = with_heads(self.net, INFINITE)
+        return law(net, self.inputs, key=self.key, samples=samples, memory=self.memory)
 
     # --- tangent kernels ---
 
@@ -209,7 +216,8 @@ class NetworkLaw(JointLaw):
         """
         self._require_wide_heads()
         whole("draws", draws)
-        whole("channels", channels)
+        size = whole("channels", channels) * self.real.size
+        require_memory(draws * size**2, self.memory, f"{draws:,} tangent kernels")
         drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
         return self._unflattened(drawn)
 
@@ -221,6 +229,7 @@ class NetworkLaw(JointLaw):
         """
         self._require_wide_heads()
         whole("draws", draws)
+        require_memory(draws * self.real.size**2, self.memory, f"{draws:,} tangent kernels")
         drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
         found = averaged(drawn)
         return Estimate(self._unflattened(found.value), self._unflattened(found.error))

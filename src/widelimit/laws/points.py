@@ -39,8 +39,11 @@ class DrawPlan(NamedTuple):
     groups: int
 
 
-def plan(points: Points | str, draws: int, dimensions: int) -> DrawPlan:
-    """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two."""
+def plan(points: Points | str, draws: int, dimensions: int, *, most: int | None = None) -> DrawPlan:
+    """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two.
+
+    Where that is more than `most`, they are rounded down.
+    """
     whole("draws", draws, least=_SCRAMBLES)
     points = choice(Points, points, "points")
     if points is Points.AUTO:
@@ -54,6 +57,8 @@ def plan(points: Points | str, draws: int, dimensions: int) -> DrawPlan:
             remedy="use points=Points.RANDOM",
         )
     each = 1 << (-(-int(draws) // _SCRAMBLES) - 1).bit_length()
+    if most is not None and _SCRAMBLES * each > most:
+        each //= 2
     return DrawPlan(points, _SCRAMBLES * each, _SCRAMBLES)
 
 

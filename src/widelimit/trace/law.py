@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -65,5 +65,5 @@ class TracedLaw(JointLaw):
     def _draw_kernels(self) -> np.ndarray:
         return self._kernels
 
-    def _redraw(self, draws: int, key: Any) -> np.ndarray:
-        return self._draw(draws, key)
+    def _redraw(self, draws: int, key: Any) -> Iterator[np.ndarray]:
+        yield self._draw(draws, key)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Key
 from scipy.special import ndtri
 
 from ...compilation import jitted
+from ...errors import WidelimitError
 from ...laws import NetworkLaw
 from ...layers.activations import Gelu
 from ...layers.attention.layer import Attention
@@ -24,6 +25,8 @@ from ...layers.norm import LayerNorm
 from ...layers.pool import MeanPool, Select
 
 _NETWORKS_AT_ONCE = 250
+_MOST_PARAMETERS = 2**28  # of networks that are drawn at once
+_MOST_NETWORKS = 10**6
 _CHANNELS = 8  # of one network, which share its scores and are otherwise independent
 
 
@@ -118,12 +121,30 @@ def head_law(
     law = net.law(x, key=key, draws=draws)
     samples = None
     if width:
-        samples = _outputs(net, x, networks, jax.random.fold_in(key, heads))
+        at_once = _networks_at_once(net, x, networks)
+        samples = _outputs(net, x, networks, at_once, jax.random.fold_in(key, heads))
         samples = samples / float(np.sqrt(law.moments((2,)).value[0]))
     return HeadLaw(net, heads, law, samples)
 
 
-def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.ndarray:
+def _networks_at_once(net: Layer, x: np.ndarray, networks: int) -> int:
+    """How many finite networks are drawn together, if any of them can be."""
+    drawn = jax.eval_shape(lambda: net.init(0, x.shape[1:]))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(drawn))
+    if parameters > _MOST_PARAMETERS or networks > _MOST_NETWORKS:
+        raise WidelimitError(
+            "The finite networks are too large or too many to draw.",
+            got=f"{networks:,} networks of {parameters:,} parameters",
+            remedy=f"take up to {_MOST_NETWORKS:,} networks of up to {_MOST_PARAMETERS:,} "
+            "parameters (fewer heads, less width), or none",
+            option=("networks", "heads", "width"),
+        )
+    return min(_NETWORKS_AT_ONCE, _MOST_PARAMETERS // parameters)
+
+
+def _outputs(
+    net: Layer, x: np.ndarray, count: int, at_once: int, key: Key[Array, ""]
+) -> np.ndarray:
     """Some output channels of `count` random finite networks: each has the law of one output."""
     single = jnp.asarray(x, jnp.float32)
     shape = x.shape[1:]
@@ -133,7 +154,7 @@ def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.n
         one = jax.vmap(lambda k: net.apply(net.init(k, shape), single)[0, :_CHANNELS])
         return jax.lax.map(one, keys)
 
-    rounds = math.ceil(count / _NETWORKS_AT_ONCE)
-    keys = jax.random.split(key, rounds * _NETWORKS_AT_ONCE)
-    drawn = np.asarray(run(keys.reshape(rounds, _NETWORKS_AT_ONCE)), np.float64)
-    return drawn.reshape(rounds * _NETWORKS_AT_ONCE, -1)[:count].ravel()
+    rounds = math.ceil(count / at_once)
+    keys = jax.random.split(key, rounds * at_once)
+    drawn = np.asarray(run(keys.reshape(rounds, at_once)), np.float64)
+    return drawn.reshape(rounds * at_once, -1)[:count].ravel()

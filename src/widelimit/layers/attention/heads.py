@@ -267,11 +267,12 @@ def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Bas
 
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
-    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool) and heads >= 1
+    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
+    whole = whole and 1 <= heads < 2**31
     infinite = isinstance(heads, float) and heads == INFINITE
     if not whole and not infinite:
         raise WidelimitError(
-            "The number of heads is a positive integer, or widelimit.INFINITE.",
+            "The number of heads is no positive integer below 2³¹, nor widelimit.INFINITE.",
             got=f"{name}={heads!r}",
             remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
         )
