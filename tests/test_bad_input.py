@@ -11,6 +11,7 @@ import widelimit as wl
 
 POOLED = wl.Serial(wl.Conv(8, 3), wl.Relu(), wl.MeanPool(), wl.Dense(1))
 VECTORS = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+SAMPLED = wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1))
 TOKENS = wl.Serial(wl.Embedding(8, vocabulary=5), wl.Relu(), wl.MeanPool())
 
 
@@ -55,6 +56,41 @@ CASES = {
     "fully masked": (
         lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.zeros((2, 4), bool)),
         "at least one real position",
+    ),
+    "NumPy in an activation": (lambda: wl.Elementwise(np.tanh), "fails on JAX arrays"),
+    "a branch in an activation": (
+        lambda: wl.Elementwise(lambda x: x if x > 0 else 0 * x),
+        "fails on JAX arrays",
+    ),
+    "NumPy in a score map": (
+        lambda: wl.Serial(
+            wl.Attention(8, score_map=wl.layers.RowwiseMap(lambda g, _: np.tanh(g))), wl.MeanPool()
+        ).kernel(np.ones((2, 4, 3))),
+        "fails on JAX arrays",
+    ),
+    "degree": (lambda: wl.layers.Hermite(200), "at most 100"),
+    "degree of a monomial": (lambda: wl.layers.Monomial(101), "at most 100"),
+    "norm": (lambda: wl.Decay(norm="a"), "norm= is a positive number"),
+    "sampler of other channels": (
+        lambda: SAMPLED.kernel(
+            np.ones((2, 4, 5)), sampler=SAMPLED.sampler(np.ones((2, 4, 3)), samples=2)
+        ),
+        "inputs of other channels",
+    ),
+    "no sampler": (lambda: SAMPLED.kernel(np.ones((2, 4, 3)), sampler=3), "not a sampler"),
+    "samples": (lambda: SAMPLED.kernel(np.ones((2, 4, 3)), samples=10**12), "at most 1,048,576"),
+    "parameters": (lambda: VECTORS.apply("f", np.ones((2, 3))), "those of another network"),
+    "parameters of another": (
+        lambda: VECTORS.apply(POOLED.init(0, (4, 3)), np.ones((2, 3))),
+        "those of another network",
+    ),
+    "no function": (
+        lambda: wl.empirical_ntk("f", VECTORS.init(0, (3,)), np.ones((2, 3))),
+        "not a function",
+    ),
+    "thousands of unequal layers": (
+        lambda: wl.Serial(*(wl.Dense(8), wl.Relu()) * 2500, wl.Dense(1)).kernel(np.ones((2, 3))),
+        "5,001 layers in a row",
     ),
     "mask2 alone": (
         lambda: POOLED.kernel(np.ones((2, 4, 3)), mask2=np.ones((2, 4), bool)),

@@ -48,13 +48,14 @@ def _public_name(kind: type) -> str:
     return ".".join([*kind.__module__.split(".")[:2], kind.__name__])
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """An integer of at least `least` that fits into 64 bits; booleans do not count."""
+def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """An integer from `least` to `most` (None: what fits into 64 bits); booleans do not count."""
     number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not number or not least <= value < 2**63:
+    if not number or not least <= value <= (most or 2**63 - 1):
         kind = {0: "a non-negative integer", 1: "a positive integer"}.get(
             least, f"an integer of at least {least}"
         )
+        kind += f" of at most {most:,}" if most else ""
         raise OptionError(f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}")
     return int(value)
 

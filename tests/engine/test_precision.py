@@ -1,5 +1,6 @@
 """Single precision gives right digits, or the work is done in double precision, or it says so."""
 
+import jax
 import mpmath
 import numpy as np
 import pytest
@@ -100,3 +101,37 @@ def test_long_sums_keep_their_digits_in_single_precision():
     single, double = net.kernel(x), net.kernel(x.astype(np.float64))
     np.testing.assert_allclose(single.nngp, double.nngp, rtol=2e-6)
     np.testing.assert_allclose(single.ntk, double.ntk, rtol=2e-6)
+
+
+# --- the dtype of the inputs decides --------------------------------------------------------------
+
+NET = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
+ROWS = np.random.default_rng(0).standard_normal((12, 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_models_compute_in_the_precision_of_their_inputs(dtype):
+    x, y = ROWS.astype(dtype), ROWS[:, 0]
+    found = wl.GP(NET, kind="nngp", noise=0.1).fit(x[:8], y[:8]).predict(x[8:])
+    kernel = NET.kernel(ROWS).nngp
+    exact = kernel[8:, :8] @ np.linalg.solve(kernel[:8, :8] + 0.1 * np.eye(8), y[:8])
+    error = np.abs(found.mean - exact).max()
+    assert error < 1e-12 if dtype == np.float64 else 1e-12 < error < 1e-4
+
+
+def test_inside_transformations_jax_decides():
+    """float32 unless 64-bit numbers are enabled, without a warning; what cannot be is refused."""
+    x, other = ROWS[:2], ROWS[2:]
+
+    def entry(a):
+        return NET.kernel(a, other).ntk[0, 0]
+
+    narrow = jax.grad(entry)(x)
+    assert narrow.dtype == np.float32
+    assert jax.vmap(lambda a: NET.kernel(a[None], other).nngp[0])(x).dtype == np.float32
+    with jax.enable_x64(True):
+        wide = jax.grad(entry)(x)
+    assert wide.dtype == np.float64
+    np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)
+    with pytest.raises(wl.errors.OptionError, match="inside a JAX transformation"):
+        jax.jit(lambda a: NET.kernel(a, dtype=np.float64).ntk)(x)

@@ -138,7 +138,7 @@ def test_growing_keeps_heads_and_masks():
     assert grown.sampler is data.sampler
     assert grown.inputs.x.shape == (3, 5, 2)
     np.testing.assert_array_equal(grown.inputs.mask.sum(axis=1), [3, 5, 4])
-    np.testing.assert_array_equal(grown.inputs.x[2, :4], x[2].astype(np.float32))
+    np.testing.assert_array_equal(grown.inputs.x[2, :4], x[2])
 
 
 def test_tokens():

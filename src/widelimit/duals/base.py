@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..errors import NetworkError, WidelimitError
 from ..printing import brief, written
 
 
@@ -28,7 +29,8 @@ class Dual(eqx.Module):
     `q` and no others) so that they have the rank of `k` and broadcast against it.
 
     Gradients with respect to `q₁`, `q₂`, `κ` and the dual's own leaves are finite everywhere. A
-    position of variance zero is uncorrelated with every other.
+    position of variance zero is uncorrelated with every other. A dual is a pure function of these:
+    numbers that it depends on and that change are leaves.
     """
 
     kinked: ClassVar[bool]
@@ -103,7 +105,11 @@ def apart(numbers: Any) -> Any:
 
 
 class Fixed(eqx.Module):
-    """A plain function, part of the network's structure."""
+    """A plain function, part of the network's structure.
+
+    It is pure, as JAX takes all functions to be: compiled programs do not see that a global, an
+    attribute or a closure of it has changed. Numbers that change are leaves of an Equinox module.
+    """
 
     function: Callable[..., Array] = eqx.field(static=True)
 
@@ -111,7 +117,16 @@ class Fixed(eqx.Module):
         return brief(self.function)
 
     def __call__(self, *arguments: Array) -> Array:
-        return self.function(*arguments)
+        try:
+            return self.function(*arguments)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, WidelimitError):
+                raise
+            raise NetworkError(
+                f"{brief(self.function)} fails on JAX arrays.",
+                got=str(error).partition(".")[0],
+                remedy="write jnp.tanh for np.tanh, and jnp.where(x > 0, a, b) for `if`",
+            ) from error
 
 
 def as_module(function: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import NetworkError
+from ..options import whole
 from .base import Dual, cast, leaf
 
 Factors = tuple[Float[Array, "..."], ...]
@@ -127,11 +128,9 @@ class Hermite(Dual):
         return self._factor(0, q)
 
 
+# Moments of higher powers leave what double precision holds.
+_MOST_DEGREE = 100
+
+
 def _degree(degree: int) -> int:
-    if not isinstance(degree, int) or isinstance(degree, bool) or degree < 0:
-        raise NetworkError(
-            "A degree is a whole number, 0 or more.",
-            got=repr(degree),
-            remedy="pass an int such as 2",
-        )
-    return degree
+    return whole("degree", degree, least=0, most=_MOST_DEGREE)

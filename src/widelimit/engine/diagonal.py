@@ -18,7 +18,7 @@ from .lengths import groups
 from .moments import Moments
 from .phases import Realisation, cross_list, cross_one, encode_block, precision
 from .refusals import refuse_factorised_ntk
-from .sampling import Sampler, realisations, refuse_two_draws
+from .sampling import Sampler, check_sampler, realisations
 from .sampling import sampler as fitted_sampler
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Pairs, TilePlan
@@ -44,7 +44,7 @@ def diagonal(
     whole("memory", memory)
     if ntk:
         refuse_factorised_ntk(net)
-    refuse_two_draws(sampler, key=key, samples=samples, tolerance=tolerance)
+    check_sampler(sampler, inputs, key=key, samples=samples, tolerance=tolerance)
     if net.sampled() and sampler is None:
         drawing = {"samples": samples, "tolerance": tolerance, "most_heads": most_heads}
         key = None if key is None else as_key(key)

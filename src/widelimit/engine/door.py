@@ -3,14 +3,11 @@
 import operator
 from typing import Any
 
-import jax
-import numpy as np
-
 from ..errors import ShapeError
 from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..state import Outline
-from .inputs import Inputs, as_inputs, as_streams
+from .inputs import Inputs, as_inputs, as_streams, common_dtype
 
 
 def outline_of(net: Layer, shape: Any) -> Any:
@@ -85,13 +82,11 @@ def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
 
 def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
     """Two batches that can meet: equal channels, equally many position axes, one dtype."""
-    facts = [[(o.channels, len(o.positions)) for o in side.outlines] for side in (rows, columns)]
-    if facts[0] != facts[1]:
-        shapes = [jax.tree.map(lambda a: tuple(a.shape), side.x) for side in (rows, columns)]
+    if rows.kinds != columns.kinds:
         raise ShapeError(
-            "x1 and x2 have the same channels and the same number of position axes.",
-            got=f"x1 of shape {shapes[0]} and x2 of shape {shapes[1]}",
+            "x1 and x2 do not have the same channels and the same number of position axes.",
+            got=f"x1 of {rows.words} and x2 of {columns.words}",
             remedy="bring both to the shape (N, positions…, channels) of the network's input",
         )
-    dtype = np.result_type(rows.dtype, columns.dtype)
+    dtype = common_dtype(rows, columns)
     return rows.astype(dtype), columns.astype(dtype)

@@ -49,6 +49,17 @@ class Inputs(NamedTuple):
         return self.outline if isinstance(self.x, tuple) else (self.outline,)
 
     @property
+    def kinds(self) -> list[tuple[int, int]]:
+        """Channels and number of position axes of every stream: inputs of one network agree."""
+        return [(outline.channels, len(outline.positions)) for outline in self.outlines]
+
+    @property
+    def words(self) -> str:
+        """The shape, for messages."""
+        shapes = [str(tuple(leaf.shape)) for leaf in jax.tree.leaves(self.x)]
+        return f"shape {' and '.join(shapes)}"
+
+    @property
     def area(self) -> int:
         """How many positions the longest stream has."""
         return max(math.prod(outline.positions) for outline in self.outlines)
@@ -117,7 +128,7 @@ def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:
             got=" and ".join(str(part.size) for part in parts) + f" examples in '{name}'",
             remedy="pass streams with equal first axes",
         )
-    dtype = np.result_type(*(part.dtype for part in parts))
+    dtype = common_dtype(*parts)
     masks = tuple(part.mask for part in parts)
     return Inputs(
         tuple(part.astype(dtype).x for part in parts),
@@ -137,7 +148,9 @@ def as_inputs(
     _check_dtype(dtype)
     if isinstance(x, Tracer):
         _check_numbers(x.dtype, tokens, name)
-        x = x if dtype is None or tokens else x.astype(dtype)
+        if dtype is not None and not tokens:
+            _require_in_jax(dtype)
+            x = x.astype(dtype)
         if mask is not None:
             x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
         return Inputs(x, mask, tokens)
@@ -181,6 +194,28 @@ def _check_dtype(dtype: Any) -> None:
             got=f"dtype={dtype!r}",
             remedy="pass dtype=np.float32 or np.float64",
         )
+
+
+def _require_in_jax(dtype: Any) -> None:
+    """Inside JAX's transformations arrays have the dtypes that JAX has."""
+    if in_jax(dtype) != dtype:
+        raise OptionError(
+            f"dtype={np.dtype(dtype)} inside a JAX transformation (grad, jit, vmap) is not to be "
+            "had: JAX has made its arrays float32.",
+            got="a traced array",
+            remedy="put `with jax.enable_x64(True):` around the transformation",
+        )
+
+
+def in_jax(dtype: Any) -> np.dtype:
+    """What JAX makes of a dtype: float32 of float64, unless 64-bit numbers are enabled."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def common_dtype(*parts: Inputs) -> np.dtype:
+    """The dtype of a call: the widest of its inputs'; what JAX has, where one of them is traced."""
+    widest = np.result_type(*(part.dtype for part in parts))
+    return in_jax(widest) if any(part.traced for part in parts) else widest
 
 
 def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:

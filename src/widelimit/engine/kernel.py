@@ -26,7 +26,7 @@ from .phases import (
     symmetrise,
 )
 from .refusals import refuse_factorised_ntk
-from .sampling import Sampler, covering, drawn, grown, realisations, refuse_two_draws
+from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
 from .sampling import sampler as fitted_sampler
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Tile, TilePlan, tiles
@@ -72,7 +72,7 @@ def kernel(
     _check_destination(store, out=out, sink=sink, tolerance=tolerance, tile=tile, client=client)
     if ntk:
         refuse_factorised_ntk(net)
-    refuse_two_draws(sampler, key=key, samples=samples, tolerance=tolerance)
+    check_sampler(sampler, rows, key=key, samples=samples, tolerance=tolerance)
     fitted = net.sampled() and sampler is None
     if fitted:
         # The columns are where training data stands in kernel(test, train).

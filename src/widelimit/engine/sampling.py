@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, OptionError, WidelimitError, warn
+from ..errors import NetworkError, OptionError, ShapeError, WidelimitError, warn
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -39,6 +39,8 @@ from .tiles import tiles
 from .variants import random_layers, with_random_layers
 
 _SAMPLES, _REPLICATES = 32, 8
+# Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.
+_MOST_HEADS = 2**20
 _RANK, _MOST_RANK = 64, 512
 # Share of a position's variance that its features may miss.
 _RESIDUAL = 1e-3
@@ -132,7 +134,7 @@ def sampler(
     """
     for name, count in (("samples", samples), ("replicates", replicates), ("rank", rank)):
         if count is not None:
-            whole(name, count)
+            whole(name, count, most=_MOST_HEADS)
     whole("most_heads", most_heads)
     whole("memory", memory)
     if tolerance is not None:
@@ -324,10 +326,25 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
         raise _stranger(len(random_layers(net))) from None
 
 
-def refuse_two_draws(sampler: Sampler | None, **drawing: Any) -> None:
-    """Raise where heads are asked for beside a sampler, which has its own."""
+def check_sampler(sampler: Sampler | None, inputs: Inputs, **drawing: Any) -> None:
+    """Raise where a sampler is for other inputs, or heads are asked for beside it."""
+    if sampler is None:
+        return
+    if not isinstance(sampler, Sampler):
+        raise OptionError(
+            f"sampler= is not a sampler but {type(sampler).__name__}.",
+            got=repr(sampler)[:80],
+            remedy="make one: sampler=net.sampler(x)",
+        )
+    own = Inputs(sampler.x, sampler.mask, sampler.tokens)
+    if own.kinds != inputs.kinds:
+        raise ShapeError(
+            "The sampler was fitted to inputs of other channels or axes.",
+            got=f"{own.words} for the sampler, and {inputs.words}",
+            remedy="fit one to inputs like these: sampler = net.sampler(x)",
+        )
     given = [name for name, value in drawing.items() if value is not None]
-    if sampler is not None and given:
+    if given:
         raise OptionError(
             "A sampler has its heads: how many there are and their key are chosen when it is made.",
             got=f"sampler= and {', '.join(f'{name}=' for name in given)}",

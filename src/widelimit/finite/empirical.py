@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from ..compilation import compiled
 from ..engine.phases import precision
-from ..errors import NumericalError, ShapeError, WidelimitError
+from ..errors import NumericalError, OptionError, ShapeError, WidelimitError
 from ..options import choice, known_options, whole
 from ..progress import Callback, Progress
 
@@ -149,6 +149,12 @@ def empirical_ntk(
     `method` is the cheaper of two by default (see `finite.NtkMethod`); `memory` bounds the bytes in
     use; `progress` is as in `Layer.kernel`.
     """
+    if not callable(f):
+        raise OptionError(
+            f"{f!r} is not a function of parameters and inputs.",
+            got=type(f).__name__,
+            remedy="pass f(params, x), for example net.apply",
+        )
     method = choice(NtkMethod, method, "method")
     whole("memory", memory)
     leaves = [leaf.dtype for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf)]

@@ -9,6 +9,7 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled
 from ..engine.door import outline_of, read_inputs
+from ..errors import ShapeError, WidelimitError
 from ..layers.base import Layer, Params
 from ..layers.readings import reading
 from ..options import RandomKey, as_key
@@ -39,10 +40,29 @@ def apply(
         x = _entering(x, mask, tokens=net.takes_tokens())
     mask = jax.tree.map(jnp.asarray, mask)
     shapes = jax.tree.map(lambda a: a.shape[1:], x)
-    net.outline(outline_of(net, shapes))
+    before = outline_of(net, shapes)
+    net.outline(before)
     size = jax.tree.leaves(x)[0].shape[0]
     keys = None if key is None else jax.random.split(as_key(key), size)
-    return _run(net, params, x, mask, keys)
+    try:
+        return _run(net, params, x, mask, keys)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        if isinstance(error, WidelimitError) or _described(params) == _expected(net, before):
+            raise
+        raise ShapeError(
+            "The parameters are those of another network.",
+            got=f"{_described(params)[:200]}, where it has {_expected(net, before)[:200]}",
+            remedy="draw them with this network: net.init(key, x.shape[1:])",
+        ) from error
+
+
+def _expected(net: Layer, before: Any) -> str:
+    """The parameters that this network draws, in words."""
+    return _described(jax.eval_shape(lambda: net.init_params(as_key(0), before)))
+
+
+def _described(params: Any) -> str:
+    return str(jax.tree.map(lambda leaf: getattr(leaf, "shape", type(leaf).__name__), params))
 
 
 # Step by step, a first call would compile every step by itself.

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -38,7 +37,8 @@ _LIVE_BLOCKS = 4  # float64 copies of one (test, train) block that are alive dur
 class Engine:
     """How kernels are computed: precision, memory, and heads where they have to be drawn.
 
-    `dtype` is the precision of the `O(N²)` kernel work; the solves are float64 whatever it is.
+    `dtype` is the precision of the `O(N²)` kernel work, by default that of the training inputs
+    (float32 for tokens); the solves are float64 whatever it is.
     `memory` bounds the bytes of a block of test examples. For networks whose attention is sampled:
     `samples` heads per layer in each of `replicates` copies, or as many as a relative `tolerance`
     needs, but no more than `most_heads` in all; `rank` bounds the features of the scores; `key`
@@ -49,7 +49,7 @@ class Engine:
     kernels with other examples for as long as the client is open.
     """
 
-    dtype: Any = np.float32
+    dtype: Any = None
     memory: int = 2**30
     samples: int | None = None
     replicates: int | None = None
@@ -139,6 +139,8 @@ class NetworkKernels:
     def make(cls, net: Layer, x: Data, mask: Any = None, *, engine: Engine) -> "NetworkKernels":
         """Read the training examples and draw heads for them."""
         inputs = read_inputs(net, x, mask, dtype=engine.dtype)
+        if engine.dtype is None:
+            engine = replace(engine, dtype=np.float32 if inputs.tokens else inputs.dtype)
         require_scalar_output(net, inputs.outline)
         return cls(net, inputs=inputs, sampler=engine.sampler(net, inputs), engine=engine)
 
@@ -157,15 +159,10 @@ class NetworkKernels:
     def read(self, x: Data, mask: Any = None) -> Inputs:
         """Other examples, checked against the training examples."""
         other = read_inputs(self.net, x, mask, dtype=self.engine.dtype)
-        ours, theirs = (
-            [(outline.channels, len(outline.positions)) for outline in side.outlines]
-            for side in (self.inputs, other)
-        )
-        if ours != theirs:
-            shapes = [jax.tree.map(lambda a: a.shape, side.x) for side in (other, self.inputs)]
+        if self.inputs.kinds != other.kinds:
             raise ShapeError(
                 "Examples have the channels and position axes of the training examples.",
-                got=f"shape {shapes[0]}, where training had {shapes[1]}",
+                got=f"{other.words}, where training had {self.inputs.words}",
                 remedy="prepare them exactly as the training examples were",
             )
         require_scalar_output(self.net, other.outline)

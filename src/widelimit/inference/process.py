@@ -156,10 +156,8 @@ class GP:
 
     def fitted(self, data: NetworkKernels, posterior: Posterior, noise: Values) -> "FittedGP":
         """The fitted model around a posterior; `noise` is the variance that was used."""
-        engine = self.engine.without_store()
-        return FittedGP(
-            replace(self, engine=engine, noise=noise), replace(data, engine=engine), posterior
-        )
+        gp = replace(self, engine=self.engine.without_store(), noise=noise)
+        return FittedGP(gp, replace(data, engine=data.engine.without_store()), posterior)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import NetworkError
 from ..state import Need
 
 # A run is looped over if at least this many layers are left after its first.
 _LEAST = 6
+# Every other layer is compiled by itself, which takes some tenths of a second.
+_MOST_APART = 1000
 
 State = Any
 
@@ -33,7 +36,9 @@ def folded(step: Step, state: State, chain: Sequence[Link]) -> tuple[State, list
     shape after a layer as before it.
     """
     kept: list[Any] = []
-    for run in _runs(chain):
+    runs = _runs(chain)
+    _require_few(len(runs))
+    for run in runs:
         first, *rest = run
         state, out = step(state, first.tree, first.need)
         kept.append(out)
@@ -41,10 +46,20 @@ def folded(step: Step, state: State, chain: Sequence[Link]) -> tuple[State, list
             state, outs = _looped(step, state, rest)
             kept += outs
             continue
+        _require_few(len(rest))
         for link in rest:
             state, out = step(state, link.tree, link.need)
             kept.append(out)
     return state, kept
+
+
+def _require_few(layers: int) -> None:
+    if layers > _MOST_APART:
+        raise NetworkError(
+            f"{layers:,} layers in a row that differ from each other are too many to compile.",
+            got=f"more than {_MOST_APART:,}",
+            remedy="repeat one block, Repeat(block, times): equal blocks are compiled once",
+        )
 
 
 def _runs(chain: Sequence[Link]) -> list[list[Link]]:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...factorizations import cholesky
-from ...options import Range, choice, whole
+from ...options import Range, choice, positive, whole
 from ...printing import brief, written
 from ..base import cast, hyperparameter, leaf, option
 from .scores import coordinates
@@ -194,7 +194,9 @@ class Decay(Encoding):
             self.profile = as_module(profile)
         else:
             self.profile = Named(choice(Profile, profile, "profile"))
-        self.norm, self.combine = float(norm), choice(Combine, combine, "combine")
+        infinite = isinstance(norm, float) and norm == np.inf
+        self.norm = norm if infinite else positive("norm", norm)
+        self.combine = choice(Combine, combine, "combine")
         self.channels = None if channels is None else whole("channels", channels)
         self.on_values = bool(on_values)
         if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:

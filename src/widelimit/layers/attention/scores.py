@@ -36,7 +36,8 @@ class Scaling(Enum):
 class ScoreMap(eqx.Module):
     """A map ζ from scores (query, key) to weights; keys that are not allowed get weight 0.
 
-    To write your own, define `__call__(scores, allowed)`. It may mix queries (as Sinkhorn's
+    To write your own, define `__call__(scores, allowed)`, a pure function of them and of the
+    leaves of the map (see `Elementwise`). It may mix queries (as Sinkhorn's
     normalisation does): tangent kernels at 1/√d take its whole Jacobian, O(S⁴) numbers and
     O(S⁵) operations for each head and pair. A map of each query's scores by themselves is a
     `RowwiseMap`, and cheaper.
