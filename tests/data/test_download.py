@@ -68,14 +68,12 @@ def test_a_cut_off_file_already_there(tmp_path, source):
 
 
 def test_wrong_checksum_keeps_nothing(tmp_path, source):
-    with pytest.raises(DataError, match=r"published checksum.*nothing was kept"):
+    with pytest.raises(DataError, match=r"could not be fetched.*nothing was kept"):
         fetch(replace(source, sha256="0" * 64), tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("short", "ended after 1500000 of 3000000"), ("missing", "404")]
-)
+@pytest.mark.parametrize(("name", "message"), [("short", "1500000"), ("missing", "404")])
 def test_broken_connections_keep_nothing(tmp_path, source, name, message):
     with pytest.raises(DataError, match=rf"({message}).*WIDELIMIT_DATA"):
         fetch(replace(source, url=source.url.replace("good", name)), tmp_path)
@@ -83,7 +81,7 @@ def test_broken_connections_keep_nothing(tmp_path, source, name, message):
 
 
 def test_no_network(tmp_path, source):
-    with pytest.raises(DataError, match=r"needs the network.*get good.bin in another way"):
+    with pytest.raises(DataError, match=r"could not be fetched.*get good.bin in another way"):
         fetch(replace(source, url="http://127.0.0.1:1/good.bin"), tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -123,4 +121,4 @@ def test_official_sources_are_well_formed():
     for source in (CIFAR10, IMDB, GLOVE):
         assert source.url.startswith("https://")
         assert len(bytes.fromhex(source.sha256)) == 32
-    assert CIFAR10.name == "cifar-10-python.tar.gz"
+    assert CIFAR10.name == "cifar-10-binary.tar.gz"

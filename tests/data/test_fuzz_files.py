@@ -16,7 +16,6 @@ from widelimit.data import (
     read_npz,
     read_table,
 )
-from widelimit.data.pickles import unpickle_plain
 from widelimit.errors import WidelimitError
 
 READERS = {
@@ -49,24 +48,12 @@ vector_lines = st.lists(
     ),
     max_size=5,
 ).map(lambda lines: "\n".join(lines).encode())
-pickles = st.one_of(
-    st.binary(max_size=80),
-    damaged(
-        st.sampled_from([b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00b]u.", b"]."])
-    ),
-)
-
-
-def check_pickle(folder, content):
-    with suppress(WidelimitError):
-        unpickle_plain(content, folder / "batch")
 
 
 def fuzz(count, folder):
     return (
         tried(count, files, lambda file: check(folder, *file)),
         tried(count, damaged(vector_lines), lambda content: check_vectors(folder, content)),
-        tried(count, pickles, lambda content: check_pickle(folder, content)),
     )
 
 

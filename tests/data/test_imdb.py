@@ -89,7 +89,7 @@ def test_table_with_other_labels(tmp_path):
 
 
 def test_nothing_found_says_how_to_go_on(tmp_path):
-    with pytest.raises(DataError, match=r"IMDb must be.*WIDELIMIT_DATA.*stanford"):
+    with pytest.raises(DataError, match=r"IMDb is not.*WIDELIMIT_DATA.*stanford"):
         load_imdb(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import pickle
 import re
 import tarfile
 import tracemalloc
@@ -22,7 +21,6 @@ from widelimit.data import (
 )
 from widelimit.data.files import lines, read_members
 from widelimit.data.limits import ENVIRONMENT, LIMITS, allowed, limit
-from widelimit.data.pickles import unpickle_plain
 
 MEGABYTE = 1024**2
 MODEST = 60 * MEGABYTE  # more than any reader needs to find out, much less than is asked for
@@ -149,37 +147,6 @@ def test_image_bombs(tmp_path, monkeypatch):
     refused("resized to 100000×100000", read_image, small, size=(100_000, 100_000))
     monkeypatch.setenv(ENVIRONMENT, "bytes=100kB")
     refused("images up to", read_images, [small] * 50, size=(64, 64))
-
-
-def doubling(depth):
-    value = []
-    for _ in range(depth):
-        value = [value, value]
-    return pickle.dumps(value, 2)
-
-
-@pytest.mark.usefixtures("modest")
-@pytest.mark.parametrize(
-    "content",
-    [
-        doubling(60),
-        pickle.dumps({"labels": [doubling(3)]}, 2)[:-1] + b"r\xff\xff\xff\x7f.",  # LONG_BINPUT
-        b"\x80\x04\x96" + (2**40).to_bytes(8, "little") + b".",  # BYTEARRAY8
-        b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b".",  # BINBYTES8
-        b"]" * 200_000 + b"a" * 199_999 + b".",
-    ],
-    ids=["doubling lists", "memory cell", "bytearray", "bytes", "deep"],
-)
-def test_pickle_bombs(tmp_path, content):
-    refused("batch", unpickle_plain, content, tmp_path / "batch")
-
-
-def test_honest_pickles_pass(tmp_path):
-    shared = [1, 2, 3]
-    content = pickle.dumps({"labels": list(range(10_000)), "names": ["a"] * 500, "x": [shared] * 9})
-    found = unpickle_plain(content, tmp_path / "batch")
-    assert found["labels"][-1] == 9999
-    assert found["x"] == [shared] * 9
 
 
 def test_many_labels_take_no_more_than_they_should(tmp_path, modest):

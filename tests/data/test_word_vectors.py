@@ -111,7 +111,7 @@ def test_glove_forms(tmp_path):
     for place in (text.parent, archive.parent, archive):
         vectors = load_glove(place, dimension=3)
         np.testing.assert_array_equal(vectors.vectors, VECTORS)
-    with pytest.raises(DataError, match=r"GloVe must be.*download=True"):
+    with pytest.raises(DataError, match=r"GloVe is not.*download=True"):
         load_glove(tmp_path)
 
 

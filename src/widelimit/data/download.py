@@ -1,17 +1,15 @@
-"""Official archives, fetched once and believed only when their checksum agrees."""
+"""Official archives, fetched once by pooch and believed only when their checksum agrees."""
 
 import hashlib
-import http.client
-import math
+import logging
 import shutil
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
+from ..errors import MissingExtraError
 from ..progress import Callback, Progress
 from .errors import DataError
-from .files import reading, writing
+from .files import reading, unwritable
 
 CHUNK = 1_000_000
 TIMEOUT = 30.0  # seconds without a byte
@@ -32,9 +30,9 @@ class RemoteFile:
 
 
 CIFAR10 = RemoteFile(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-    170_498_071,
-    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 IMDB = RemoteFile(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -55,23 +53,35 @@ def fetch(
 
     A terminal shows a bar of megabytes; a callable gets `(megabytes done, megabytes in all)`.
     A complete file that is already there is checked and kept. The file appears under its name
-    only when length and checksum agree; an interrupted download leaves nothing behind.
+    only when its checksum agrees; an interrupted download leaves nothing behind.
     """
     path = Path(directory).expanduser() / source.name
     if path.is_file():
         verify(source, path)
         return path
-    _check_room(source, path)
-    with writing(path) as file:
-        digest = _stream(source, file, Progress.make(progress, f"fetching {source.name}"))
-        if digest != source.sha256:
-            raise DataError(
-                "A downloaded file must have the published checksum.",
-                got=f"sha256 {digest} from {source.url}, expected {source.sha256}; "
-                "nothing was kept",
-                remedy=f"try again; if it repeats, get {source.name} elsewhere and give its "
-                "directory",
-            )
+    try:
+        import pooch
+        from requests.exceptions import RequestException
+    except ImportError as error:
+        raise MissingExtraError("pooch", "cli") from error
+    _require_room(source, path)
+    shown = Progress.make(progress, f"fetching {source.name}")
+    bar = _Bar(source, shown) if shown else False
+    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)
+    logging.getLogger("pooch").setLevel(logging.WARNING)
+    begun = path.parent.is_dir()
+    try:
+        options = {"fname": path.name, "path": path.parent, "downloader": downloader}
+        pooch.retrieve(source.url, f"sha256:{source.sha256}", **options)
+    except RequestException as error:  # an OSError, too
+        raise _failed(source, str(error)) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
+    except ValueError as error:  # the checksum
+        raise _failed(source, str(error)) from error
+    finally:
+        if not path.exists() and not begun and path.parent.is_dir():
+            path.parent.rmdir()
     return path
 
 
@@ -82,58 +92,47 @@ def verify(source: RemoteFile, path: Path | str) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != source.sha256:
         raise DataError(
-            f"'{source.name}' must have the published checksum.",
-            got=f"'{path}' with {path.stat().st_size} of {source.size} bytes and sha256 {digest}",
+            f"'{path}' has not the published checksum.",
+            got=f"{path.stat().st_size} of {source.size} bytes and sha256 {digest}",
             remedy="the file is cut off or another one: remove it and fetch it again",
         )
 
 
-def _stream(source: RemoteFile, file: BinaryIO, progress: Progress | None) -> str:
-    """Copy the remote file into `file` and return its SHA-256."""
-    digest, done = hashlib.sha256(), 0
-    steps = range(math.ceil(source.size / CHUNK))
-    with _opened(source) as response:
-        for _ in progress.track(steps) if progress else steps:
-            chunk = _read(source, response)
-            file.write(chunk)
-            digest.update(chunk)
-            done += len(chunk)
-    if done < source.size:
-        raise _unreachable(source, f"the connection ended after {done} of {source.size} bytes")
-    return digest.hexdigest()
+class _Bar:
+    """What pooch tells of a download: one step for every chunk."""
+
+    total: int
+
+    def __init__(self, source: RemoteFile, progress: Progress):
+        self.steps = iter(progress.track(range(-(-source.size // CHUNK))))
+        next(self.steps)
+
+    def update(self, count: int) -> None:
+        next(self.steps, None)  # a step is reported when the next one is asked for
+
+    def reset(self) -> None:
+        self.steps = iter(())
+
+    def close(self) -> None:
+        pass
 
 
-def _opened(source: RemoteFile) -> http.client.HTTPResponse:
-    try:
-        return urllib.request.urlopen(source.url, timeout=TIMEOUT)
-    except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(source, str(error)) from error
-
-
-def _read(source: RemoteFile, response: http.client.HTTPResponse) -> bytes:
-    # Kept apart from writing: a broken connection and a full disk are both an OSError.
-    try:
-        return response.read(CHUNK)
-    except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(source, str(error)) from error
-
-
-def _unreachable(source: RemoteFile, why: str) -> DataError:
+def _failed(source: RemoteFile, why: str) -> DataError:
     return DataError(
-        "A download needs the network.",
+        f"{source.name} could not be fetched.",
         got=f"{source.url}: {why}; nothing was kept",
-        remedy=f"try again, or get {source.name} in another way and give the directory that holds "
-        "it (directory=... or the environment variable WIDELIMIT_DATA)",
+        remedy=f"try again, or get {source.name} in another way and name its directory, for "
+        "instance in the environment variable WIDELIMIT_DATA",
     )
 
 
-def _check_room(source: RemoteFile, path: Path) -> None:
+def _require_room(source: RemoteFile, path: Path) -> None:
     """Refuse before the first byte when the disk cannot hold the file."""
     place = next(p for p in path.absolute().parents if p.is_dir())
     free = shutil.disk_usage(place).free
     if free < source.size:
         raise DataError(
-            "A download needs room for the whole file.",
+            f"There is no room for {source.name}.",
             got=f"{free:,} bytes free in '{place}', {source.name} has {source.size:,}",
             remedy="free some space or choose a directory on another disk",
         )

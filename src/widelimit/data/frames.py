@@ -268,7 +268,7 @@ def _read_parquet(path: Path) -> "DataFrame":
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise MissingExtraError("pyarrow", "cli") from error
+        raise MissingExtraError("pyarrow", "parquet") from error
     import pandas as pd
 
     with ParquetFile(path) as file:

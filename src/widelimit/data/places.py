@@ -43,8 +43,8 @@ def locate(
     if download:
         return fetch(source, root)
     raise MissingDataError(
-        f"{title} must be on this disk.",
+        f"{title} is not on this disk.",
         got=f"none of {', '.join(names)} in '{root}'",
-        remedy=f"give the directory that holds one of them (directory=... or the environment "
-        f"variable {ENVIRONMENT}), or pass download=True to fetch {source.url}",
+        remedy="name the directory that holds one of them, for instance in the environment "
+        f"variable {ENVIRONMENT}, or pass download=True to fetch {source.url}",
     )
