@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from widelimit.trace import trace
-from widelimit.trace.refusals import RefusedError
+from widelimit.trace import RefusedError, trace
 
 TOKENS = 4
 X = np.random.default_rng(0).standard_normal((2, TOKENS, 3))

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..trace.elementwise import ELEMENTWISE
+from ..programs.elementwise import ELEMENTWISE
 from .initialisers import independent_variance
 from .parts import Add, Multiply, Pool
 from .values import Graph, UnreadStep, Value, ValueKind, refusal

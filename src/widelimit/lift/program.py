@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.interpreters import batching
 
 from ..errors import WidelimitError
-from ..trace.refusals import place_of
+from ..trace.places import place_of
 from .glue import ELEMENTWISE, Known, elementwise, moved
 from .initialisers import InitialReading
 from .values import Graph, UnreadStep, Value, refusal

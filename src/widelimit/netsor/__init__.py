@@ -1,5 +1,12 @@
 """Tensor programs: build a network line by line, derive its infinite-width law, simulate it."""
 
+from ..programs.preconditions import (
+    Finding,
+    Precondition,
+    PreconditionReport,
+    PreconditionWarning,
+    Severity,
+)
 from . import examples
 from .functions import (
     ClosedForm,
@@ -20,13 +27,6 @@ from .functions import (
 from .integration import Integration, LimitValue, Method
 from .limit import ConditionalLaw, LimitLaw
 from .nodes import Dot, MatMul, Matrix, Scalar, Vector
-from .preconditions import (
-    Finding,
-    Precondition,
-    PreconditionReport,
-    PreconditionWarning,
-    Severity,
-)
 from .program import Program
 from .simulate import Simulation
 

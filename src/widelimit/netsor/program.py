@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
+from ..programs.preconditions import PreconditionReport
+from .check import check
 from .draw import mermaid
 from .functions import (
     ArrayFunction,
@@ -37,7 +39,6 @@ from .nodes import (
     Vector,
     VectorArithmetic,
 )
-from .preconditions import PreconditionReport, check
 from .simulate import Simulation, simulate
 from .validation import real_numbers, require_std
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .alignment import Given, Slot, Step
-from .interpreter import Machine
-from .listing import kind_of, superscript
-from .matrices import WideMatrix
-from .refusals import Place, RefusedError
-from .scalars import ZERO, WideScalar
-from .vectors import WideVector
+from ..programs.interpreter import Machine
+from ..programs.listing import kind_of, superscript
+from ..programs.matrices import WideMatrix
+from ..programs.refusals import Place, RefusedError
+from ..programs.scalars import ZERO, WideScalar
+from ..programs.steps import Given, Slot, Step
+from ..programs.vectors import WideVector
 
 if TYPE_CHECKING:
     from .program import Traced

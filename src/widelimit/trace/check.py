@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..netsor.preconditions import Finding, Precondition, PreconditionReport, Severity
-from .alignment import Step
-from .gaussian import Form
-from .vectors import WideVector
+from ..programs.gaussian import Form
+from ..programs.preconditions import Finding, Precondition, PreconditionReport, Severity
+from ..programs.steps import Step
+from ..programs.vectors import WideVector
 
 if TYPE_CHECKING:
-    from .interpreter import Machine
+    from ..programs.interpreter import Machine
 
 _FAST = {"exp", "exp2", "expm1", "sinh", "cosh"}
 

@@ -11,19 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
-from ..netsor.preconditions import PreconditionReport
 from ..options import RandomKey, as_key, listed, whole
-from .alignment import FlatProgram, align, trace_at
+from ..programs.interpreter import Machine
+from ..programs.listing import listing
+from ..programs.preconditions import PreconditionReport
+from ..programs.refusals import NOWHERE, RefusedError
+from ..programs.scalars import DotGroup, WideScalar
+from ..programs.steps import FlatProgram
+from ..programs.vectors import WideVector
+from .alignment import align, trace_at
 from .audit import Audit, audited
 from .check import preconditions
 from .compare import Comparison, compared
-from .interpreter import Machine
 from .law import TracedLaw
-from .listing import listing
-from .refusals import NOWHERE, RefusedError
-from .scalars import DotGroup, WideScalar
 from .tangent import TangentKernel, tangent_kernel
-from .vectors import WideVector
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike

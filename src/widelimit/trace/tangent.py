@@ -20,13 +20,14 @@ import numpy as np
 
 from ..errors import NetworkError
 from ..laws.marginal import averaged
+from ..programs.interpreter import Machine
+from ..programs.outer import Outer
+from ..programs.refusals import RefusedError
+from ..programs.scalars import WideScalar
+from ..programs.steps import FlatProgram
+from ..programs.vectors import WideVector
 from ..statistics import Estimate
-from .alignment import FlatProgram, align, trace_at
-from .interpreter import Machine
-from .outer import Outer
-from .refusals import RefusedError
-from .scalars import WideScalar
-from .vectors import WideVector
+from .alignment import align, trace_at
 
 if TYPE_CHECKING:
     from .program import Traced

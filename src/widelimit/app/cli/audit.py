@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from ...errors import WidelimitError
+from ...programs.listing import superscript
 from ...trace import Audit
 from ...trace.audit import Verdict
 from ...trace.files import audit_file
-from ...trace.listing import superscript
 from ..report import Report
 from . import options as o
 from .outputs import ready, show

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .alignment import FlatProgram, Slot, Step
+from .steps import FlatProgram, Slot, Step
 
 # Scalars stay Gaussian through these on their way to the output.
 LINEAR = {

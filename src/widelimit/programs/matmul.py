@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .gaussian import Form
 from .layout import Layout
 from .matrices import Use, WideMatrix
+from .steps import Step
 from .vectors import WideVector
 
 HALF = Fraction(1, 2)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .contraction import summed_products
 from .elementwise import aligned
 from .layout import Layout
@@ -17,6 +16,7 @@ from .matmul import matmul
 from .matrices import WideMatrix
 from .outer import Outer, OuterProduct
 from .scalars import WideScalar
+from .steps import Step
 from .trees import Apply
 from .vectors import WideVector
 

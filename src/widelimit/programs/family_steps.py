@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import contraction, structure
-from .alignment import Step
 from .convolution import window_values
 from .matmul import HALF
 from .matrices import Opaque, WideMatrix
 from .outer import Outer
 from .refusals import RefusedError
 from .scalars import WideScalar
+from .steps import Step
 from .structure import Value
 from .vectors import WideVector
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .arrays import mapped_primitive
 from .elementwise import leading_power, order_one, vanished
 from .extents import Wide
 from .flow import LINEAR
 from .layout import whole
 from .scalars import WideScalar
+from .steps import Step
 from .structure import Value
 from .vectors import WideVector
 

@@ -11,13 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .alignment import Step
 from .arrays import coordinatewise, mapped_primitive, run_primitive
 from .gaussian import Form
 from .layout import Layout
 from .matrices import WideMatrix
 from .scalars import ZERO, WideScalar
 from .small import followed
+from .steps import Step
 from .trees import Apply, Number, Tree
 from .vectors import WideVector
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .alignment import SAMPLERS
 from .extents import Wide
 from .matrices import WideMatrix
 from .scalars import WideScalar
+from .steps import SAMPLERS
 from .vectors import WideVector
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .contraction import Dims, arranged, summed_products
 from .elementwise import leading_power
 from .gaussian import Remap
 from .layout import Layout, refinement
 from .matrices import WideMatrix
 from .scalars import WideScalar
+from .steps import Step
 from .vectors import WideVector
 
 

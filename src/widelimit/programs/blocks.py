@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .alignment import Step
+from .steps import Step
 from .vectors import WideVector
 
 Level = tuple[int, int]

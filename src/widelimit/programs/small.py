@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .scalars import WideScalar
+from .steps import Step
 from .vectors import WideVector
 
 # Slopes at 0 of functions with f(0) = 0: something small comes out as small as it went in.

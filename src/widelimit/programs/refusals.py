@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import linecache
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from jax._src import source_info_util
 
 from ..errors import NetworkError
-
-_LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"])
-# The rooms that trace; lines of layers are a user's, as those of any model are.
-_OURS = tuple(str(Path(__file__).resolve().parent.parent / room) for room in ("trace", "lift"))
 
 
 @dataclass(frozen=True)
@@ -36,22 +28,6 @@ class Place:
 
 
 NOWHERE = Place("", 0, "")
-
-
-def place_of(equation: Any) -> tuple[Place, bool]:
-    """The innermost line of the user's own files, and whether there was one.
-
-    Lines of installed packages stand in where no file of the user's is on the stack.
-    """
-    frames = [
-        Place(f.file_name, f.start_line, f.function_name)
-        for f in source_info_util.user_frames(equation.source_info.traceback)
-    ]
-    frames = [f for f in frames if not f.file.startswith(_OURS)]
-    for frame in frames:
-        if not frame.file.startswith(_LIBRARIES):
-            return frame, True
-    return (frames[0], False) if frames else (NOWHERE, False)
 
 
 class RefusedError(NetworkError):

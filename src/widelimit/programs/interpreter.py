@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from . import contraction, parameters
-from .alignment import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
 from .arrays import is_key
 from .convolution import convolution
 from .elementwise import ELEMENTWISE, elementwise
@@ -27,6 +26,7 @@ from .outer import Outer, contracted, outer_product, outer_step
 from .refusals import NOWHERE, RefusedError
 from .scalar_steps import on_scalars
 from .scalars import DotGroup, WideScalar
+from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
 from .structure import Value
 from .vectors import WideVector
 

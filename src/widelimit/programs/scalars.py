@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..gaussians import condition, psd_root
-from .alignment import Step
 from .blocks import blocks_alike, shared_cells, shared_sources
 from .expectations import Integrator
+from .steps import Step
 from .symmetry import is_centred
 from .vectors import WideVector
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .alignment import Step
 from .matmul import HALF, matmul
 from .matrices import WideMatrix
 from .scalars import DotGroup, WideScalar
+from .steps import Step
 from .vectors import WideVector
 
 # Means below this share of the deviations are rounding errors of means that are zero.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .alignment import Step
+from .steps import Step
 
 KEY_STEPS = {
     "random_split",

@@ -15,11 +15,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .alignment import Step
 from .extents import Extent, Wide
 from .layout import Layout
 from .matrices import WideMatrix
 from .scalars import WideScalar
+from .steps import Step
 from .vectors import WideVector
 
 Value = WideScalar | WideVector | WideMatrix

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from .alignment import Step
 from .extents import Wide
 from .gaussian import Form, GaussianSource, Remap
 from .layout import whole
 from .matrices import WeightArray, WideMatrix
 from .scalars import NormalGroup, WideScalar
+from .steps import Step
 from .trees import Apply, Atom, Leaf
 from .vectors import WideVector
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from .alignment import Step
+from .steps import Step
 
 
 def _power(x: np.ndarray, params: dict[str, Any]) -> np.ndarray:
