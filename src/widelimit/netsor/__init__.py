@@ -1,5 +1,7 @@
 """Tensor programs: build a network line by line, derive its infinite-width law, simulate it."""
 
+from ..programs.closed_forms import ClosedForm
+from ..programs.integration import Integration, LimitValue, Method
 from ..programs.preconditions import (
     Finding,
     Precondition,
@@ -9,7 +11,6 @@ from ..programs.preconditions import (
 )
 from . import examples
 from .functions import (
-    ClosedForm,
     CoordinateFunction,
     Growth,
     ScalarFunction,
@@ -24,7 +25,6 @@ from .functions import (
     softmax,
     tanh,
 )
-from .integration import Integration, LimitValue, Method
 from .limit import ConditionalLaw, LimitLaw
 from .nodes import Dot, MatMul, Matrix, Scalar, Vector
 from .program import Program

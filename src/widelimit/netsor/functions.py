@@ -13,6 +13,8 @@ import numpy as np
 from scipy import special
 
 from ..errors import NetworkError, NumericalError, ShapeError
+from ..programs import closed_forms
+from ..programs.closed_forms import ClosedForm
 
 if TYPE_CHECKING:
     from .nodes import Map, Scalar, ScalarMap, Vector
@@ -27,18 +29,6 @@ class Growth(Enum):
     PSEUDO_LIPSCHITZ = "pseudo-Lipschitz"
     CONTROLLED = "controlled: at most exp(C|x|^(2-ε)), but not pseudo-Lipschitz"
     UNCONTROLLED = "uncontrolled: Gaussian expectations may diverge"
-
-
-@dataclass(frozen=True)
-class ClosedForm:
-    """Gaussian expectations of φ for `(u, v) ~ N(0, [[q, c], [c, r]])`.
-
-    `pair(q, c, r) = E[φ(u)φ(v)]`, `mean(q) = E[φ(u)]`, `slope(q) = E[φ'(u)]`.
-    """
-
-    pair: Callable[[Array, Array, Array], Array]
-    mean: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -185,92 +175,16 @@ def probe_growth(fn: ArrayFunction, arity: int) -> Growth:
     return worst
 
 
-def _scale(q: Array, r: Array) -> Array:
-    """`√(q r)`, where the product itself may underflow or overflow; exactly q for q = r."""
-    top = np.maximum(q, r)
-    return top * np.sqrt(np.minimum(q, r) / np.where(top > 0, top, 1.0))
-
-
-def _cosine(q: Array, c: Array, r: Array) -> Array:
-    scale = _scale(q, r)
-    return np.clip(c / np.where(scale > 0, scale, 1.0), -1.0, 1.0)
-
-
-def _relu_pair(q: Array, c: Array, r: Array) -> Array:
-    angle = np.arccos(_cosine(q, c, r))
-    return _scale(q, r) / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))
-
-
-def _erf_pair(q: Array, c: Array, r: Array) -> Array:
-    return 2 / np.pi * np.arcsin(_cosine(1 + 2 * q, 2 * c, 1 + 2 * r))
-
-
-def _sin_pair(q: Array, c: Array, r: Array) -> Array:
-    """`e^{−(q+r)/2} sinh(c)`, without the overflow of sinh: `|c| ≤ (q + r)/2`."""
-    size = np.abs(c)
-    return np.sign(c) * np.exp(size - (q + r) / 2) * -np.expm1(-2 * size) / 2
-
-
-def _cos_pair(q: Array, c: Array, r: Array) -> Array:
-    """`e^{−(q+r)/2} cosh(c)`, likewise."""
-    size = np.abs(c)
-    return np.exp(size - (q + r) / 2) * (1 + np.exp(-2 * size)) / 2
-
-
-def _sign_slope(q: Array) -> Array:
-    return np.where(q > 0, np.sqrt(2 / np.pi / np.where(q > 0, q, 1.0)), 0.0)
-
-
 _SMOOTH = Growth.PSEUDO_LIPSCHITZ
 
-relu = CoordinateFunction(
-    "relu",
-    lambda x: np.maximum(x, 0),
-    growth=_SMOOTH,
-    closed_form=ClosedForm(
-        _relu_pair, lambda q: np.sqrt(q / (2 * np.pi)), lambda q: np.full_like(q, 0.5)
-    ),
-)
-erf = CoordinateFunction(
-    "erf",
-    special.erf,
-    bounded=True,
-    growth=_SMOOTH,
-    closed_form=ClosedForm(_erf_pair, np.zeros_like, lambda q: 2 / np.sqrt(np.pi * (1 + 2 * q))),
-)
-sin = CoordinateFunction(
-    "sin",
-    np.sin,
-    bounded=True,
-    growth=_SMOOTH,
-    closed_form=ClosedForm(_sin_pair, np.zeros_like, lambda q: np.exp(-q / 2)),
-)
-cos = CoordinateFunction(
-    "cos",
-    np.cos,
-    bounded=True,
-    growth=_SMOOTH,
-    closed_form=ClosedForm(_cos_pair, lambda q: np.exp(-q / 2), np.zeros_like),
-)
-exp = CoordinateFunction(
-    "exp",
-    np.exp,
-    growth=Growth.CONTROLLED,
-    closed_form=ClosedForm(
-        lambda q, c, r: np.exp((q + r) / 2 + c), lambda q: np.exp(q / 2), lambda q: np.exp(q / 2)
-    ),
-)
-tanh = CoordinateFunction("tanh", np.tanh, bounded=True, growth=_SMOOTH)
-sigmoid = CoordinateFunction("sigmoid", special.expit, bounded=True, growth=_SMOOTH)
-sign = CoordinateFunction(
-    "sign",
-    np.sign,
-    bounded=True,
-    growth=Growth.CONTROLLED,
-    closed_form=ClosedForm(
-        lambda q, c, r: 2 / np.pi * np.arcsin(_cosine(q, c, r)), np.zeros_like, _sign_slope
-    ),
-)
+relu = CoordinateFunction("relu", lambda x: np.maximum(x, 0), False, _SMOOTH, closed_forms.RELU)
+erf = CoordinateFunction("erf", special.erf, True, _SMOOTH, closed_forms.ERF)
+sin = CoordinateFunction("sin", np.sin, True, _SMOOTH, closed_forms.SIN)
+cos = CoordinateFunction("cos", np.cos, True, _SMOOTH, closed_forms.COS)
+exp = CoordinateFunction("exp", np.exp, False, Growth.CONTROLLED, closed_forms.EXP)
+sign = CoordinateFunction("sign", np.sign, True, Growth.CONTROLLED, closed_forms.SIGN)
+tanh = CoordinateFunction("tanh", np.tanh, True, _SMOOTH)
+sigmoid = CoordinateFunction("sigmoid", special.expit, True, _SMOOTH)
 softmax = ScalarFunction("softmax", lambda s: special.softmax(s, axis=-1), bounded=True)
 
 

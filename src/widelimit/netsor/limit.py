@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..gaussians import condition
 from ..laws.law import Law
 from ..laws.marginal import Marginal
-from ..options import RandomKey, generator, whole
-from .integration import (
-    Integration,
-    LimitValue,
-    Method,
-    Rule,
-    psd_factor,
-)
-from .moments import LimitMoments, Moment
-from .nodes import Dot, Initial, MatMul, Operation, Vector, VectorArithmetic
+from ..options import RandomKey, generator, seed_words, whole
+from ..programs.integration import Integration, LimitValue, Method, Rule
+from .nodes import Dot, Map, MatMul, Vector
+from .run import Run
 from .validation import chosen_vectors, real_numbers
 
 if TYPE_CHECKING:
     from .program import Program
+
+
+def _draws_at_once(program: Program) -> int:
+    """How many draws of the scalars are followed at once; functions of them take grids each."""
+    late = any(isinstance(node, Map) and node.stage > 0 for node in program.nodes)
+    return 2**12 if late else 2**16
 
 
 def limit(program: Program, *, integration: Integration | None, key: RandomKey) -> LimitLaw:
@@ -41,31 +41,31 @@ def limit(program: Program, *, integration: Integration | None, key: RandomKey) 
 
 
 class _Readings:
-    """Estimates with errors, from the same computation under several integrations."""
+    """Estimates with errors, from the same computation under several rules of integration."""
 
-    def __init__(self, integration: Rule, build: Callable[[Rule], LimitMoments]):
-        self._integration = integration
+    def __init__(self, rule: Rule, build: Callable[[Rule], Run]):
+        self.rule = rule
         self._build = build
-        self._built: dict[Rule, LimitMoments] = {}
+        self._built: dict[Rule, Run] = {}
 
-    def moments(self, integration: Rule | None = None) -> LimitMoments:
-        integration = integration or self._integration
-        if integration not in self._built:
-            self._built[integration] = self._build(integration)
-        return self._built[integration]
+    def run(self, rule: Rule | None = None) -> Run:
+        rule = rule or self.rule
+        if rule not in self._built:
+            self._built[rule] = self._build(rule)
+        return self._built[rule]
 
-    def read(self, reading: Callable[[LimitMoments], Moment]) -> LimitValue:
-        value, method = reading(self.moments())
+    def read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
+        value, method = reading(self.run())
         match method:
             case Method.CLOSED_FORM:
                 return LimitValue(value, np.zeros_like(value), method)
             case Method.QUADRATURE:
-                coarse = [reading(self.moments(rule))[0] for rule in self._integration.coarse()]
+                coarse = [reading(self.run(rule))[0] for rule in self.rule.coarse()]
                 return LimitValue(value, np.abs(value - np.stack(coarse)).max(axis=0), method)
             case Method.SAMPLING:
-                count = self._integration.replicates
-                others = [self._integration.replicate(i) for i in range(1, count)]
-                values = np.stack([value, *(reading(self.moments(i))[0] for i in others)])
+                count = self.rule.replicates
+                others = [self.rule.replicate(i) for i in range(1, count)]
+                values = np.stack([value, *(reading(self.run(i))[0] for i in others)])
                 error = np.std(values, axis=0, ddof=1) / np.sqrt(count)
                 return LimitValue(np.mean(values, axis=0), error, method)
 
@@ -73,10 +73,16 @@ class _Readings:
 class ConditionalLaw:
     """The limit given `draws` values of all scalars: a Gaussian family, one per draw."""
 
-    def __init__(self, program: Program, scalars: np.ndarray, readings: _Readings):
+    def __init__(self, program: Program, scalars: np.ndarray, rule: Rule):
         self.program = program
         self.scalars = scalars
-        self._readings = readings
+        chunk = _draws_at_once(program)
+        parts = [scalars[i : i + chunk] for i in range(0, len(scalars), chunk)]
+        self._parts = [(len(part), _Readings(rule, self._runs(part))) for part in parts]
+
+    def _runs(self, scalars: np.ndarray) -> Callable[[Rule], Run]:
+        given = dict(zip(self.program.dots, scalars.T, strict=True))
+        return lambda rule: Run(self.program, rule, draws=len(scalars), given=given)
 
     def __repr__(self) -> str:
         return f"ConditionalLaw({self.program.name!r} given {self.draws} draws of its scalars)"
@@ -89,10 +95,25 @@ class ConditionalLaw:
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
         chosen = chosen_vectors(self.program, vectors)
-        shape = (self.draws, len(chosen), len(chosen))
-        found = self._readings.read(lambda moments: moments.gram(chosen))
-        value, error = (np.array(np.broadcast_to(a, shape)) for a in (found.value, found.error))
-        return LimitValue(value, error, found.method)
+        values, errors, method = [], [], Method.CLOSED_FORM
+        for draws, readings in self._parts:
+            shape = (draws, len(chosen), len(chosen))
+            found = readings.read(lambda run: run.gram(chosen))
+            values.append(np.broadcast_to(found.value, shape))
+            errors.append(np.broadcast_to(found.error, shape))
+            method = max(method, found.method)
+        return LimitValue(np.concatenate(values), np.concatenate(errors), method)
+
+    def kernels(self, vectors: Sequence[Vector] | None = None) -> np.ndarray:
+        """The values of `gram` alone, for averages over draws, which have an error of their own."""
+        chosen = chosen_vectors(self.program, vectors)
+        shape = (len(chosen), len(chosen))
+        return np.concatenate(
+            [
+                np.broadcast_to(readings.run().gram(chosen)[0], (draws, *shape))
+                for draws, readings in self._parts
+            ]
+        )
 
     def sample(
         self, key: RandomKey, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
@@ -100,19 +121,12 @@ class ConditionalLaw:
         """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
         whole("coordinates", coordinates)
         chosen = chosen_vectors(self.program, vectors)
-        moments = self._readings.moments()
-        variables = moments.variables(chosen)
-        means, covariance, method = moments.joint(variables)
-        factor = np.broadcast_to(
-            psd_factor(covariance, method), (self.draws, len(variables), len(variables))
-        )
         rng = generator(key, 1)
-        noise = rng.standard_normal((self.draws, coordinates, len(variables)))
-        means = np.broadcast_to(means, (self.draws, len(variables)))
-        values = noise @ np.swapaxes(factor, -1, -2) + means[:, None, :]
-        known = {v.index: values[..., k] for k, v in enumerate(variables)}
-        columns = [moments.evaluator.coordinates(vector, known) for vector in chosen]
-        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+        parts = [
+            readings.run().sample(chosen, rng, (draws, coordinates))
+            for draws, readings in self._parts
+        ]
+        return np.concatenate(parts)
 
 
 class LimitLaw(Law):
@@ -133,7 +147,7 @@ class LimitLaw(Law):
     def __init__(self, program: Program, integration: Rule):
         self.program = program
         self.integration = integration
-        self._readings = _Readings(integration, lambda settings: LimitMoments(program, settings))
+        self._readings = _Readings(integration, lambda rule: Run(program, rule))
         self._marginals: dict[Vector, Marginal] = {}
 
     # ---- deterministic part ---------------------------------------------------------------
@@ -141,17 +155,17 @@ class LimitLaw(Law):
     def second_moment(self, left: Vector, right: Vector) -> LimitValue:
         """`E[Z^left Z^right]` for vectors without scalars; for MatMul vectors, the covariance."""
         chosen = self._without_scalars((left, right))
-        return self._readings.read(lambda moments: moments.second_moment(*chosen))
+        return self._readings.read(lambda run: run.second_moment(*chosen))
 
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v]` for all pairs, shape `(m, m)`; default: the program's outputs."""
         chosen = self._without_scalars(vectors)
-        return self._readings.read(lambda moments: moments.gram(chosen))
+        return self._readings.read(lambda run: run.gram(chosen))
 
     def mean(self, vector: Vector) -> LimitValue:
         """`E[Z^vector]` for a vector without scalars; 0 for MatMul vectors."""
         (chosen,) = self._without_scalars((vector,))
-        return self._readings.read(lambda moments: moments.mean(chosen))
+        return self._readings.read(lambda run: run.mean(chosen))
 
     def scalar_covariance(self, scalars: Sequence[Dot] | None = None) -> LimitValue:
         """Covariance of dot products; default: all that depend on no earlier scalar."""
@@ -164,23 +178,21 @@ class LimitLaw(Law):
                 got=", ".join(getattr(s, "label", repr(s)) for s in chosen) or "no dot products",
                 remedy="use sample_scalars for the others",
             )
-        return self._readings.read(lambda moments: moments.scalar_covariance(chosen, chosen))
+        return self._readings.read(lambda run: run.scalar_covariance(tuple(chosen)))
 
     # ---- scalars --------------------------------------------------------------------------
 
     def sample_scalars(self, draws: int, key: RandomKey) -> np.ndarray:
         """Joint draws of all dot products, `(draws, dots)` in the order of `program.dots`."""
         whole("draws", draws)
-        rng = generator(key, 0)
-        moments = self._readings.moments()
-        values: dict[Dot, np.ndarray] = {}
-        for stage in range(1, _last_stage(self.program) + 1):
-            new = [dot for dot in self.program.dots if dot.stage == stage]
-            drawn = _draw_stage(moments, new, values, draws, rng)
-            values.update(drawn)
-            moments = moments.given(drawn, stage)
-        columns = [values[dot] for dot in self.program.dots]
-        return np.stack(columns, axis=-1) if columns else np.zeros((draws, 0))
+        rule = replace(self.integration, words=(*seed_words(key), 0))
+        parts = []
+        chunk = _draws_at_once(self.program)
+        for begin in range(0, draws, chunk):
+            count = min(chunk, draws - begin)
+            run = Run(self.program, rule.replicate(begin), draws=count)
+            parts.append(run.scalars(self.program.dots, count))
+        return np.concatenate(parts)
 
     def given(self, scalars: ArrayLike) -> ConditionalLaw:
         """The law given values of all dot products: `(dots,)` or `(draws, dots)`."""
@@ -196,15 +208,7 @@ class LimitLaw(Law):
             raise ShapeError(
                 "Scalars must be finite.", got="NaN or infinity", remedy="pass finite values"
             )
-
-        def build(integration: Rule) -> LimitMoments:
-            moments = self._readings.moments(integration)
-            for stage in range(1, _last_stage(self.program) + 1):
-                columns = [k for k, dot in enumerate(dots) if dot.stage == stage]
-                moments = moments.given({dots[k]: array[:, k] for k in columns}, stage)
-            return moments
-
-        return ConditionalLaw(self.program, array, _Readings(self.integration, build))
+        return ConditionalLaw(self.program, array, self.integration)
 
     def condition(self, draws: int, key: RandomKey) -> ConditionalLaw:
         """The law given `draws` sampled values of the scalars."""
@@ -234,7 +238,8 @@ class LimitLaw(Law):
         """
         chosen_vectors(self.program, [vector])
         whole("draws", draws, least=2)  # one draw has no spread, and no standard error
-        if not _is_gaussian(vector):
+        value = Run(self.program, self.integration).vector(vector)
+        if not value.is_linear or value.constant.any():
             raise NetworkError(
                 "A vector with a marginal law is linear in vectors W @ h and centred inputs, with "
                 "numbers and scalars as coefficients.",
@@ -243,7 +248,7 @@ class LimitLaw(Law):
             )
         if not vector.stage:
             return Marginal(np.atleast_1d(self.second_moment(vector, vector).value), groups=1)
-        variances = self.condition(draws, key).gram([vector]).value[:, 0, 0]
+        variances = self.condition(draws, key).kernels([vector])[:, 0, 0]
         return Marginal(variances, groups=draws)
 
     def _marginal(self, at: Any) -> Marginal:
@@ -272,7 +277,7 @@ class LimitLaw(Law):
     ) -> LimitValue:
         """`E[Z^u Z^v]`, scalars averaged out over `draws` samples, with its standard error."""
         whole("draws", draws, least=2)
-        values = self.condition(draws, key).gram(vectors).value
+        values = self.condition(draws, key).kernels(vectors)
         error = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
         return LimitValue(np.mean(values, axis=0), error, Method.SAMPLING)
 
@@ -312,46 +317,3 @@ class LimitLaw(Law):
                     "law.expected_gram(draws, key)",
                 )
         return chosen
-
-
-def _draw_stage(
-    moments: LimitMoments,
-    new: list[Dot],
-    known: dict[Dot, np.ndarray],
-    draws: int,
-    rng: np.random.Generator,
-) -> dict[Dot, np.ndarray]:
-    """Draw one stage of scalars from their Gaussian law given the earlier ones."""
-    covariance, method = moments.scalar_covariance(new, new)
-    mean = np.zeros((draws, len(new)))
-    if known:
-        old = list(known)
-        cross, _ = moments.scalar_covariance(new, old)
-        if np.any(cross):
-            # Score matrices shared between stages: condition the Gaussian field on what is known.
-            before, _ = moments.scalar_covariance(old, old)
-            values = np.stack([known[dot] for dot in old], axis=-1)
-            mean, covariance = condition(covariance, cross, before, values)
-    factor = psd_factor(covariance, method)
-    noise = rng.standard_normal((draws, len(new)))
-    drawn = mean + (noise[:, None, :] @ np.swapaxes(factor, -1, -2))[:, 0, :]
-    return {dot: drawn[:, k] for k, dot in enumerate(new)}
-
-
-def _is_gaussian(vector: Vector) -> bool:
-    """Whether a vector is centred and Gaussian given all scalars."""
-    if isinstance(vector, Initial):
-        return vector.program.groups[vector.group].mean[vector.position] == 0
-    if isinstance(vector, VectorArithmetic):
-        vectors = [part for part in vector.parts if isinstance(part, Vector)]
-        enough = (
-            len(vectors) == len(vector.parts)
-            if vector.operation is Operation.SUM
-            else len(vectors) == 1
-        )
-        return enough and all(map(_is_gaussian, vectors))
-    return isinstance(vector, MatMul)
-
-
-def _last_stage(program: Program) -> int:
-    return max((dot.stage for dot in program.dots), default=0)

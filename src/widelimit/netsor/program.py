@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
+from ..programs.integration import Integration
 from ..programs.preconditions import PreconditionReport
 from .check import check
 from .draw import mermaid
@@ -22,7 +23,6 @@ from .functions import (
     Growth,
     ScalarFunction,
 )
-from .integration import Integration
 from .limit import LimitLaw, limit
 from .listing import expression, listing
 from .nodes import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,12 @@ from .nodes import (
     MatMul,
     Matrix,
     Node,
+    Operation,
     ScalarArithmetic,
     ScalarMap,
     Vector,
     VectorArithmetic,
 )
-from .polynomials import combine
 from .validation import chosen_vectors
 
 if TYPE_CHECKING:
@@ -221,3 +222,8 @@ class _State:
             entries *= _DTYPE(matrix.std / np.sqrt(self.width))
             self.matrices[matrix] = entries
         return self.matrices[matrix]
+
+
+def combine(operation: Operation, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum or product of arrays."""
+    return np.asarray(sum(parts) if operation is Operation.SUM else math.prod(parts))

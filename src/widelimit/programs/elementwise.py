@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .arrays import coordinatewise, mapped_primitive, run_primitive
-from .gaussian import Form
+from .closed_forms import COS, ERF, EXP, RELU, SIGN, SIN, ClosedForm
 from .layout import Layout
 from .matrices import WideMatrix
 from .scalars import ZERO, WideScalar
 from .small import followed
 from .steps import Step
-from .trees import Apply, Number, Tree
+from .trees import Apply, Deviations, Number, Tree
 from .vectors import WideVector
 
 # Every operand counts with its order of magnitude, and the larger one wins.
@@ -312,7 +312,7 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     if name == "select_n" and vectors[0].is_constant:
         return replace(_selected(vectors), power=power)
     trees = tuple(_argument(v) for v in vectors)
-    tree = Apply(name, _function(step), trees)
+    tree = Apply(name, _function(step), trees, _closed_form(name, vectors))
     # A branch may be no number where it is not taken, as a logarithm is; 0 times it is none.
     if (
         name == "select_n"
@@ -324,21 +324,28 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     return replace(first.applied(tree), power=power)
 
 
+_CLOSED = {"erf": ERF, "sin": SIN, "cos": COS, "exp": EXP, "sign": SIGN}
+
+
+def _closed_form(name: str, vectors: list[WideVector]) -> ClosedForm | None:
+    """Gaussian expectations of a function of its first argument, where they are known."""
+    if name == "max" and vectors[1].is_zero:
+        return RELU
+    return _CLOSED.get(name)
+
+
+def mapped(step: Step, operands: list[Any]) -> WideVector:
+    """A function that came with the program, of vectors and numbers of order one."""
+    vectors = aligned(step, [order_one(step, value) for value in operands])
+    params = step.params[0]
+    trees = tuple(_argument(v) for v in vectors)
+    return vectors[0].applied(Apply(step.name, params["function"], trees, params["closed"]))
+
+
 def _is_number(vector: WideVector) -> bool:
     """Whether its functions are defined on both sides of the origin."""
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(vector.evaluate(_Rays())).all())
-
-
-class _Rays:
-    """Points on both sides of the origin, for each linear form by itself."""
-
-    def __init__(self) -> None:
-        self.cache: dict = {}
-
-    def form(self, form: Form) -> np.ndarray:
-        steps = np.linspace(-3.0, 3.0, 12)
-        return np.sqrt(np.maximum(form.variance, 0.0))[:, None, :] * steps[None, :, None]
+        return bool(np.isfinite(vector.evaluate(Deviations(np.linspace(-3.0, 3.0, 12)))).all())
 
 
 def _gated(which: WideVector, false: WideVector, true: WideVector) -> WideVector:

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from .integration import Method
+
 WHOLE = 0
+ROUNDING = 1e-14  # of the size of its terms squared: a variance that is zero
 
 
 class Labels:
@@ -118,6 +121,8 @@ class GaussianSource:
     def __init__(self, name: str, covariance: np.ndarray, *, ordered: bool = False):
         self.name, self.ordered = name, ordered
         self.covariance = covariance
+        self.method = Method.CLOSED_FORM
+        """The least exact method behind the covariance."""
         self.rows: list[frozenset[int]] = []
 
     @property
@@ -186,6 +191,14 @@ class Term:
     def scaled(self, scale: np.ndarray) -> Term:
         """Each form times a number, (draws or 1, size)."""
         return Term(self.source, self.labels, self.weights * scale[..., None], self.picks)
+
+    def sizes(self) -> np.ndarray:
+        """`Σ_f |weight_f| deviation_f`, (draws or 1, size): what a form's terms add up to."""
+        deviations = np.sqrt(np.abs(np.diagonal(self.source.covariance, axis1=1, axis2=2)))
+        if self.picks is not None:
+            return np.abs(self.weights[..., 0]) * deviations[:, self.picks]
+        found = np.abs(self.weights) @ deviations[:, : self.weights.shape[-1], None]
+        return found[..., 0]
 
     def at(self, members: np.ndarray, forms: np.ndarray) -> np.ndarray:
         """Values of forms for values (draws, points, size) of the members."""
@@ -289,6 +302,13 @@ class Form:
 
     def covariance(self, other: Form, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Of members `rows` (c, A) with `other`'s `columns` (c, B): (draws, c, A, B)."""
+        found = self._products(other, rows, columns)
+        for index, form in ((rows[..., :, None], self), (columns[..., None, :], other)):
+            if not form.variance.all():  # what is constant is not ±1e-16 correlated
+                found = found * (form.variance[:, index] > 0)
+        return found
+
+    def _products(self, other: Form, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         total = np.zeros((1, *rows.shape, columns.shape[1]))
         for a in self.terms:
             for b in other.terms:
@@ -305,12 +325,21 @@ class Form:
 
     @property
     def variance(self) -> np.ndarray:
-        """(draws or 1, size)."""
+        """(draws or 1, size); zero where its terms cancel down to rounding."""
         sizes = tuple(term.source.size for term in self.terms)
         if self._variance is None or self._variance[0] != sizes:
             each = np.arange(self.size)[:, None]
-            self._variance = sizes, self.covariance(self, each, each)[:, :, 0, 0]
+            found = self._products(self, each, each)[:, :, 0, 0]
+            if any(term.picks is None for term in self.terms) or len(self.terms) > 1:
+                size = sum(term.sizes() for term in self.terms)
+                found = np.where(np.abs(found) <= ROUNDING * np.square(size), 0.0, found)
+            self._variance = sizes, np.maximum(found, 0.0)
         return self._variance[1]
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """The root of the variance."""
+        return np.sqrt(self.variance)
 
 
 def _by_block(a: Term, b: Term, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -30,12 +30,19 @@ class Grid:
     """The share of a function's square mean beyond the orders that may be left out."""
     most: float
     """The share that the tail of a jump leaves; more is left by functions that turn too fast."""
+    offset: float = 0.0
+    """The points' distance from their symmetric places, in spacings."""
+
+    @property
+    def step(self) -> float:
+        """The spacing."""
+        return 2 * self.reach / self.points
 
 
 FINE = Grid(12000, 10.0, 256, 1e-10, 0.1)
-COARSE = Grid(400, 8.0, 40, 1e-4, 0.25)
+COARSE = Grid(400, 8.0, 40, 1e-9, 0.25)
 _EDGE = 0.8  # of the reach: square means beyond are those of functions that reach further
-_FAR_SHARE = 0.01  # of the square mean that may lie beyond
+FAR_SHARE = 0.01  # of the square mean that may lie beyond
 _ONE_POINT = 0.02  # of the square mean at one point: a pole may be near
 
 
@@ -48,11 +55,10 @@ def no_square_mean(example: str) -> NumericalError:
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def nodes(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points (P,), weights (P,) and weighted Hermite polynomials (P, orders)."""
-    step = 2 * grid.reach / grid.points
-    x = -grid.reach + step * (np.arange(grid.points) + 0.5)
+    x = -grid.reach + grid.step * (np.arange(grid.points) + 0.5 + grid.offset)
     weights = np.exp(-0.5 * np.square(x))
     weights /= weights.sum()
     table = np.empty((grid.points, grid.orders))
@@ -87,7 +93,7 @@ class HermiteSeries:
         energy = (np.square(rows) @ weights).reshape(draws, size)
         outer = np.abs(x) > _EDGE * grid.reach
         beyond = (np.square(rows[:, outer]) @ weights[outer]).reshape(draws, size)
-        if (beyond > _FAR_SHARE * energy).any():
+        if (beyond > FAR_SHARE * energy).any():
             raise no_square_mean("exp of something large, or a Cauchy law")
         rest = energy - np.square(coefficients).sum(axis=-1)
         return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)

@@ -13,12 +13,13 @@ import numpy as np
 from . import contraction, parameters
 from .arrays import is_key
 from .convolution import convolution
-from .elementwise import ELEMENTWISE, elementwise
-from .expectations import Integrator
+from .elementwise import ELEMENTWISE, elementwise, mapped
 from .extents import Wide, fit_power
 from .family_steps import on_families, opaque, orthogonal
 from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
+from .integration import Rule
+from .integrator import Integrator
 from .keys import KEY_STEPS, Keys
 from .layout import whole
 from .matrices import Opaque, WeightArray, WideMatrix
@@ -42,12 +43,10 @@ class Record:
 class Machine:
     """Runs a program for `draws` draws of its random scalars at once."""
 
-    def __init__(
-        self, program: FlatProgram, *, draws: int, points: int, key: Any, tangent: bool = False
-    ):
+    def __init__(self, program: FlatProgram, *, draws: int, rule: Rule, tangent: bool = False):
         self.program, self.tangent = program, tangent
-        seed = np.asarray(jax.random.key_data(key)).ravel()
-        self.integrator = Integrator(draws=draws, points=points, rng=np.random.default_rng(seed))
+        rng = np.random.default_rng(rule.words)
+        self.integrator = Integrator(draws=draws, rule=rule, rng=rng)
         self.labels = Labels()
         self.keys = Keys()
         self.matrices: dict[Any, WeightArray] = {}
@@ -228,8 +227,15 @@ class Machine:
             ) from error
 
     def _step(self, step: Step) -> list[Value]:
-        operands: list[Any] = [self._read(operand, step) for operand in step.operands]
+        return self.apply(step, [self._read(operand, step) for operand in step.operands])
+
+    def apply(self, step: Step, operands: list[Any]) -> list[Value]:
+        """What a step makes of its operands."""
         name = step.name
+        if name in parameters.WRITTEN:
+            return [parameters.WRITTEN[name](self, step)]
+        if name == "map":
+            return [mapped(step, operands)]
         if any(s.is_complex and (s.wide_axes or name in SAMPLERS) for s in step.results):
             raise step.refuse(
                 "An activation or a parameter is complex.",

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import NumericalError
 from .gaussian import Form
+from .integration import Method
 from .layout import Layout
 from .matrices import Use, WideMatrix
 from .steps import Step
@@ -58,6 +60,7 @@ def matmul(
         chosen[rows] = members[rows, columns]
         by_slot[int(slot)] = chosen
     integrator = machine.integrator
+    integrator.used = Method.CLOSED_FORM
     unit = float(operand.layout.unit)
 
     def covariance(other: WideVector, theirs: dict[int, np.ndarray]) -> np.ndarray:
@@ -80,10 +83,10 @@ def matmul(
 
     first = matrix.scale * matrix.scale * covariance(operand, by_slot)
     if not np.isfinite(first).all():
-        raise step.refuse(
-            "The variance of an activation overflows.",
-            got=f"weights of deviation {matrix.scale:g} in front of what they act on",
-            remedy="draw smaller weights",
+        raise NumericalError(
+            "Moments of the limit must be finite.",
+            got=f"an overflow, or a function that is no number somewhere, in {step.place}",
+            remedy="draw smaller weights, or check the functions' domain and growth",
         )
     crosses = []
     for use in uses:
@@ -103,6 +106,7 @@ def matmul(
         else np.zeros((1, 0, count))
     )
     begin = origin.extend(cross, first)
+    origin.method = max(origin.method, integrator.used)
     origin.rows += [frozenset(row.tolist()) for row in slots]
     uses.append(Use(operand, by_slot, begin, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)

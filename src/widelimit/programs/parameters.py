@@ -175,6 +175,34 @@ def channel_number(machine: Any, step: Step) -> WideVector:
     )
 
 
+def _initial(machine: Any, step: Step) -> WideVector:
+    """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
+    params = step.params[0]
+    form = machine.vector_forms.get(params["key"])
+    if form is None:
+        source = GaussianSource("x", np.asarray(params["covariance"])[None])
+        form = Form.members(machine.labels, source, 0, source.size)
+        machine.vector_forms[params["key"]] = form
+    member = form.remapped(Remap(np.array([params["position"]])))
+    constant = np.full((1, 1), params["mean"][params["position"]])
+    layout = whole(Fraction(1))
+    if not member.variance.any():
+        return WideVector((1,), 0, layout, Fraction(0), constant)
+    return WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))
+
+
+def _weights(machine: Any, step: Step) -> WideMatrix:
+    """A matrix with entries `N(0, std²/n)`."""
+    params, layout = step.params[0], whole(Fraction(1))
+    weights = machine.matrices.setdefault(params["matrix"], WeightArray(str(params["matrix"])))
+    layouts, slots = {0: layout, 1: layout}, np.zeros((1, 1), int)
+    return WideMatrix(weights, slots, layouts, {0: 0, 1: 1}, params["std"], Fraction(-1, 2))
+
+
+WRITTEN = {"initial": _initial, "weights": _weights}
+"""Parameters that a program states itself."""
+
+
 def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideScalar:
     shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
     size = int(np.prod(shape, dtype=int))

@@ -16,13 +16,18 @@ class Place:
     file: str
     line: int
     function: str
+    text: str = ""
 
     @property
     def code(self) -> str:
-        """The text of the line."""
+        """The text of the line, as given or as it stands in the file."""
+        if self.text:
+            return self.text
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
+        if self.text and not self.file:
+            return self.text
         where = f"{Path(self.file).name}:{self.line}" if self.file else "unknown line"
         return f"{where}: {self.code}" if self.code else where
 

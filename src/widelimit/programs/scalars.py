@@ -15,7 +15,7 @@ import numpy as np
 
 from ..gaussians import condition, psd_root
 from .blocks import blocks_alike, shared_cells, shared_sources
-from .expectations import Integrator
+from .integrator import Integrator
 from .steps import Step
 from .symmetry import is_centred
 from .vectors import WideVector

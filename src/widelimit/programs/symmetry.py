@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from .blocks import shared_sources
-from .expectations import form_values
 from .gaussian import Form, GaussianSource
+from .integrator import form_values
+from .trees import LimitPoints
 from .vectors import WideVector
 
 _POINTS = 8
@@ -94,12 +95,12 @@ def _products(
     return left * v.evaluate(points)[..., v.by_cell()[:, pairs[1]]]
 
 
-class _Points:
+class _Points(LimitPoints):
     """Given values of the limit variables."""
 
     def __init__(self, members: dict[Block, np.ndarray]):
+        super().__init__()
         self.members = members
-        self.cache: dict = {}
 
     def form(self, form: Form) -> np.ndarray:
         return form_values(form, self.members)

@@ -9,24 +9,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .closed_forms import ClosedForm
 from .gaussian import Cut, Form, Remap
 
 if TYPE_CHECKING:
     from .vectors import WideVector
 
 
-class LimitPoints(Protocol):
-    """Where trees are evaluated."""
+class LimitPoints(ABC):
+    """Where trees are evaluated, for all draws of the scalars or a `part` of them."""
 
-    cache: dict[int, tuple[Any, np.ndarray]]
+    def __init__(self) -> None:
+        self.cache: dict[int, tuple[Any, np.ndarray]] = {}
+        self.part = slice(None)
 
+    @abstractmethod
     def form(self, form: Form) -> np.ndarray:
         """The values of linear forms, (draws, points, size)."""
-        ...
+
+    def pick(self, numbers: np.ndarray) -> np.ndarray:
+        """Those of the draws at hand, of numbers (draws or 1, …)."""
+        return numbers if len(numbers) == 1 else numbers[self.part]
+
+
+class Deviations(LimitPoints):
+    """The same points of every form by itself, in units of its deviation."""
+
+    def __init__(self, x: Any):
+        super().__init__()
+        self.x = np.asarray(x, float)
+
+    def form(self, form: Form) -> np.ndarray:
+        return self.pick(form.deviation)[:, None, :] * self.x[None, :, None]
 
 
 class Tree(ABC):
@@ -107,22 +125,29 @@ class Number(Tree):
         return Number(self.data[:, remap.index])
 
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
-        return self.data[:, None, :]
+        return points.pick(self.data)[:, None, :]
 
     def forms(self) -> Iterator[Form]:
         return iter(())
 
 
 class Apply(Tree):
-    """`function` of the children, coordinate by coordinate."""
+    """`function` of the children, coordinate by coordinate; `closed` is that of its first child."""
 
-    def __init__(self, name: str, function: Callable[..., Any], children: tuple[Tree, ...]):
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        children: tuple[Tree, ...],
+        closed: ClosedForm | None = None,
+    ):
         super().__init__()
-        self.name, self.function, self.children = name, function, children
+        self.name, self.function, self.children, self.closed = name, function, children, closed
         self.size = children[0].size
 
     def _remap(self, remap: Remap) -> Tree:
-        return Apply(self.name, self.function, tuple(c.remapped(remap) for c in self.children))
+        children = tuple(c.remapped(remap) for c in self.children)
+        return Apply(self.name, self.function, children, self.closed)
 
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
         values = np.broadcast_arrays(*(child.evaluate(points) for child in self.children))
@@ -151,7 +176,7 @@ class Mixed(Tree):
         return Mixed(*cut_mixture(weights, self.atom, remap))
 
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
-        return self.atom.evaluate(points) @ np.swapaxes(self.weights, 1, 2)
+        return self.atom.evaluate(points) @ np.swapaxes(points.pick(self.weights), 1, 2)
 
     def forms(self) -> Iterator[Form]:
         return self.atom.forms()
@@ -211,6 +236,20 @@ class Atom:
     def simple(self) -> bool:
         """Whether members depend on no other members' forms."""
         return all(factor.simple() for factor in self.factors)
+
+
+def scaled_leaf(tree: Tree) -> tuple[Form, np.ndarray] | None:
+    """The form and the number (draws or 1, size) whose product a tree is, if it is one."""
+    inner, factor = unscaled(tree)
+    return (inner.form, factor) if isinstance(inner, Leaf) else None
+
+
+def unscaled(tree: Tree) -> tuple[Tree, np.ndarray]:
+    """A tree without the numbers that it is multiplied by, and these."""
+    factor = np.ones((1, tree.size))
+    while isinstance(tree, Apply) and tree.name == "mul" and isinstance(tree.children[1], Number):
+        factor, tree = factor * tree.children[1].data, tree.children[0]
+    return tree, factor
 
 
 def masked(tree: Tree, present: np.ndarray) -> Tree:

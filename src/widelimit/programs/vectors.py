@@ -14,7 +14,19 @@ import numpy as np
 
 from .gaussian import Form, Remap
 from .layout import Layout, refinement
-from .trees import Apply, Atom, Leaf, LimitPoints, Mixed, Number, Tree, Whole, cut_mixture
+from .trees import (
+    Apply,
+    Atom,
+    Deviations,
+    Leaf,
+    LimitPoints,
+    Mixed,
+    Number,
+    Tree,
+    Whole,
+    cut_mixture,
+    scaled_leaf,
+)
 
 Part = tuple[np.ndarray | None, Atom]
 _NOTHING = Layout(1, 1, Fraction(1))
@@ -92,13 +104,15 @@ class WideVector:
 
     def evaluate(self, points: LimitPoints) -> np.ndarray:
         """Values at points of the limit variables."""
-        total = self.constant[:, None, :]
+        total = points.pick(self.constant)[:, None, :]
         if self.form is not None:
             assert self.scale is not None
-            total = total + self.scale[:, None, :] * points.form(self.form)
+            total = total + points.pick(self.scale)[:, None, :] * points.form(self.form)
         for mix, atom in self.parts:
             value = atom.evaluate(points)
-            total = total + (value if mix is None else value @ np.swapaxes(mix, 1, 2))
+            if mix is not None:
+                value = value @ np.swapaxes(points.pick(mix), 1, 2)
+            total = total + value
         return total
 
     # ---- new members ------------------------------------------------------------------------
@@ -207,10 +221,28 @@ class WideVector:
         if self.is_constant:
             return other.times(self.constant, self.power)
         power = self.power + other.power
+        if self.is_linear and other.is_linear:
+            return self._expanded(other, power)
         left, right = self._factors(), other._factors()
         if left is None or right is None:
             left, right = left or (Whole(self),), right or (Whole(other),)
         return self._of(Atom(_joined((*left, *right))), power)
+
+    def _expanded(self, other: WideVector, power: Fraction) -> WideVector:
+        """`(c + f)(c' + f') = cc' + c'f + cf' + ff'` of Gaussians: products have Wick's formula."""
+        factors = []
+        for side in (self, other):
+            assert side.form is not None
+            assert side.scale is not None
+            leaf: Tree = Leaf(side.form)
+            one = (side.scale == 1).all()
+            factors.append(leaf if one else Apply("mul", np.multiply, (leaf, Number(side.scale))))
+        centred = [replace(v, constant=np.zeros((1, v.size))) for v in (self, other)]
+        linear = [v.times(w.constant) for v, w in zip(centred, (other, self), strict=True)]
+        total = replace(linear[0], power=power).plus(replace(linear[1], power=power))
+        product = self._of(Atom(tuple(factors)), power)
+        constant = self.constant_like(self.constant * other.constant, power)
+        return total.plus(product).plus(constant)
 
     def applied(self, tree: Tree) -> WideVector:
         """A vector of the same kind, power 0, that is given by an expression."""
@@ -222,31 +254,21 @@ class WideVector:
 
     def _of(self, atom: Atom, power: Fraction) -> WideVector:
         if not any(True for _ in atom.forms()):
-            numbers = atom.evaluate(_Nowhere())[:, 0, :].astype(float)
+            numbers = atom.evaluate(Deviations([0.0]))[:, 0, :].astype(float)
             return self.constant_like(np.broadcast_to(numbers, (len(numbers), self.size)), power)
         zero = np.zeros((1, self.size))
         return WideVector(self.shape, self.axis, self.layout, power, zero, parts=((None, atom),))
 
     def _factors(self) -> tuple[Tree, ...] | None:
         """The vector as a product of trees, where it is one."""
-        tree = self.tree()
-        if tree.univariate() is not None:
-            return (tree,)
+        alone: tuple[Tree, ...] | None = None
         if self.form is None and len(self.parts) == 1 and not self.constant.any():
             mix, atom = self.parts[0]
-            if mix is None:
-                return atom.factors
-        return None
-
-
-class _Nowhere:
-    """Points for expressions without limit variables."""
-
-    def __init__(self) -> None:
-        self.cache: dict = {}
-
-    def form(self, form: Form) -> np.ndarray:
-        raise AssertionError("a constant has no forms")
+            alone = atom.factors if mix is None else None
+        if alone is not None and all(scaled_leaf(factor) for factor in alone):
+            return alone
+        tree = self.tree()
+        return (tree,) if tree.univariate() is not None else alone
 
 
 def members_of(tree: Tree) -> WideVector:
@@ -276,7 +298,9 @@ def _remapped_part(part: Part, remap: Remap) -> Part:
 
 
 def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
-    """Factors that are functions of one and the same form become one."""
+    """Factors that are functions of one and the same form become one, but not linear ones."""
+    if all(scaled_leaf(factor) for factor in factors):
+        return factors
     found: list[Tree] = []
     for factor in factors:
         form = factor.univariate()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from ..programs.integration import Integration
 from ..programs.interpreter import Machine
 from ..programs.listing import kind_of, superscript
 from ..programs.matrices import WideMatrix
@@ -98,7 +99,8 @@ _ROLES = {
 
 def audited(traced: Traced) -> Audit:
     """Follow the program as far as it goes."""
-    machine = Machine(traced.program, draws=4, points=64, key=jax.random.fold_in(traced.key, 2))
+    rule = Integration(points=2**12, repeated=2**6).seeded(jax.random.fold_in(traced.key, 2))
+    machine = Machine(traced.program, draws=4, rule=rule)
     stopped = None
     output = None
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..programs.gaussian import Form
 from ..programs.preconditions import Finding, Precondition, PreconditionReport, Severity
 from ..programs.steps import Step
+from ..programs.trees import Deviations
 from ..programs.vectors import WideVector
 
 if TYPE_CHECKING:
@@ -133,19 +133,8 @@ def _is_bounded(vector: WideVector) -> bool:
     """Whether every nonlinear function in it is flat far out; linear parts are not bounded."""
     if vector.form is not None:
         return False
-    near, far = (np.abs(vector.evaluate(_FarOut(size))).max() for size in (1e3, 1e6))
+    near, far = (np.abs(vector.evaluate(Deviations([-r, r]))).max() for r in (1e3, 1e6))
     return bool(far <= 1.01 * near + 1e-9)
-
-
-class _FarOut:
-    """Points far from the origin, on both sides."""
-
-    def __init__(self, size: float):
-        self.size = size
-        self.cache: dict[int, Any] = {}
-
-    def form(self, form: Form) -> np.ndarray:
-        return self.size * np.array([-1.0, 1.0])[None, :, None] * np.sqrt(form.variance)[:, None, :]
 
 
 def _after(machine: Machine) -> list[Finding]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey, as_key, listed, whole
+from ..programs.integration import Method, Rule
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
 from ..programs.preconditions import PreconditionReport
@@ -24,15 +25,13 @@ from .audit import Audit, audited
 from .check import preconditions
 from .compare import Comparison, compared
 from .law import TracedLaw
-from .tangent import TangentKernel, tangent_kernel
+from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike
 
 WIDTHS = (64, 96, 160)
 _CHUNK = 256
-_REPLICATES = 8
-_POINTS = 256
 
 
 def trace(
@@ -114,14 +113,14 @@ class Traced:
             )
         return program
 
-    def run(self, draws: int, key: Any) -> tuple[Machine, Any]:
+    def run(self, draws: int, rule: Rule) -> tuple[Machine, Any]:
         """Interpret the program once; returns the machine and its output."""
-        machine = Machine(self.program, draws=draws, points=_POINTS, key=key)
+        machine = Machine(self.program, draws=draws, rule=rule)
         return machine, machine.run(self.key, self.x)[0]
 
     @cached_property
     def _first(self) -> tuple[Machine, Any]:
-        return self.run(16, jax.random.fold_in(self.key, 0))
+        return self.run(16, INTEGRATION.seeded(jax.random.fold_in(self.key, 0)))
 
     def first_run(self) -> tuple[Machine, Any]:
         """One interpretation, kept: what listing and checks look at."""
@@ -151,22 +150,25 @@ class Traced:
     ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool]:
         parts, means = [], []
         shape: tuple[int, ...] = ()
-        done, sampled, random = 0, False, True
-        while done < draws:
-            machine, output = self.run(min(_CHUNK, draws - done), jax.random.fold_in(key, done))
+        done, random = 0, True
+        rule, method = INTEGRATION.seeded(key), Method.CLOSED_FORM
+
+        def one(count: int, rule: Rule) -> bool:
+            nonlocal shape, method
+            machine, output = self.run(count, rule)
             with np.errstate(all="ignore"):
                 kernel, mean, shape = _conditional(machine, output)
-            sampled = machine.integrator.sampled
             parts.append(kernel)
             means.append(mean)
-            random = len(kernel) > 1 or (draws - done == 1 and bool(machine.drawn))
-            if not random:
-                break
-            done += len(kernel)
-        if not random and sampled:
-            for k in range(1, _REPLICATES):
-                machine, output = self.run(1, jax.random.fold_in(key, (1 << 20) + k))
-                parts.append(_conditional(machine, output)[0])
+            method = machine.integrator.worst
+            return len(kernel) > 1 or (count == 1 and bool(machine.drawn))
+
+        while random and done < draws:
+            random = one(min(_CHUNK, draws - done), rule.replicate(done))
+            done += len(parts[-1])
+        if not random and method is Method.SAMPLING:
+            for k in range(1, rule.replicates):
+                one(1, rule.replicate(k))
         mean, found = np.concatenate(means), np.concatenate(parts)
         if not (np.isfinite(mean).all() and np.isfinite(found).all()):
             raise NumericalError(

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import NetworkError
 from ..laws.marginal import averaged
+from ..programs.integration import Integration
 from ..programs.interpreter import Machine
 from ..programs.outer import Outer
 from ..programs.refusals import RefusedError
@@ -31,6 +32,8 @@ from .alignment import align, trace_at
 
 if TYPE_CHECKING:
     from .program import Traced
+
+INTEGRATION = Integration(points=2**14)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def tangent_kernel(traced: Traced, draws: int, key: Any) -> TangentKernel:
     """Sum the gradients' inner products over all parameters."""
     require_gradient_independence(traced)
     program = gradient_program(traced)
-    machine = Machine(program, draws=draws, points=256, key=key, tangent=True)
+    machine = Machine(program, draws=draws, rule=INTEGRATION.seeded(key), tangent=True)
     leaves = machine.run(traced.key, traced.x)
     found: list[tuple[Fraction, np.ndarray]] = []
     for value in leaves:
