@@ -7,10 +7,9 @@ from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
-import scipy
-from scipy import special
 
 from ..errors import NetworkError
+from ..gaussians import sobol_normals
 from ..options import RandomKey, seed_words
 from ..statistics import Estimate
 from .hermite import COARSE, FINE, Grid
@@ -126,11 +125,10 @@ class Rule(Integration):
             points, weights = _grid(self.step * widening, dimension, self.offset)
             return points[None], weights
         count = self.repeated if draws > 1 else self.points
-        uniform = _sobol(count, dimension, self.words)[None]
-        if draws > 1:  # shifted anew for every draw
-            uniform = (uniform + rng.random((draws, 1, dimension))) % 1.0
-        edge = 0.5**40
-        return special.ndtri(np.clip(uniform, edge, 1 - edge)), np.full(count, 1 / count)
+        weights = np.full(count, 1 / count)
+        if draws > 1:
+            return sobol_normals(count, dimension, rng, shifts=draws), weights
+        return _sobol(count, dimension, self.words)[None], weights
 
 
 @lru_cache(maxsize=32)
@@ -146,9 +144,4 @@ def _grid(step: float, dimension: int, offset: float) -> tuple[np.ndarray, np.nd
 
 @lru_cache(maxsize=64)
 def _sobol(count: int, dimension: int, words: tuple[int, ...]) -> np.ndarray:
-    rng = np.random.default_rng([*words, dimension])
-    return scipy.stats.qmc.Sobol(dimension, scramble=True, rng=rng).random(count)
-
-
-TOLERANCE = {Method.CLOSED_FORM: 1e-9, Method.QUADRATURE: 1e-3, Method.SAMPLING: 3e-2}
-"""Negative eigenvalues of covariances, by their largest, that a method can explain."""
+    return sobol_normals(count, dimension, np.random.default_rng([*words, dimension]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..gaussians import psd_root
 from .closed_forms import ClosedForm
 from .gaussian import Form, GaussianSource
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
@@ -343,6 +344,8 @@ class Integrator:
 Points = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
 _Side = tuple[Tree, np.ndarray, int]
 _ROOM = 1 << 23  # numbers evaluated at once
+# Of the largest eigenvalue: what sampled second moments may be below zero, what is no dimension.
+_ROOTS = {"tolerance": 3e-2, "drop": 1e-13}
 _NOT_YET = 0.01  # of what is found so far: less is added by rounding
 _MANY, _LARGEST = 4096, 0.25  # one point of as many does not hold that share of a square mean
 
@@ -370,12 +373,12 @@ class Cloud(LimitPoints):
         self.values: dict[Any, np.ndarray] = {}
         if count <= sum(int(members.sum()) for _, members in needed.values()):
             blocks = [((id(form), None), np.ones(form.size, bool)) for form in forms]
-            roots = [_factor(_joint(forms, count))]
+            roots = [psd_root(_joint(forms, count), **_ROOTS)]
             joint = True
         else:
             blocks = [(key, members) for key, (_, members) in needed.items()]
             roots = [
-                _factor(source.covariance[:, members][:, :, members])
+                psd_root(source.covariance[:, members][:, :, members], **_ROOTS)
                 for source, members in needed.values()
             ]
             joint = False
@@ -464,12 +467,6 @@ def form_values(form: Form, members: dict[tuple[int, int], np.ndarray]) -> np.nd
                 total = np.repeat(total, values.shape[0], axis=0)
             total[..., here] += values
     return np.zeros((1, 1, form.size)) if total is None else total
-
-
-def _factor(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
-    keep = values.max(axis=0) > 1e-13 * max(float(values.max(initial=0.0)), 1e-300)
-    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])[..., keep]
 
 
 @dataclass(frozen=True)
