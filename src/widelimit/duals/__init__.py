@@ -3,15 +3,7 @@
 from .base import Dual
 from .polynomial import Hermite, Polynomial, monomial
 from .rectified import Identity, Rectifier, Sign, absolute, leaky_relu, relu
-from .series import (
-    Series,
-    UnitSeries,
-    sigmoid,
-    silu,
-    softplus,
-    tanh,
-    tanh_gelu,
-)
+from .series import Series, sigmoid, silu, softplus, tanh, tanh_gelu
 from .smooth import Erf, Exp, Gaussian, Gelu, Sine, cosine
 
 __all__ = [
@@ -27,7 +19,6 @@ __all__ = [
     "Series",
     "Sign",
     "Sine",
-    "UnitSeries",
     "absolute",
     "cosine",
     "leaky_relu",

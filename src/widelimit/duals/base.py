@@ -71,10 +71,6 @@ class Dual(eqx.Module):
         """The variances (above 0) for which this precision keeps its digits, where `ranged`."""
         return 0.0, float("inf")
 
-    def at_unit_variance(self) -> "Dual":
-        """An equal dual for positions that all have variance one, cheaper where that helps."""
-        return self
-
     def covering(self, variance: float) -> "Dual":
         """An equal dual that keeps its accuracy up to this variance; closed forms always do."""
         return self

@@ -49,7 +49,6 @@ class Series(Dual):
 
     function: Callable[[Array], Array]
     plan: SeriesPlan = eqx.field(static=True)
-    unit_plan: SeriesPlan = eqx.field(static=True)
     max_variance: float = eqx.field(static=True)
     tolerance: float = eqx.field(static=True)
 
@@ -70,10 +69,9 @@ class Series(Dual):
         self.function = as_module(function)
         self.max_variance, self.tolerance = float(max_variance), float(tolerance)
         try:
-            plans = _kept_plans(self.function, self.max_variance, self.tolerance)
+            self.plan = _kept_plan(self.function, self.max_variance, self.tolerance)
         except TypeError:  # parameters that are arrays cannot be looked up
-            plans = _plans(self.function, self.max_variance, self.tolerance)
-        self.plan, self.unit_plan = plans
+            self.plan = _plan(self.function, self.max_variance, self.tolerance)
 
     @property
     def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -113,10 +111,6 @@ class Series(Dual):
         """`E[φ(u)]` by the same nodes."""
         return self.prepare(q).mean
 
-    def at_unit_variance(self) -> "UnitSeries":
-        """A power series with constant coefficients, for positions of variance one."""
-        return UnitSeries(self.function, self.unit_plan)
-
     def error(self, q: Any) -> float:
         """The largest relative error found at `c = ±1` among up to 8 of the variances in `q`.
 
@@ -139,60 +133,14 @@ class Series(Dual):
         return Series(self.function, max_variance=wider, tolerance=self.tolerance)
 
 
-def _plans(
-    function: Callable[[Array], Array], max_variance: float, tolerance: float
-) -> tuple[SeriesPlan, SeriesPlan]:
-    """For variances up to `max_variance`, and for variance one."""
-    samples = partial(_concrete, function)
+def _plan(function: Callable[[Array], Array], max_variance: float, tolerance: float) -> SeriesPlan:
+    """For variances up to `max_variance`."""
     variances = np.geomspace(max_variance, min(0.01, max_variance / 2), 10)
-    return make_plan(samples, variances, tolerance), make_plan(samples, np.ones(1), tolerance)
+    return make_plan(partial(_concrete, function), variances, tolerance)
 
 
 # A network is planned anew for every kernel whose variances are large, and a plan takes 0.1 s.
-_kept_plans = lru_cache(maxsize=64)(_plans)
-
-
-class UnitSeries(Dual):
-    """A series dual where every variance is one: `E[φ]² + Σ_r ε_r² κ^{r+1}/(r+1)`."""
-
-    homogeneous: ClassVar[bool] = False
-
-    function: Callable[[Array], Array]
-    plan: SeriesPlan = eqx.field(static=True)
-
-    @property
-    def kinked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether φ' was found to jump."""
-        return not self.plan.by_slope
-
-    def fn(self, x):
-        """φ."""
-        return self.function(x)
-
-    def prepare(self, q) -> tuple[()]:
-        """Nothing: all positions are alike."""
-        return ()
-
-    def coefficients(self, dtype: Any) -> tuple[Array, Array]:
-        """`(E[φ]², ε_r²)` at variance one; the powers are `plan.powers` then `plan.tail`."""
-        at_one = _position(self.function, self.plan, jnp.ones((), dtype))
-        return at_one.mean**2, jnp.stack(at_one.factors + at_one.tail) ** 2
-
-    def __call__(self, left: tuple[()], right: tuple[()], k, *, need_derivative: bool = True):
-        """Two Horner schemes with constant coefficients."""
-        constant, squares = self.coefficients(k.dtype)
-        c = _clip(k)
-        powers = self.plan.powers + (self.plan.tail or ())
-        value = constant + k * _horner(
-            [s * (1 / (r + 1)) for r, s in zip(powers, squares, strict=True)], powers, c
-        )
-        return value, _horner(list(squares), powers, c) if need_derivative else None
-
-    def mean(self, q):
-        """`E[φ(u)]` at variance one."""
-        return jnp.broadcast_to(
-            _position(self.function, self.plan, jnp.ones((), q.dtype)).mean, q.shape
-        )
+_kept_plan = lru_cache(maxsize=64)(_plan)
 
 
 def _clip(c: Float[Array, "*s"]) -> Float[Array, "*s"]:
