@@ -99,7 +99,7 @@ def measured(
     for name, law in laws.items():
         said = law.kurtosis()
         apart = abs(kurtosis - said.value) / math.hypot(error, said.error)
-        chance = kolmogorov_smirnov(y, Tabulated(law.mixture, y)).p_value
+        chance = kolmogorov_smirnov(y, Tabulated(law.mixture, y)).pvalue
         found |= {
             f"kurtosis_{name}": float(said.value),
             # The less likely of two readings.

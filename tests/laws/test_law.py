@@ -127,7 +127,7 @@ def test_wide_finite_network_has_the_laws_kurtosis(heads):
     assert abs(found - kurtosis.value) < 3 * math.hypot(error, kurtosis.error)
     assert found > 4 * error
     ks = kolmogorov_smirnov(y, law.at(0, 0).mixture)
-    assert ks.p_value > 0.001
+    assert ks.pvalue > 0.001
 
 
 def test_many_heads_are_nearly_gaussian():
@@ -237,7 +237,7 @@ def test_channels_share_their_scores():
     error = centred.std() / 200
     assert abs(centred.mean() - expected) < 4.5 * error
     assert centred.mean() > 4.5 * error  # independent channels would give 0
-    assert kolmogorov_smirnov(y[:, 0], law.at(0, 0).mixture).p_value > 1e-3
+    assert kolmogorov_smirnov(y[:, 0], law.at(0, 0).mixture).pvalue > 1e-3
 
 
 def test_sampled_kernels_are_positive_and_have_the_laws_moments():

@@ -125,7 +125,7 @@ def test_the_law_fits_where_the_limit_and_the_gaussian_fail(heads):
     assert score(found, error, narrow) < 4.5
     assert score(found, error, limit) > 15
     laws = [law.at(0, 0).mixture for law in (narrow, limit, limit.gaussian(samples=64))]
-    chances = [kolmogorov_smirnov(y, Tabulated(law, y)).p_value for law in laws]
+    chances = [kolmogorov_smirnov(y, Tabulated(law, y)).pvalue for law in laws]
     assert chances[0] > 1e-3
     assert max(chances[1:]) < 1e-6
 

@@ -1,9 +1,10 @@
-"""Distances between a sample and a law: KL, Wasserstein-1, Kolmogorov–Smirnov, energy.
+"""Distances between a sample and a law: Kolmogorov–Smirnov, and four estimates of KL.
 
 A law is anything with `cdf(y)` (and, where the far upper tail matters, `sf(y) = 1 − cdf(y)`): a
 coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution, a cdf as a
 function; or a second sample. A law whose cdf is expensive is evaluated once on a grid by
-`Tabulated(law, sample)`.
+`Tabulated(law, sample)`. Other distances of two samples are SciPy's, such as
+`scipy.stats.wasserstein_distance(sample, law.sample(10_000))`.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy import integrate, interpolate, special
 
-from ..errors import NumericalError, ShapeError
+from ..errors import NumericalError, OptionError, ShapeError
+from ..options import positive, whole
 from ..statistics import Estimate
 
 _NO_MASS = 1e-12
@@ -26,12 +28,21 @@ _DRAWS = 200
 
 _MOST_BINS = 1 << 20
 
+_ADDED = 1e-12
+"""What the finite-head paper's authors add to both densities before they take logarithms."""
+
+_SPLITS = 24
+"""Random splits of two samples together, behind the floor of kernel density estimates."""
+
+_CELLS = 64
+"""Cells of the binned sample in one bandwidth: densities are exact to 1e-5 of the largest."""
+
 
 @runtime_checkable
 class Distribution(Protocol):
     """A distribution on the line."""
 
-    def cdf(self, y: np.ndarray) -> np.ndarray:
+    def cdf(self, y: np.ndarray, /) -> np.ndarray:
         """Probability of values up to `y`."""
         ...
 
@@ -48,15 +59,11 @@ class Distance(Estimate):
         return float(self.value) - self.floor
 
 
+@dataclass(frozen=True)
 class _FromCdf:
     """A law given as a function."""
 
-    def __init__(self, fn: Callable[[np.ndarray], np.ndarray]):
-        self._fn = fn
-
-    def cdf(self, y: np.ndarray) -> np.ndarray:
-        """Probability of values up to `y`."""
-        return self._fn(y)
+    cdf: Callable[[np.ndarray], np.ndarray]
 
 
 Reference = Distribution | Callable[[np.ndarray], np.ndarray] | np.ndarray
@@ -72,16 +79,16 @@ class Tabulated:
 
     def __init__(self, law: Reference, sample: Float[np.ndarray, " draws"], *, points: int = 4096):
         """Evaluate `law` at about `points` places."""
-        law = reference(law)
+        law = read_law(law)
         if isinstance(law, np.ndarray):
             raise ShapeError(
-                "Only a law can be tabulated.",
-                got="a second sample",
+                "A second sample cannot be tabulated.",
+                got=f"{law.size} values in place of a law",
                 remedy="use the sample as it is: its distribution function is a table already",
             )
-        grid = covering_grid(law, checked_sample(sample), points)
-        self._cdf = interpolate.PchipInterpolator(grid, law_values(law.cdf, grid))
-        self._sf = interpolate.PchipInterpolator(grid, survival(law, grid))
+        grid = _grid_over(law, read_sample(sample), points)
+        self._cdf = interpolate.PchipInterpolator(grid, _evaluate(law.cdf, grid))
+        self._sf = interpolate.PchipInterpolator(grid, _survival(law, grid))
         self._ends = grid[0], grid[-1]
 
     def cdf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
@@ -93,14 +100,33 @@ class Tabulated:
         return self._sf(np.clip(y, *self._ends))
 
 
-def reference(law: Reference) -> Distribution | Float[np.ndarray, " others"]:
+def read_law(law: Reference) -> Distribution | Float[np.ndarray, " others"]:
     """Sort out what was given: a law stays, a function becomes a law, the rest is a sample."""
     if isinstance(law, Distribution):
         return law
-    return _FromCdf(law) if callable(law) else checked_sample(law)
+    return _FromCdf(law) if callable(law) else read_sample(law)
 
 
-def covering_grid(
+def read_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
+    """The sample as a finite float64 vector of at least two values."""
+    values = np.asarray(sample, dtype=np.float64)
+    if values.ndim != 1 or values.size < 2:
+        raise ShapeError(
+            "The sample is no vector of at least two values.",
+            got=f"shape {values.shape}",
+            remedy="pick one coordinate, such as simulation.outputs[:, 0, 0]; "
+            "a law needs a method cdf",
+        )
+    if not np.isfinite(values).all():
+        raise NumericalError(
+            "The sample holds values that are not finite.",
+            got=f"{np.count_nonzero(~np.isfinite(values))} NaN or infinite values",
+            remedy="find out where the simulation overflowed",
+        )
+    return values
+
+
+def _grid_over(
     law: Distribution, values: Float[np.ndarray, " draws"], points: int
 ) -> Float[np.ndarray, " grid"]:
     """Even points over the sample, then geometric steps out to where the law has no mass left."""
@@ -109,157 +135,48 @@ def covering_grid(
     parts = [np.linspace(low, high, points)]
     for end, sign in ((low, -1.0), (high, 1.0)):
         reach = span * 2.0 ** np.arange(_DOUBLINGS)
-        beyond = law.cdf(low - reach) if sign < 0 else survival(law, high + reach)
+        beyond = law.cdf(low - reach) if sign < 0 else _survival(law, high + reach)
         enough = np.flatnonzero(np.asarray(beyond) < _NO_MASS)
         far = reach[enough[0]] if enough.size else reach[-1]
         parts.append(end + sign * np.geomspace(span / points, far, points // 8))
     return np.unique(np.concatenate(parts))
 
 
-def survival(law: Distribution, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
+def _survival(law: Distribution, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
     """`1 − cdf`, from the law's own `sf` if it has one."""
     sf = getattr(law, "sf", None)
-    return 1.0 - law_values(law.cdf, y) if sf is None else law_values(sf, y)
+    return 1.0 - _evaluate(law.cdf, y) if sf is None else _evaluate(sf, y)
 
 
-def law_values(
+def _evaluate(
     fn: Callable[[np.ndarray], np.ndarray], y: Float[np.ndarray, " points"]
 ) -> Float[np.ndarray, " points"]:
     """`fn(y)` as float64, or the error that says what a law must return."""
     result = np.asarray(fn(y), dtype=np.float64)
-    if result.shape != y.shape or not np.isfinite(result).all():
-        raise NumericalError(
-            "The cdf or density of a law must return one finite number per point.",
-            got=f"shape {result.shape} for {y.shape} points, or NaN",
+    if result.shape != y.shape:
+        raise ShapeError(
+            "The cdf or density of the law does not return one number per point.",
+            got=f"shape {result.shape} for {y.shape} points",
             remedy="vectorise the function over an array of points",
+        )
+    if not np.isfinite(result).all():
+        raise NumericalError(
+            "The cdf or density of the law is not finite.",
+            got=f"{np.count_nonzero(~np.isfinite(result))} of {y.size} values NaN or infinite",
+            remedy="guard the function against overflow in the tails",
         )
     return result
 
 
-def checked_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
-    """Return the sample as a finite float64 vector of at least two values."""
-    values = np.asarray(sample, dtype=np.float64)
-    if values.ndim != 1 or values.size < 2:
-        raise ShapeError(
-            "A sample must be a vector of at least two values.",
-            got=f"shape {values.shape}",
-            remedy="pick one coordinate, such as simulation.outputs[:, 0, 0]; "
-            "a law needs a method cdf",
-        )
-    if not np.isfinite(values).all():
-        raise NumericalError(
-            "A sample must be finite.",
-            got=f"{np.count_nonzero(~np.isfinite(values))} NaN or infinite values",
-            remedy="find out where the simulation overflowed",
-        )
-    return values
+def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> Any:
+    """`sup_y |F_N(y) − F(y)|`, one-sample or two-sample: the result of `scipy.stats.kstest`.
 
-
-# --- distances of distribution functions ---
-
-
-@dataclass(frozen=True)
-class KolmogorovSmirnov:
-    """`sup |F_N − F|`, where it is attained, and the probability of more if the law is true."""
-
-    statistic: float
-    p_value: float
-    location: float
-
-
-def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> KolmogorovSmirnov:
-    """`sup_y |F_N(y) − F(y)|` with its p-value, one-sample or two-sample."""
-    values, law = checked_sample(sample), reference(law)
-    other = law if isinstance(law, np.ndarray) else lambda y: law_values(law.cdf, y)
-    result: Any = scipy.stats.kstest(values, other)
-    return KolmogorovSmirnov(
-        statistic=float(result.statistic),
-        p_value=float(result.pvalue),
-        location=float(result.statistic_location),
-    )
-
-
-def wasserstein(sample: ArrayLike, law: Reference) -> Distance:
-    """Wasserstein-1 distance `∫ |F_N − F| dy`.
-
-    `floor` is `∫ √(2F(1−F)/(πN)) dy`, the mean under the law for large N (for two samples N is
-    `NM/(N+M)` and F that of the pooled sample). `error` is the delta method's, from the influence
-    `h(x) = ∫^x sign(F_N − F) dy`; if the law is true it is 40 % too large.
+    `statistic` is the supremum, `statistic_location` where it is attained, `pvalue` the
+    probability of more if the law is true.
     """
-    steps = _Steps(checked_sample(sample), reference(law))
-    return Distance(
-        value=steps.integral(_mean_absolute(steps.left, steps.right)),
-        error=steps.error(np.sign(steps.left + steps.right)),
-        floor=steps.integral(np.sqrt(2.0 * steps.variance / np.pi)),
-    )
-
-
-def energy(sample: ArrayLike, law: Reference) -> Distance:
-    """Energy distance `D = (2 ∫ (F_N − F)² dy)^{1/2}`.
-
-    This is `(2E|X−Y| − E|X−X'| − E|Y−Y'|)^{1/2}`, SciPy's convention. `floor` is its root mean
-    square under the law, `(2 ∫ F(1−F) dy / N)^{1/2}` (for two samples N is `NM/(N+M)` and F that
-    of the pooled sample). `error` is the delta method's, from the influence
-    `h(x) = (2/D) ∫^x (F_N − F) dy`; if the law is true it is 40 % too large.
-    """
-    steps = _Steps(checked_sample(sample), reference(law))
-    value = np.sqrt(2.0 * steps.integral(_mean_square(steps.left, steps.right)))
-    error = steps.error(steps.left + steps.right) / value if value > 0.0 else 0.0
-    floor = np.sqrt(2.0 * steps.integral(steps.variance))
-    return Distance(value=float(value), error=float(error), floor=float(floor))
-
-
-class _Steps:
-    """`F_N − F` between consecutive points of a grid that contains the sample.
-
-    There `F_N` is constant; `F` is linear, the points being dense, or constant as well if it is
-    that of a sample. `left` and `right` are the differences at the two ends of each gap,
-    `variance` is the difference's variance if the sample comes from the law.
-    """
-
-    def __init__(self, values: Float[np.ndarray, " draws"], law: Distribution | np.ndarray):
-        self.samples = [values]
-        if isinstance(law, np.ndarray):
-            self.samples.append(law)
-            self.grid = np.union1d(values, law)
-            before = after = self._empirical(law)
-            size = values.size * law.size / (values.size + law.size)
-            middle = self._empirical(np.concatenate(self.samples))
-        else:
-            self.grid = np.union1d(values, covering_grid(law, values, 4096))
-            cdf = law_values(law.cdf, self.grid)
-            before, after = cdf[:-1], cdf[1:]
-            size = float(values.size)
-            middle = 0.5 * (before + after)
-        empirical = self._empirical(values)
-        self.left, self.right = empirical - before, empirical - after
-        self.variance = np.maximum(middle * (1.0 - middle), 0.0) / size
-
-    def integral(self, means: Float[np.ndarray, " gaps"]) -> float:
-        """`∫ f dy` from the mean of `f` over each gap."""
-        return float(np.sum(means * np.diff(self.grid)))
-
-    def error(self, slope: Float[np.ndarray, " gaps"]) -> float:
-        """`√(Σ Var(h)/N)` over the samples, for the influence `h` with the given slope."""
-        influence = np.concatenate([[0.0], np.cumsum(slope * np.diff(self.grid))])
-        at = (influence[np.searchsorted(self.grid, x)] for x in self.samples)
-        return float(np.sqrt(sum(h.var() / h.size for h in at)))
-
-    def _empirical(self, values: Float[np.ndarray, " draws"]) -> Float[np.ndarray, " gaps"]:
-        return np.searchsorted(np.sort(values), self.grid[:-1], side="right") / values.size
-
-
-def _mean_absolute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Mean of `|f|` for `f` linear from `a` to `b`: a trapezoid, or two triangles."""
-    total = np.abs(a) + np.abs(b)
-    crossing = np.square(a) + np.square(b)
-    triangles = np.divide(crossing, total, out=np.zeros_like(total), where=total > 0.0)
-    return 0.5 * np.where(a * b < 0.0, triangles, total)
-
-
-def _mean_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Mean of `f²` for `f` linear from `a` to `b`."""
-    return (np.square(a) + a * b + np.square(b)) / 3.0
+    values, law = read_sample(sample), read_law(law)
+    other = law if isinstance(law, np.ndarray) else lambda y: _evaluate(law.cdf, y)
+    return scipy.stats.kstest(values, other)
 
 
 # --- Kullback–Leibler divergence ---
@@ -273,13 +190,14 @@ def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Dista
     without them stays finite. Its bias is about `(K−1)/2N` for `K` occupied bins, `+(K−1)/2M` for
     a second sample: `floor` is that value, from draws of the law itself on the same bins.
     """
-    values, law = checked_sample(sample), reference(law)
+    whole("bins", bins)
+    values, law = read_sample(sample), read_law(law)
     pooled = np.concatenate([values, law]) if isinstance(law, np.ndarray) else values
-    if bins < 1 or not np.ptp(pooled) > 0.0:
+    if not np.ptp(pooled) > 0.0:
         raise NumericalError(
-            "A histogram needs at least one bin and values that differ.",
-            got=f"{bins} bins, range {np.ptp(pooled):.3g}",
-            remedy="check that the sample is not constant",
+            "The sample is constant: a histogram needs values that differ.",
+            got=f"{pooled.size} times {pooled[0]:.6g}",
+            remedy="check what was sampled",
         )
     edges = np.linspace(pooled.min(), pooled.max(), bins + 1)
     return _divergence(values, law, edges, np.log)
@@ -297,21 +215,21 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
     m-spacings and equal-probability bins need no bin width, but lose a third of the divergence and
     more where sample and law differ in the tails (t with 10 degrees against a normal, N=50,000).
     """
-    values, law = checked_sample(sample), reference(law)
+    values, law = read_sample(sample), read_law(law)
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    width = bin_width * (high - low) / 1.349
+    width = positive("bin_width", bin_width) * (high - low) / 1.349
     if not width > 0.0:
         raise NumericalError(
-            "A divergence needs a sample from a continuous law and a positive bin width.",
-            got=f"interquartile range {high - low:.3g} and bin width {bin_width:.3g}",
-            remedy="check that the sample is not constant",
+            "Half of the sample is one value: a divergence needs a sample from a continuous law.",
+            got=f"interquartile range {high - low:.3g}",
+            remedy="check what was sampled",
         )
     pooled = np.concatenate([values, law]) if isinstance(law, np.ndarray) else values
     first = np.floor((pooled.min() - middle) / width)
     last = np.floor((pooled.max() - middle) / width) + 1
     if last - first > _MOST_BINS:
         raise NumericalError(
-            f"The range of the values must be below {_MOST_BINS} bins.",
+            f"The range of the values is more than {_MOST_BINS} bins.",
             got=f"{last - first:.0f} bins",
             remedy="raise bin_width, or look for outliers in the sample",
         )
@@ -333,9 +251,78 @@ def kl_quadrature(
     sampled density does not cancel into a negative divergence.
     """
     y = np.linspace(low, high, points)
-    p_values, q_values = law_values(p, y), law_values(q, y)
+    p_values, q_values = _evaluate(p, y), _evaluate(q, y)
     integrand = special.kl_div(p_values, q_values)
     return float(integrate.simpson(integrand, x=y))
+
+
+def kl_kernel_density(
+    sample: ArrayLike,
+    other: ArrayLike,
+    *,
+    points: int = 500,
+    span: tuple[float, float] | None = None,
+) -> Distance:
+    """KL(sample ‖ other) of two samples, each smoothed by Gaussians of Scott's bandwidth.
+
+    `Σ_k p_k log(p_k/q_k)` over `points` even points on `span` (both samples by default), with
+    `1e-12` added to both densities and both normalised to sum 1: the estimator of the numerical
+    simulations of *Infinite-Width Limit of a Single Attention Layer*
+    (github.com/manasakai/infinite-width-attention, `src/kl_divergence.py`), where the second sample
+    is one of the limit. `floor` is its mean over random splits of both samples together, the
+    value for two samples of one distribution; `error` is the spread over these splits, which holds
+    while the divergence is small.
+    """
+    one, two = read_sample(sample), read_sample(other)
+    whole("points", points, least=2)
+    if not (one.std() > 0.0 and two.std() > 0.0):
+        raise NumericalError(
+            "A sample is constant: kernel density estimates need values that differ.",
+            got=f"standard deviations {one.std():.3g} and {two.std():.3g}",
+            remedy="check what was sampled",
+        )
+    pooled = np.concatenate([one, two])
+    low, high = (pooled.min(), pooled.max()) if span is None else span
+    if not high > low:
+        raise OptionError(
+            "span= does not lead from a lower to a higher number.",
+            got=f"span=({low}, {high})",
+            remedy="give (low, high), or leave it out",
+        )
+    grid = np.linspace(low, high, points)
+    rng = np.random.default_rng(0)
+    mixed = (rng.permutation(pooled) for _ in range(_SPLITS))
+    splits = [_smooth_divergence(both[: one.size], both[one.size :], grid) for both in mixed]
+    return Distance(
+        value=_smooth_divergence(one, two, grid),
+        error=float(np.std(splits, ddof=1)),
+        floor=float(np.mean(splits)),
+    )
+
+
+def _smooth_divergence(one: np.ndarray, two: np.ndarray, grid: np.ndarray) -> float:
+    # The entropy of SciPy normalises, as the authors do.
+    return float(scipy.stats.entropy(*(smooth(x, grid) + _ADDED for x in (one, two))))
+
+
+def smooth(
+    values: Float[np.ndarray, " draws"], grid: Float[np.ndarray, " points"]
+) -> Float[np.ndarray, " points"]:
+    """`mean_i N(y; x_i, h²)`, `h = std N^{-1/5}`, as `scipy.stats.gaussian_kde` computes it.
+
+    From values shared out between neighbours on a grid of h/64: that takes a hundredth
+    of its time for 50,000 values.
+    """
+    bandwidth = values.std(ddof=1) * values.size**-0.2
+    cell, reach = bandwidth / _CELLS, 8 * _CELLS
+    place = (values - values.min()) / cell + reach
+    left = place.astype(np.int64)
+    share, count = place - left, int(left.max()) + 2 + reach
+    mass = np.bincount(left, 1.0 - share, count) + np.bincount(left + 1, share, count)
+    # Sharing out between two cells widens a value by cell²/6 on average.
+    wide = scipy.ndimage.gaussian_filter1d(mass, np.sqrt(_CELLS**2 - 1 / 6), truncate=8.0)
+    centres = values.min() + cell * (np.arange(count) - reach)
+    return np.interp(grid, centres, wide, left=0.0, right=0.0) / (cell * values.size)
 
 
 def _grassberger(counts: np.ndarray) -> np.ndarray:
@@ -369,7 +356,7 @@ def _divergence(
         null = divergence(rng.multinomial(n, pooled, _DRAWS), null_q)
     else:
         # Differences of the cdf below the median and of 1 − cdf above keep both tails' digits.
-        lower, upper = law_values(law.cdf, edges), survival(law, edges)
+        lower, upper = _evaluate(law.cdf, edges), _survival(law, edges)
         q = np.where(lower[:-1] < 0.5, np.diff(lower), -np.diff(upper))
         q, m, size = np.maximum(q, 0.0), np.inf, float(n)
         log_q = np.log(q, out=np.full_like(q, -np.inf), where=q > 0.0)

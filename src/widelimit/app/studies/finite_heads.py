@@ -18,10 +18,10 @@ from ...laws.distances import (
     Tabulated,
     kl_corrected,
     kl_histogram,
+    kl_kernel_density,
     kl_quadrature,
     kolmogorov_smirnov,
 )
-from ...laws.kernel_density import kl_kernel_density
 from ...laws.marginal import Marginal, ScaleMixture
 from ...laws.simulation import simulate
 from ...laws.simulation_inputs import GaussianInputs

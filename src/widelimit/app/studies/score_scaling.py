@@ -63,7 +63,7 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
         "kurtosis": kurtosis,
         "kurtosis_error": error,
         "ks_from_limit": ks.statistic,
-        "ks_p_value": ks.p_value,
+        "ks_p_value": ks.pvalue,
     }
     figure, axes = canvas(2)
     grid = np.linspace(-4.5, 4.5, 301)
