@@ -71,11 +71,11 @@ def workers(folder: Path, quick: bool) -> None:
     seconds = {}
     for count in (1, 2):
         with local_client(count) as client:
-            net.kernel(x, store=folder / f"warm{count}", client=client, progress=False)
-            work = net.kernel, x, folder / f"timed{count}"
+            net.kernel_into(folder / f"warm{count}", x, client=client, progress=False)
+            work = folder / f"timed{count}", x
             _, seconds[count], _ = timed(
-                lambda work=work, client=client: work[0](
-                    work[1], store=work[2], client=client, progress=False
+                lambda work=work, client=client: net.kernel_into(
+                    *work, client=client, progress=False
                 )
             )
     told("workers", examples=len(x), seconds=seconds, speedup=seconds[1] / seconds[2])
@@ -111,9 +111,9 @@ def _grown(x: np.ndarray, place: Path | None) -> tuple[float, float]:
 
     def kernel(x: np.ndarray, where: Path | None) -> None:
         if where is None:  # every tile is dropped: nothing is kept
-            net.kernel(x, sink=lambda *tile: None, memory=2**28, progress=False)
+            net.kernel_into(lambda *tile: None, x, memory=2**28, progress=False)
         else:
-            net.kernel(x, store=where, memory=2**28, progress=False)
+            net.kernel_into(where, x, memory=2**28, progress=False)
 
     kernel(x[:_WARM], None if place is None else place.with_suffix(".warm"))
     before = peak_memory()
@@ -134,7 +134,7 @@ def estimate(folder: Path, quick: bool) -> None:
             jax.clear_caches()
             place = folder / f"{name}{size}"
             _, seconds, used = timed(
-                lambda net=net, x=x, place=place: net.kernel(x, store=place, progress=False)
+                lambda net=net, x=x, place=place: net.kernel_into(place, x, progress=False)
             )
             ratio = cost.seconds / seconds
             facts = {"network": name, "examples": size, "estimated": cost.seconds}

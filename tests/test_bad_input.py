@@ -12,6 +12,7 @@ import widelimit as wl
 POOLED = wl.Serial(wl.Conv(8, 3), wl.Relu(), wl.MeanPool(), wl.Dense(1))
 VECTORS = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(1))
 SAMPLED = wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1))
+BOTH = np.empty((3, 2))
 TOKENS = wl.Serial(wl.Embedding(8, vocabulary=5), wl.Relu(), wl.MeanPool())
 
 
@@ -94,7 +95,7 @@ CASES = {
     ),
     "mask2 alone": (
         lambda: POOLED.kernel(np.ones((2, 4, 3)), mask2=np.ones((2, 4), bool)),
-        "mask2 belongs to x2",
+        "mask2= is given without x2",
     ),
     "flatten with mask": (
         lambda: wl.Serial(wl.Conv(8, 3), wl.Flatten()).kernel([np.ones((2, 3)), np.ones((4, 3))]),
@@ -166,16 +167,21 @@ CASES = {
         "inside the axis",
     ),
     "output of another shape": (
-        lambda: VECTORS.kernel(np.ones((2, 3)), out=(np.empty((3, 3)), np.empty((3, 3)))),
-        "shape of the result",
+        lambda: VECTORS.kernel_into((np.empty((3, 3)), np.empty((3, 3))), np.ones((2, 3))),
+        "of shape (3, 3), not (2, 2)",
     ),
-    "an unknown option": (
-        lambda: VECTORS.kernel(np.ones((2, 3)), progres=True),
-        "kernel() takes ",
+    "one output for both kernels": (
+        lambda: VECTORS.kernel_into([np.empty((2, 2))] * 2, np.ones((2, 3))),
+        "the same memory",
     ),
-    "an unknown option of the law": (
-        lambda: VECTORS.law(np.ones((2, 3)), drawz=3),
-        "law() takes ",
+    "overlapping outputs": (
+        lambda: VECTORS.kernel_into((BOTH[:2], BOTH[1:]), np.ones((2, 3))),
+        "the same memory",
+    ),
+    "no place for kernels": (lambda: VECTORS.kernel_into(5, np.ones((2, 3))), "no place"),
+    "workers without a store": (
+        lambda: VECTORS.kernel_into(print, np.ones((2, 3)), client=3),
+        "client= is for kernels that go into a store",
     ),
     "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "count from 0"),
     "tokens beyond the vocabulary": (
@@ -228,8 +234,8 @@ def test_error_says_rule_got_remedy(name):
     assert caught.value.remedy
 
 
-def test_unknown_options_are_type_errors_that_guess():
-    with pytest.raises(TypeError, match="perhaps you mean 'progress'"):
+def test_unknown_options_are_refused_by_python():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'progres'"):
         VECTORS.kernel(np.ones((2, 3)), progres=True)
 
 

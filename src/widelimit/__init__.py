@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import engine, errors, inference, laws, layers, netsor, persist, scale
 from .app.drawing import diagram as _diagram  # noqa: F401
-from .engine import Sampler, phase_diagram, signal
+from .engine import Sampler, phase_diagram
 
 # Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.
 from .engine import kernel as _kernel  # noqa: F401
@@ -69,7 +69,6 @@ from .layers import (
 from .lift import lift
 from .persist import load, save
 from .registry import register
-from .scale import readings as _readings  # noqa: F401
 from .state import Kernels
 from .statistics import Estimate
 from .trace import trace
@@ -162,7 +161,6 @@ __all__ = [
     "save",
     "scale",
     "search",
-    "signal",
     "sklearn",
     "trace",
     "tune",

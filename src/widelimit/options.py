@@ -1,7 +1,6 @@
 """What options may be: one converter for every kind, with one kind of error."""
 
 import difflib
-import functools
 import inspect
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -118,42 +117,22 @@ def generator(key: RandomKey, *stream: int) -> np.random.Generator:
     return np.random.default_rng([*seed_words(key), *stream])
 
 
-def passing_options_to(target: Callable[..., Any]) -> Callable[[Function], Function]:
-    """`known_options` of a function whose `**options` go on to `target`, which has the defaults."""
-    return functools.partial(known_options, target=target)
+def spell_options(target: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Help and documentation show `**options: Unpack[Fields]` of a function as these fields.
 
-
-def known_options(function: Function, target: Callable[..., Any] | None = None) -> Function:
-    """The function; a keyword that it does not have is answered with the nearest one it has."""
-    signature = _spelled_out(inspect.signature(function), target)
-    parameters = signature.parameters
-    known = sorted(name for name in parameters if name != "self")
-
-    @functools.wraps(function)
-    def checked(*args: Any, **options: Any) -> Any:
-        unknown = [name for name in options if name not in parameters]
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], known, n=1)
-            guess = f"perhaps you mean {close[0]!r}; " if close else ""
-            raise OptionError(
-                f"{function.__name__}() takes {', '.join(known)}.",
-                got=", ".join(unknown),
-                remedy=guess + "remove or rename it",
-            )
-        return function(*args, **options)
-
-    checked.__signature__ = signature  # type: ignore[attr-defined]
-    return checked  # type: ignore[return-value]
-
-
-def _spelled_out(
-    signature: inspect.Signature, target: Callable[..., Any] | None
-) -> inspect.Signature:
-    """`**options: Unpack[Fields]` as one parameter for every field, with the target's defaults.
-
-    Help and documentation show them so.
+    They go on to `target`, which has their defaults.
     """
-    known = {} if target is None else inspect.signature(target).parameters
+
+    def spelled(function: Function) -> Function:
+        function.__signature__ = _spelled_out(inspect.signature(function), target)  # type: ignore[attr-defined]
+        return function
+
+    return spelled
+
+
+def _spelled_out(signature: inspect.Signature, target: Callable[..., Any]) -> inspect.Signature:
+    """One parameter for every field, with the target's defaults."""
+    known = inspect.signature(target).parameters
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for rest in (p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD):
         (fields,) = get_args(rest.annotation)

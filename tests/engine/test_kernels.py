@@ -27,7 +27,7 @@ def test_memory_maps_are_filled_in_place(tmp_path, whole):
         np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, (13, 13))
         for name in ("nngp.npy", "ntk.npy")
     ]
-    k = NET.kernel(X, memory=SMALL, out=(maps[0], maps[1]))
+    k = NET.kernel_into((maps[0], maps[1]), X, memory=SMALL)
     assert k.nngp is maps[0]
     maps[1].flush()
     np.testing.assert_allclose(np.load(tmp_path / "ntk.npy"), whole.ntk, rtol=1e-5)
@@ -41,7 +41,7 @@ def test_a_sink_sees_every_pair_on_and_above_the_diagonal_once(whole):
         seen[rows, columns] += 1
         nngp[rows, columns], ntk[rows, columns] = tile_nngp, tile_ntk
 
-    assert NET.kernel(X, memory=SMALL, sink=sink).nngp is None
+    assert NET.kernel_into(sink, X, memory=SMALL).nngp is None
     upper = np.triu_indices(13)
     assert (seen[upper] == 1).all()
     assert (seen == 0).any()  # the mirror images of whole tiles are not computed
@@ -57,7 +57,7 @@ def test_what_is_done_when_a_run_is_interrupted_stays(whole):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        NET.kernel(X, memory=SMALL, out=(out[0], out[1]), progress=stop)
+        NET.kernel_into((out[0], out[1]), X, memory=SMALL, progress=stop)
     done = np.isfinite(out[0])
     assert 0.5 < done.mean() < 1
     np.testing.assert_allclose(out[1][done], whole.ntk[done], rtol=1e-5)

@@ -129,5 +129,5 @@ def test_branches_are_cut_too(net, monkeypatch):
 @pytest.mark.usefixtures("cheap_compilations")
 def test_a_sink_gets_slices():
     seen = []
-    _net().kernel(_sequences(), mask=_MASK, sink=lambda rows, columns, *_: seen.append(rows))
+    _net().kernel_into(lambda rows, columns, *_: seen.append(rows), _sequences(), mask=_MASK)
     assert all(isinstance(rows, slice) for rows in seen)

@@ -106,7 +106,7 @@ def test_phase_diagram_and_pictures(x, tmp_path):
         pyplot.close(figure)
     with pytest.raises(wl.errors.ShapeError, match="5 panels"):
         profile.plot([ax])
-    with pytest.raises(wl.errors.OptionError, match="perhaps you mean 'samples'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sample'"):
         wl.phase_diagram(make, weights, scales, x, sample=3)
     with pytest.raises(wl.errors.OptionError, match="quantity= is one of"):
         profile["variances"]

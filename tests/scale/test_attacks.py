@@ -27,7 +27,7 @@ def pristine(tmp_path_factory):
     """Two stores of two networks on the same examples, never touched."""
     folder = tmp_path_factory.mktemp("pristine")
     for name, w_std in (("one", 1.3), ("two", 0.7)):
-        network(w_std).kernel(X, store=folder / name, tile=TILE)
+        network(w_std).kernel_into(folder / name, X, tile=TILE)
     return folder
 
 
@@ -49,7 +49,7 @@ def refused_or_equal(folder, net, x, wanted):
         for one, two in zip(both, wanted, strict=True):
             np.testing.assert_array_equal(one, two)
     try:
-        again = net.kernel(x, store=folder)
+        again = net.kernel_into(folder, x)
         both = np.asarray(again.nngp), np.asarray(again.ntk)
     except StoreError:
         assert refused
@@ -144,13 +144,13 @@ def test_tiles_are_what_was_written_in_their_place(stores, fault, seed):
     before = len(KernelStore(stores / "one").list_tiles())
     if fault in MENDED:
         assert before == len(whole.manifest.tiles) - 1
-        network().kernel(X, store=stores / "one")
+        network().kernel_into(stores / "one", X)
         assert not refused_or_equal(stores / "one", network(), X, wanted)
         return
     assert len(KernelStore(stores / "one").verify()) in (1, 2)
     assert refused_or_equal(stores / "one", network(), X, wanted)
     KernelStore(stores / "one", read_only=False).verify(remove=True)
-    network().kernel(X, store=stores / "one")
+    network().kernel_into(stores / "one", X)
     assert not refused_or_equal(stores / "one", network(), X, wanted)
 
 
@@ -195,7 +195,7 @@ def test_arrays_are_described_as_they_were_written(stores, name, change):
     with pytest.raises(StoreError, match="damaged manifest"):
         KernelStore(stores / "one")
     with pytest.raises(StoreError, match="damaged manifest"):
-        network().kernel(X, store=stores / "one")
+        network().kernel_into(stores / "one", X)
 
 
 GROUPS = {
@@ -218,7 +218,7 @@ def test_the_manifest_is_as_it_was_written(stores, change):
     with pytest.raises(StoreError, match=r"damaged manifest|without the manifest"):
         KernelStore(stores / "one")
     with pytest.raises(StoreError, match=r"damaged manifest|without the manifest"):
-        network().kernel(X, store=stores / "one")
+        network().kernel_into(stores / "one", X)
 
 
 def test_another_stores_manifest_is_not_ones_own(stores):
@@ -246,7 +246,7 @@ def test_orders_of_sequences_are_part_of_the_digest(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=20)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
-    net.kernel(x, store=tmp_path / "k", tile=TILE)
+    net.kernel_into(tmp_path / "k", x, tile=TILE)
 
     def permute(node):
         order = manifest_of(node)["rows"][0]["order"]
@@ -254,7 +254,7 @@ def test_orders_of_sequences_are_part_of_the_digest(tmp_path, monkeypatch):
 
     edit(tmp_path / "k" / "zarr.json", permute)
     with pytest.raises(StoreError, match="digest does not hold"):
-        net.kernel(x, store=tmp_path / "k")
+        net.kernel_into(tmp_path / "k", x)
 
 
 def test_zarr_of_version_2_with_objects_is_never_opened(tmp_path):
@@ -271,7 +271,7 @@ def test_zarr_of_version_2_with_objects_is_never_opened(tmp_path):
     with pytest.raises(StoreError, match="no store"):
         KernelStore(folder)
     with pytest.raises(StoreError, match="holds other things"):
-        network().kernel(X, store=folder)
+        network().kernel_into(folder, X)
     assert not (tmp_path / "ran").exists()
 
 
@@ -281,7 +281,7 @@ def test_zarr_of_version_2_with_objects_is_never_opened(tmp_path):
 def test_a_tile_unpacks_to_no_more_than_its_shape(tmp_path):
     net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.Dense(1))
     x = np.random.default_rng(0).normal(size=(9, 5, 2))
-    net.kernel(x, store=tmp_path / "k", tile=4)
+    net.kernel_into(tmp_path / "k", x, tile=4)
     path = next(p for p in (tmp_path / "k" / "nngp" / "c").rglob("*") if p.is_file())
     path.write_bytes(gzip.compress(bytes(200_000_000), 9))
     tracemalloc.start()
@@ -316,10 +316,10 @@ class Counting(WrapperStore[Store]):
 
 def test_opening_reads_less_than_a_hundredth(tmp_path):
     x = examples(1200)
-    network().kernel(x, store=tmp_path / "k", tile=64)
+    network().kernel_into(tmp_path / "k", x, tile=64)
     size = sum(path.stat().st_size for path in (tmp_path / "k").rglob("*") if path.is_file())
     Counting.count = 0
-    stored = network().kernel(x, store=Counting(LocalStore(tmp_path / "k")))
+    stored = network().kernel_into(Counting(LocalStore(tmp_path / "k")), x)
     assert 0 < Counting.count < size / 100
     before = Counting.count
     stored.nngp[:64, :64]
@@ -339,7 +339,7 @@ def test_symbolic_links_are_folders(stores, tmp_path):
     )
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
     with pytest.raises(StoreError):
-        network().kernel(X, store=tmp_path / "dangling", tile=TILE)
+        network().kernel_into(tmp_path / "dangling", X, tile=TILE)
     os.symlink(tmp_path / "loop", tmp_path / "loop")
     with pytest.raises(StoreError):
-        network().kernel(X, store=tmp_path / "loop", tile=TILE)
+        network().kernel_into(tmp_path / "loop", X, tile=TILE)

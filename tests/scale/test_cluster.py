@@ -46,12 +46,12 @@ def two_threads():
 
 def test_threads_of_a_cluster_compute_the_same_bits(tmp_path, two_threads):
     x = examples()
-    alone = network().kernel(x, store=tmp_path / "one", tile=TILE)
-    shared = network().kernel(x, store=tmp_path / "two", tile=TILE, client=two_threads)
+    alone = network().kernel_into(tmp_path / "one", x, tile=TILE)
+    shared = network().kernel_into(tmp_path / "two", x, tile=TILE, client=two_threads)
     with pytest.raises(StoreError, match="belongs to one process"):
-        network().kernel(x, store=MemoryStore(), tile=TILE, client=two_threads)
+        network().kernel_into(MemoryStore(), x, tile=TILE, client=two_threads)
     with pytest.raises(StoreError, match="belongs to one process"):
-        network().kernel(x, store="memory://cluster/k", tile=TILE, client=two_threads)
+        network().kernel_into("memory://cluster/k", x, tile=TILE, client=two_threads)
     np.testing.assert_array_equal(np.asarray(shared.nngp), np.asarray(alone.nngp))
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
 
@@ -89,11 +89,11 @@ def test_a_client_without_workers(tmp_path):
         Client(c) as client,
         pytest.raises(StoreError, match="has no workers"),
     ):
-        network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
+        network().kernel_into(tmp_path / "k", examples(), tile=TILE, client=client)
     with pytest.raises(StoreError, match="client was closed"):
-        network().kernel(examples(), store=tmp_path / "k", tile=TILE, client=client)
+        network().kernel_into(tmp_path / "k", examples(), tile=TILE, client=client)
     with pytest.raises(StoreError, match=r"is no client of dask\.distributed"):
-        network().kernel(examples(), store=tmp_path / "k", tile=TILE, client="local")
+        network().kernel_into(tmp_path / "k", examples(), tile=TILE, client="local")
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_processes_factorise_out_of_core(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_is_survived(tmp_path, workers):
     x = examples(400)
-    alone = network().kernel(x, store=tmp_path / "one", tile=16)
+    alone = network().kernel_into(tmp_path / "one", x, tile=16)
     with local_client(workers) as client:
         # One thread of XLA each: two workers of two threads were slower by 13 %.
         assert set(client.run(lambda: os.environ["NPROC"]).values()) == {"1"}
@@ -138,9 +138,8 @@ def test_a_killed_worker_is_survived(tmp_path, workers):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shared = network().kernel(
-                x, store=tmp_path / "two", tile=16, client=client, progress=kill
-            )
+            options = {"tile": 16, "client": client, "progress": kill}
+            shared = network().kernel_into(tmp_path / "two", x, **options)
         assert killed.is_set()
     np.testing.assert_array_equal(np.asarray(shared.ntk), np.asarray(alone.ntk))
 
@@ -149,7 +148,7 @@ def test_workers_keep_no_problem_longer_than_it_is_computed(tmp_path, two_thread
     x = examples()
     for w_std in (1.0, 1.1):
         place = tmp_path / str(w_std)
-        stored = network(w_std).kernel(x, store=place, tile=TILE, client=two_threads)
+        stored = network(w_std).kernel_into(place, x, tile=TILE, client=two_threads)
         np.testing.assert_allclose(np.asarray(stored.ntk), network(w_std).kernel(x).ntk)
     for _ in range(100):
         held = two_threads.run(lambda dask_worker: len(dask_worker.data))
@@ -194,8 +193,8 @@ def test_all_workers_gone_is_said(tmp_path, monkeypatch):
                 c.sync(c._correct_state)
 
         with pytest.raises(StoreError, match="did not live until the work was done"):
-            network().kernel(x, store=tmp_path / "k", tile=8, client=client, progress=leave)
+            network().kernel_into(tmp_path / "k", x, tile=8, client=client, progress=leave)
     left = len(KernelStore(tmp_path / "k").list_tiles())
     assert 3 <= left < 25 * 26 // 2
-    stored = network().kernel(x, store=tmp_path / "k")
+    stored = network().kernel_into(tmp_path / "k", x)
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-13)

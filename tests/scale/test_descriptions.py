@@ -58,14 +58,14 @@ STRANGERS = {
 def test_functions_without_a_name_are_refused(tmp_path, kind):
     net = wl.Serial(wl.Dense(4), wl.Elementwise(STRANGERS[kind]), wl.Dense(1))
     with pytest.raises(StoreError, match=r"layers\[1\].* has no registered name"):
-        net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+        net.kernel_into(tmp_path / "k", examples(9), tile=TILE)
     assert not (tmp_path / "k").exists()
 
 
 def test_classes_without_a_name_are_refused(tmp_path):
     net = wl.Serial(wl.Dense(4), Halved(0.5), wl.Dense(1))
     with pytest.raises(StoreError, match=r"layers\[1\] is a .*Halved, a class without"):
-        net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+        net.kernel_into(tmp_path / "k", examples(9), tile=TILE)
     wl.register("Halved", Halved)
     assert describe(net)["layers"][1] == {"class": "Halved", "share": 0.5}
 
@@ -74,12 +74,12 @@ def test_registered_functions_are_known_by_their_names(tmp_path):
     wl.register("squared", squared)
     wl.register("cubed", lambda x: x**3)
     net = wl.Serial(wl.Dense(4), wl.Elementwise(squared), wl.Dense(1))
-    stored = net.kernel(examples(9), store=tmp_path / "k", tile=TILE)
+    stored = net.kernel_into(tmp_path / "k", examples(9), tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(examples(9)).ntk, rtol=1e-12)
     assert '"squared"' in json.dumps(KernelStore(tmp_path / "k").manifest.network)
     other = wl.Serial(wl.Dense(4), wl.Elementwise(registry.registered()["cubed"]), wl.Dense(1))
     with pytest.raises(StoreError, match=r"is cubed, and squared in the store"):
-        other.kernel(examples(9), store=tmp_path / "k")
+        other.kernel_into(tmp_path / "k", examples(9))
 
 
 NETWORKS = {

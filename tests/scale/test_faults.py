@@ -21,7 +21,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from stores import examples, network
 print("begin", flush=True)
-network().kernel(examples(int(sys.argv[3])), store=sys.argv[2], tile=int(sys.argv[4]))
+network().kernel_into(sys.argv[2], examples(int(sys.argv[3])), tile=int(sys.argv[4]))
 print("end", flush=True)
 """
 
@@ -55,7 +55,7 @@ def killed(folder, seconds, tiles=1):
 def finished(folder, monkeypatch):
     """The kernel after a last run, and how many tiles that run computed."""
     counter = Counter(monkeypatch)
-    stored = network().kernel(examples(SIZE), store=folder)
+    stored = network().kernel_into(folder, examples(SIZE))
     exact = network().kernel(examples(SIZE))
     np.testing.assert_allclose(np.asarray(stored.nngp), exact.nngp, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-13, atol=1e-15)
@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     left = killed(folder, 0.0, tiles=5)
     assert left
     counter = Counter(monkeypatch)
-    network().kernel(examples(SIZE), store=folder)
+    network().kernel_into(folder, examples(SIZE))
     assert counter.tiles == TILES - len(left)
     finished(folder, monkeypatch)
 
@@ -85,7 +85,7 @@ def test_twenty_kills_at_random_moments(tmp_path, monkeypatch):
                 path.unlink()
             left = whole(folder)
     counter = Counter(monkeypatch)
-    network().kernel(examples(SIZE), store=folder)
+    network().kernel_into(folder, examples(SIZE))
     assert counter.tiles == TILES - len(left)
     finished(folder, monkeypatch)
 
@@ -93,7 +93,7 @@ def test_twenty_kills_at_random_moments(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_many_tiles_spoiled_in_every_way(tmp_path, monkeypatch):
     folder, rng = tmp_path / "k", np.random.default_rng(1)
-    network().kernel(examples(SIZE), store=folder, tile=TILE)
+    network().kernel_into(folder, examples(SIZE), tile=TILE)
     spoiled = set()
     for name in ("nngp", "ntk"):
         for path in rng.choice(chunks(folder, name), 12, replace=False):
@@ -102,7 +102,7 @@ def test_many_tiles_spoiled_in_every_way(tmp_path, monkeypatch):
     KernelStore(folder, read_only=False).verify(remove=True)
     assert len(whole(folder)) == TILES - len(spoiled)
     counter = Counter(monkeypatch)
-    network().kernel(examples(SIZE), store=folder)
+    network().kernel_into(folder, examples(SIZE))
     assert counter.tiles == len(spoiled)
     finished(folder, monkeypatch)
 
@@ -110,12 +110,12 @@ def test_many_tiles_spoiled_in_every_way(tmp_path, monkeypatch):
 def test_a_full_disk_is_said_and_survived(mounted, monkeypatch):
     place = mounted("size=1m")
     with pytest.raises(StoreError, match="free some space and make the same call again"):
-        network().kernel(examples(SIZE), store=place / "k", tile=TILE)
+        network().kernel_into(place / "k", examples(SIZE), tile=TILE)
     left = whole(place / "k")
     assert 0 < len(left) < TILES
     subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
     counter = Counter(monkeypatch)
-    network().kernel(examples(SIZE), store=place / "k")
+    network().kernel_into(place / "k", examples(SIZE))
     assert counter.tiles == TILES - len(left)
     finished(place / "k", monkeypatch)
 
@@ -123,4 +123,4 @@ def test_a_full_disk_is_said_and_survived(mounted, monkeypatch):
 def test_a_read_only_disk(mounted):
     place = mounted("ro")
     with pytest.raises(StoreError, match="choose a folder on a disk that you may write to"):
-        network().kernel(examples(), store=place / "k")
+        network().kernel_into(place / "k", examples())

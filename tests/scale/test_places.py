@@ -25,7 +25,7 @@ def same(stored, x):
 def test_a_relative_path_means_the_same_place_later(tmp_path, monkeypatch):
     """Arrays are read when they are indexed, and workers have a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    stored = network().kernel(examples(), store="some/k", tile=TILE)
+    stored = network().kernel_into("some/k", examples(), tile=TILE)
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     same(stored, examples())
@@ -35,25 +35,25 @@ def test_a_relative_path_means_the_same_place_later(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", ["memory://places/k", "file://{}/k", "{}/a b ü漢%20#/k"])
 def test_addresses_and_paths(tmp_path, place):
     x, place = examples(), place.format(tmp_path)
-    same(network().kernel(x[:20], store=place, tile=TILE), x[:20])
-    same(network().kernel(x, store=place), x)
+    same(network().kernel_into(place, x[:20], tile=TILE), x[:20])
+    same(network().kernel_into(place, x), x)
     assert KernelStore.exists(place)
     assert KernelStore(place).shape == (30, 30)
 
 
 def test_zarr_stores_that_were_opened_before(tmp_path):
     x = examples()
-    same(network().kernel(x[:20], store=LocalStore(tmp_path / "k"), tile=TILE), x[:20])
+    same(network().kernel_into(LocalStore(tmp_path / "k"), x[:20], tile=TILE), x[:20])
     reads = LocalStore(tmp_path / "k", read_only=True)
-    same(network().kernel(x[:20], store=reads), x[:20])
+    same(network().kernel_into(reads, x[:20]), x[:20])
     with pytest.raises(StoreError, match="only reads"):
-        network().kernel(x, store=reads)
+        network().kernel_into(reads, x)
 
 
 @pytest.mark.parametrize("place", [5, "", b"k", {}, "nosuch://k"])
 def test_what_is_no_place(place):
     with pytest.raises(StoreError, match=r"no place for a store|no address that fsspec knows"):
-        network().kernel(examples(), store=place)
+        network().kernel_into(place, examples())
 
 
 def test_memory_belongs_to_one_process():
@@ -64,7 +64,7 @@ def test_memory_belongs_to_one_process():
 @pytest.mark.parametrize("tile", [0, -1, 1.5, "8", 10**9])
 def test_tiles_have_a_size(tmp_path, tile):
     with pytest.raises(wl.WidelimitError, match=r"tile= is a positive integer|One tile of"):
-        network().kernel(examples(), store=tmp_path / "a" / "k", tile=tile)
+        network().kernel_into(tmp_path / "a" / "k", examples(), tile=tile)
     assert not (tmp_path / "a").exists()
 
 
@@ -81,7 +81,7 @@ def test_two_that_begin_at_once(tmp_path, monkeypatch):
 
     def ask():
         try:
-            found.append(network().kernel(x, store=tmp_path / "k", tile=TILE))
+            found.append(network().kernel_into(tmp_path / "k", x, tile=TILE))
         except Exception as error:
             found.append(error)
 
@@ -114,12 +114,12 @@ def test_two_that_begin_at_once(tmp_path, monkeypatch):
     ],
 )
 def test_descriptions_with_a_bit_that_flipped(tmp_path, name, old, new):
-    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    network().kernel_into(tmp_path / "k", examples(), tile=TILE)
     path = tmp_path / "k" / name
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(StoreError):
-        network().kernel(examples(), store=tmp_path / "k")
+        network().kernel_into(tmp_path / "k", examples())
 
 
 def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=12)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
-    net.kernel(x, store=tmp_path / "k", tile=TILE)
+    net.kernel_into(tmp_path / "k", x, tile=TILE)
     chunks(tmp_path / "k", "ntk")[1].unlink()
     path = tmp_path / "k" / "zarr.json"
     node = json.loads(path.read_text())
@@ -136,11 +136,11 @@ def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
     cuts[-1][1] -= 4
     path.write_text(json.dumps(node))
     with pytest.raises(StoreError, match="its digest does not hold"):
-        net.kernel(x, store=tmp_path / "k")
+        net.kernel_into(tmp_path / "k", x)
 
 
 def test_infinite_heads_are_in_a_manifest(tmp_path):
     net = wl.Serial(wl.Attention(4, scaling=wl.layers.Scaling.LINEAR), wl.MeanPool(), wl.Dense(1))
     x = np.random.default_rng(0).normal(size=(5, 3, 2))
-    stored = [net.kernel(x, store=tmp_path / "k", tile=TILE) for _ in range(2)][1]
+    stored = [net.kernel_into(tmp_path / "k", x, tile=TILE) for _ in range(2)][1]
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-13)

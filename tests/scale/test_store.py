@@ -24,7 +24,7 @@ from widelimit.scale.places import Files
 
 def test_a_stored_kernel_is_the_kernel(tmp_path):
     x = examples()
-    exact, stored = network().kernel(x), network().kernel(x, store=tmp_path / "k", tile=TILE)
+    exact, stored = network().kernel(x), network().kernel_into(tmp_path / "k", x, tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.nngp), exact.nngp, rtol=1e-14)
     np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-14)
     assert len(chunks(tmp_path / "k")) == 4 * 5 // 2  # one half of 4 × 4 tiles
@@ -40,7 +40,7 @@ def test_a_stored_kernel_is_the_kernel(tmp_path):
 def test_test_against_training_examples(tmp_path):
     x, test = examples(), examples(11, seed=1)
     exact = network().kernel(test, x)
-    stored = network().kernel(test, x, store=tmp_path / "k", tile=TILE)
+    stored = network().kernel_into(tmp_path / "k", test, x, tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-14)
 
 
@@ -48,7 +48,7 @@ def test_test_against_training_examples(tmp_path):
 def test_nngp_alone_and_kernels_that_keep_positions(tmp_path):
     net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.Dense(1))
     x = np.random.default_rng(0).normal(size=(9, 5, 2)).astype(np.float32)
-    stored = net.kernel(x, store=tmp_path / "k", tile=4, ntk=False)
+    stored = net.kernel_into(tmp_path / "k", x, tile=4, ntk=False)
     assert stored.ntk is None
     exact = net.kernel(x, ntk=False).nngp
     np.testing.assert_allclose(np.asarray(stored.nngp), exact, rtol=1e-5, atol=1e-6)
@@ -59,17 +59,17 @@ def test_nngp_alone_and_kernels_that_keep_positions(tmp_path):
 def test_sampled_kernels_keep_their_standard_errors(tmp_path):
     net = wl.Serial(wl.Attention(4), wl.MeanPool(), wl.Dense(1))
     x = np.random.default_rng(0).normal(size=(6, 3, 2))
-    stored, exact = net.kernel(x, store=tmp_path / "k", tile=4), net.kernel(x)
+    stored, exact = net.kernel_into(tmp_path / "k", x, tile=4), net.kernel(x)
     np.testing.assert_allclose(np.asarray(stored.ntk_error), exact.ntk_error, rtol=1e-9)
     with pytest.raises(StoreError, match=r"sampler"):
-        net.kernel(x, store=tmp_path / "k", key=1)
+        net.kernel_into(tmp_path / "k", x, key=1)
     # Landmarks are chosen among the examples: more of them have other ones.
     deep, more = wl.Serial(wl.Dense(4), wl.Relu(), net), np.concatenate([x, x + 1])
-    deep.kernel(x, store=tmp_path / "deep", tile=4)
+    deep.kernel_into(tmp_path / "deep", x, tile=4)
     with pytest.raises(StoreError, match=r"draw the heads of the first call, sampler=net\.sampler"):
-        deep.kernel(more, store=tmp_path / "deep")
+        deep.kernel_into(tmp_path / "deep", more)
     sampler = deep.sampler(x)
-    stored = deep.kernel(more, store=tmp_path / "deep", sampler=sampler)
+    stored = deep.kernel_into(tmp_path / "deep", more, sampler=sampler)
     exact = deep.kernel(more, sampler=sampler)
     np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-9)
 
@@ -80,13 +80,13 @@ def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=20)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
-    stored = net.kernel(x, store=tmp_path / "k", tile=TILE)
+    stored = net.kernel_into(tmp_path / "k", x, tile=TILE)
     segment = KernelStore(tmp_path / "k").manifest.rows.segments[0]
     assert len(segment.cuts) > 1
     assert (np.diff([len(x[i]) for i in segment.order]) < 0).sum() < len(segment.cuts)
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-12)
     longer = x + [rng.normal(size=(n, 2)) for n in (30, 3)]  # the old ones are padded further
-    more = net.kernel(longer, store=tmp_path / "k")
+    more = net.kernel_into(tmp_path / "k", longer)
     np.testing.assert_allclose(np.asarray(more.ntk), net.kernel(longer).ntk, rtol=1e-12)
 
 
@@ -94,7 +94,7 @@ def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
 def test_what_single_precision_cannot_compute(tmp_path, scale, w_std):
     """Squares of the inputs leave single precision; the kernels do not."""
     x = (scale * examples()).astype(np.float32)
-    stored = network(w_std).kernel(x, store=tmp_path / "k", tile=TILE)
+    stored = network(w_std).kernel_into(tmp_path / "k", x, tile=TILE)
     plain = network(w_std).kernel(x)
     assert stored.ntk.dtype == plain.ntk.dtype == np.float32
     exact = network(w_std).kernel(x.astype(np.float64))
@@ -105,36 +105,36 @@ def test_what_single_precision_cannot_compute(tmp_path, scale, w_std):
 def test_activations_without_digits_in_single_precision(tmp_path):
     net = wl.Serial(wl.Dense(4, w_std=1e-6), wl.Tanh(), wl.Dense(1, w_std=1e6))
     x = examples(9).astype(np.float32)
-    stored = net.kernel(x, store=tmp_path / "k", tile=TILE)
+    stored = net.kernel_into(tmp_path / "k", x, tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(x).ntk, rtol=1e-6)
 
 
 def test_what_is_whole_is_not_computed_again(tmp_path, monkeypatch):
     x = examples()
-    first = np.asarray(network().kernel(x, store=tmp_path / "k", tile=TILE).ntk)
+    first = np.asarray(network().kernel_into(tmp_path / "k", x, tile=TILE).ntk)
     counter = Counter(monkeypatch)
-    again = network().kernel(x, store=tmp_path / "k")
+    again = network().kernel_into(tmp_path / "k", x)
     assert counter.tiles == 0
     np.testing.assert_array_equal(np.asarray(again.ntk), first)
 
 
 def test_a_store_of_both_kernels_serves_who_wants_one(tmp_path, monkeypatch):
     x, place = examples(40), tmp_path / "k"
-    both = network().kernel(x[:30], store=place, tile=TILE)
+    both = network().kernel_into(place, x[:30], tile=TILE)
     counter = Counter(monkeypatch)
-    alone = network().kernel(x[:30], store=place, ntk=False)
+    alone = network().kernel_into(place, x[:30], ntk=False)
     assert counter.tiles == 0
     assert alone.ntk is None
     np.testing.assert_array_equal(np.asarray(alone.nngp), np.asarray(both.nngp))
     # More examples extend both kernels, or the store would be whole in one and not in the other.
-    network().kernel(x, store=place, ntk=False)
+    network().kernel_into(place, x, ntk=False)
     before = counter.tiles
-    extended = network().kernel(x, store=place)
+    extended = network().kernel_into(place, x)
     assert counter.tiles == before
     np.testing.assert_allclose(np.asarray(extended.ntk), network().kernel(x).ntk, rtol=1e-14)
-    network().kernel(x, store=tmp_path / "one", tile=TILE, ntk=False)
+    network().kernel_into(tmp_path / "one", x, tile=TILE, ntk=False)
     with pytest.raises(StoreError, match="names"):
-        network().kernel(x, store=tmp_path / "one")
+        network().kernel_into(tmp_path / "one", x)
 
 
 def test_computing_goes_on_while_the_disk_takes_its_time(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_computing_goes_on_while_the_disk_takes_its_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(KernelStore, "write", slow)
     with one_at_a_time():  # else other threads compute while nobody listens
-        stored = network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+        stored = network().kernel_into(tmp_path / "k", examples(), tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(examples()).ntk, rtol=1e-14)
 
 
@@ -166,19 +166,19 @@ def test_who_stops_it_finds_all_that_was_computed_for_the_disk(tmp_path, monkeyp
 
     monkeypatch.setattr(KernelStore, "write", counted)
     with pytest.raises(KeyboardInterrupt):
-        network().kernel(examples(), store=tmp_path / "k", tile=TILE, progress=stop)
+        network().kernel_into(tmp_path / "k", examples(), tile=TILE, progress=stop)
     whole = KernelStore(tmp_path / "k").list_tiles()
     assert len(whole) >= 2
     assert sorted(seen) == whole
     counter = Counter(monkeypatch)
-    network().kernel(examples(), store=tmp_path / "k")
+    network().kernel_into(tmp_path / "k", examples())
     assert counter.tiles == 10 - len(whole)
 
 
 @pytest.mark.parametrize("spoil", [corrupt, truncate, empty, Path.unlink])
 def test_what_is_not_whole_is_found_and_computed_again(tmp_path, monkeypatch, spoil):
     x, folder = examples(), tmp_path / "k"
-    whole = np.asarray(network().kernel(x, store=folder, tile=TILE).ntk)
+    whole = np.asarray(network().kernel_into(folder, x, tile=TILE).ntk)
     spoil(chunks(folder, "ntk")[3])
     spoil(chunks(folder, "nngp")[7])
     with pytest.raises(StoreError, match=r"damaged|missing"):
@@ -186,7 +186,7 @@ def test_what_is_not_whole_is_found_and_computed_again(tmp_path, monkeypatch, sp
     damaged = KernelStore(folder, read_only=False).verify(remove=True)
     assert len(damaged) == (0 if spoil is Path.unlink else 2)
     counter = Counter(monkeypatch)
-    again = network().kernel(x, store=folder)
+    again = network().kernel_into(folder, x)
     assert counter.tiles == 2
     np.testing.assert_array_equal(np.asarray(again.ntk), whole)
     assert KernelStore(folder).verify() == []
@@ -194,9 +194,9 @@ def test_what_is_not_whole_is_found_and_computed_again(tmp_path, monkeypatch, sp
 
 def test_more_examples_extend_it(tmp_path, monkeypatch):
     x = examples(40)
-    network().kernel(x[:30], store=tmp_path / "k", tile=TILE)
+    network().kernel_into(tmp_path / "k", x[:30], tile=TILE)
     counter = Counter(monkeypatch)
-    stored = network().kernel(x, store=tmp_path / "k")
+    stored = network().kernel_into(tmp_path / "k", x)
     assert counter.tiles == 2 * 4 + 3  # two new strips of 8 and 2 examples, against four old ones
     np.testing.assert_allclose(np.asarray(stored.ntk), network().kernel(x).ntk, rtol=1e-14)
 
@@ -212,7 +212,7 @@ def test_an_extension_that_was_stopped_is_not_what_the_next_one_is(tmp_path, mon
 
     first, place = sequences(3, 9, 20, 4), tmp_path / "k"
     stopped, other = sequences(2, 30, 5, 17, 2, 2), sequences(30, 2, 17, 5, 30, 30)
-    net.kernel(first, store=place, tile=4)
+    net.kernel_into(place, first, tile=4)
 
     def stop(files, key, content):
         if key == "zarr.json":
@@ -223,38 +223,38 @@ def test_an_extension_that_was_stopped_is_not_what_the_next_one_is(tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Files, "write", stop)
         with pytest.raises(KeyboardInterrupt):
-            net.kernel(first + stopped, store=place)
+            net.kernel_into(place, first + stopped)
     for more in (other[:5], other):  # fewer examples, and as many
-        stored = net.kernel(first + more, store=place)
+        stored = net.kernel_into(place, first + more)
         exact = net.kernel(first + more)
         np.testing.assert_allclose(np.asarray(stored.ntk), exact.ntk, rtol=1e-12)
 
 
 def test_another_kernel_is_refused_with_what_differs(tmp_path):
     x, place = examples(), tmp_path / "k"
-    network().kernel(x, store=place, tile=TILE)
+    network().kernel_into(place, x, tile=TILE)
     with pytest.raises(StoreError, match=r"w_std is 1\.5, and 1\.3 in the store"):
-        network(1.5).kernel(x, store=place)
+        network(1.5).kernel_into(place, x)
     with pytest.raises(StoreError, match="dtype is float32, and float64"):
-        network().kernel(x.astype(np.float32), store=place)
+        network().kernel_into(place, x.astype(np.float32))
     with pytest.raises(StoreError, match=r"among 16 to 23 of 'x1'"):
-        network().kernel(np.where(np.arange(30)[:, None] == 20, 0.0, x), store=place)
+        network().kernel_into(place, np.where(np.arange(30)[:, None] == 20, 0.0, x))
     with pytest.raises(StoreError, match="20 examples in 'x1', and 30"):
-        network().kernel(x[:20], store=place)
+        network().kernel_into(place, x[:20])
     with pytest.raises(StoreError, match="tiles of 8"):
-        network().kernel(x, store=place, tile=16)
+        network().kernel_into(place, x, tile=16)
     with pytest.raises(StoreError, match="symmetric is False"):
-        network().kernel(x, x, store=place)
+        network().kernel_into(place, x, x)
 
 
 def test_other_zarr_stores():
     x, memory = examples(), MemoryStore()
-    first = np.asarray(network().kernel(x, store=memory, tile=TILE).ntk)
+    first = np.asarray(network().kernel_into(memory, x, tile=TILE).ntk)
     np.testing.assert_array_equal(KernelStore(memory).ntk[:], first)
 
 
 def test_any_program_for_zarr_reads_the_tiles(tmp_path):
-    network().kernel(examples(32), store=tmp_path / "k", tile=TILE)
+    network().kernel_into(tmp_path / "k", examples(32), tile=TILE)
     found = zarr.open_group(tmp_path / "k", mode="r")["ntk"][:8, 8:]
     np.testing.assert_array_equal(found, KernelStore(tmp_path / "k").ntk[:8, 8:])
 
@@ -262,8 +262,8 @@ def test_any_program_for_zarr_reads_the_tiles(tmp_path):
 def test_progress_counts_all_tiles(tmp_path):
     seen = []
     x = examples()
-    network().kernel(x[:24], store=tmp_path / "k", tile=TILE)
-    network().kernel(x, store=tmp_path / "k", progress=lambda *told: seen.append(told))
+    network().kernel_into(tmp_path / "k", x[:24], tile=TILE)
+    network().kernel_into(tmp_path / "k", x, progress=lambda *told: seen.append(told))
     assert seen == [(7, 10), (8, 10), (9, 10), (10, 10)]
 
 
@@ -278,28 +278,28 @@ def _edited(folder, change):
 
 
 def test_a_store_of_another_version(tmp_path):
-    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    network().kernel_into(tmp_path / "k", examples(), tile=TILE)
     _edited(tmp_path / "k", lambda node: node.update(version=99))
     with pytest.raises(StoreError, match="of version 99"):
-        network().kernel(examples(), store=tmp_path / "k")
+        network().kernel_into(tmp_path / "k", examples())
 
 
 def test_half_a_manifest(tmp_path):
-    network().kernel(examples(), store=tmp_path / "k", tile=TILE)
+    network().kernel_into(tmp_path / "k", examples(), tile=TILE)
     _edited(tmp_path / "k", lambda node: node.pop("rows"))
     with pytest.raises(StoreError, match="damaged manifest"):
-        network().kernel(examples(), store=tmp_path / "k")
+        network().kernel_into(tmp_path / "k", examples())
     truncate(tmp_path / "k" / "zarr.json")
     with pytest.raises(StoreError, match="damaged manifest"):
-        network().kernel(examples(), store=tmp_path / "k")
+        network().kernel_into(tmp_path / "k", examples())
 
 
 def test_a_path_that_is_something_else(tmp_path):
     (tmp_path / "file").write_text("hello")
     with pytest.raises(StoreError, match="is a file"):
-        network().kernel(examples(), store=tmp_path / "file")
+        network().kernel_into(tmp_path / "file", examples())
     with pytest.raises(StoreError, match="holds other things"):
-        network().kernel(examples(), store=tmp_path)
+        network().kernel_into(tmp_path, examples())
     with pytest.raises(StoreError, match="no store at"):
         KernelStore(tmp_path / "none")
     with pytest.raises(StoreError, match="is a file"):
@@ -310,11 +310,11 @@ def test_a_path_that_is_something_else(tmp_path):
 def test_a_read_only_folder(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o555)
     with pytest.raises(StoreError, match="choose a folder on a disk that you may write to"):
-        network().kernel(examples(), store=tmp_path / "locked" / "k")
+        network().kernel_into(tmp_path / "locked" / "k", examples())
 
 
 def test_options_that_do_not_go_together(tmp_path):
     with pytest.raises(wl.WidelimitError, match="tile= is for kernels in a store"):
         network().kernel(examples(), tile=4)
     with pytest.raises(wl.WidelimitError, match=r"tolerance= .* sampler=net\.sampler"):
-        network().kernel(examples(), store=tmp_path / "k", tolerance=0.1)
+        network().kernel_into(tmp_path / "k", examples(), tolerance=0.1)

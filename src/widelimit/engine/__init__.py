@@ -1,8 +1,7 @@
 """How kernels are computed: inputs are read, each example encoded once, pairs crossed by tiles."""
 
-from . import diagonal as _diagonal  # noqa: F401 - a method of every network
 from .budget import ToleranceWarning
-from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram, signal
+from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram
 from .sampling import ResidualWarning, Sampler
 
 __all__ = [
@@ -13,5 +12,4 @@ __all__ = [
     "ToleranceWarning",
     "phase_diagram",
     "plot_phase_diagram",
-    "signal",
 ]

@@ -8,52 +8,25 @@ from jaxtyping import Array
 
 from ..compilation import compiled
 from ..layers.base import Layer
-from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
-from ..options import RandomKey, as_key, whole
 from ..state import Kernels
-from .door import read_inputs
-from .inputs import Data, Inputs, is_traced
-from .kernel import mean_kernels
+from .inputs import Inputs
+from .kernel import Problem, mean_kernels
 from .lengths import groups
 from .moments import Moments
 from .phases import Realisation, cross_list, cross_one, encode_block, precision
-from .refusals import refuse_factorised_ntk
-from .sampling import Sampler, check_sampler, realisations
-from .sampling import sampler as fitted_sampler
+from .sampling import Sampler, realisations
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Pairs, TilePlan
 
 
-@reading
-def diagonal(
-    net: Layer,
-    x: Data,
-    mask: Any = None,
-    *,
-    key: RandomKey | None = None,
-    samples: int | None = None,
-    tolerance: float | None = None,
-    most_heads: int = DEFAULT_HEADS,
-    sampler: Sampler | None = None,
-    ntk: bool = True,
-    dtype: Any = None,
-    memory: int = DEFAULT_MEMORY,
-) -> Kernels:
-    """Both kernels of every example with itself; see `Layer.diagonal`."""
-    inputs = read_inputs(net, x, mask, dtype=dtype)
-    whole("memory", memory)
-    if ntk:
-        refuse_factorised_ntk(net)
-    check_sampler(sampler, inputs, key=key, samples=samples, tolerance=tolerance)
-    if net.sampled() and sampler is None:
-        drawing = {"samples": samples, "tolerance": tolerance, "most_heads": most_heads}
-        key = None if key is None else as_key(key)
-        sampler = fitted_sampler(net, inputs, key=key, memory=memory, **drawing)
-    if inputs.traced or is_traced(net):
-        return _traced_diagonal(net, inputs, sampler, ntk, memory)
-    net.checked_mask(inputs.mask, "x")
-    dtype = (dtype or np.float32) if inputs.tokens else inputs.dtype
-    found = own_kernels(net, inputs, sampler, dtype=dtype, with_ntk=ntk, memory=memory)
+def compute_diagonal(problem: Problem) -> Kernels:
+    """Both kernels of every example of the rows with itself."""
+    if problem.traced:
+        return _traced_diagonal(problem)
+    problem.require_numbers()
+    net, dtype = problem.net, problem.dtype
+    options = {"dtype": dtype, "with_ntk": problem.ntk, "memory": problem.memory}
+    found = own_kernels(net, problem.rows, problem.sampler, **options)
     return jax.tree.map(lambda array: array.astype(dtype), found)
 
 
@@ -89,16 +62,15 @@ def own_kernels(
     return Kernels(*found)
 
 
-def _traced_diagonal(
-    net: Layer, inputs: Inputs, sampler: Sampler | None, ntk: bool, memory: int
-) -> Kernels:
+def _traced_diagonal(problem: Problem) -> Kernels:
     """Inside a JAX transformation: examples are mapped, and recomputed for gradients."""
+    net, inputs = problem.net, problem.rows
     x, mask = inputs.on_device()
     dtype = kernel_dtype(x)
-    tile = TilePlan.make(net, [inputs], dtype, memory).tile
+    tile = TilePlan.make(net, [inputs], dtype, problem.memory).tile
     found = [
-        _traced_own(real, x, mask, inputs.outline, at_once=tile, with_ntk=ntk)
-        for real in realisations(net, sampler, dtype)
+        _traced_own(real, x, mask, inputs.outline, at_once=tile, with_ntk=problem.ntk)
+        for real in realisations(net, problem.sampler, dtype)
     ]
     return mean_kernels(found)
 

@@ -1,16 +1,17 @@
 """The infinite reading of a network: NNGP and tangent kernels of all pairs."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from ..compilation import compiled
-from ..errors import PrecisionError, ShapeError, WidelimitError, warn
+from ..errors import OptionError, PrecisionError, ShapeError, warn
 from ..layers.base import Layer
-from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, read, reading
+from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
@@ -27,123 +28,156 @@ from .phases import (
 )
 from .refusals import refuse_factorised_ntk
 from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
-from .sampling import sampler as fitted_sampler
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Tile, TilePlan, tiles
 
+Arrays = tuple[np.ndarray, np.ndarray | None]
+"""Where the NNGP and the tangent kernel go."""
+
 Sink = Callable[[slice, slice, np.ndarray, np.ndarray | None], None]
+"""What takes rows, columns, and both kernels of a tile."""
 
 
-@reading
-def kernel(
-    net: Layer,
-    x1: Data,
-    x2: Data | None = None,
-    *,
-    mask: Any = None,
-    mask2: Any = None,
-    key: RandomKey | None = None,
-    samples: int | None = None,
-    tolerance: float | None = None,
-    most_heads: int = DEFAULT_HEADS,
-    sampler: Sampler | None = None,
-    ntk: bool = True,
-    dtype: Any = None,
-    memory: int = DEFAULT_MEMORY,
-    progress: bool | Callback | None = None,
-    out: tuple[np.ndarray, np.ndarray | None] | None = None,
-    sink: Sink | None = None,
-    store: Any = None,
-    tile: int | None = None,
-    client: Any = None,
-) -> Kernels:
-    """NNGP and tangent kernels of all pairs; see `Layer.kernel`."""
-    rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
-    columns = None
-    if x2 is not None:
-        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
-        rows, columns = agreed(rows, columns)
-    elif mask2 is not None:
-        raise ShapeError(
-            "mask2 belongs to x2.", got="mask2 without x2", remedy="pass x2, or mask= for x1"
-        )
-    whole("memory", memory)
-    key = None if key is None else as_key(key)
-    _check_destination(store, out=out, sink=sink, tolerance=tolerance, tile=tile, client=client)
-    if ntk:
-        refuse_factorised_ntk(net)
-    check_sampler(sampler, rows, key=key, samples=samples, tolerance=tolerance)
-    fitted = net.sampled() and sampler is None
-    if fitted:
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Kernels to be computed: inputs that were read for a network, heads where it needs them."""
+
+    net: Layer
+    rows: Inputs
+    columns: Inputs | None
+    sampler: Sampler | None
+    ntk: bool
+    dtype: Any
+    memory: int
+
+    @classmethod
+    def read(
+        cls,
+        net: Layer,
+        x1: Data,
+        x2: Data | None,
+        mask: Any,
+        mask2: Any,
+        sampler: Sampler | None,
+        ntk: bool,
+        dtype: Any,
+        memory: int,
+    ) -> Self:
+        """Check what a user gave to `Layer.kernel`."""
+        rows, columns = read_inputs(net, x1, mask, dtype=dtype, name="x1"), None
+        if x2 is not None:
+            rows, columns = agreed(rows, read_inputs(net, x2, mask2, dtype=dtype, name="x2"))
+        elif mask2 is not None:
+            raise ShapeError(
+                "mask2= is given without x2.", got="mask2=", remedy="pass x2, or mask= for x1"
+            )
+        if ntk:
+            refuse_factorised_ntk(net)
+        dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+        return cls(net, rows, columns, sampler, ntk, dtype, whole("memory", memory))
+
+    def draw(
+        self,
+        *,
+        key: RandomKey | None = None,
+        samples: int | None = None,
+        tolerance: float | None = None,
+    ) -> "Problem":
+        """The same with heads, where the network needs some and no sampler was given."""
+        key = None if key is None else as_key(key)
+        check_sampler(self.sampler, self.rows, key=key, samples=samples, tolerance=tolerance)
+        if self.sampler is not None or not self.net.sampled():
+            return self
         # The columns are where training data stands in kernel(test, train).
-        fit = rows if columns is None else covering(columns, rows)
-        drawing = {"key": key, "samples": samples, "most_heads": most_heads, "memory": memory}
-        sampler = fitted_sampler(net, fit, tolerance=tolerance, **drawing)
-    if rows.traced or (columns is not None and columns.traced) or is_traced(net):
-        return _traced_kernel(net, rows, columns, sampler, ntk, memory)
-    for side, name in ((rows, "x1"), (columns, "x2")):
-        if side is not None:
-            net.checked_mask(side.mask, name)
-    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
-    if store is not None:
-        return read(
-            "stored_kernel",
-            net,
-            rows,
-            columns,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-            store=store,
-            tile=tile,
-            client=client,
-            progress=progress,
+        fit = self.rows if self.columns is None else covering(self.columns, self.rows)
+        sampler = self.net.sampler(
+            fit, key=key, samples=samples, tolerance=tolerance, memory=self.memory
         )
-    shape = _result_shape(net, rows, columns)
-    if out is not None:
-        _checked_out(out, shape, ntk)
-    options = {"with_ntk": ntk, "memory": memory, "by_length": sink is None}
+        return replace(self, sampler=sampler)
+
+    @property
+    def inputs(self) -> tuple[Inputs, ...]:
+        """The examples of the rows and, where they are others, of the columns."""
+        return (self.rows,) if self.columns is None else (self.rows, self.columns)
+
+    @property
+    def traced(self) -> bool:
+        """Whether this is inside a JAX transformation."""
+        return any(side.traced for side in self.inputs) or is_traced(self.net)
+
+    def require_numbers(self) -> None:
+        """Raise where there are no numbers to keep, or where nothing is left of an example."""
+        if self.traced:
+            raise OptionError(
+                "Inside a JAX transformation (grad, jit) kernels cannot be written elsewhere.",
+                got="a traced network or traced inputs",
+                remedy="call kernel, which returns them, or leave the transformation",
+            )
+        for side, name in zip(self.inputs, ("x1", "x2"), strict=False):
+            self.net.checked_mask(side.mask, name)
+
+
+def compute(problem: Problem, tolerance: float | None, progress: bool | Callback | None) -> Kernels:
+    """All kernels as arrays; with more heads until errors are below a tolerance."""
+    if problem.traced:
+        return _traced_kernel(problem)
+    problem.require_numbers()
     while True:
-        label = "kernel" if sampler is None else f"kernel of {sampler.heads:,} heads"
-        bar = Progress.make(progress, label)
-        walk = _walk(net, sampler, rows, columns, dtype, progress=bar, **options)
-        if sink is not None:
-            for done in walk:
-                sink(done.rows, done.columns, *done.kernels)
-            return Kernels(None, None)
-        result = _assembled(walk, columns is None, shape, out)
-        if sampler is None or not fitted or tolerance is None:
+        result, sampler = _assembled(problem, (None, None), progress), problem.sampler
+        if sampler is None or tolerance is None:
             return result
         # The sampler was sized on a few examples: all of them have the last word.
         reached = error_bound(result, sampler.replicates)
         if reached <= tolerance:
             return result
-        budget, found = Budget(tolerance, most_heads, memory), drawn(net, sampler, dtype)
+        budget = Budget(tolerance, DEFAULT_HEADS, problem.memory)
+        found = drawn(problem.net, sampler, problem.dtype)
         factor = budget.growth(found, reached)
         if factor is None:
             warn(budget.warning(found, reached))
             return result
-        sampler = grown(net, sampler, factor)
+        problem = replace(problem, sampler=grown(problem.net, sampler, factor))
 
 
-def _walk(
-    net: Layer,
-    sampler: Sampler | None,
-    rows: Inputs,
-    columns: Inputs | None,
-    dtype: Any,
-    **options: Any,
-) -> Iterator[Tile]:
+def fill(problem: Problem, target: Arrays, progress: bool | Callback | None) -> Kernels:
+    """Arrays or memory maps that a user has, filled; errors of sampled kernels are new arrays."""
+    problem.require_numbers()
+    return _assembled(problem, _checked_target(problem, target), progress)
+
+
+def stream(problem: Problem, target: Sink, progress: bool | Callback | None) -> Kernels:
+    """Every tile handed to a function, and none kept."""
+    problem.require_numbers()
+    for tile in _walk(problem, progress, by_length=False):
+        target(tile.rows, tile.columns, tile.kernels.nngp, tile.kernels.ntk)
+    return Kernels(None, None)
+
+
+def refuse_store_options(**options: Any) -> None:
+    """Raise where options of stores are given for another target."""
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(
+                f"{name}= is for kernels that go into a store.",
+                got=f"{name}={value!r}, and arrays or a function to go to",
+                remedy=f"leave {name}= out, or name a folder: net.kernel_into('kernels/train', x)",
+            )
+
+
+def _walk(problem: Problem, progress: bool | Callback | None, *, by_length: bool) -> Iterator[Tile]:
     """Tiles in the precision asked for; in double precision inside, where single has no digits."""
-    sides = [rows] if columns is None else [rows, columns]
-    for inside in precisions(dtype, sides):
+    net, sampler, dtype = problem.net, problem.sampler, problem.dtype
+    bar = Progress.make(
+        progress, "kernel" if sampler is None else f"kernel of {sampler.heads:,} heads"
+    )
+    options = {"with_ntk": problem.ntk, "memory": problem.memory, "by_length": by_length}
+    for inside in precisions(dtype, problem.inputs):
         try:
             with precision(inside):
                 reals = realisations(net, sampler, inside)
-                mine = [side.astype(inside) for side in sides]
-                walk = tiles(reals, mine[0], *mine[1:] or (None,), dtype=inside, **options)
-                for tile in walk:
+                rows, *columns = (side.astype(inside) for side in problem.inputs)
+                sides = rows, columns[0] if columns else None
+                for tile in tiles(reals, *sides, dtype=inside, progress=bar, **options):
                     yield tile._replace(kernels=rounded(tile.kernels, dtype))
             return
         except PrecisionError:  # before the first tile
@@ -151,7 +185,7 @@ def _walk(
                 raise
 
 
-def precisions(dtype: Any, sides: list[Inputs]) -> list[Any]:
+def precisions(dtype: Any, sides: Sequence[Inputs]) -> list[Any]:
     """In what precision to compute kernels of this dtype, and in what else if that has no digits.
 
     `Pairs` raises a `PrecisionError` where the first one has none.
@@ -178,42 +212,17 @@ def rounded(kernels: Kernels, dtype: Any) -> Kernels:
     return jax.tree.map(lambda kernel: kernel.astype(dtype), kernels)
 
 
-def _check_destination(store: Any, **options: Any) -> None:
-    """A kernel goes to one place, and only a store has tiles and workers."""
-    with_store, without = ("tile", "client"), ("out", "sink", "tolerance")
-    wrong = with_store if store is None else without
-    given = [name for name in wrong if options[name] is not None]
-    if given:
-        raise WidelimitError(
-            f"{given[0]}= is for kernels {'in a' if store is None else 'without a'} store.",
-            got=f"{given[0]}={options[given[0]]!r}"
-            + ("" if store is None else f", store={store!r}"),
-            remedy="pass store= too"
-            if store is None
-            else "size the heads first: sampler=net.sampler(x, tolerance=...)"
-            if given[0] == "tolerance"
-            else "leave one of them out; a stored kernel is read with kernel.nngp[rows, columns]",
-        )
-
-
-def _traced_kernel(
-    net: Layer,
-    rows: Inputs,
-    columns: Inputs | None,
-    sampler: Sampler | None,
-    ntk: bool,
-    memory: int,
-) -> Kernels:
+def _traced_kernel(problem: Problem) -> Kernels:
     """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
-    sides = [rows] if columns is None else [rows, columns]
+    sides = problem.inputs
     arrays = [(*side.on_device(), side.outline) for side in sides]
     dtype = kernel_dtype(arrays[0][0])
-    plan = TilePlan.make(net, sides, dtype, memory)
+    plan = TilePlan.make(problem.net, sides, dtype, problem.memory)
     # As many rows at once as have the pairs of one cell, or of one tile that has none.
-    rows_at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
     found = [
-        _traced_matrix(real, arrays[0], arrays[1:], rows_at_once=rows_at_once, with_ntk=ntk)
-        for real in realisations(net, sampler, dtype)
+        _traced_matrix(real, arrays[0], arrays[1:], rows_at_once=at_once, with_ntk=problem.ntk)
+        for real in realisations(problem.net, problem.sampler, dtype)
     ]
     return mean_kernels(found)
 
@@ -241,14 +250,12 @@ def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
 
 
 def _assembled(
-    walk: Iterator[Tile],
-    symmetric: bool,
-    shape: tuple[int, ...],
-    out: tuple[np.ndarray, np.ndarray | None] | None,
+    problem: Problem, target: tuple[Any, Any], progress: bool | Callback | None
 ) -> Kernels:
     """The whole matrices from their tiles; a symmetric one from its upper half."""
-    arrays: list[Any] = [None] * 4 if out is None else [*out, None, None]
-    for tile in walk:
+    arrays: list[Any] = [*target, None, None]
+    shape, symmetric = _result_shape(problem), problem.columns is None
+    for tile in _walk(problem, progress, by_length=True):
         parts = tile.kernels
         for i, part in enumerate((parts.nngp, parts.ntk, parts.nngp_error, parts.ntk_error)):
             if part is None:
@@ -270,34 +277,52 @@ def _block(rows: Any, columns: Any) -> tuple[Any, Any]:
     return rows[:, None], columns
 
 
-def _result_shape(net: Layer, rows: Inputs, columns: Inputs | None) -> tuple[int, ...]:
-    other = rows if columns is None else columns
-    ends = [net.outline(side.outline).positions for side in (rows, other)]
-    return (rows.size, other.size, *ends[0], *ends[1])
+def _result_shape(problem: Problem) -> tuple[int, ...]:
+    one, two = problem.inputs[0], problem.inputs[-1]
+    ends = [problem.net.outline(side.outline).positions for side in (one, two)]
+    return (one.size, two.size, *ends[0], *ends[1])
 
 
-def _checked_out(out: Any, shape: tuple[int, ...], ntk: bool) -> None:
-    if not isinstance(out, tuple | list) or len(out) != 2:
+def _checked_target(problem: Problem, target: Any) -> Arrays:
+    """A pair of arrays that the result can be written to."""
+    if len(target) != 2:
         raise ShapeError(
-            "Results are written to a pair of arrays.",
-            got=f"out= of type {type(out).__name__}",
-            remedy="pass out=(nngp, ntk), or out=(nngp, None) with ntk=False",
+            "Kernels go into a pair of arrays.",
+            got=f"{len(target)} of them",
+            remedy="pass (nngp, ntk), or (nngp, None) with ntk=False",
         )
-    for array in out if ntk else out[:1]:
+    nngp, ntk = target if problem.ntk else (target[0], None)
+    shape = _result_shape(problem)
+    for array in (nngp, ntk) if problem.ntk else (nngp,):
         if unfit := _unfit(array, shape):
             raise ShapeError(
-                "Output arrays are writeable, of floating-point numbers, and have the shape of "
-                "the result.",
-                got=unfit,
+                f"An array to be filled with kernels is {unfit}.",
+                got=type(array).__name__,
                 remedy=f"allocate float32 or float64 arrays (or memory maps) of shape {shape}",
             )
+    if ntk is not None and (ntk is nngp or _share_memory(nngp, ntk)):
+        raise ShapeError(
+            "Both kernels would be written into the same memory.",
+            got="one array twice, or two views of one",
+            remedy="allocate an array for each, or pass (nngp, None) with ntk=False",
+        )
+    return nngp, ntk
+
+
+def _share_memory(one: Any, two: Any) -> bool:
+    if not (isinstance(one, np.ndarray) and isinstance(two, np.ndarray)):
+        return False
+    try:
+        return np.shares_memory(one, two, max_work=10**6)
+    except np.exceptions.TooHardError:  # views with many axes that no one writes by accident
+        return False
 
 
 def _unfit(array: Any, shape: tuple[int, ...]) -> str:
     """Why results cannot be written to an array; empty where they can."""
     if getattr(array, "dtype", None) not in (np.float32, np.float64):
-        return f"{type(array).__name__} of dtype {getattr(array, 'dtype', None)}"
+        return f"not of floating-point numbers but of dtype {getattr(array, 'dtype', None)}"
     fixed = isinstance(array, np.ndarray) and not array.flags.writeable
     if fixed or isinstance(array, jax.Array):
-        return "an array that cannot be written to"
-    return "" if tuple(array.shape) == shape else f"shape {tuple(array.shape)}"
+        return "not writeable"
+    return "" if tuple(array.shape) == shape else f"of shape {tuple(array.shape)}, not {shape}"

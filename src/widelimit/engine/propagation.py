@@ -29,8 +29,7 @@ from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
 from ..layers.labels import Arrangement
-from ..layers.readings import reading
-from ..options import RandomKey, as_key, choice, known_options, whole
+from ..options import RandomKey, as_key, choice, whole
 from ..progress import Callback, Progress
 from ..state import Need
 from .door import read_inputs
@@ -99,23 +98,10 @@ class SignalProfile(eqx.Module):
         return axes
 
 
-@reading
-def signal(
-    net: Layer,
-    x: Any,
-    mask: Any = None,
-    *,
-    key: RandomKey | None = None,
-    samples: int = _SAMPLES,
-    replicates: int = _REPLICATES,
+def propagate(
+    net: Layer, x: Any, mask: Any, key: RandomKey | None, samples: int, replicates: int
 ) -> SignalProfile:
-    """How a signal travels through `net`: five numbers after the input and after every layer.
-
-    They are variance, correlation between positions, correlation between inputs, tangent kernel and
-    effective rank (see `Quantity`), averaged over up to 32 examples x; `profile["variance"]` is one
-    of them by depth, `profile.plot()` draws them. Serials inside `net` are opened. Networks with
-    random scores draw `samples` heads per layer from `key` in each of `replicates` copies.
-    """
+    """Five numbers after the input and after every layer; the options are those of `Layer.signal`."""
     inputs = read_inputs(net, x, mask)
     if inputs.size > _MOST_EXAMPLES or net.streams() > 1:
         raise ShapeError(
@@ -149,7 +135,6 @@ def signal(
     return SignalProfile(tuple(labels), runs.mean(axis=0), errors)
 
 
-@known_options
 def phase_diagram(
     make: Callable[[Any, Any], Layer],
     first: ArrayLike,
@@ -168,7 +153,7 @@ def phase_diagram(
     `make` builds a network from two hyperparameters, integers where integers are given;
     `plot_phase_diagram` draws the result. `progress` is as elsewhere: None draws a bar on a
     terminal only, a function is called with `(networks done, networks)`. The other options are
-    those of `signal`.
+    those of `Layer.signal`.
     """
     quantity = choice(Quantity, quantity, "quantity")
     rows, columns = _axis("first", first), _axis("second", second)
@@ -177,7 +162,7 @@ def phase_diagram(
     bar = Progress.make(progress, "networks")
     for i, j in cells if bar is None else bar.track(cells):
         net = make(rows[i], columns[j])
-        profile = signal(net, x, mask, key=key, samples=samples, replicates=replicates)
+        profile = net.signal(x, mask, key=key, samples=samples, replicates=replicates)
         grid[i, j] = profile[quantity][-1]
     return grid
 
@@ -194,7 +179,6 @@ def _axis(name: str, values: ArrayLike) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in found]
 
 
-@known_options
 def plot_phase_diagram(
     grid: np.ndarray,
     first: ArrayLike,

@@ -8,7 +8,7 @@ stands for follow from it (and stay differentiable in the network's hyperparamet
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, OptionError, ShapeError, WidelimitError, warn
+from ..errors import NetworkError, OptionError, ShapeError, warn
 from ..layers.attention.heads import (
     INFINITE,
     Basis,
@@ -28,7 +28,6 @@ from ..layers.attention.heads import (
     with_field,
 )
 from ..layers.base import Layer
-from ..layers.readings import DEFAULT_HEADS, DEFAULT_MEMORY, reading
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
 from .budget import Budget, Drawn, error_bound
@@ -42,8 +41,6 @@ _SAMPLES, _REPLICATES = 32, 8
 # Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.
 _MOST_HEADS = 2**20
 _RANK, _MOST_RANK = 64, 512
-# Share of a position's variance that its features may miss.
-_RESIDUAL = 1e-3
 # Landmark positions to choose pivots from, for each pivot.
 _CHOICE = 4
 # Share of a tolerance that the features may miss of a position's variance.
@@ -104,60 +101,52 @@ class ResidualWarning(UserWarning):
     """Features of the score field miss more of its variance than asked."""
 
 
-@reading
-def sampler(
-    net: Layer,
-    x: Any,
-    mask: Any = None,
-    *,
-    key: RandomKey | None = None,
-    samples: int | None = None,
-    replicates: int | None = None,
-    tolerance: float | None = None,
-    most_heads: int = DEFAULT_HEADS,
-    memory: int = DEFAULT_MEMORY,
-    rank: int | None = None,
-    residual: float = _RESIDUAL,
-) -> Sampler:
-    """Fit a sampler to data: choose landmarks and feature rank, fix the heads.
+class HeadCount(NamedTuple):
+    """How many heads a sampler draws, or what decides it; the options of `Layer.sampler`."""
 
-    `samples` heads are drawn for every layer with infinitely many, in each of `replicates`
-    independent copies of the network, from which standard errors come. With a `tolerance`, the
-    number of heads grows until all errors, relative to the largest kernel entry, are below it with
-    a confidence of 95 % (see `error_bound`). A pilot on a few examples tells how many that takes;
-    if these are more than `most_heads` in all copies, or do not fit into a quarter of `memory`, an
-    error says so at once, and what could be had instead.
+    samples: int | None
+    replicates: int | None
+    tolerance: float | None
+    most_heads: int
+    memory: int
+    rank: int | None
+    residual: float
 
-    Features of the scores are exact on raw inputs and through linear layers. Elsewhere they come
-    from `rank` landmark positions of the inputs, or as many as it takes to miss at most a share
-    `residual` of a position's variance. A rank above the number of positions is cut to it.
-    """
-    for name, count in (("samples", samples), ("replicates", replicates), ("rank", rank)):
-        if count is not None:
-            whole(name, count, most=_MOST_HEADS)
-    whole("most_heads", most_heads)
-    whole("memory", memory)
-    if tolerance is not None:
-        positive("tolerance", tolerance)
-        residual = min(residual, _RESIDUAL_SHARE * tolerance)
-        if replicates == 1:
-            raise WidelimitError(
-                "A tolerance is checked against errors, which take at least two replicates.",
-                got="replicates=1",
+    def check(self) -> None:
+        """Raise where an option is not what it may be."""
+        for name in ("samples", "replicates", "rank"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), most=_MOST_HEADS)
+        whole("most_heads", self.most_heads)
+        whole("memory", self.memory)
+        if self.tolerance is None:
+            return
+        positive("tolerance", self.tolerance)
+        if self.replicates == 1:
+            raise OptionError(
+                "replicates=1 leaves no errors to check a tolerance against.",
+                got=f"tolerance={self.tolerance!r}",
                 remedy="leave replicates= out, or give at least 2",
             )
+
+
+def fit_sampler(net: Layer, x: Any, mask: Any, key: RandomKey | None, count: HeadCount) -> Sampler:
+    """Fit a sampler to data: choose landmarks and feature rank, fix the heads."""
+    count.check()
     inputs = read_inputs(net, x, mask)
     net.outline(inputs.outline)  # raises where layers and inputs do not fit
-    key = as_key(key)
-    samples = samples or _SAMPLES
+    samples, replicates = count.samples or _SAMPLES, count.replicates
     if replicates is None:
         # A layer with H heads of its own draws H per copy: more copies for the same number.
         finite = [layer.heads for layer in random_layers(net) if layer.heads != INFINITE]
         replicates = max(_REPLICATES, *(math.ceil(_REPLICATES * samples / h) for h in finite), 0)
-    fitted = _with_landmarks(net, inputs, key, samples, replicates, rank, residual)
+    residual, tolerance = count.residual, count.tolerance
+    if tolerance is not None:
+        residual = min(residual, _RESIDUAL_SHARE * tolerance)
+    fitted = _with_landmarks(net, inputs, as_key(key), samples, replicates, count.rank, residual)
     if tolerance is None:
         return fitted
-    return _sized(net, inputs, fitted, Budget(tolerance, most_heads, memory))
+    return _sized(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
 
 
 def _with_landmarks(

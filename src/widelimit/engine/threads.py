@@ -157,7 +157,7 @@ class _Crew:
             "Threads that compute make progress.",
             got=f"{running} tiles without an answer, and no use of the processor, for "
             f"{_MOST_IDLE * _GLANCE:.0f} seconds",
-            remedy="start again in a new process (what a store= holds is kept); should it happen "
+            remedy="start again in a new process (what a store holds is kept); should it happen "
             'again, call jax.config.update("jax_cpu_enable_async_dispatch", False) first of all',
         )
 

@@ -52,7 +52,7 @@ class TilePlan(NamedTuple):
     nbytes: int  # what a tile takes while it is computed
 
     @classmethod
-    def make(cls, net: Layer, inputs: list[Inputs], dtype: Any, memory: int) -> "TilePlan":
+    def make(cls, net: Layer, inputs: Sequence[Inputs], dtype: Any, memory: int) -> "TilePlan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
         area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
         array = area * itemsize * (area if net.need(Need.FULL) is Need.FULL else 1)

@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from ..compilation import compiled
 from ..engine.phases import precision
 from ..errors import NumericalError, OptionError, ShapeError, WidelimitError
-from ..options import choice, known_options, whole
+from ..options import choice, whole
 from ..progress import Callback, Progress
 
 _DEFAULT_MEMORY = 2**30
@@ -123,7 +123,6 @@ class Axes(NamedTuple):
         return np.transpose(tile, (1, 0, *first, *second))
 
 
-@known_options
 def empirical_ntk(
     f: Callable[[Any, Any], Array],
     params: PyTree,

@@ -15,7 +15,7 @@ from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
 from ..engine.phases import precision
 from ..layers.base import Layer, Params
-from ..options import RandomKey, as_key, known_options, whole
+from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
@@ -25,7 +25,6 @@ _DEFAULT_MEMORY = 2**30
 _CHUNK_BYTES = 32 * 2**20
 
 
-@known_options
 def monte_carlo_kernel(
     net: Layer,
     x1: Data,

@@ -10,24 +10,22 @@ from jaxtyping import Array, Key
 from ..compilation import compiled
 from ..engine.door import outline_of, read_inputs
 from ..errors import ShapeError, WidelimitError
+from ..forks import require_own_jax
 from ..layers.base import Layer, Params
-from ..layers.readings import reading
 from ..options import RandomKey, as_key
 
 
-@reading
-def init(net: Layer, key: RandomKey, shape: Any) -> Params:
+def draw_params(net: Layer, key: RandomKey, shape: Any) -> Params:
     """Draw the parameters of the finite network for examples of this shape."""
+    require_own_jax()
     before = outline_of(net, shape)
     net.outline(before)
     return _draw(net, as_key(key), before)
 
 
-@reading
-def apply(
-    net: Layer, params: Params, x: Any, mask: Any = None, *, key: RandomKey | None = None
-) -> Array:
+def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) -> Array:
     """Run the finite network on a batch (N, positions…, channels)."""
+    require_own_jax()
     leaves = jax.tree.leaves((x, mask))
     if isinstance(x, list) or not any(isinstance(leaf, Tracer) for leaf in leaves):
         inputs = read_inputs(net, x, mask)

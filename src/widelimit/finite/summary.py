@@ -9,9 +9,9 @@ import jax
 
 from ..engine.door import outline_of
 from ..errors import NetworkError
+from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..layers.labels import Arrangement
-from ..layers.readings import read, reading
 from ..state import Outline
 
 
@@ -65,12 +65,12 @@ class Summary:
             for row in rest
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"{read('diagram', self.net, self.shape)}{table}"
+        return f"{self.net.diagram(self.shape)}{table}"
 
 
-@reading
-def summary(net: Layer, shape: Any) -> Summary:
-    """The layers one after another, for examples of this shape; see `Layer.summary`."""
+def summarise(net: Layer, shape: Any) -> Summary:
+    """The layers one after another, for examples of this shape."""
+    require_own_jax()
     before = outline_of(net, shape)
     net.outline(before)
     return Summary(net, tuple(shape), tuple(_rows(net, before, 0)))

@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, SequenceKey
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..options import RandomKey, Range, generator, known_options, listed, whole
+from ..options import RandomKey, Range, generator, listed, whole
 
 _SILENT = {"layers", "branches", "weights"}
 
@@ -86,7 +86,6 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
         yield choice, with_hyperparameters(net, choice)
 
 
-@known_options
 def random_choices(
     net: Layer,
     ranges: Mapping[str, tuple[float, float]],

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from ..engine.diagonal import own_kernels
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
+from ..engine.kernel import Problem
 from ..engine.sampling import Sampler, covering
-from ..engine.sampling import sampler as fitted_sampler
 from ..engine.variants import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
@@ -82,8 +82,7 @@ class Engine:
         """Heads and landmarks for these examples; None for networks that need none."""
         if not net.sampled():
             return None
-        return fitted_sampler(
-            net,
+        return net.sampler(
             inputs,
             key=self.key,
             samples=self.samples,
@@ -173,13 +172,13 @@ class NetworkKernels:
         engine = self.engine
         if engine.store is None:
             return self._kernel(self.inputs, None, ntk)
-        return self.net.kernel(
+        return self.net.kernel_into(
+            engine.store,
             self.inputs,
             sampler=self.sampler,
             ntk=ntk,
             dtype=engine.dtype,  # tokens have none of their own
             memory=engine.memory,
-            store=engine.store,
             client=engine.client,
         )
 
@@ -194,7 +193,6 @@ class NetworkKernels:
     def _crossing(self, ntk: bool) -> Any:
         """The training examples on the workers, sent once."""
         from ..scale.cluster import Crossing  # Dask is needed with workers only
-        from ..scale.problem import Problem
 
         found = self.__dict__.setdefault("_crossings", {})
         if ntk not in found:

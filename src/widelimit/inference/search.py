@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.inputs import Data
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..layers.base import Layer
-from ..options import choice, known_options, listed
+from ..options import choice, listed
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
@@ -84,7 +84,6 @@ class Search:
         return self.trials[0]
 
 
-@known_options
 def search(
     candidates: Iterable[tuple[Any, Layer]],
     x: Data,

@@ -23,7 +23,7 @@ from ..engine.sampling import Sampler
 from ..errors import MissingExtraError, NetworkError, NumericalError, OptionError
 from ..figures import several_axes
 from ..layers.base import Layer
-from ..options import RandomKey, generator, known_options, not_negative, positive, whole
+from ..options import RandomKey, generator, not_negative, positive, whole
 from ..printing import counted
 from ..progress import Callback, Progress
 from . import checks
@@ -104,7 +104,6 @@ class Tuned:
         return axes
 
 
-@known_options
 def tune(
     gp: GP,
     x: Data,

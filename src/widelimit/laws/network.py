@@ -17,10 +17,10 @@ from jaxtyping import Array, Float, Key
 from ..engine.inputs import Data, Inputs
 from ..errors import NetworkError, ShapeError
 from ..finite.widths import with_heads
+from ..forks import require_own_jax
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
-from ..layers.readings import reading
-from ..options import RandomKey, as_key, choice, known_options, whole
+from ..options import RandomKey, as_key, choice, whole
 from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
@@ -33,33 +33,19 @@ from .points import DrawPlan, Points, normal_blocks, plan
 _REPLICATES = 16
 
 
-@reading
-def law(
+def make_law(
     net: Layer,
     x: Data,
-    mask: Any = None,
-    *,
-    key: RandomKey | None = None,
-    draws: int = 4096,
-    samples: int = 128,
-    points: Points | str = Points.AUTO,
-    head_widths: HeadWidths | str = HeadWidths.INFINITE,
-    memory: int = 2**30,
+    mask: Any,
+    key: RandomKey | None,
+    draws: int,
+    samples: int,
+    points: Points | str,
+    head_widths: HeadWidths | str,
+    memory: int,
 ) -> "NetworkLaw":
-    """The joint law of the outputs at the inputs `x`; see `NetworkLaw`.
-
-    `draws` of the scores of all layers with finitely many heads are averaged over, at quasi-random
-    `points` where few numbers describe the scores. Layers with infinitely many heads that have no
-    closed form are averages over `samples` heads, fresh in every draw: beside finite-head layers
-    they widen the law by a share of order 1/samples. Without any finite-head layer the law is
-    Gaussian, with one kernel averaged over 16 such draws. With `head_widths="given"` heads have the
-    `key_width` and `value_width` that their layers state, in layers that are infinitely wide: for
-    one attention layer this is the law of the finite network on these inputs, whatever its width.
-    Where entries are dropped above the scores, kernels are those of two passes, and the law is that
-    of outputs averaged over the masks; leave `Dropout` out for the law of evaluation.
-    `memory` bounds the bytes of the kernels and samples that are kept or returned, and of the
-    normals behind one draw of the scores.
-    """
+    """The joint law of the outputs at the inputs `x`; the options are those of `Layer.law`."""
+    require_own_jax()
     head_widths = choice(HeadWidths, head_widths, "head_widths")
     inputs = law_inputs(net, x, mask)
     whole("draws", draws)
@@ -77,7 +63,6 @@ def law(
     return NetworkLaw(net, latent, real, as_key(key), chosen, head_widths, memory)
 
 
-@known_options
 def law_from_covariance(
     net: Layer,
     covariance: ArrayLike,
@@ -89,13 +74,12 @@ def law_from_covariance(
     head_widths: HeadWidths | str = HeadWidths.INFINITE,
     memory: int = 2**30,
 ) -> "NetworkLaw":
-    """The law for an input that is known by its covariance alone; options as for `law`.
+    """The law for an input that is known by its covariance alone; options as for `Layer.law`.
 
     `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
     """
     x = tokens_with_covariance(covariance)
-    return law(
-        net,
+    return net.law(
         x,
         key=key,
         draws=draws,

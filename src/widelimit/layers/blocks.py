@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, TypedDict, Unpack
 
 from ..errors import WidelimitError
-from ..options import choice, passing_options_to
+from ..options import choice, spell_options
 from .activations import Activation, Gelu
 from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
@@ -95,7 +95,7 @@ def Mlp(
     return Serial(*up, Dense(width, w_std=w_std, b_std=b_std))
 
 
-@passing_options_to(Attention)
+@spell_options(Attention)
 def TransformerBlock(
     width: int,
     *,
@@ -136,7 +136,7 @@ def TransformerBlock(
     return Serial(*layers)
 
 
-@passing_options_to(TransformerBlock)
+@spell_options(TransformerBlock)
 def TransformerEncoder(
     width: int,
     *,
@@ -157,7 +157,7 @@ def TransformerEncoder(
     return Serial(*blocks.layers, *last)
 
 
-@passing_options_to(TransformerBlock)
+@spell_options(TransformerBlock)
 def VisionTransformer(
     *,
     patch: int,
@@ -181,7 +181,7 @@ def VisionTransformer(
     return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, 2, options))
 
 
-@passing_options_to(TransformerBlock)
+@spell_options(TransformerBlock)
 def TextEncoder(
     *,
     width: int,

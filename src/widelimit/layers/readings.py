@@ -1,99 +1,94 @@
-"""The public readings of a network, declared here and filled in by the rooms above.
+"""What a user does with a network: the one place where the package's methods of `Layer` are.
 
 A layer knows its rules; what is computed from them – a finite network, kernels, a law – lives in
-rooms that are built on layers. Each such function announces itself with `@reading`, and the methods
-of `Layer` find it here, so that no import points upwards.
+rooms that are built on layers. The methods here import these rooms when they are called: the one
+import upwards in the package, which its contract names.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from ..forks import require_own_jax
-from ..options import RandomKey, known_options
+from ..options import RandomKey
 from ..state import Kernels
 
 if TYPE_CHECKING:
-    import numpy as np
+    from distributed import Client
+    from jax.typing import ArrayLike
+    from numpy.typing import DTypeLike
 
-    from ..engine.kernel import Sink
+    from ..engine.inputs import Inputs
+    from ..engine.kernel import Arrays, Sink
     from ..engine.propagation import SignalProfile
     from ..engine.sampling import Sampler
     from ..finite.summary import Summary
     from ..laws import HeadWidths, NetworkLaw, Points
     from ..progress import Callback
     from ..scale.cost import Cost
+    from ..scale.places import Place
+
+    Data = ArrayLike | Sequence[ArrayLike] | Inputs
+    Mask = ArrayLike | Sequence[ArrayLike | None] | None
 
 DEFAULT_MEMORY = 2**30
 DEFAULT_HEADS = 2**16
 
 Params = PyTree[Array]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_READINGS: dict[str, Callable[..., Any]] = {}
-
-
-def reading(function: Function) -> Function:
-    """Make a function of (network, …) the method of its name of every layer."""
-    _READINGS[function.__name__] = function
-    return function
-
-
-def read(name: str, *args: Any, **options: Any) -> Any:
-    """Call a reading by its name."""
-    require_own_jax()
-    return _READINGS[name](*args, **options)
-
 
 class Readings(eqx.Module):
     """What a user does with a network."""
 
-    def init(self, key: RandomKey, shape: tuple[int, ...]) -> Params:
+    def init(self, key: RandomKey, shape: "Sequence[int] | Sequence[Sequence[int]]") -> Params:
         """Draw the finite network's parameters; `shape` is that of one example."""
-        return read("init", self, key, shape)
+        from ..finite.network import draw_params
+
+        return draw_params(self, key, shape)
 
     def apply(
-        self, params: Params, x: Any, mask: Any = None, *, key: RandomKey | None = None
+        self, params: Params, x: "Data", mask: "Mask" = None, *, key: RandomKey | None = None
     ) -> Array:
         """Run the finite network on a batch (N, positions…, channels).
 
         `mask` (N, positions…) is True at real positions; `key` draws dropout masks.
         """
-        return read("apply", self, params, x, mask, key=key)
+        from ..finite.network import run
 
-    def summary(self, shape: Any) -> "Summary":
+        return run(self, params, x, mask, key)
+
+    def summary(self, shape: "Sequence[int] | Sequence[Sequence[int]]") -> "Summary":
         """A table of layers, shapes and parameters, for examples of this shape."""
-        return read("summary", self, shape)
+        from ..finite.summary import summarise
+
+        return summarise(self, shape)
+
+    def diagram(self, shape: "Sequence[int] | None" = None) -> str:
+        """The network as one HTML element; with a `shape`, its input's and output's are said."""
+        from ..app.drawing.diagram import diagram
+
+        return diagram(self, shape)
 
     def _repr_html_(self) -> str:
-        """The diagram, in notebooks."""
-        return read("diagram", self, None)
+        return self.diagram()
 
-    @known_options
     def kernel(
         self,
-        x1: Any,
-        x2: Any = None,
+        x1: "Data",
+        x2: "Data | None" = None,
         *,
-        mask: Any = None,
-        mask2: Any = None,
+        mask: "Mask" = None,
+        mask2: "Mask" = None,
         key: RandomKey | None = None,
         samples: int | None = None,
         tolerance: float | None = None,
-        most_heads: int = DEFAULT_HEADS,
         sampler: "Sampler | None" = None,
         ntk: bool = True,
-        dtype: Any = None,
+        dtype: "DTypeLike | None" = None,
         memory: int = DEFAULT_MEMORY,
         progress: "bool | Callback | None" = None,
-        out: "tuple[np.ndarray, np.ndarray | None] | None" = None,
-        sink: "Sink | None" = None,
-        store: Any = None,
-        tile: int | None = None,
-        client: Any = None,
     ) -> Kernels:
         """NNGP and tangent kernels of all pairs of two batches, or of one batch with itself.
 
@@ -105,57 +100,73 @@ class Readings(eqx.Module):
         Networks with random scores (softmax attention at 1/√d, finite heads) are sampled: `key`,
         `samples` heads per layer, a `tolerance` on all relative errors (95 %), or a `sampler` that
         several calls share; the result then carries standard errors. A tolerance that takes more
-        than `most_heads` in all, or more than a quarter of `memory` for them, is refused before the
-        work begins. Where that shows only afterwards, the kernel is returned with a
-        `ToleranceWarning`.
+        heads than `sampler` would draw is refused before the work begins. Where that shows only
+        afterwards, the kernel is returned with a `ToleranceWarning`.
 
-        `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs. `memory`
-        bounds the bytes used beyond inputs and result. `progress`: None is a bar on a terminal; or
-        a bool, or a function of done and total tiles. `out=(nngp, ntk)` are arrays or memory maps
-        to fill; `sink` is called with (rows, columns, nngp, ntk) of every tile instead of keeping
-        them.
+        `ntk=False` gives the NNGP kernel alone. `dtype` is by default that of the inputs (of tokens
+        float32); inside JAX's transformations it is JAX's, float32 unless `jax.enable_x64` is on.
+        `memory` bounds the bytes used beyond inputs and result. `progress`: None is a bar on a
+        terminal; or a bool, or a function of done and total tiles.
 
-        `store` keeps the kernel on disk: a folder or any Zarr store. The call goes on
-        with what an earlier one left, also with more examples at the end, and returns arrays that
-        are read when they are indexed. Its tiles are squares of `tile` examples, computed by this
-        process or by the workers of a `client` of `dask.distributed`.
+        `kernel_into` fills arrays, a function or a store instead of returning arrays.
         """
-        return read(
-            "kernel",
-            self,
-            x1,
-            x2,
-            mask=mask,
-            mask2=mask2,
-            key=key,
-            samples=samples,
-            tolerance=tolerance,
-            most_heads=most_heads,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-            progress=progress,
-            out=out,
-            sink=sink,
-            store=store,
-            tile=tile,
-            client=client,
-        )
+        from ..engine.kernel import Problem, compute
 
-    @known_options
+        require_own_jax()
+        problem = Problem.read(self, x1, x2, mask, mask2, sampler, ntk, dtype, memory)
+        problem = problem.draw(key=key, samples=samples, tolerance=tolerance)
+        return compute(problem, tolerance, progress)
+
+    def kernel_into(
+        self,
+        target: "Arrays | Sink | Place",
+        x1: "Data",
+        x2: "Data | None" = None,
+        *,
+        mask: "Mask" = None,
+        mask2: "Mask" = None,
+        key: RandomKey | None = None,
+        samples: int | None = None,
+        sampler: "Sampler | None" = None,
+        ntk: bool = True,
+        dtype: "DTypeLike | None" = None,
+        memory: int = DEFAULT_MEMORY,
+        progress: "bool | Callback | None" = None,
+        tile: int | None = None,
+        client: "Client | None" = None,
+    ) -> Kernels:
+        """The kernels of `kernel`, tile by tile into a target, for results that memory cannot hold.
+
+        The target is a pair of arrays or memory maps to fill, `(nngp, ntk)` or `(nngp, None)`; a
+        function, called with (rows, columns, nngp, ntk) of every tile; or a store on disk: a
+        folder, or any Zarr store. A store goes on with what an earlier call left, also with more
+        examples at the end, and the arrays returned are read when they are indexed. Its tiles are
+        squares of `tile` examples, computed by this process or by the workers of a `client` of
+        `dask.distributed`.
+        """
+        from ..engine.kernel import Problem, fill, refuse_store_options, stream
+
+        require_own_jax()
+        problem = Problem.read(self, x1, x2, mask, mask2, sampler, ntk, dtype, memory)
+        problem = problem.draw(key=key, samples=samples)
+        if isinstance(target, tuple | list) or callable(target):
+            refuse_store_options(tile=tile, client=client)
+            return (stream if callable(target) else fill)(problem, target, progress)
+        from ..scale.compute import compute_into_store  # Zarr is needed for stores only
+
+        return compute_into_store(problem, target, tile, client, progress)
+
     def diagonal(
         self,
-        x: Any,
-        mask: Any = None,
+        x: "Data",
+        mask: "Mask" = None,
         *,
         key: RandomKey | None = None,
         samples: int | None = None,
         tolerance: float | None = None,
-        most_heads: int = DEFAULT_HEADS,
         sampler: "Sampler | None" = None,
         ntk: bool = True,
-        dtype: Any = None,
+        dtype: "DTypeLike | None" = None,
         memory: int = DEFAULT_MEMORY,
     ) -> Kernels:
         """`κ(x, x)` and `Θ(x, x)` of every example with itself: N entries, not N².
@@ -163,32 +174,23 @@ class Readings(eqx.Module):
         The result has axes (N, positions…, positions'…), and (N,) after pooling; it is the diagonal
         of `kernel`, with the same options.
         """
-        return read(
-            "diagonal",
-            self,
-            x,
-            mask,
-            key=key,
-            samples=samples,
-            tolerance=tolerance,
-            most_heads=most_heads,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-        )
+        from ..engine.diagonal import compute_diagonal
+        from ..engine.kernel import Problem
 
-    @known_options
+        require_own_jax()
+        problem = Problem.read(self, x, None, mask, None, sampler, ntk, dtype, memory)
+        return compute_diagonal(problem.draw(key=key, samples=samples, tolerance=tolerance))
+
     def cost(
         self,
-        x: Any,
-        mask: Any = None,
+        x: "Data",
+        mask: "Mask" = None,
         *,
         examples: int | None = None,
         tests: int = 0,
         sampler: "Sampler | None" = None,
         ntk: bool = True,
-        dtype: Any = None,
+        dtype: "DTypeLike | None" = None,
         memory: int = DEFAULT_MEMORY,
     ) -> "Cost":
         """Time, memory and disk of a kernel on this machine, before it is computed.
@@ -198,24 +200,17 @@ class Readings(eqx.Module):
         tiles are computed to find out, which takes some seconds. `with_workers(k)` of the result
         says what a cluster would take.
         """
-        return read(
-            "cost",
-            self,
-            x,
-            mask,
-            examples=examples,
-            tests=tests,
-            sampler=sampler,
-            ntk=ntk,
-            dtype=dtype,
-            memory=memory,
-        )
+        from ..engine.kernel import Problem
+        from ..scale.cost import measure
 
-    @known_options
+        require_own_jax()
+        problem = Problem.read(self, x, None, mask, None, sampler, ntk, dtype, memory)
+        return measure(problem.draw(), examples, tests)
+
     def law(
         self,
-        x: Any,
-        mask: Any = None,
+        x: "Data",
+        mask: "Mask" = None,
         *,
         key: RandomKey | None = None,
         draws: int = 4096,
@@ -228,19 +223,27 @@ class Readings(eqx.Module):
 
         `draws` of the scores of all layers with finitely many heads are averaged over, at
         quasi-random `points` where few numbers describe the scores. Layers with infinitely many
-        heads that have no closed form are averages over `samples` heads. `head_widths="given"`
-        takes heads as wide as layers state by `key_width=` and `value_width=`. The result draws
-        kernels and outputs, and gives densities, moments and quantiles of any coordinate with
-        standard errors; see `laws.NetworkLaw`. `memory` bounds the bytes of kernels kept.
-        """
-        options = {"key": key, "draws": draws, "samples": samples, "memory": memory}
-        return read("law", self, x, mask, points=points, head_widths=head_widths, **options)
+        heads that have no closed form are averages over `samples` heads, fresh in every draw:
+        beside finite-head layers they widen the law by a share of order 1/samples. Without any
+        finite-head layer the law is Gaussian, with one kernel averaged over 16 such draws.
+        `head_widths="given"` takes heads as wide as layers state by `key_width=` and
+        `value_width=`, in layers that are infinitely wide: for one attention layer this is the law
+        of the finite network on these inputs, whatever its width. Where entries are dropped above
+        the scores, kernels are those of two passes, and the law is that of outputs averaged over
+        the masks; leave `Dropout` out for the law of evaluation.
 
-    @known_options
+        The result draws kernels and outputs, and gives densities, moments and quantiles of any
+        coordinate with standard errors; see `laws.Law`. `memory` bounds the bytes of the kernels
+        and samples that are kept or returned, and of the normals behind one draw of the scores.
+        """
+        from ..laws.network import make_law
+
+        return make_law(self, x, mask, key, draws, samples, points, head_widths, memory)
+
     def sampler(
         self,
-        x: Any,
-        mask: Any = None,
+        x: "Data",
+        mask: "Mask" = None,
         *,
         key: RandomKey | None = None,
         samples: int | None = None,
@@ -255,34 +258,39 @@ class Readings(eqx.Module):
 
         Pass it to every call, `kernel(…, sampler=sampler)`. `samples` heads are drawn for every
         layer with infinitely many, in each of `replicates` independent copies of the network, from
-        which standard errors come; with a `tolerance`, heads are added until errors are below it,
-        at most `most_heads` in all copies and as many as fit into a quarter of `memory`.
-        `rank` and `residual` bound the features of the scores of deep layers.
-        """
-        return read(
-            "sampler",
-            self,
-            x,
-            mask,
-            key=key,
-            samples=samples,
-            replicates=replicates,
-            tolerance=tolerance,
-            most_heads=most_heads,
-            memory=memory,
-            rank=rank,
-            residual=residual,
-        )
+        which standard errors come. With a `tolerance`, heads are added until all errors, relative
+        to the largest kernel entry, are below it with a confidence of 95 % (see `error_bound`). A
+        pilot on a few examples tells how many that takes; if these are more than `most_heads` in
+        all copies, or do not fit into a quarter of `memory`, an error says so at once, and what
+        could be had instead.
 
-    @known_options
+        Features of the scores are exact on raw inputs and through linear layers. Elsewhere they
+        come from `rank` landmark positions of the inputs, or as many as it takes to miss at most a
+        share `residual` of a position's variance. A rank above the number of positions is cut to
+        it.
+        """
+        from ..engine.sampling import HeadCount, fit_sampler
+
+        count = HeadCount(samples, replicates, tolerance, most_heads, memory, rank, residual)
+        return fit_sampler(self, x, mask, key, count)
+
     def signal(
         self,
-        x: Any,
-        mask: Any = None,
+        x: "Data",
+        mask: "Mask" = None,
         *,
         key: RandomKey | None = None,
         samples: int = 32,
         replicates: int = 8,
     ) -> "SignalProfile":
-        """Variance, correlations, tangent kernel and effective rank by depth: see `wl.signal`."""
-        return read("signal", self, x, mask, key=key, samples=samples, replicates=replicates)
+        """How a signal travels through the network: five numbers after every layer.
+
+        They are variance, correlation between positions, correlation between inputs, tangent kernel
+        and effective rank (see `engine.Quantity`), averaged over up to 32 examples x;
+        `profile["variance"]` is one of them by depth, `profile.plot()` draws them. Serials inside
+        the network are opened. Networks with random scores draw `samples` heads per layer from
+        `key` in each of `replicates` copies.
+        """
+        from ..engine.propagation import propagate
+
+        return propagate(self, x, mask, key, samples, replicates)

@@ -1,6 +1,6 @@
 """Kernels larger than memory, on several machines, in runs that survive interruptions.
 
-`net.kernel(x, store="folder")` computes a kernel tile by tile into a Zarr store and goes on where
+`net.kernel_into("folder", x)` computes a kernel tile by tile into a Zarr store and goes on where
 an earlier call stopped; with a `client` of `dask.distributed` the workers of a cluster share it.
 """
 

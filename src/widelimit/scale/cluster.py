@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..engine.inputs import Inputs
+from ..engine.kernel import Problem
 from ..engine.threads import one_at_a_time
 from ..errors import MissingExtraError
 from ..state import Kernels
 from .errors import StoreError
 from .manifest import NAMES
 from .places import shared
-from .problem import Problem, Walk
+from .problem import Walk
 from .store import KernelStore, Tile
 
 try:

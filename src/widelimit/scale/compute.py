@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.kernel import Problem
 from ..engine.phases import precision
 from ..engine.threads import in_threads
 from ..options import whole
@@ -19,7 +20,7 @@ from ..state import Kernels
 from .errors import StoreError
 from .manifest import Manifest
 from .places import Place, alone, located
-from .problem import Problem, Walk
+from .problem import Walk, manifest_of
 from .store import KernelStore, Tile
 from .watch import Watch
 
@@ -29,6 +30,19 @@ _QUEUE = 20_000
 _UNWRITTEN = 2
 
 log = logging.getLogger("widelimit.scale")
+
+
+def compute_into_store(
+    problem: Problem,
+    place: Place,
+    tile: int | None,
+    client: Any,
+    progress: bool | Callback | None,
+) -> Kernels:
+    """The kernels in a store, whose arrays are read when they are indexed."""
+    problem.require_numbers()
+    store = into_store(problem, place, tile=tile, client=client, progress=progress)
+    return store.kernels if problem.ntk else Kernels(store.nngp, None, store.nngp_error)
 
 
 def into_store(
@@ -81,7 +95,7 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
     if tile is not None:
         whole("tile", tile)
     if not KernelStore.exists(place):
-        manifest = problem.manifest(tile)
+        manifest = manifest_of(problem, tile)
         if tile is not None:
             _require_room(manifest, problem.memory)
         return problem, KernelStore.begin(place, manifest)
@@ -93,7 +107,8 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
             got=f"tile={tile}",
             remedy="leave out tile=, or begin another store",
         )
-    store.manifest.require_same(problem.manifest(store.manifest.tile), problem.inputs, str(store))
+    wanted = manifest_of(problem, store.manifest.tile)
+    store.manifest.require_same(wanted, problem.inputs, str(store))
     manifest = store.manifest.extended(problem.net, problem.inputs)
     if manifest.shape == store.manifest.shape:
         return problem, store

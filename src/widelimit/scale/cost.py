@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from ..engine.inputs import Inputs
-from ..engine.kernel import precisions
+from ..engine.kernel import Problem, precisions
 from ..engine.lengths import groups
 from ..engine.phases import precision
 from ..engine.sampling import Sampler, realisations
@@ -95,19 +95,18 @@ def readable_bytes(count: float) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
-def measured(
-    net: Layer,
-    inputs: Inputs,
-    *,
-    examples: int,
+def measure(
+    problem: Problem,
+    examples: int | None,
     tests: int,
-    sampler: Sampler | None,
-    ntk: bool,
-    dtype: Any,
-    memory: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Cost:
-    """The cost for a number of examples like these."""
+    """The cost for a number of examples like these (None: as many), and of `tests` with them."""
+    problem.require_numbers()
+    net, inputs, sampler = problem.net, problem.rows, problem.sampler
+    ntk, dtype, memory = problem.ntk, problem.dtype, problem.memory
+    examples = inputs.size if examples is None else whole("examples", examples)
+    whole("tests", tests, least=0)
     side = _largest_tile(net, inputs, dtype, memory, examples)
     sample = _like(inputs, min(examples, _BLOCKS * side))
     begin = clock()

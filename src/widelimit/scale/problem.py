@@ -1,53 +1,33 @@
-"""A kernel to be computed, and its pairs cut as its store is: what every process of a run has."""
+"""The pairs of a kernel to be computed, cut as its store is: what every process of a run has."""
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..engine.inputs import Inputs
-from ..engine.kernel import precisions, rounded
+from ..engine.kernel import Problem, precisions, rounded
 from ..engine.lengths import LengthGroup
 from ..engine.phases import mirrored, precision, symmetrise
-from ..engine.sampling import Sampler, realisations
+from ..engine.sampling import realisations
 from ..engine.tiles import Pairs
 from ..errors import PrecisionError
-from ..layers.base import Layer
 from ..state import Kernels
 from .layout import Side
 from .manifest import Manifest
 from .store import NAMES, KernelStore, Tile
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A kernel to be computed: all that a process needs beside the store."""
-
-    net: Layer
-    rows: Inputs
-    columns: Inputs | None
-    sampler: Sampler | None
-    ntk: bool
-    dtype: Any
-    memory: int
-
-    @property
-    def inputs(self) -> tuple[Inputs, ...]:
-        """The examples of the rows and, where they are others, of the columns."""
-        return (self.rows,) if self.columns is None else (self.rows, self.columns)
-
-    def manifest(self, tile: int | None) -> Manifest:
-        """The manifest of a store that is begun with it."""
-        return Manifest.make(
-            self.net,
-            self.rows,
-            self.columns,
-            sampler=self.sampler,
-            ntk=self.ntk,
-            dtype=self.dtype,
-            tile=tile,
-        )
+def manifest_of(problem: Problem, tile: int | None) -> Manifest:
+    """The manifest of a store that is begun with a kernel to be computed."""
+    return Manifest.make(
+        problem.net,
+        problem.rows,
+        problem.columns,
+        sampler=problem.sampler,
+        ntk=problem.ntk,
+        dtype=problem.dtype,
+        tile=tile,
+    )
 
 
 class Walk:

@@ -43,7 +43,7 @@ _NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 class KernelStore:
     """A stored kernel: `store.nngp[rows, columns]`, `store.ntk`, `np.asarray(store.nngp)`.
 
-    Made by a kernel call with `store=place`; opened for reading by `KernelStore(place)`. Tiles are
+    Made by `net.kernel_into(place, x)`; opened for reading by `KernelStore(place)`. Tiles are
     verified when they are read, `verify()` reads them all.
     """
 
@@ -57,7 +57,7 @@ class KernelStore:
                 raise StoreError(
                     f"There is no store at '{self}'.",
                     got="nothing, or something else",
-                    remedy="compute it: net.kernel(x, store=...)",
+                    remedy="compute it: net.kernel_into(place, x)",
                 )
             self.manifest = self._manifest(text)
             for name, wanted in self._descriptions().items():
@@ -291,7 +291,7 @@ class KernelStore:
             raise StoreError(
                 f"'{self}' is a Zarr group without the manifest of a kernel.",
                 got="something else than a store",
-                remedy="give the path of a store that net.kernel(x, store=...) made",
+                remedy="give the path of a store that net.kernel_into(place, x) made",
             )
         if node.get("version") != VERSION:
             raise StoreError(

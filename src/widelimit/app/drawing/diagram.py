@@ -11,7 +11,6 @@ from typing import Any
 from ...engine.door import outline_of
 from ...layers.base import Layer
 from ...layers.labels import Arrangement, Family
-from ...layers.readings import reading
 
 _COLOURS = {
     Family.WEIGHTS: ("#e3edf6", "#24527a"),
@@ -28,7 +27,6 @@ _ROW = "display:flex;gap:14px;align-items:stretch"
 _ARROW = '<div style="color:#8a97a5;line-height:1.1;font-size:15px">↓</div>'
 
 
-@reading
 def diagram(net: Layer, shape: Sequence[int] | None, *, title: str = "the network") -> str:
     """The network as one HTML element; with a `shape`, its input's and output's are said.
 

@@ -60,12 +60,12 @@ class KeptKernels:
         readouts, size = math.prod(positions), len(x) + (0 if test is None else len(test))
         whole = np.empty((2, readouts, size, len(x)), np.float32)
         place = self.folder / named(net, train, options)
-        found = net.kernel(x, mask=train.mask, store=place, **rest, **options)
+        found = net.kernel_into(place, x, mask=train.mask, **rest, **options)
         _read(found, whole[:, :, : len(x)])
         if test is not None:
             place = self.folder / named(net, train, options, test)
             masks = {"mask": test.mask, "mask2": train.mask}
-            found = net.kernel(test.x, x, store=place, **masks, **rest, **options)
+            found = net.kernel_into(place, test.x, x, **masks, **rest, **options)
             _read(found, whole[:, :, len(x) :])
         return Kernels(*whole) if positions else Kernels(*whole[:, 0])
 
