@@ -101,7 +101,7 @@ class SignalProfile(eqx.Module):
 def propagate(
     net: Layer, x: Any, mask: Any, key: RandomKey | None, samples: int, replicates: int
 ) -> SignalProfile:
-    """Five numbers after the input and after every layer; the options are those of `Layer.signal`."""
+    """Five numbers after the input and after every layer; options are those of `Layer.signal`."""
     inputs = read_inputs(net, x, mask)
     if inputs.size > _MOST_EXAMPLES or net.streams() > 1:
         raise ShapeError(

@@ -41,8 +41,8 @@ def compute_into_store(
 ) -> Kernels:
     """The kernels in a store, whose arrays are read when they are indexed."""
     problem.require_numbers()
-    store = into_store(problem, place, tile=tile, client=client, progress=progress)
-    return store.kernels if problem.ntk else Kernels(store.nngp, None, store.nngp_error)
+    found = into_store(problem, place, tile=tile, client=client, progress=progress).kernels
+    return found if problem.ntk else Kernels(found.nngp, None, found.nngp_error)
 
 
 def into_store(
