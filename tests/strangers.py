@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import widelimit as wl
 from widelimit.layers.attention.positional import coordinates
-from widelimit.layers.base import cast, leaf
+from widelimit.layers.base import Facts, cast, leaf
 from widelimit.options import Range
 
 
@@ -21,8 +21,8 @@ class Affine(wl.Layer):
     shift: Any = leaf("shift", default=0.0)
 
     @property
-    def cuttable(self):
-        return True
+    def facts(self):
+        return Facts(cuttable=True)
 
     def outline(self, before):
         return before.to(gaussian=False, fresh=False)

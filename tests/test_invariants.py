@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from networks import ACTIVATIONS, ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
 
+from widelimit.engine.walk import is_sampled
+
 SIZE = 7  # a prime number, so that tiles divide nothing
 # Where two compilations of everything would take too long for the fast tests.
 FAST = (
@@ -27,7 +29,7 @@ def _kernel(case: Case, x, x2=None, **options):
 
 def _sampler(case: Case):
     """The same heads for all kernels of a network, where it has any."""
-    if not case.net.sampled():
+    if not is_sampled(case.net):
         return None
     return case.net.sampler(case.inputs(SIZE), samples=4, replicates=1, key=0)
 

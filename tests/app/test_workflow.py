@@ -28,7 +28,9 @@ from widelimit.app.workflow.posterior import Spectrum, Targets, evaluate, noise_
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
 from widelimit.data import Column, DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
+from widelimit.engine.walk import is_sampled
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
+from widelimit.inference.amplitude import amplify
 from widelimit.scale import KernelStore, manifest
 
 RNG = np.random.default_rng(0)
@@ -180,7 +182,7 @@ def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NNGP]), exact.nngp, rtol=1e-12)
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NTK]), exact.ntk, rtol=1e-12)
     # Another network, or other examples, are another kernel: nothing is taken over.
-    other = data.with_net(NET.amplified(2.0))
+    other = data.with_net(amplify(NET, 2.0))
     again = blocks.compute(other, inputs, kinds, store=store)
     np.testing.assert_allclose(np.asarray(again[KernelKind.NTK]), 2 * exact.ntk, rtol=1e-12)
 
@@ -198,7 +200,7 @@ def test_every_network_has_kernels(kind):
             net = choose(kind, name).net
         except wl.WidelimitError:
             continue
-        if not net.sampled():
+        if not is_sampled(net):
             assert jax.eval_shape(lambda x, net=net: net.kernel(x).ntk, x).shape == (2, 2)
         found += 1
     assert found >= 2
@@ -220,7 +222,7 @@ def test_every_network_is_amplified_by_its_last_layer(kind):
             net = choose(kind, name).net
         except wl.WidelimitError:
             continue
-        before, after = (hyperparameters(n) for n in (net, net.amplified(4.0)))
+        before, after = (hyperparameters(n) for n in (net, amplify(net, 4.0)))
         changed = [
             b.name for a, b in zip(before, after, strict=True) if not np.all(a.value == b.value)
         ]

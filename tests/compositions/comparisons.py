@@ -16,6 +16,7 @@ from slow_reference import walk
 from slow_state import PAIRS, State, Undefined, start
 
 import widelimit as wl
+from widelimit.engine.walk import is_sampled as takes_samples
 
 # Relative to the largest entry. The library sums series to 4e-7; the slope of an activation with a
 # kink has an infinite derivative at equal inputs, so that rounding ε leaves √ε of it. In single
@@ -130,7 +131,7 @@ def fitted(c: Composition, samples: int = SAMPLES, replicates: int = REPLICATES)
         warnings.simplefilter("ignore", wl.engine.ResidualWarning)
         warnings.simplefilter("ignore", wl.errors.AccuracyWarning)  # the kernel says it again
         net = build(c.part)
-        if not net.sampled():
+        if not takes_samples(net):
             return None
         return net.sampler(c.x, c.mask, samples=samples, replicates=replicates)
 

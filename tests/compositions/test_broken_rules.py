@@ -12,7 +12,8 @@ from draw import Composition, draw
 from parts import build
 
 import widelimit as wl
-from widelimit.layers import branches
+from widelimit.engine import kernel, walk
+from widelimit.layers.base import Facts
 from widelimit.layers.dense import Weights
 
 # A broken rule must be noticed within this number of compositions in which it takes part.
@@ -30,14 +31,14 @@ def _lengths_disagree(c: Composition) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wl.errors.AccuracyWarning)
-            build(c.part).checked_mask(masks[0] if len(masks) == 1 else masks, "x")
+            walk.check_masks(build(c.part), masks[0] if len(masks) == 1 else masks, "x")
     except wl.errors.ShapeError as error:
         return "keep the same real positions" in str(error)
     return False
 
 
 def padding_left_after_a_convolution(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wl.Conv, "keeps_zeros", True)
+    patch.setattr(wl.Conv, "facts", Facts(linear=True, keeps_zeros=True))
 
 
 def bias_left_in_padding(patch: pytest.MonkeyPatch) -> None:
@@ -49,11 +50,9 @@ def bias_left_in_padding(patch: pytest.MonkeyPatch) -> None:
 def mask_of_the_first_branch(patch: pytest.MonkeyPatch) -> None:
     """Branches whose masks disagree are merged as if the first one's held for all."""
 
-    def first(self, mask, name):
-        return self.branches[0].checked_mask(mask, name)
-
-    patch.setattr(branches.Branches, "checked_mask", first)
-    patch.setattr(branches._Real, "of", classmethod(lambda cls, masks: cls(masks[0], None)))
+    patch.setattr(walk._Masks, "merge", lambda self, layer, state, ends, *_: (ends[0], None))
+    first = classmethod(lambda cls, masks: cls(masks[0], None))
+    patch.setattr(walk.RealPositions, "of", first)
 
 
 def layer_norm_without_mean(patch: pytest.MonkeyPatch) -> None:
@@ -71,8 +70,8 @@ def one_matrix_of_attention_not_trained(patch: pytest.MonkeyPatch) -> None:
     """Θ ← ov² (AΘA'ᵀ + AκA'ᵀ): the factor 2 becomes 1."""
     right = wl.Attention.cross
 
-    def wrong(self, pair, memo1, memo2):
-        after = right(self, pair, memo1, memo2).forced()
+    def wrong(self, pair, memo1, memo2, *drawn):
+        after = right(self, pair, memo1, memo2, *drawn).forced()
         return after if after.ntk is None else after.to(after.nngp, after.ntk - after.nngp)
 
     patch.setattr(wl.Attention, "cross", wrong)
@@ -81,7 +80,7 @@ def one_matrix_of_attention_not_trained(patch: pytest.MonkeyPatch) -> None:
 def last_position_of_the_array(patch: pytest.MonkeyPatch) -> None:
     """Also when a padded position is read, which would be refused."""
     right = wl.Select.mix
-    patch.setattr(wl.Select, "checked_mask", lambda self, mask, name: None)
+    patch.setattr(kernel, "check_masks", lambda net, mask, name: None)
     patch.setattr(wl.Select, "mix", lambda self, f, mask: right(self, f, None))
 
 

@@ -30,6 +30,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import widelimit as wl
+from widelimit.engine.walk import is_sampled
 
 FAST = (0, 1, 2, 3, 4, 5, 7, 8)  # the slow reference has much to do for some
 CHUNK = 20
@@ -197,7 +198,7 @@ def _for_simulation(seed: int) -> tuple[Composition, wl.Layer]:
                 raise wl.WidelimitError("Simple ones.", got="another", remedy="draw again")
             if "parallel" in kinds or c.apart:
                 raise wl.WidelimitError("Wide ones.", got="another", remedy="draw again")
-            net.kernel(c.x, mask=c.mask, **({"samples": 16} if net.sampled() else {}))
+            net.kernel(c.x, mask=c.mask, **({"samples": 16} if is_sampled(net) else {}))
             if "Sign" in functions(c.part) and not c.tokens:  # rounding decides what sign 0 has
                 raise wl.WidelimitError("No jumps at zero.", got="Sign", remedy="draw again")
             # Raw inputs beside a branch have the channels that they have.
@@ -227,7 +228,7 @@ def test_finite_networks_approach_the_limit(seed):
             drawn = wl.monte_carlo_kernel(
                 wl.with_heads(sized, 12 * factor), x, mask=c.mask, key=key, draws=400
             )
-            options = {"samples": 4096} if net.sampled() else {}
+            options = {"samples": 4096} if is_sampled(net) else {}
             limit = sized.kernel(x, mask=c.mask, **options)
             ends["NNGP"].append(Estimate.of_width(drawn.nngp, drawn.nngp_error, limit.nngp))
             ends["NTK"].append(Estimate.of_width(drawn.ntk, drawn.ntk_error, limit.ntk))
@@ -237,6 +238,6 @@ def test_finite_networks_approach_the_limit(seed):
             break
     for name, estimate in last.items():
         # Sampled limits have an error of their own, about 1 %.
-        slack = np.hypot(estimate.error, 0.01) if net.sampled() else estimate.error
+        slack = np.hypot(estimate.error, 0.01) if is_sampled(net) else estimate.error
         z = float((np.abs(estimate.mean - estimate.limit) / slack).max())
         assert z < 5, f"{name}: z = {z:.1f} (errors {estimate.precision():.2%})\n  {c}"

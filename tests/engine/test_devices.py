@@ -93,8 +93,8 @@ def test_the_engine_lowers_for_accelerators_without_what_is_for_processors(name)
     leaves, rest = eqx.partition(net, eqx.is_array_like)
 
     def tile(leaves, x):
-        whole = eqx.combine(leaves, rest)
-        encoding = encode_block(Realisation(whole), x, None, inputs.outline)
+        whole = Realisation(eqx.combine(leaves, rest))
+        encoding = encode_block(whole, x, None, inputs.outline)
         pairs = cross_list(whole, encoding, encoding, inputs.outline, with_ntk=True)
         return cross_tile(whole, encoding, encoding, inputs.outline, with_ntk=True), pairs
 
@@ -115,6 +115,6 @@ def test_drawn_heads_lower_for_accelerators(platform):
         key, scheme = jax.random.key(0), Scheme(4, 8, 1e-4)
         real = draw_block(net, x, None, inputs.outline, key, scheme, with_landmarks=False)
         encoding = encode_block(real, x, None, inputs.outline)
-        return cross_tile(real.net, encoding, encoding, inputs.outline, with_ntk=True)
+        return cross_tile(real, encoding, encoding, inputs.outline, with_ntk=True)
 
     assert "stablehlo" in lowered(drawn, x, platform=platform)

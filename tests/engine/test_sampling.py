@@ -493,7 +493,7 @@ def test_memory_of_a_tile_does_not_grow_with_the_heads():
         real = realisations(net, net.sampler(x, samples=samples, replicates=1), np.float32)[0]
         outline = outline_of(net, (16, 8))
         encoding = encode_block(real, jnp.asarray(x), None, outline)
-        arrays, rest = eqx.partition(real.net, eqx.is_array)
+        arrays, rest = eqx.partition(real, eqx.is_array)
 
         def tile(arrays: Any, encoding: Any) -> Any:
             drawn = eqx.combine(arrays, rest)

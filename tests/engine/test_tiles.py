@@ -69,8 +69,10 @@ def test_cells_give_what_the_whole_tile_gives(at_once):
         encode_block(Realisation(ATTENTIVE), jnp.asarray(side.x), None, x.outline)
         for side in (x, y)
     )
-    whole = cross_tile(ATTENTIVE, rows, columns, x.outline, with_ntk=True)
-    cells = cross_tile(ATTENTIVE, rows, columns, x.outline, with_ntk=True, at_once=at_once)
+    whole = cross_tile(Realisation(ATTENTIVE), rows, columns, x.outline, with_ntk=True)
+    cells = cross_tile(
+        Realisation(ATTENTIVE), rows, columns, x.outline, with_ntk=True, at_once=at_once
+    )
     for one, other in zip(whole, cells, strict=True):
         assert one is not None
         assert other is not None

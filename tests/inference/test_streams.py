@@ -6,6 +6,7 @@ from inference.problems import WIDE
 
 import widelimit as wl
 from widelimit.engine import kernel as kernel_module
+from widelimit.engine.walk import is_sampled
 from widelimit.errors import NetworkError, ShapeError, WidelimitError
 from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.inference.leaves import hyperparameters
@@ -36,7 +37,7 @@ Y = np.sin(X[0][:, 0, 0]) + X[1][:, 0, 1]
 def by_hand(net, kind):
     """Mean, covariance and evidence from kernels of the public `kernel` alone."""
     options = {"ntk": kind is KernelKind.NTK}
-    if net.sampled():
+    if is_sampled(net):
         options["sampler"] = WIDE.sampler(net, kernel_module.read_inputs(net, X, MASK))
 
     def matrix(*args, **masks):

@@ -14,6 +14,7 @@ from widelimit.laws import GivenGram, Law, Points, law_from_covariance, simulate
 from widelimit.laws.distances import Tabulated, kolmogorov_smirnov
 from widelimit.laws.narrow import bartlett_factor, chi_from_normal, factor_size
 from widelimit.layers import IdentityMap, Projections, Scaling
+from widelimit.layers.base import with_fields
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 LINEAR_SCORES = IdentityMap()
@@ -95,7 +96,7 @@ def test_two_layers_in_closed_form():
 def simulated(layer: wl.Attention, runs: int) -> tuple[np.ndarray, float, float]:
     """First outputs of networks, exactly in law; their kurtosis from variances, and its error."""
     found = simulate(
-        layer.changed(width=8),
+        with_fields(layer, width=8),
         GivenGram(K),
         draws=runs,
         key=int(layer.heads),
@@ -186,7 +187,7 @@ def test_rotary_groups_and_biases_against_drawn_networks():
     other = wide.moments((2, 4), (0, 0))
     assert abs(found[1] - other.value[1]) > 8 * math.hypot(errors[1], other.error[1])
     # Heads with keys and values of their own are less alike: another fourth moment.
-    apart = given(layer.changed(kv_heads=None), x, draws=2**14).moments((2, 4), (0, 0))
+    apart = given(with_fields(layer, kv_heads=None), x, draws=2**14).moments((2, 4), (0, 0))
     assert abs(found[1] - apart.value[1]) > 6 * math.hypot(errors[1], apart.error[1])
 
 

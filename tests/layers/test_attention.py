@@ -13,6 +13,7 @@ import widelimit as wl
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import Realisation, cross_one, encode_block
 from widelimit.engine.sampling import realisations
+from widelimit.engine.walk import is_sampled
 from widelimit.layers.attention.closed import elementwise_kernels, homogeneous_kernels
 from widelimit.layers.attention.rules import ElementwiseScores, Sides, head_kernels, make_head
 from widelimit.state import Pair
@@ -95,7 +96,7 @@ def test_rule_of_one_head_integrates_to_the_kernel(size, count):
         def average(draws, mass):
             def head(draw):
                 heads = [
-                    make_head(wl.Softmax(), 1.3 * r @ draw @ r.T, None, None, ntk=True)
+                    make_head(wl.Softmax(), (1.3 * r @ draw @ r.T)[None], None, None, ntk=True)
                     for r in rows
                 ]
                 return jnp.stack(head_kernels(*heads, sides, jnp.asarray(1.3**2)))
@@ -254,7 +255,7 @@ def _operations(net: wl.Layer, size: int) -> float:
     one = jax.tree.map(lambda leaf: leaf[0], encoding)
 
     def pair(a: Any, b: Any) -> Any:
-        return cross_one(net, a, b, outline, with_ntk=True)
+        return cross_one(Realisation(net), a, b, outline, with_ntk=True)
 
     return jax.jit(pair).lower(one, one).compile().cost_analysis()["flops"]
 
@@ -327,7 +328,7 @@ def test_padding_changes_nothing(name):
     net = PADDED[name]
     x = _tokens(3, 4, 5)
     mask = np.arange(4)[None] < np.array([[2], [3], [4]])
-    sampler = net.sampler(x, mask, samples=4, replicates=2) if net.sampled() else None
+    sampler = net.sampler(x, mask, samples=4, replicates=2) if is_sampled(net) else None
     padded = net.kernel(x[:1], x, mask=mask[:1], mask2=mask, sampler=sampler)
     alone = net.kernel(x[:1, :2], x, mask2=mask, sampler=sampler)
     for long, short in ((padded.nngp, alone.nngp), (padded.ntk, alone.ntk)):
@@ -372,7 +373,7 @@ def test_gradients_agree_with_finite_differences(make):
     x = _tokens(3, 3, 4)
     theta = np.array([0.5, 0.4, 1.2])
     net = make(tuple(theta))
-    sampler = net.sampler(x, samples=4, replicates=2) if net.sampled() else None
+    sampler = net.sampler(x, samples=4, replicates=2) if is_sampled(net) else None
     weights = _tokens(2, 3, 3, seed=5)
 
     def loss(theta: Any) -> Any:
@@ -460,7 +461,7 @@ def test_queries_without_keys_give_zero(scaling):
 
 def test_fully_masked_examples_are_refused():
     mask = np.array([[True, True, True], [False, False, False]])
-    with pytest.raises(wl.errors.ShapeError, match="at least one real position"):
+    with pytest.raises(wl.errors.ShapeError, match="leaves no real position"):
         wl.Attention(8).kernel(_tokens(2, 3, 4), mask=mask)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
+from widelimit.engine.walk import is_sampled
 
 RELU = wl.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8, "b_std": 0.2}
@@ -55,7 +56,7 @@ def test_streams_of_different_lengths_and_padding(score_map):
     net = wl.CrossAttention(8, score_map=score_map, positions=wl.Decay(0.5), **SCALES)
     masks = (np.array([[True, False], [True, True]]), np.arange(4)[None] < np.array([[3], [4]]))
     sampler = None
-    if net.sampled():
+    if is_sampled(net):
         sampler = net.sampler((queries, context), samples=4, replicates=2)
     k = net.kernel((queries, context), mask=masks, sampler=sampler)
     assert k.nngp.shape == (2, 2, 2, 2)

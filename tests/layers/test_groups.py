@@ -9,6 +9,7 @@ import widelimit as wl
 from widelimit.errors import NetworkError
 from widelimit.finite.widths import with_heads
 from widelimit.layers import HeadGroups, Scaling
+from widelimit.layers.base import with_fields
 
 X = (0.8 * np.random.default_rng(0).normal(size=(2, 3, 4)) + 0.4).astype(np.float64)
 
@@ -80,6 +81,6 @@ def test_the_law_of_different_heads_against_drawn_networks():
     law = groups.law(X[:1], head_widths="given", draws=2**14).moments((2, 4), (0, 0))
     assert np.all(errors < [0.01 * found[0], 0.03 * found[1]])
     assert np.all(np.abs(found - law.value) < 4.5 * np.hypot(errors, law.error))
-    alike = groups.changed(shares=(0.5, 0.5)).law(X[:1], head_widths="given", draws=2**14)
+    alike = with_fields(groups, shares=(0.5, 0.5)).law(X[:1], head_widths="given", draws=2**14)
     other = alike.moments((2, 4), (0, 0))
     assert np.max(np.abs(found - other.value) / np.hypot(errors, other.error)) > 8

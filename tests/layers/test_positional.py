@@ -99,7 +99,7 @@ def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
     for seed in range(4):
         params = layer.init(jax.random.key(seed), (3, 2))
         encoded = positions.encoded(params["place"], jnp.asarray(x, jnp.float32))
-        scores.append(layer.attention_weights(params, encoded, None)[0])
+        scores.append(layer.attention_weights(params, encoded)[0])
     # A standard error is about 3 % of the largest entry; two channels for the encoding give 35 %.
     error = np.abs(np.mean(scores, axis=0) - limit).max()
     assert error < 0.12 * np.abs(limit).max()

@@ -111,7 +111,7 @@ def test_finite_queries_have_one_length():
     layer = wl.Attention(8, heads=2, scaling=LINEAR, score_map=wl.IdentityMap(), projections=BOTH)
     x = jnp.asarray(_tokens(3, 4), jnp.float32)
     params = layer.init(jax.random.key(0), (3, 4))
-    weights = layer.attention_weights(params, x, None)
+    weights = layer.attention_weights(params, x)
     np.testing.assert_allclose(jnp.diagonal(weights, axis1=1, axis2=2), 1, rtol=1e-5)
     assert params["query_bias"].shape == params["value_bias"].shape == (2, 8)
 

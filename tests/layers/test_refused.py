@@ -6,6 +6,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.errors import NetworkError, ShapeError
+from widelimit.inference.amplitude import amplify
 
 RNG = np.random.default_rng(0)
 
@@ -87,9 +88,7 @@ def test_tangent_kernels_in_the_standard_parameterisation_have_no_amplitude():
         wl.Conv(1, 1, parameterization=standard),
     ):
         with pytest.raises(NetworkError, match="in the NTK parameterisation"):
-            wl.Serial(wl.Dense(8), wl.Relu(), last).amplified(2.0)
+            amplify(wl.Serial(wl.Dense(8), wl.Relu(), last), 2.0)
     net = wl.Serial(wl.Dense(8, parameterization=standard), wl.Relu(), wl.Dense(1, b_std=0.4))
     x = RNG.standard_normal((2, 3))
-    np.testing.assert_allclose(
-        net.amplified(2.5).kernel(x).ntk, 2.5 * net.kernel(x).ntk, rtol=1e-12
-    )
+    np.testing.assert_allclose(amplify(net, 2.5).kernel(x).ntk, 2.5 * net.kernel(x).ntk, rtol=1e-12)

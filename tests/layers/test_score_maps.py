@@ -80,8 +80,7 @@ def test_kernels_of_drawn_heads_by_hand(name, rotary):
     )
     sampler = net.sampler(x, samples=2, replicates=1)
     k = net.kernel(x, sampler=sampler)
-    drawn: Any = realisations(net, sampler, np.float64)[0].net
-    field = drawn.layers[1].field
+    (field,) = realisations(net, sampler, np.float64)[0].scores.values()
     rows = 1.2 * x / np.sqrt(4)
     waves = np.ones((1, size, size))
     if rotary:

@@ -14,6 +14,7 @@ from widelimit.app.drawing import diagram
 from widelimit.engine import lengths
 from widelimit.engine.inputs import Inputs
 from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters
+from widelimit.inference.amplitude import amplify
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4))
@@ -113,7 +114,7 @@ def test_a_layer_with_one_reading_refuses_the_other():
     with pytest.raises(wl.errors.NetworkError, match=r"defines forward\(\).*Halved"):
         net.apply(net.init(0, (4,)), X)
     with pytest.raises(wl.errors.NetworkError, match="end the network in Dense"):
-        net.amplified(2.0)
+        amplify(net, 2.0)
 
 
 def test_a_layer_that_looks_without_saying_so_is_told():

@@ -6,6 +6,7 @@ from agreement import assert_agrees
 
 import widelimit as wl
 from widelimit.errors import NetworkError, OptionError, ShapeError
+from widelimit.inference.amplitude import amplify
 from widelimit.layers import AddStreams
 
 RNG = np.random.default_rng(0)
@@ -71,5 +72,5 @@ def test_a_process_with_streams_predicts_and_is_saved(tmp_path):
 
 def test_shares_are_amplified():
     net = wl.Serial(wl.Parallel(TEXT, TABLE), AddStreams((0.3, 1.2)))
-    found = net.amplified(2.0).kernel((WORDS, ROWS)).nngp
+    found = amplify(net, 2.0).kernel((WORDS, ROWS)).nngp
     np.testing.assert_allclose(found, 2 * net.kernel((WORDS, ROWS)).nngp, rtol=1e-6)

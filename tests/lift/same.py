@@ -3,6 +3,7 @@
 import equinox as eqx
 
 import widelimit as wl
+from widelimit.layers.base import with_fields
 
 
 def flat(net: wl.Layer) -> wl.Layer:
@@ -11,7 +12,8 @@ def flat(net: wl.Layer) -> wl.Layer:
         return net
     parts = [flat(part) for part in net.parts]
     if not isinstance(net, wl.Serial):
-        return net.rebuilt(tuple(parts))
+        field = next(name for name, value in vars(net).items() if value is net.parts)
+        return with_fields(net, **{field: tuple(parts)})
     layers = [each for p in parts for each in (p.parts if isinstance(p, wl.Serial) else (p,))]
     return layers[0] if len(layers) == 1 else wl.Serial(*layers)
 

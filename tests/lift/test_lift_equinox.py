@@ -8,6 +8,7 @@ import pytest
 from same import require_same
 
 import widelimit as wl
+from widelimit.engine.walk import map_layers
 from widelimit.errors import WidelimitError
 from widelimit.layers import Padding
 from widelimit.lift import LiftWarning
@@ -79,7 +80,9 @@ def block(**options) -> wl.Serial:
 
 
 def with_eps(net: wl.Layer, eps: float) -> wl.Layer:
-    return net.mapped(lambda one: wl.LayerNorm(eps=eps) if isinstance(one, wl.LayerNorm) else one)
+    return map_layers(
+        lambda one: wl.LayerNorm(eps=eps) if isinstance(one, wl.LayerNorm) else one, net
+    )
 
 
 def test_a_text_transformer_is_the_builders():

@@ -5,6 +5,7 @@ import pytest
 from same import require_same
 
 import widelimit as wl
+from widelimit.engine.walk import map_layers
 from widelimit.errors import WidelimitError
 from widelimit.lift import LiftWarning
 
@@ -31,8 +32,8 @@ def block(norm: str) -> tuple[wl.Layer, ...]:
         value_width=WIDTH // 4,
     )
     made = wl.TransformerBlock(WIDTH, attention=attention, norm=norm, hidden=2 * WIDTH, w_std=THIRD)
-    return made.mapped(
-        lambda one: wl.LayerNorm(eps=1e-5) if isinstance(one, wl.LayerNorm) else one
+    return map_layers(
+        lambda one: wl.LayerNorm(eps=1e-5) if isinstance(one, wl.LayerNorm) else one, made
     ).parts
 
 

@@ -51,7 +51,7 @@ def own_kernels(
             several, count = Moments(), len(block.members)
             for which, real in enumerate(side.reals):
                 ends = side.encoded(number, which)
-                both = cross_list(real.net, ends, ends, pairs.outline, with_ntk=with_ntk)
+                both = cross_list(real.for_pairs, ends, ends, pairs.outline, with_ntk=with_ntk)
                 several.add(*(None if k is None else np.asarray(k)[None, :count] for k in both))
             for i, part in enumerate((*several.means(), *several.errors())):
                 if part is None:
@@ -80,7 +80,7 @@ def _traced_own(
     real: Realisation, x: Any, mask: Any, outline: Any, *, at_once: int, with_ntk: bool
 ) -> tuple[Array, Array | None]:
     def one(end: EncodedBlock) -> tuple[Array, Array | None]:
-        return cross_one(real.net, end, end, outline, with_ntk=with_ntk)
+        return cross_one(real, end, end, outline, with_ntk=with_ntk)
 
     encoded = encode_block(real, x, mask, outline)
     return jax.lax.map(jax.checkpoint(one), encoded, batch_size=at_once)

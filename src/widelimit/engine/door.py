@@ -8,13 +8,14 @@ from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..state import Outline
 from .inputs import Inputs, as_inputs, as_streams, common_dtype
+from .walk import streams_of, takes_tokens, vocabulary_of
 
 
 def outline_of(net: Layer, shape: Any) -> Any:
     """The outline of one example of this shape; shapes and outlines are tuples for streams."""
-    count = net.streams()
+    count = streams_of(net)
     if count == 1:
-        return _outline(shape, tokens=net.takes_tokens())
+        return _outline(shape, tokens=takes_tokens(net))
     if not isinstance(shape, tuple | list) or len(shape) != count:
         raise ShapeError(
             f"This network takes {count} streams, and a shape for each.",
@@ -61,9 +62,9 @@ def read_inputs(
     require_own_jax()
     if isinstance(x, Inputs):
         return x
-    if net.streams() > 1:
-        return as_streams(x, mask, net.streams(), dtype=dtype, name=name)
-    inputs = as_inputs(x, mask, tokens=net.takes_tokens(), dtype=dtype, name=name)
+    if streams_of(net) > 1:
+        return as_streams(x, mask, streams_of(net), dtype=dtype, name=name)
+    inputs = as_inputs(x, mask, tokens=takes_tokens(net), dtype=dtype, name=name)
     if inputs.tokens and not inputs.traced:
         _require_vocabulary(net, inputs, name)
     return inputs
@@ -71,7 +72,7 @@ def read_inputs(
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
     """Beyond its table an embedding has no row, in the finite network or in the limit."""
-    size, largest = net.vocabulary_size, int(inputs.x.max())
+    size, largest = vocabulary_of(net), int(inputs.x.max())
     if size is not None and largest >= size:
         raise ShapeError(
             "Token ids are smaller than the vocabulary.",

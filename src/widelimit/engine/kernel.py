@@ -30,6 +30,7 @@ from .refusals import refuse_factorised_ntk
 from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Tile, TilePlan, tiles
+from .walk import check_masks, is_sampled
 
 Arrays = tuple[np.ndarray, np.ndarray | None]
 """Where the NNGP and the tangent kernel go."""
@@ -86,7 +87,7 @@ class Problem:
         """The same with heads, where the network needs some and no sampler was given."""
         key = None if key is None else as_key(key)
         check_sampler(self.sampler, self.rows, key=key, samples=samples, tolerance=tolerance)
-        if self.sampler is not None or not self.net.sampled():
+        if self.sampler is not None or not is_sampled(self.net):
             return self
         # The columns are where training data stands in kernel(test, train).
         fit = self.rows if self.columns is None else covering(self.columns, self.rows)
@@ -114,7 +115,7 @@ class Problem:
                 remedy="call kernel, which returns them, or leave the transformation",
             )
         for side, name in zip(self.inputs, ("x1", "x2"), strict=False):
-            self.net.checked_mask(side.mask, name)
+            check_masks(self.net, side.mask, name)
 
 
 def compute(problem: Problem, tolerance: float | None, progress: bool | Callback | None) -> Kernels:
@@ -237,7 +238,7 @@ def _traced_matrix(
 
     def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
         single = jax.tree.map(lambda leaf: leaf[None], encoding)
-        nngp, theta = cross_tile(real.net, single, two, outline, with_ntk=with_ntk)
+        nngp, theta = cross_tile(real.for_pairs, single, two, outline, with_ntk=with_ntk)
         return nngp[0], None if theta is None else theta[0]
 
     return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)

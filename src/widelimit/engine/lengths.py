@@ -10,6 +10,7 @@ import numpy as np
 
 from ..layers.base import Layer
 from .inputs import Inputs
+from .walk import is_sampled, layers_of
 
 # Group lengths are about sixteenths of the longest, so that many batches share them, and multiples
 # of 8: whole vector registers nearly halve the time on a processor (72 positions against 69).
@@ -91,7 +92,7 @@ def _may_be_cut(net: Layer, inputs: Inputs) -> bool:
     mask = inputs.mask
     if mask is None or isinstance(mask, tuple) or mask.ndim != 2 or mask.shape[1] < _SHORTEST:
         return False
-    if net.sampled() or not net.cuttable:
+    if is_sampled(net) or not all(layer.facts.cuttable for _, layer in layers_of(net)):
         return False
     shorter = inputs.outline.to(positions=(1,))
     return net.outline(inputs.outline).positions == net.outline(shorter).positions

@@ -15,39 +15,46 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ..compilation import compiled
-from ..layers.attention.heads import Scheme
+from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer, Memo
 from ..state import Need
+from .scores import maker
 from .start import EncodedBlock, kernel_dtype, start, start_pair
+from .walk import Path, cross, draw, encode, need_before
 
 # --- one example, one pair -----------------------------------------------------------------------
 
 
 class Realisation(eqx.Module):
-    """A network ready for kernels: deterministic, or with its random scores drawn.
+    """A network ready for kernels, with the scores that were drawn for it.
 
     `anchors` are the encoded landmark inputs from which drawn scores get their features.
     """
 
     net: Layer
+    scores: dict[Path, Any] = eqx.field(default_factory=dict)
     anchors: EncodedBlock | None = None
 
+    @property
+    def for_pairs(self) -> "Realisation":
+        """Without the landmark inputs, which only the encode phase takes."""
+        return Realisation(self.net, self.scores)
 
-def encode_one(
-    net: Layer, x: Any, mask: Any, outline: Any, anchors: EncodedBlock | None = None
-) -> Memo:
+
+def encode_one(real: Realisation, x: Any, mask: Any, outline: Any) -> Memo:
     """All memos of one example."""
-    example = start(x, mask, outline, net.encode_need(Need.NONE), anchors)
-    return net.encode(example, Need.NONE, None if anchors is None else anchors.memos)[0]
+    net, anchors = real.net, real.anchors
+    example = start(x, mask, outline, need_before(net, Need.NONE, encoding=True), anchors)
+    return encode(net, example, Need.NONE, None if anchors is None else anchors.memos, real.scores)
 
 
 def cross_one(
-    net: Layer, one: EncodedBlock, two: EncodedBlock, outline: Any, *, with_ntk: bool
+    real: Realisation, one: EncodedBlock, two: EncodedBlock, outline: Any, *, with_ntk: bool
 ) -> tuple[Array, Array | None]:
     """κ and Θ of one pair at the network's output."""
-    need, dtype = net.need(Need.FULL), kernel_dtype(one.x)
+    need, dtype = need_before(real.net, Need.FULL), kernel_dtype(one.x)
     pair = start_pair(one, two, outline, need, dtype, with_ntk=with_ntk)
-    pair = net.step(pair, one.memos, two.memos, Need.FULL).forced()
+    pair = cross(real.net, pair, one.memos, two.memos, real.scores).forced()
     return pair.nngp, pair.ntk
 
 
@@ -57,7 +64,7 @@ def cross_one(
 @compiled
 def encode_block(real: Realisation, x: Any, mask: Any, outline: Any) -> EncodedBlock:
     """Encode a block of examples."""
-    memos = jax.vmap(lambda a, m: encode_one(real.net, a, m, outline, real.anchors))(x, mask)
+    memos = jax.vmap(lambda a, m: encode_one(real, a, m, outline))(x, mask)
     return EncodedBlock(x, mask, memos)
 
 
@@ -69,20 +76,22 @@ def draw_block(
     outline: Any,
     key: Key[Array, ""],
     scheme: Scheme,
+    chosen: dict[Path, ScoreField] | None = None,
     *,
     with_landmarks: bool,
 ) -> Realisation:
     """Draw random scores; with landmarks, `x` are the landmark inputs."""
     anchors = EncodedBlock(x, mask, None) if with_landmarks else None
     # Variances are followed to the end: stacked examples hold some array everywhere.
-    need = net.encode_need(Need.DIAGONAL)
+    need = need_before(net, Need.DIAGONAL, encoding=True)
     examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
-    drawn, memos, _ = net.draw(examples, Need.DIAGONAL, key, scheme)
-    return Realisation(drawn, EncodedBlock(x, mask, memos) if with_landmarks else None)
+    drawn = draw(net, examples, Need.DIAGONAL, key, maker(scheme, chosen))
+    anchors = EncodedBlock(x, mask, drawn.memos) if with_landmarks else None
+    return Realisation(net, drawn.scores, anchors)
 
 
 def cross_tile(
-    net: Layer,
+    real: Realisation,
     rows: EncodedBlock,
     columns: EncodedBlock,
     outline: Any,
@@ -93,7 +102,7 @@ def cross_tile(
     """All pairs of two blocks, `at_once` of them together, so that they stay in the cache."""
 
     def pair(one: EncodedBlock, two: EncodedBlock):
-        return cross_one(net, one, two, outline, with_ntk=with_ntk)
+        return cross_one(real, one, two, outline, with_ntk=with_ntk)
 
     def row(one: EncodedBlock):
         return jax.vmap(lambda two: pair(one, two))(columns)
@@ -111,9 +120,11 @@ compiled_cross_tile = compiled(cross_tile)
 
 
 @compiled
-def cross_list(net: Layer, ones: EncodedBlock, twos: EncodedBlock, outline: Any, *, with_ntk: bool):
+def cross_list(
+    real: Realisation, ones: EncodedBlock, twos: EncodedBlock, outline: Any, *, with_ntk: bool
+) -> tuple[Array, Array | None]:
     """Pairs given one by one."""
-    return jax.vmap(lambda a, b: cross_one(net, a, b, outline, with_ntk=with_ntk))(ones, twos)
+    return jax.vmap(lambda a, b: cross_one(real, a, b, outline, with_ntk=with_ntk))(ones, twos)
 
 
 def mirrored(kernel: np.ndarray) -> np.ndarray:

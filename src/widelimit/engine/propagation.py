@@ -28,14 +28,16 @@ from ..errors import ShapeError
 from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
-from ..layers.labels import Arrangement
+from ..layers.compose import Serial
 from ..options import RandomKey, as_key, choice, whole
 from ..progress import Callback, Progress
 from ..state import Need
 from .door import read_inputs
 from .inputs import is_traced
 from .phases import precision
+from .scores import maker
 from .start import EncodedBlock, kernel_dtype, start, start_pair
+from .walk import check_masks, cross, draw, is_sampled, streams_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,10 +105,10 @@ def propagate(
 ) -> SignalProfile:
     """Five numbers after the input and after every layer; options are those of `Layer.signal`."""
     inputs = read_inputs(net, x, mask)
-    if inputs.size > _MOST_EXAMPLES or net.streams() > 1:
+    if inputs.size > _MOST_EXAMPLES or streams_of(net) > 1:
         raise ShapeError(
             f"Signal propagation looks at one stream of up to {_MOST_EXAMPLES} examples together.",
-            got=f"{inputs.size} examples, {net.streams()} streams",
+            got=f"{inputs.size} examples, {streams_of(net)} streams",
             remedy="pass a few examples, e.g. x[:8]",
         )
     layers = _opened(net)
@@ -119,10 +121,10 @@ def propagate(
     whole("replicates", replicates)
     scheme = Scheme(samples, inputs.size * inputs.area, 0.0)
     key = as_key(key)
-    copies = replicates if net.sampled() else 1
+    copies = replicates if is_sampled(net) else 1
     traced = inputs.traced or is_traced(net)
     if not traced:
-        net.checked_mask(inputs.mask, "x")
+        check_masks(net, inputs.mask, "x")
     dtype = np.float32 if inputs.tokens else inputs.dtype
     with contextlib.nullcontext() if traced else precision(dtype):
         batch, real = inputs.on_device()
@@ -237,7 +239,7 @@ def _cells(name: str, values: ArrayLike) -> tuple[np.ndarray, Float[np.ndarray, 
 
 def _opened(net: Layer) -> tuple[Layer, ...]:
     """Layers one after another, with nested chains opened."""
-    if net.arrangement is not Arrangement.CHAIN:
+    if not isinstance(net, Serial):
         return (net,)
     return tuple(inner for part in net.parts for inner in _opened(part))
 
@@ -257,10 +259,10 @@ def _profile(
     )(block)
     rows = [_quantities(pairs, examples.mask)]
     for layer, subkey in zip(layers, jax.random.split(key, len(layers)), strict=True):
-        drawn, memos, examples = layer.draw(examples, Need.FULL, subkey, scheme)
+        scores, memos, examples = draw(layer, examples, Need.FULL, subkey, maker(scheme))
 
-        def step(pair: Any, one: Any, two: Any, layer: Layer = drawn) -> Any:
-            return layer.step(pair, one, two, Need.FULL).forced()
+        def step(pair: Any, one: Any, two: Any, layer: Any = layer, scores: Any = scores) -> Any:
+            return cross(layer, pair, one, two, scores).forced()
 
         pairs = jax.vmap(
             lambda row, one, step=step, memos=memos: jax.vmap(

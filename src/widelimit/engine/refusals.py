@@ -2,8 +2,8 @@
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..layers.labels import Arrangement
-from .variants import finite_layers
+from ..layers.compose import Serial
+from .scores import finite_layers
 
 
 def refuse_finite_heads(net: Layer, what: str) -> None:
@@ -14,7 +14,7 @@ def refuse_finite_heads(net: Layer, what: str) -> None:
     """
     found = finite_layers(net)
     if found:
-        heads = ", ".join(f"{layer.heads:.0f}" for layer in found)
+        heads = ", ".join(f"{layer.heads:.0f}" for layer in found.values())
         raise NetworkError(
             f"{what} needs a tangent kernel that is deterministic and stays where it is. With "
             "finitely many heads at 1/√d it is random at initialisation and moves during training "
@@ -38,7 +38,7 @@ def refuse_factorised_ntk(net: Layer) -> None:
 
 def _walk(layer: Layer, *, seen: bool) -> bool:
     """Whether score gradients leave this layer; raises where they meet a nonlinearity."""
-    if layer.arrangement is Arrangement.CHAIN:
+    if isinstance(layer, Serial):
         for part in layer.parts:
             seen = _walk(part, seen=seen)
         return seen
@@ -46,7 +46,7 @@ def _walk(layer: Layer, *, seen: bool) -> bool:
     # Gradients that arise inside the parts meet the way they are merged.
     after = seen or any(leaving) or bool(finite_layers(layer))
     seen = after if layer.parts else seen
-    if seen and not layer.linear:
+    if seen and not layer.facts.linear:
         raise NetworkError(
             "With finitely many heads, the tangent kernel under a nonlinearity is an average over "
             "outputs and score gradients jointly; it does not factorise layer by layer.",

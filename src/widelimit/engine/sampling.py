@@ -18,15 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, OptionError, ShapeError, warn
-from ..layers.attention.heads import (
-    INFINITE,
-    Basis,
-    LandmarksNeeded,
-    Scheme,
-    ScoreField,
-    required_field,
-    with_field,
-)
+from ..layers.attention.heads import INFINITE, Basis, Scheme, ScoreField
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
@@ -34,8 +26,9 @@ from .budget import Budget, Drawn, error_bound
 from .door import read_inputs
 from .inputs import Inputs
 from .phases import Realisation, draw_block, precision
+from .scores import finite_layers, random_layers
 from .tiles import tiles
-from .variants import random_layers, with_random_layers
+from .walk import Path
 
 _SAMPLES, _REPLICATES = 32, 8
 # Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.
@@ -65,7 +58,7 @@ class Sampler(eqx.Module):
     replicates: int = eqx.field(static=True)
     scheme: Scheme
     # Which landmark positions every layer with random scores uses; None if features are exact.
-    pivots: tuple[ScoreField, ...] | None = None
+    pivots: dict[Path, ScoreField] | None = None
     residual: float = eqx.field(static=True, default=0.0)
 
     def __repr__(self) -> str:
@@ -138,7 +131,7 @@ def fit_sampler(net: Layer, x: Any, mask: Any, key: RandomKey | None, count: Hea
     samples, replicates = count.samples or _SAMPLES, count.replicates
     if replicates is None:
         # A layer with H heads of its own draws H per copy: more copies for the same number.
-        finite = [layer.heads for layer in random_layers(net) if layer.heads != INFINITE]
+        finite = [layer.heads for layer in finite_layers(net).values()]
         replicates = max(_REPLICATES, *(math.ceil(_REPLICATES * samples / h) for h in finite), 0)
     residual, tolerance = count.residual, count.tolerance
     if tolerance is not None:
@@ -166,11 +159,10 @@ def _with_landmarks(
 
     current = rank or _RANK
     plain = recipe(inputs[np.zeros(1, int)], current)
-    try:
-        eqx.filter_eval_shape(lambda: _draw(net, plain, key, np.float32, with_landmarks=False))
+    shapes = eqx.filter_eval_shape(lambda: _draw(net, plain, key, np.float32, with_landmarks=True))
+    if all(basis.pivots is None for basis in _bases(shapes)):
         return plain
-    except LandmarksNeeded:
-        _require_numbers(net, inputs, "landmarks are chosen")
+    _require_numbers(net, inputs, "landmarks are chosen")
     size = max(1, inputs.area)
     order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(inputs.size)
     while True:
@@ -195,18 +187,21 @@ def _with_landmarks(
 
 def _with_pivots(sampler: Sampler, real: Realisation) -> Sampler:
     """Keep the landmark positions that a draw has chosen, and what their features miss."""
-    fields = [required_field(layer.field) for layer in random_layers(real.net)]
-    bases = [basis for field in fields for basis in (field.query, field.key)]
-    found = [float(basis.residual) for basis in bases if basis.residual is not None]
-    pivots = tuple(
-        ScoreField(
+    found = [float(basis.residual) for basis in _bases(real) if basis.residual is not None]
+    pivots = {
+        path: ScoreField(
             jnp.zeros((0, 0, 0, 0)),
             query=Basis(f.query.grid, f.query.pivots),
             key=Basis(f.key.grid, f.key.pivots),
         )
-        for f in fields
-    )
+        for path, f in real.scores.items()
+    }
     return dataclasses.replace(sampler, pivots=pivots, residual=max(found))
+
+
+def _bases(real: Realisation) -> list[Basis]:
+    """The feature bases of all drawn scores."""
+    return [basis for field in real.scores.values() for basis in (field.query, field.key)]
 
 
 def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
@@ -248,7 +243,7 @@ def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
     with precision(dtype):
         leaves = jax.tree.leaves(eqx.filter_eval_shape(one))
     samples, copies = sampler.scheme.samples, sampler.replicates
-    counts = [layer.heads for layer in random_layers(net)]
+    counts = [layer.heads for layer in random_layers(net).values()]
     heads = max(samples if n == INFINITE else int(n) for n in counts)
     nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if hasattr(leaf, "size"))
     steps = samples if INFINITE in counts else copies
@@ -261,7 +256,7 @@ def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
     heads of every copy, not the number of copies, keeps the bias well below the error.
     """
-    if any(layer.heads == INFINITE for layer in random_layers(net)):
+    if any(layer.heads == INFINITE for layer in random_layers(net).values()):
         return sampler.with_more(heads=factor)
     return sampler.with_more(replicates=factor)
 
@@ -293,12 +288,8 @@ def _draw(
 ) -> Realisation:
     inputs = Inputs(sampler.x, sampler.mask, sampler.tokens)
     x, mask = inputs.astype(dtype).on_device()
-    if sampler.pivots is not None:
-        chosen = iter(sampler.pivots)
-        net = with_random_layers(net, lambda layer: with_field(layer, next(chosen)))
-    return draw_block(
-        net, x, mask, inputs.outline, key, sampler.scheme, with_landmarks=with_landmarks
-    )
+    how = (key, sampler.scheme, sampler.pivots)
+    return draw_block(net, x, mask, inputs.outline, *how, with_landmarks=with_landmarks)
 
 
 def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realisation]:
@@ -307,12 +298,14 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
         return [Realisation(net)]
     keys = jax.random.split(sampler.key, sampler.replicates)
     marked = sampler.pivots is not None
-    if marked and len(sampler.pivots or ()) != len(random_layers(net)):
-        raise _stranger(len(random_layers(net)))
-    try:
-        return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
-    except LandmarksNeeded:
-        raise _stranger(len(random_layers(net))) from None
+    if sampler.pivots is not None and sampler.pivots.keys() != random_layers(net).keys():
+        raise NetworkError(
+            "A sampler belongs to the network that it was fitted for.",
+            got=f"a network with {len(random_layers(net))} layers of random scores, and the "
+            "sampler of another",
+            remedy="fit one for this network: sampler = net.sampler(x)",
+        )
+    return [_draw(net, sampler, key, dtype, with_landmarks=marked) for key in keys]
 
 
 def check_sampler(sampler: Sampler | None, inputs: Inputs, **drawing: Any) -> None:
@@ -339,11 +332,3 @@ def check_sampler(sampler: Sampler | None, inputs: Inputs, **drawing: Any) -> No
             got=f"sampler= and {', '.join(f'{name}=' for name in given)}",
             remedy=f"leave sampler= out, or make it so: net.sampler(x, {given[0]}=...)",
         )
-
-
-def _stranger(layers: int) -> NetworkError:
-    return NetworkError(
-        "A sampler belongs to the network that it was fitted for.",
-        got=f"a network with {layers} layers of random scores, and the sampler of another",
-        remedy="fit one for this network: sampler = net.sampler(x)",
-    )

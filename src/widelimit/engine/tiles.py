@@ -23,6 +23,7 @@ from .moments import Moments
 from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
 from .start import EncodedBlock
 from .threads import devices, in_threads, most_at_once
+from .walk import need_before
 
 # Bytes of kernel values a tile may touch. On a processor a tile is computed in cells: κ of a cell
 # fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take
@@ -55,7 +56,7 @@ class TilePlan(NamedTuple):
     def make(cls, net: Layer, inputs: Sequence[Inputs], dtype: Any, memory: int) -> "TilePlan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
         area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
-        array = area * itemsize * (area if net.need(Need.FULL) is Need.FULL else 1)
+        array = area * itemsize * (area if need_before(net, Need.FULL) is Need.FULL else 1)
         per_pair = array * _LIVE_ARRAYS
         if per_pair > memory:
             raise WidelimitError(
@@ -276,10 +277,10 @@ class Pairs:
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(self.reals):
             sides = left.encoded(i, which, device), right.encoded(j, which, device)
-            net = left.reals[which].net
+            mine = left.reals[which].for_pairs
             at_once = left[i].plan.cell_with(right[j].plan)
             result = compiled_cross_tile(
-                net, *sides, self.outline, with_ntk=self.with_ntk, at_once=at_once
+                mine, *sides, self.outline, with_ntk=self.with_ntk, at_once=at_once
             )
             nngp, theta = (
                 None if r is None else np.array(np.asarray(r)[: len(members[0]), : len(members[1])])
@@ -352,7 +353,7 @@ def _covered(
         for dual in duals:
             say_error(dual, variance)
         return reals
-    return [Realisation(covering(real.net, variance)) for real in reals]
+    return [Realisation(covering(real.net, variance), real.scores) for real in reals]
 
 
 def _contiguous(members: np.ndarray) -> slice | np.ndarray:
@@ -386,7 +387,7 @@ def _redo_close(
             one = _encoded_exactly(real, ones)
             two = one if same else _encoded_exactly(real, twos)
             with_ntk = theta is not None
-            exact = cross_list(real.net, one, two, ones.outline, with_ntk=with_ntk)
+            exact = cross_list(real.for_pairs, one, two, ones.outline, with_ntk=with_ntk)
         for target, value in zip((nngp, theta), exact, strict=True):
             if target is not None:
                 with np.errstate(over="ignore"):  # what is infinite is reported for the whole tile

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from ..compilation import compiled
+from ..engine import walk
 from ..engine.inputs import Data, Inputs
 from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
@@ -60,9 +61,9 @@ def monte_carlo_kernel(
         rows, columns = agreed(rows, columns)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
-            net.checked_mask(side.mask, name)
+            walk.check_masks(net, side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
-    noisy = net.noisy
+    noisy = walk.is_noisy(net)
     bar = Progress.make(progress, "draws")
     moments = Moments()
     with precision(dtype):
@@ -86,7 +87,7 @@ def _chunk_size(
     net: Layer, rows: Inputs, columns: Inputs | None, memory: int, *, with_ntk: bool
 ) -> int:
     """How many draws are computed together; 0 if the Jacobians of one do not fit."""
-    params = jax.eval_shape(lambda: net.init_params(jax.random.key(0), rows.outline))
+    params = jax.eval_shape(lambda: walk.init(net, jax.random.key(0), rows.outline))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     out = net.outline(rows.outline)
     examples = rows.size + (columns.size if columns is not None else 0)
@@ -110,7 +111,7 @@ class _Draw(eqx.Module):
     def make(cls, net: Layer, rows: Inputs, columns: Inputs | None, key: Any, noisy: bool):
         """Everything random."""
         weight_key, sign_key, *side_keys = jax.random.split(key, 4)
-        params = net.init_params(weight_key, rows.outline)
+        params = walk.init(net, weight_key, rows.outline)
         signs = jax.random.rademacher(sign_key, (net.outline(rows.outline).channels,), float)
         sizes = (rows.size, (rows if columns is None else columns).size)
         keys = [
@@ -138,7 +139,7 @@ class _Passes(eqx.Module):
 
     def one(self, params: Params, side: Any) -> Array:
         """Σ_c ±f_c of one example: all channels in one Jacobian."""
-        return self.net.run(params, *side)[0] @ self.draw.signs
+        return walk.run(self.net, params, *side) @ self.draw.signs
 
     def batch(self, params: Params, side: Any) -> Array:
         """The same of a batch."""
@@ -148,7 +149,7 @@ class _Passes(eqx.Module):
         """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
 
         def outputs(side: Any) -> Array:
-            return jax.vmap(lambda s: self.net.run(self.draw.params, *s)[0])(side)
+            return jax.vmap(lambda s: walk.run(self.net, self.draw.params, *s))(side)
 
         one = outputs(self.sides[0])
         two = one if self.sides[1] is None else outputs(self.sides[1])

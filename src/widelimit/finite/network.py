@@ -8,7 +8,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ..compilation import compiled
+from ..engine import walk
 from ..engine.door import outline_of, read_inputs
+from ..engine.walk import check_masks, streams_of, takes_tokens
 from ..errors import ShapeError, WidelimitError
 from ..forks import require_own_jax
 from ..layers.base import Layer, Params
@@ -30,12 +32,12 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
     if isinstance(x, list) or not any(isinstance(leaf, Tracer) for leaf in leaves):
         inputs = read_inputs(net, x, mask)
         x, mask = inputs.x, inputs.mask
-        net.checked_mask(mask, "x")
-    if net.streams() > 1:
+        check_masks(net, mask, "x")
+    if streams_of(net) > 1:
         masks = (None,) * len(x) if mask is None else mask
         x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
     else:
-        x = _entering(x, mask, tokens=net.takes_tokens())
+        x = _entering(x, mask, tokens=takes_tokens(net))
     mask = jax.tree.map(jnp.asarray, mask)
     shapes = jax.tree.map(lambda a: a.shape[1:], x)
     before = outline_of(net, shapes)
@@ -56,7 +58,7 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
 
 def _expected(net: Layer, before: Any) -> str:
     """The parameters that this network draws, in words."""
-    return _described(jax.eval_shape(lambda: net.init_params(as_key(0), before)))
+    return _described(jax.eval_shape(lambda: walk.init(net, as_key(0), before)))
 
 
 def _described(params: Any) -> str:
@@ -66,12 +68,12 @@ def _described(params: Any) -> str:
 # Step by step, a first call would compile every step by itself.
 @compiled
 def _draw(net: Layer, key: Key[Array, ""], before: Any) -> Params:
-    return net.init_params(key, before)
+    return walk.init(net, key, before)
 
 
 @compiled
 def _run(net: Layer, params: Params, x: Any, mask: Any, keys: Any) -> Array:
-    return jax.vmap(lambda a, m, k: net.run(params, a, m, k)[0])(x, mask, keys)
+    return jax.vmap(lambda a, m, k: walk.run(net, params, a, m, k))(x, mask, keys)
 
 
 def _entering(x: Any, mask: Any, *, tokens: bool) -> Array:

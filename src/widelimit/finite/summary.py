@@ -11,7 +11,7 @@ from ..engine.door import outline_of
 from ..errors import NetworkError
 from ..forks import require_own_jax
 from ..layers.base import Layer
-from ..layers.labels import Arrangement
+from ..layers.compose import Serial
 from ..state import Outline
 
 
@@ -77,7 +77,7 @@ def summarise(net: Layer, shape: Any) -> Summary:
 
 
 def _rows(layer: Layer, before: Any, depth: int) -> list[SummaryRow]:
-    if layer.arrangement is Arrangement.CHAIN:
+    if isinstance(layer, Serial):
         rows = []
         for part in layer.parts:
             rows += _rows(part, before, depth)

@@ -1,13 +1,18 @@
 """Widths and heads of the finite network, changed in a finished description."""
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
+from ..engine.walk import map_layers
 from ..layers.attention.heads import checked_heads
-from ..layers.base import Layer
+from ..layers.base import Layer, with_fields
+from ..layers.compose import Serial
 from ..options import whole
 
 Net = TypeVar("Net", bound=Layer)
+
+_WIDTHS = ("width", "key_width", "value_width")
 
 
 def with_width(net: Net, width: int, *, outputs: int | None = None) -> Net:
@@ -32,8 +37,28 @@ def with_width(net: Net, width: int, *, outputs: int | None = None) -> Net:
         target = targets[last]
         return old if target is None else round(old * Fraction(target, min(found[last])))
 
-    net.resized(note, last=True)
-    return cast(Net, net.resized(scaled, last=True)[0])
+    _resize(net, note, last=True)
+    return _resize(net, scaled, last=True)[0]
+
+
+def _resize(layer: Any, new: Callable[[int, bool], int], *, last: bool) -> tuple[Any, bool]:
+    """The layer with widths `new(width, last)`, and whether the layer below comes last too.
+
+    A layer comes last if no layer above it sets the number of channels: its width is that of the
+    output. Widths that are None follow the input's.
+    """
+    if not layer.parts:
+        given = {name: getattr(layer, name, None) for name in _WIDTHS}
+        widths = {n: new(w, last and n == "width") for n, w in given.items() if w is not None}
+        return with_fields(layer, **widths), last and given["width"] is None
+    parts, below = [], False
+    for part in reversed(layer.parts):
+        made, under = _resize(part, new, last=last)
+        parts.insert(0, made)
+        below = below or under
+        last = under if isinstance(layer, Serial) else last
+    field = next(name for name, value in vars(layer).items() if value is layer.parts)
+    return with_fields(layer, **{field: tuple(parts)}), last if isinstance(layer, Serial) else below
 
 
 def with_heads(net: Net, heads: float) -> Net:
@@ -42,4 +67,10 @@ def with_heads(net: Net, heads: float) -> Net:
     A network of `INFINITE` heads cannot be drawn, `with_heads(net, 8)` can. Grouped keys and values
     become separate ones.
     """
-    return cast(Net, net.with_heads(checked_heads(heads)))
+    count = checked_heads(heads)
+
+    def changed(layer: Layer) -> Layer:
+        grouped = {"kv_heads": None} if hasattr(layer, "kv_heads") else {}
+        return with_fields(layer, heads=count, **grouped) if hasattr(layer, "heads") else layer
+
+    return map_layers(changed, net)

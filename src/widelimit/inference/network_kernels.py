@@ -18,7 +18,8 @@ from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
 from ..engine.kernel import Problem
 from ..engine.sampling import Sampler, covering
-from ..engine.variants import finite_layers
+from ..engine.scores import finite_layers
+from ..engine.walk import is_sampled
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
 from ..layers.readings import DEFAULT_HEADS
@@ -80,7 +81,7 @@ class Engine:
 
     def sampler(self, net: Layer, inputs: Inputs) -> Sampler | None:
         """Heads and landmarks for these examples; None for networks that need none."""
-        if not net.sampled():
+        if not is_sampled(net):
             return None
         return net.sampler(
             inputs,
@@ -96,7 +97,7 @@ class Engine:
 
 def finite_heads(net: Layer) -> tuple[int, ...]:
     """Numbers of heads of the layers whose scores stay random because they have finitely many."""
-    return tuple(int(layer.heads) for layer in finite_layers(net))
+    return tuple(int(layer.heads) for layer in finite_layers(net).values())
 
 
 def require_layer(net: Any) -> None:

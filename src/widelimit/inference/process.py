@@ -12,6 +12,7 @@ from ..layers.base import Layer
 from ..options import RandomKey, choice, whole
 from ..printing import counted, written
 from . import checks
+from .amplitude import amplify
 from .checks import Values
 from .choice import NoiseTrial, best_trial, noise_trials
 from .conventions import NOISE
@@ -137,7 +138,7 @@ class GP:
         )
         noise, amplitude, _ = best_trial(trials)
         noise = noise * amplitude if counts is None else noise * amplitude / counts
-        net = self.net.amplified(amplitude) if _scalable(self.net) else self.net
+        net = amplify(self.net, amplitude) if _scalable(self.net) else self.net
         gp, data = replace(self, net=net, noise=noise), data.with_net(net)
         if len(rows) < size or not isinstance(self.solver, Cholesky) or self.engine.store:
             return replace(gp.condition(data, y), trials=trials)
@@ -275,7 +276,7 @@ class FittedGP:
 def _scalable(net: Layer) -> bool:
     """Whether the network's last weights can take an amplitude."""
     try:
-        net.amplified(1.0)
+        amplify(net, 1.0)
     except NetworkError:
         return False
     return True

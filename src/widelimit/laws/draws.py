@@ -22,13 +22,14 @@ from jaxtyping import Array, Float, Key
 from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Data, Inputs
-from ..engine.phases import EncodedBlock, start
-from ..engine.variants import finite_layers, random_layers, with_random_layers
+from ..engine.scores import finite_layers, maker
+from ..engine.start import EncodedBlock, start
+from ..engine.walk import Drawn, Path, check_masks, draw, need_before, outlines_of, streams_of
 from ..errors import NetworkError
-from ..layers.attention.heads import Scheme, required_field
+from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
 from ..state import Example, Need, Outline, Pair
-from .narrow import HeadWidths, NarrowAttention, NarrowRecipe, narrowed
+from .narrow import HeadWidths, NarrowRecipe, narrow_layers, with_random_scores
 
 # Numbers alive while one block of draws is computed.
 _BLOCK = 1 << 22
@@ -36,46 +37,20 @@ _BLOCK = 1 << 22
 
 def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     """Inputs of a law, in double precision throughout: kernels are factorised."""
-    if net.streams() > 1:
+    if streams_of(net) > 1:
         raise NetworkError(
             "Laws are those of networks with one stream of inputs.",
-            got=f"a network with {net.streams()} streams",
+            got=f"a network with {streams_of(net)} streams",
             remedy="take kernels of it with net.kernel, or use self-attention",
         )
     inputs = read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
-    net.checked_mask(inputs.mask, "x")
+    check_masks(net, inputs.mask, "x")
     return inputs
-
-
-class GivenScores(Layer):
-    """A layer with random scores whose W's are given instead of drawn."""
-
-    inner: Any
-    weights: Float[Array, "head wave query key"]
-
-    def outline(self, before: Outline) -> Outline:
-        return self.inner.outline(before)
-
-    def need(self, out: Need) -> Need:
-        return self.inner.need(out)
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        return self.inner.encode_need(out, noisy=noisy)
-
-    def takes_tokens(self) -> bool:
-        return self.inner.takes_tokens()
-
-    def sampled(self) -> bool:
-        return True
-
-    def drawn(self, examples: Example, key: Key[Array, ""], scheme: Any) -> Layer:
-        layer = self.inner.drawn(examples, key, scheme)
-        return eqx.tree_at(lambda node: node.field.weights, layer, self.weights)
 
 
 @dataclasses.dataclass(frozen=True)
 class WideRecipe:
-    """The heads of one layer are the normals: W's of this shape, heads first."""
+    """The W's of one layer are the normals, in this shape, heads first."""
 
     shape: tuple[int, ...]
 
@@ -89,9 +64,11 @@ class WideRecipe:
         """How many normals there are."""
         return math.prod(self.shape)
 
-    def given(self, layer: Layer, normals: Float[Array, " size"]) -> Layer:
-        """The layer, its heads made of these normals."""
-        return GivenScores(layer, normals.reshape(self.shape))
+    def fill(
+        self, field: ScoreField, layer: Any, examples: Any, normals: Float[Array, " size"]
+    ) -> ScoreField:
+        """The field of a layer, its heads made of these normals."""
+        return dataclasses.replace(field, weights=normals.reshape(self.shape))
 
 
 def stacked(
@@ -102,7 +79,7 @@ def stacked(
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
     outline = inputs.outline
     anchors = EncodedBlock(x, mask, None)
-    need = net.encode_need(Need.DIAGONAL)
+    need = need_before(net, Need.DIAGONAL, encoding=True)
     examples = jax.vmap(lambda a, m: start(a, m, outline, need, anchors))(x, mask)
     if keep_features is None:
         # Feature rows are exact but long when the channels outnumber the positions.
@@ -120,22 +97,14 @@ def scheme_of(inputs: Inputs, samples: int) -> Scheme:
     return Scheme(samples, inputs.size * math.prod(inputs.outline.positions), 0.0)
 
 
-def walk(
-    net: Layer, examples: Example, key: Key[Array, ""], scheme: Scheme
-) -> tuple[Layer, Example]:
-    """Draw all scores; the `landmarks` of the examples at the end are their kernels given these."""
-    drawn, _, end = net.draw(examples, Need.DIAGONAL, key, scheme)
-    return drawn, end
-
-
 class Latent(eqx.Module):
     """A network on fixed inputs, as a function from standard normals to the kernel of all pairs."""
 
     net: Layer
-    """With the layers whose heads have finite width as `NarrowAttention`."""
+    """Layers at 1/d whose heads have finite width are at 1/√d, which is the same."""
     inputs: Any  # an `Inputs`
     scheme: Scheme
-    recipes: tuple[WideRecipe | NarrowRecipe, ...] = eqx.field(static=True)
+    recipes: tuple[tuple[Path, WideRecipe | NarrowRecipe], ...] = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -147,59 +116,69 @@ class Latent(eqx.Module):
         head_widths: HeadWidths = HeadWidths.INFINITE,
     ) -> "Latent":
         """Find out which normals the network needs; enter double precision before."""
-        scheme, key = scheme_of(inputs, samples), jax.random.key(0)
-        net = narrowed(net) if head_widths is HeadWidths.GIVEN else net
-        recipes: list[WideRecipe | NarrowRecipe] = []
-        noisy: list[bool] = []
-
-        def look() -> None:
-            drawn, _ = walk(net, stacked(net, inputs), key, scheme)
-            for layer in random_layers(drawn):
-                narrow = isinstance(layer, NarrowAttention)
-                field = required_field(layer.inner.field if narrow else layer.field)
-                made = NarrowRecipe.of(layer) if narrow else WideRecipe(field.weights.shape)
-                recipes.append(made)
-                noisy.append(field.noisy)
-
-        jax.eval_shape(look)
-        if any(noisy):
+        scheme = scheme_of(inputs, samples)
+        narrow = narrow_layers(net) if head_widths is HeadWidths.GIVEN else {}
+        random = with_random_scores(net) if narrow else net
+        plain = cls(random, inputs, scheme, ())
+        found: dict[Path, ScoreField] = jax.eval_shape(lambda: plain.drawn().scores)
+        if any(field.noisy for field in found.values()):
             raise NetworkError(
                 "A law is that of one network on all inputs: given its scores, outputs are "
                 "Gaussian. With dropout below random scores every pass has scores of its own.",
                 got="Dropout below attention at 1/√d",
                 remedy="leave Dropout out (evaluation), or take kernels with net.kernel",
             )
-        return cls(net, inputs, scheme, tuple(recipes))
+        outlines = outlines_of(net, inputs.outline)
+        recipes = []
+        for path, field in found.items():
+            recipe = WideRecipe(field.weights.shape)
+            if path in narrow:
+                positions = inputs.size * math.prod(outlines[path].positions)
+                recipe = NarrowRecipe.of(narrow[path], field.weights.shape, positions)
+            recipes.append((path, recipe))
+        return cls(random, inputs, scheme, tuple(recipes))
 
     @property
     def size(self) -> int:
         """How many normals there are."""
-        return sum(recipe.size for recipe in self.recipes)
+        return sum(recipe.size for _, recipe in self.recipes)
 
     @property
     def finite_layers(self) -> list[Any]:
         """The layers whose scores stay random."""
-        return finite_layers(self.net)
+        return list(finite_layers(self.net).values())
 
     @property
     def output(self) -> Outline:
         """Shape of one example's output."""
         return self.net.outline(self.inputs.outline)
 
+    def drawn(self, normals: Float[Array, " latent"] | None = None) -> Drawn:
+        """The inputs after the network, with the scores that these normals make.
+
+        The `landmarks` at the end are the kernels of all pairs given the scores.
+        """
+        ends = np.cumsum([recipe.size for _, recipe in self.recipes])
+        parts = [] if normals is None else jnp.split(normals, ends[:-1])
+        given = {
+            path: (recipe, part)
+            for (path, recipe), part in zip(self.recipes, parts, strict=normals is not None)
+        }
+        draw_any = maker(self.scheme)
+
+        def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> ScoreField:
+            field = draw_any(path, layer, examples, key)
+            if path not in given:
+                return field
+            recipe, part = given[path]
+            return recipe.fill(field, layer, examples, part)
+
+        examples = stacked(self.net, self.inputs)
+        return draw(self.net, examples, Need.DIAGONAL, jax.random.key(0), make)
+
     def kernel(self, normals: Float[Array, " latent"]) -> Float[Array, "n n"]:
         """`K_p` between all coordinates: examples times positions, flattened."""
-        ends = np.cumsum([recipe.size for recipe in self.recipes])
-        parts = jnp.split(normals, ends[:-1]) if self.recipes else []
-        pending = iter(zip(self.recipes, parts, strict=True))
-
-        def given(layer: Any) -> Layer:
-            recipe, part = next(pending)
-            return recipe.given(layer, part)
-
-        net = with_random_layers(self.net, given)
-        _, end = walk(net, stacked(net, self.inputs), jax.random.key(0), self.scheme)
-        assert end.landmarks is not None
-        return flattened(end.landmarks.forced().nngp)
+        return flattened(self.drawn(normals).end.landmarks.forced().nngp)
 
     def real(self) -> np.ndarray:
         """Which output positions are real, (N, positions…)."""
@@ -210,8 +189,7 @@ class Latent(eqx.Module):
 
 @compiled
 def _end_mask(latent: Latent) -> Array:
-    examples = stacked(latent.net, latent.inputs)
-    mask = walk(latent.net, examples, jax.random.key(0), latent.scheme)[1].mask
+    mask = latent.drawn().end.mask
     return jnp.ones((latent.inputs.size, *latent.output.positions), bool) if mask is None else mask
 
 
@@ -232,7 +210,7 @@ def kernels_of(latent: Latent, normals: Float[Array, "draws latent"]) -> Float[A
 def block_size(latent: Latent) -> int:
     """Draws whose temporary arrays stay within bounds; a power of two, so that blocks match."""
     positions = latent.inputs.size * math.prod(latent.inputs.outline.positions)
-    heads = max((recipe.heads for recipe in latent.recipes), default=1)
+    heads = max((recipe.heads for _, recipe in latent.recipes), default=1)
     per_draw = latent.size + 8 * positions**2 + heads * positions**2
     return 1 << max(0, int(math.log2(max(1, _BLOCK // per_draw))))
 

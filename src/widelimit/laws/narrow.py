@@ -15,24 +15,21 @@ another `1/√d_k`: there scores are random at finite width and a number at infi
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from scipy import special
 
+from ..engine.walk import Path, layers_of, map_layers
 from ..errors import NetworkError
-from ..layers.attention.heads import INFINITE, pivoted_cholesky, required_field
-from ..layers.attention.layer import Attention
+from ..layers.attention.heads import INFINITE, Scheme, ScoreField, ValueField, draw_basis
 from ..layers.attention.multihead import MultiHead
 from ..layers.attention.scores import Scaling
-from ..layers.base import Layer, Memo
-from ..state import Example, Need, Outline, Pair
+from ..layers.base import Layer, with_fields
 
 
 class HeadWidths(enum.Enum):
@@ -98,60 +95,14 @@ def bartlett_factor(
     return entries[..., place]
 
 
-# --- layers ---
-
-
-class _InPlaceOfAttention(Layer):
-    """What stands in for an attention layer has its shapes and needs."""
-
-    inner: Attention
-
-    def outline(self, before: Outline) -> Outline:
-        return self.inner.outline(before)
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        return self.inner.encode_need(out, noisy=noisy)
-
-    def sampled(self) -> bool:
-        return True
-
-
-class NarrowAttention(_InPlaceOfAttention):
-    """Attention in an infinitely wide layer, its heads of the widths it states.
-
-    `inner` divides scores by √d: a layer at 1/d has its `qk_std` divided by another √d_k.
-    """
-
-    tied: bool = eqx.field(static=True)
-    size: int = eqx.field(static=True, default=0)
-    """Positions of all examples together; known once these are."""
-
-    @property
-    def heads(self) -> float:
-        """The number of heads."""
-        return self.inner.heads
-
-    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
-        """Draw heads of infinite width, whose shapes say which normals those of finite width take.
-
-        `NarrowRecipe.given` puts the heads of finite width in place of this layer.
-        """
-        drawn, memos, after = self.inner.draw(examples, need, key, scheme)
-        assert isinstance(drawn, Attention)
-        assert examples.landmarks is not None
-        size = len(examples.landmarks.nngp) * examples.size
-        return NarrowAttention(drawn, self.tied, size), memos, after
-
-
 @dataclass(frozen=True)
 class NarrowRecipe:
     """How the heads of one layer follow from standard normals."""
 
-    shape: tuple[int, int, int, int]
-    """Of the W's: heads, waves, features of queries, of keys."""
+    shape: tuple[int, ...]
+    """Of the W's: heads, matrices in each (scores and waves), features of queries, of keys."""
+    fields: int
+    """Scores in each head."""
     groups: int
     """Heads with keys and values of their own."""
     value_rank: int
@@ -160,17 +111,16 @@ class NarrowRecipe:
     tied: bool
 
     @classmethod
-    def of(cls, layer: NarrowAttention) -> "NarrowRecipe":
-        """For a layer whose examples are known."""
-        inner = layer.inner
-        heads, waves, queries, keys = required_field(inner.field).weights.shape
+    def of(cls, layer: MultiHead, shape: tuple[int, ...], positions: int) -> "NarrowRecipe":
+        """For a layer that meets so many positions, of all examples together."""
         return cls(
-            shape=(heads, waves, queries, keys),
-            groups=inner.kv_heads or int(inner.heads),
-            value_rank=layer.size,
-            key_width=inner.key_width,
-            value_width=inner.value_width,
-            tied=layer.tied,
+            shape=shape,
+            fields=layer.score_map.fields,
+            groups=layer.kv_heads or int(layer.heads),
+            value_rank=positions,
+            key_width=layer.key_width,
+            value_width=layer.value_width,
+            tied=layer.scaling is Scaling.LINEAR,
         )
 
     @property
@@ -178,21 +128,27 @@ class NarrowRecipe:
         """The number of heads."""
         return self.shape[0]
 
+    @property
+    def waves(self) -> int:
+        """Parts of each score that turn with positions."""
+        return self.shape[1] // self.fields
+
     @cached_property
     def _parts(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the normals behind queries, keys and values."""
-        (heads, waves, queries, keys), width = self.shape, self.key_width
+        (heads, _, queries, keys), width = self.shape, self.key_width
+        each, group = (heads, self.fields), (self.groups, self.fields)
         if width is None:
             parts: dict[str, tuple[int, ...]] = {"weights": self.shape}
-        elif waves > 1:
-            parts = {"queries": (heads, queries, width)}
-            parts |= {} if self.tied else {"keys": (self.groups, keys, width)}
+        elif self.waves > 1:
+            parts = {"queries": (*each, queries, width)}
+            parts |= {} if self.tied else {"keys": (*group, keys, width)}
         elif self.tied:
-            parts = {"queries": (heads, factor_size(queries, width))}
+            parts = {"queries": (*each, factor_size(queries, width))}
         else:
             parts = {
-                "queries": (heads, queries, min(keys, width)),
-                "keys": (self.groups, factor_size(keys, width)),
+                "queries": (*each, queries, min(keys, width)),
+                "keys": (*group, factor_size(keys, width)),
             }
         if self.value_width is not None:
             parts["values"] = (self.groups, factor_size(self.value_rank, self.value_width))
@@ -203,8 +159,10 @@ class NarrowRecipe:
         """How many normals there are."""
         return sum(math.prod(shape) for shape in self._parts.values())
 
-    def given(self, layer: NarrowAttention, normals: Float[Array, " size"]) -> Layer:
-        """The layer, its heads made of these normals."""
+    def fill(
+        self, field: ScoreField, layer: MultiHead, examples: Any, normals: Float[Array, " size"]
+    ) -> ScoreField:
+        """The field of a layer, its heads made of these normals."""
         parts, begin = {}, 0
         for name, shape in self._parts.items():
             end = begin + math.prod(shape)
@@ -213,30 +171,33 @@ class NarrowRecipe:
         if self.value_width is not None:
             factor = bartlett_factor(parts["values"], self.value_rank, self.value_width)
             factor = self._each_head(factor / math.sqrt(self.value_width))
-        return NarrowHeads(layer.inner, self._weights(parts), factor)
+        side = layer.positions.value_side(layer.sides(examples)[1])
+        basis, _, _ = draw_basis(side, Scheme(1, self.value_rank, 0.0))
+        values = ValueField(basis, factor)
+        return replace(field, weights=self._weights(parts).reshape(self.shape), values=values)
 
-    def _weights(self, parts: dict[str, Array]) -> Float[Array, "head wave query key"]:
+    def _weights(self, parts: dict[str, Array]) -> Float[Array, "head field *wave query key"]:
         """`Z_Q Z_Kᵀ/√d_k`, and with rotary positions its parts by waves."""
-        width, (_, waves, _, rank) = self.key_width, self.shape
+        width, rank = self.key_width, self.shape[-1]
         if width is None:
             return parts["weights"]
-        if waves > 1:
+        if self.waves > 1:
             keys = parts["queries"] if self.tied else self._each_head(parts["keys"])
-            return _waved_products(parts["queries"], keys, waves // 2)
+            return _waved_products(parts["queries"], keys, self.waves // 2)
         if self.tied:
             factor = queries = bartlett_factor(parts["queries"], rank, width)
         else:
             factor = self._each_head(bartlett_factor(parts["keys"], rank, width))
             queries = parts["queries"]
-        return (queries @ jnp.swapaxes(factor, 1, 2))[:, None] / math.sqrt(width)
+        return queries @ jnp.swapaxes(factor, -1, -2) / math.sqrt(width)
 
     def _each_head(self, groups: Float[Array, "group *rest"]) -> Float[Array, "head *rest"]:
         return jnp.repeat(groups, self.heads // groups.shape[0], axis=0)
 
 
 def _waved_products(
-    queries: Float[Array, "head rank d"], keys: Float[Array, "head rank d"], pairs: int
-) -> Float[Array, "head wave rank rank"]:
+    queries: Float[Array, "head field rank d"], keys: Float[Array, "head field rank d"], pairs: int
+) -> Float[Array, "head field wave rank rank"]:
     """Parts of `QKᵀ` that turn with `cos θ_k(i−a)`, then those with `sin θ_k(i−a)`.
 
     Channels c and c + d/2 turn together, by the frequency `c mod pairs`. The waves are divided by
@@ -247,98 +208,18 @@ def _waved_products(
     turning = jnp.asarray(np.arange(half)[:, None] % pairs == np.arange(pairs), queries.dtype)
 
     def products(q: Array, k: Array) -> Array:
-        return jnp.einsum("hac,hbc,cw->hwab", q, k, turning)
+        return jnp.einsum("hfac,hfbc,cw->hfwab", q, k, turning)
 
     waves = [products(q1, k1) + products(q2, k2), products(q2, k1) - products(q1, k2)]
-    return jnp.concatenate(waves, axis=1) * math.sqrt(pairs / queries.shape[-1])
-
-
-class _NarrowMemo(eqx.Module):
-    mask: Array | None
-    features: Float[Array, "query feature"]
-
-
-class NarrowHeads(_InPlaceOfAttention):
-    """Attention with given heads: `κ ← ov² F F'ᵀ + b²`, F the features of one input's outputs.
-
-    `F = H^{-1/2} (A_1 Φ_v T_1, …, A_H Φ_v T_H)`, with `T_h = 1` for values of infinite width.
-    """
-
-    weights: Float[Array, "head wave query key"]
-    factor: Float[Array, "head rank short"] | None
-    rows: Float[Array, "position rank"] | None = None
-    """Feature rows of one example's values; known once examples are."""
-
-    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
-        drawn = self.inner.drawn(examples, key, scheme)
-        inner = eqx.tree_at(lambda node: node.field.weights, drawn, self.weights)
-        rows = _value_rows(inner, examples)
-
-        def of(own: Array) -> NarrowHeads:
-            return NarrowHeads(inner, self.weights, self.factor, own)
-
-        memos = jax.vmap(lambda own, one: of(own).masked_memo(one))(rows, examples)
-        after = jax.vmap(lambda own, one: of(own).encode(one, need, memos)[1])(rows, examples)
-        return inner, memos, after
-
-    def memo(self, example: Example) -> Memo:
-        assert self.rows is not None
-        head = self.inner.scorer(self.inner.memo(example), ntk=False)
-        mixed = jax.vmap(lambda w: head(w).weights)(self.weights) @ self.rows
-        mixed = mixed if self.factor is None else mixed @ self.factor
-        features = jnp.moveaxis(mixed, 0, 1).reshape(mixed.shape[1], -1)
-        return _NarrowMemo(example.mask, features / math.sqrt(mixed.shape[0]))
-
-    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        nngp = (memo1.features @ memo2.features.T).reshape(pair.forced().nngp.shape)
-        scale, bias = self.inner.output_scales(nngp)
-        plain = pair.forced().to(nngp, None)
-        moved = plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias)
-        return moved.masked(memo1.mask, memo2.mask)
-
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
-
-def _value_rows(layer: Attention, examples: Example) -> Float[Array, "example position rank"]:
-    """Φ_v: a root of the values' covariance over all positions of all examples."""
-    marks, size = examples.landmarks, examples.size
-    assert marks is not None
-    channels = layer.positions.channels(examples.outline)
-    real = jnp.ones((len(marks.nngp), size)) if examples.mask is None else examples.mask
-    real = real.reshape(-1).astype(marks.nngp.dtype)
-
-    def valued(pair: Pair) -> Array:
-        return layer.positions.valued(pair, channels).forced().nngp.reshape(size, size)
-
-    blocks = jax.vmap(jax.vmap(valued))(marks)
-    joint = jnp.moveaxis(blocks, 2, 1).reshape(len(real), -1) * real[:, None] * real[None, :]
-    factor = pivoted_cholesky(joint, len(real)).factor
-    return factor.reshape(-1, size, len(real))
+    return jnp.concatenate(waves, axis=2) * math.sqrt(pairs / queries.shape[-1])
 
 
 # --- whole networks ---
 
 
-def narrowed(net: Layer) -> Layer:
-    """The network, its layers that state widths of heads with heads of these widths."""
-    found = []
-
-    def narrow(layer: Layer) -> Layer:
-        if not _states_widths(layer):
-            return layer
-        assert isinstance(layer, MultiHead)
-        _require_narrow(layer)
-        found.append(layer)
-        assert isinstance(layer, Attention)
-        inner = layer
-        if layer.scaling is not Scaling.SQRT:
-            assert layer.key_width is not None
-            qk_std = layer.qk_std / math.sqrt(layer.key_width)
-            inner = layer.changed(scaling=Scaling.SQRT, qk_std=qk_std)
-        return NarrowAttention(inner, tied=layer.scaling is Scaling.LINEAR)
-
-    made = net.mapped(narrow)
+def narrow_layers(net: Layer) -> dict[Path, MultiHead]:
+    """The layers that state widths of heads; raises where there are none, or what is not known."""
+    found = {path: layer for path, layer in layers_of(net) if _states_widths(layer)}
     if not found:
         raise NetworkError(
             "head_widths='given' needs a layer that states the width of its heads.",
@@ -346,23 +227,39 @@ def narrowed(net: Layer) -> Layer:
             remedy="give Attention(…, heads=4, key_width=64, value_width=64), or leave "
             "head_widths= out",
         )
-    return made
+    for layer in found.values():
+        _require_narrow(layer)
+    return found
 
 
-def _states_widths(layer: Layer) -> bool:
-    widths = (getattr(layer, name, None) for name in ("key_width", "value_width"))
-    return isinstance(layer, MultiHead) and any(width is not None for width in widths)
+def with_random_scores(net: Layer) -> Layer:
+    """The network, its layers at 1/d that state widths of heads at 1/√d: scores are random there.
+
+    They divide scores by another √d_k.
+    """
+
+    def change(layer: Layer) -> Layer:
+        if not _states_widths(layer) or layer.scaling is Scaling.SQRT:
+            return layer
+        qk_std = layer.qk_std / math.sqrt(layer.key_width or 1)
+        return with_fields(layer, scaling=Scaling.SQRT, qk_std=qk_std)
+
+    return map_layers(change, net)
+
+
+def _states_widths(layer: Layer) -> TypeGuard[MultiHead]:
+    return isinstance(layer, MultiHead) and (layer.key_width or layer.value_width) is not None
 
 
 def _require_narrow(layer: MultiHead) -> None:
-    linear = getattr(layer, "scaling", Scaling.SQRT) is not Scaling.SQRT
     refused = {
-        f"a layer {type(layer).__name__}": not isinstance(layer, Attention),
+        f"a layer {type(layer).__name__}": not layer.reads_itself,
         "heads=INFINITE": layer.heads == INFINITE,
         "an encoding of positions, itself of finite width": layer.positions.encoding is not None,
-        "dropout=": layer.noisy,
+        "dropout=": layer.dropout > 0,
         "qk_norm=True": layer.positions.projections.qk_norm,
-        "scores at 1/d without key_width=": linear and layer.key_width is None,
+        "scores at 1/d without key_width=": layer.scaling is not Scaling.SQRT
+        and layer.key_width is None,
         "Rotary with an odd key_width=": layer.positions.rotary is not None
         and (layer.key_width or 0) % 2 == 1,
     }

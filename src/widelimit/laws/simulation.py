@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..layers.attention.heads import INFINITE
-from ..layers.attention.layer import Attention
+from ..layers.attention.multihead import MultiHead
 from ..layers.attention.scores import Scaling, ScoreMap, Softmax
 from ..options import RandomKey, seed_words, whole
 from ..printing import counted
@@ -56,7 +56,7 @@ class _Setting:
     """Which keys count for which query, (S, S)."""
 
     @classmethod
-    def of(cls, layer: Attention, inputs: SimulatedInputs, tied: bool | None) -> "_Setting":
+    def of(cls, layer: MultiHead, inputs: SimulatedInputs, tied: bool | None) -> "_Setting":
         """Read a layer, or say what of it cannot be simulated."""
         _require_plain(layer)
         channels = inputs.channels or layer.width
@@ -90,13 +90,26 @@ class _Setting:
         if allowed is None and isinstance(self.score_map, Softmax):
             return _softmax(scores)
         with jax.enable_x64(True):
-            return np.asarray(self.score_map(*jax.device_put((scores, allowed))))
+            if self.fields == 1:
+                return np.asarray(self.score_map(*jax.device_put((scores, allowed))))
+            flat = jax.device_put(scores.reshape(-1, *scores.shape[-3:]))
+            weights = jax.vmap(lambda g: self.score_map(g, allowed))(flat)
+            return np.asarray(weights).reshape(*scores.shape[:-3], *scores.shape[-2:])
+
+    @property
+    def fields(self) -> int:
+        """Independent scores in each head."""
+        return self.score_map.fields
+
+    def heads_of(self, draws: int, heads: int) -> tuple[int, ...]:
+        """Leading axes of scores: draws and heads, and the scores of a head if there are more."""
+        return (draws, heads) if self.fields == 1 else (draws, heads, self.fields)
 
 
 def _require_plain(layer: Any) -> None:
-    if not isinstance(layer, Attention):
+    if not isinstance(layer, MultiHead) or not layer.reads_itself:
         raise NetworkError(
-            "One attention layer is simulated.",
+            "One self-attention layer is simulated.",
             got=f"{type(layer).__name__}",
             remedy="pass Attention(width, heads)",
         )
@@ -107,7 +120,7 @@ def _require_plain(layer: Any) -> None:
         "kv_heads=": layer.kv_heads not in (None, layer.heads),
         "b_std=": layer.biased,
         "projections=": not positions.projections.plain,
-        "dropout=": layer.noisy,
+        "dropout=": layer.dropout > 0,
     }
     found = [name for name, used in extras.items() if used]
     if found:
@@ -138,7 +151,7 @@ class SimulatedAttention:
     """
 
     outputs: Float[np.ndarray, "draws queries channels"]
-    scores: Float[np.ndarray, "draws heads queries S"] | None = None
+    scores: Float[np.ndarray, "draws heads *fields queries S"] | None = None
     weights: Float[np.ndarray, "draws heads queries S"] | None = None
     variances: Float[np.ndarray, "draws queries channels"] | None = None
 
@@ -154,7 +167,7 @@ class SimulatedAttention:
 
 
 def simulate(
-    layer: Attention,
+    layer: MultiHead,
     inputs: SimulatedInputs,
     *,
     draws: int,
@@ -215,9 +228,8 @@ class _SimulationPlan:
         rest = np.setdiff1d(np.arange(inputs.positions), self.queries)
         self.order = np.concatenate([self.queries, rest])
         self.natural = np.argsort(self.order)
-        per_head = inputs.positions * max(
-            len(self.queries), channels, inputs.positions if layer.tied else 1
-        )
+        side = max(len(self.queries), channels, inputs.positions if layer.tied else 1)
+        per_head = inputs.positions * side * layer.fields
         self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
         self.chunk = max(1, self.runs_at_once(self.head_block * per_head))
 
@@ -233,10 +245,11 @@ class _SimulationPlan:
         whole("draws", draws)
         q = len(self.queries)
         by_head = (draws, self.layer.heads, q, self.inputs.positions)
+        by_score = (*self.layer.heads_of(draws, self.layer.heads), q, self.inputs.positions)
         by_channel = (draws, q, self.channels)
         return SimulatedAttention(
             outputs=np.zeros(by_channel),
-            scores=np.empty(by_head) if scores else None,
+            scores=np.empty(by_score) if scores else None,
             weights=np.empty(by_head) if weights else None,
             variances=np.zeros(by_channel) if variances else None,
         )
@@ -252,8 +265,12 @@ class _SimulationPlan:
         key_side = np.swapaxes(factor, -1, -2) * layer.score_factor
         for block in _blocks(layer.heads, self.head_block):
             batch = (draws, block.stop - block.start)
-            product = self._score_product(rng, batch, leading, rank)
-            scores = query_side @ (product @ key_side)
+            product = self._score_product(rng, layer.heads_of(*batch), leading, rank)
+            left, right = (
+                side if layer.fields == 1 else side[..., None, :, :]
+                for side in (query_side, key_side)
+            )
+            scores = left @ (product @ right)
             weights = layer.weights(scores, self.queries)
             if result.scores is not None:
                 result.scores[part, block] = scores
@@ -262,8 +279,8 @@ class _SimulationPlan:
             self._add_outputs(rng, batch, weights @ factor, result, part)
 
     def _score_product(
-        self, rng: np.random.Generator, batch: tuple[int, int], leading: int, rank: int
-    ) -> Float[np.ndarray, "draws heads leading rank"]:
+        self, rng: np.random.Generator, batch: tuple[int, ...], leading: int, rank: int
+    ) -> Float[np.ndarray, "*batch leading rank"]:
         """First rows of `Z_Q Z_Kᵀ`."""
         n_k = self.layer.key_width
         if not self.layer.tied:
@@ -318,7 +335,7 @@ class _ExplicitPlan(_SimulationPlan):
         for head in range(layer.heads):
             scores, weights, y = self._head(rng, draws, x)
             if result.scores is not None:
-                result.scores[part, head] = scores[:, self.queries]
+                result.scores[part, head] = scores[..., self.queries, :]
             if result.weights is not None:
                 result.weights[part, head] = weights[:, self.queries]
             result.outputs[part] += y[:, self.queries, : self.channels]
@@ -332,9 +349,13 @@ class _ExplicitPlan(_SimulationPlan):
         def matrix(rows: int, columns: int) -> Float[np.ndarray, "draws rows columns"]:
             return rng.standard_normal((draws, rows, columns)) / np.sqrt(rows)
 
-        keys = x @ matrix(layer.channels, layer.key_width)
-        queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
-        scores = layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
+        def score() -> Float[np.ndarray, "draws S S"]:
+            keys = x @ matrix(layer.channels, layer.key_width)
+            queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
+            return layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
+
+        fields = [score() for _ in range(layer.fields)]
+        scores = fields[0] if layer.fields == 1 else np.stack(fields, axis=1)
         weights = layer.weights(scores, np.arange(x.shape[1]))
         values = x @ matrix(layer.channels, layer.value_width)
         outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))

@@ -16,9 +16,8 @@ For softmax under a linear readout this is `u_ak = A_ak(ṽ_k − (Aṽ)_a)` wit
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,17 +25,19 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.inputs import Inputs
-from ..engine.phases import EncodedBlock, cross_one, encode_one
-from ..engine.variants import random_layers, with_random_layers
+from ..engine.phases import Realisation, cross_one, encode_one
+from ..engine.scores import finite_layers, maker, random_layers
+from ..engine.start import EncodedBlock
+from ..engine.walk import Path, draw, memo_at, outlines_of
 from ..errors import NetworkError, WidelimitError
 from ..factorizations import eigh
 from ..flat_draws import normals
-from ..layers.attention.heads import INFINITE
-from ..layers.attention.layer import Attention
-from ..layers.attention.projections import inverse_lengths, of_one_length
-from ..layers.base import Layer, Memo, cast
-from ..state import Example, Need, Outline, Pair
-from .draws import flattened, scheme_of, stacked, walk
+from ..layers.attention.heads import INFINITE, HeldScores, ScoreField
+from ..layers.attention.multihead import MultiHead
+from ..layers.attention.projections import inverse_lengths, normalise
+from ..layers.base import Layer, cast
+from ..state import Example, Need, Pair
+from .draws import flattened, scheme_of, stacked
 
 # Derivatives of kernels with a kink are singular where two inputs coincide exactly: the two sides
 # are kept apart by this share of their correlation. The error is about its square root over π.
@@ -46,141 +47,87 @@ _MOST_DERIVATIVES = 4096
 _BLOCK = 1 << 22
 
 
-class _FrozenMemo(eqx.Module):
-    mask: Array | None
-    channels: Array | None
-    weights: Float[Array, "head query key"]
+class _Sides(NamedTuple):
+    """Covariances and tangent kernels of what makes queries and keys, of all pairs of examples."""
+
+    query: Pair
+    key: Pair
 
 
-class FrozenAttention(Layer):
-    """Attention with given scores: `κ ← ov² mean_h A_h κ A'_hᵀ`, `Θ ← ov² mean_h A_h(Θ+2κ)A'_hᵀ`.
+class _Recorded(ScoreField):
+    """Drawn scores that are held fixed, and the kernels that they were drawn from."""
 
-    Scores are those of one example, or of all of them after a draw; `seen` are then the kernels
-    they were drawn from.
-    """
-
-    inner: Attention
-    scores: Float[Array, "*examples head query key"]
-    seen: Pair | None = None
-    apart: float = eqx.field(static=True, default=0.0)
-
-    def outline(self, before: Outline) -> Outline:
-        return self.inner.outline(before)
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
-    def memo(self, example: Example) -> Memo:
-        allowed = self.inner._allowed(example.outline.positions, example.mask)
-        weights = jax.vmap(lambda g: self.inner.score_map(g, allowed))(self.scores)
-        return _FrozenMemo(example.mask, self.inner.positions.channels(example.outline), weights)
-
-    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return self._mixed(pair, memo1, memo2, 1 - self.apart)
-
-    def own(self, pair: Pair, memo: Memo) -> Pair:
-        return self._mixed(pair, memo, memo, 1.0)
-
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
-    def _mixed(self, pair: Pair, memo1: Memo, memo2: Memo, share: float) -> Pair:
-        layer, masks = self.inner, (memo1.mask, memo2.mask)
-        pair = layer.positions.valued(pair, memo1.channels)
-        shape = pair.forced().nngp.shape
-
-        def mix(kernel: Array) -> Array:
-            size = memo1.weights.shape[-1]
-            flat = kernel.reshape(size, -1)
-            mixed = jnp.einsum("hai,ij,hbj->ab", memo1.weights, flat, memo2.weights)
-            return (mixed / memo1.weights.shape[0]).reshape(shape)
-
-        mixed = pair.masked(*masks).each(mix)
-        scale = share * cast(layer.ov_std, mixed.nngp) ** 2
-        bias = cast(layer.b_std, mixed.nngp) ** 2 if layer.biased else None
-        return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks).masked(*masks)
+    seen: _Sides | None = None
 
 
-class RecordedAttention(Layer):
-    """Attention that draws its scores and keeps them, with the kernels they were drawn from."""
+class _Parts(NamedTuple):
+    """What a tangent kernel is made of, given the scores of all examples."""
 
-    inner: Attention
+    fixed: Float[Array, "n*o n*o"]
+    """`Θ_p`."""
+    covariance: Float[Array, "d d"]
+    """Of D, over (example, position, score)."""
+    scores: Float[Array, "n h f q k"]
+    field: _Recorded
 
-    def outline(self, before: Outline) -> Outline:
-        return self.inner.outline(before)
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
-    def draw(self, examples: Example, need: Need, key: Key[Array, ""], scheme: Any):
-        layer, marks = self.inner, examples.landmarks
-        assert marks is not None
-        channels = layer.positions.channels(examples.outline)
-        seen = jax.vmap(jax.vmap(lambda pair: layer.positions.scored(pair, channels)))(marks)
-        if layer.positions.projections.qk_norm:
-            seen = _of_one_length(seen, examples.size)
-        scores = _scores(layer, seen.nngp, examples, key)
-
-        def frozen(own: Array) -> FrozenAttention:
-            return FrozenAttention(layer, own)
-
-        memos = jax.vmap(lambda own, one: frozen(own).masked_memo(one))(scores, examples)
-        after = jax.vmap(lambda own, one: frozen(own).encode(one, need, memos)[1])(scores, examples)
-        return FrozenAttention(layer, scores, seen), memos, after
+    @property
+    def root(self) -> Float[Array, "d d"]:
+        """A root of D's covariance."""
+        values, vectors = eigh(self.covariance)
+        return vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
 
 
-def _of_one_length(seen: Pair, size: int) -> Pair:
-    """Kernels of all pairs of examples, of queries and keys that are brought to one length."""
-    own = jax.vmap(lambda n: seen.nngp[n, n].reshape(size, size))(jnp.arange(len(seen.nngp)))
+def _seen(layer: MultiHead, examples: Example) -> _Sides:
+    """κ^q, κ̃ and their tangent kernels between all examples, brought to one length where asked."""
+    positions, marks = layer.positions, examples.landmarks
+    assert marks is not None
+    channels = positions.channels(examples.outline)
+
+    def sides(pair: Pair) -> tuple[Pair, Pair]:
+        queries, context = layer.sides(pair)
+        scored = positions.scored(context, channels).forced()
+        return scored if queries is context else queries.forced(), scored
+
+    query, key = jax.vmap(jax.vmap(sides))(marks)
+    if not positions.projections.qk_norm:
+        return _Sides(query, key)
+    numbers = jnp.arange(len(key.nngp))
+    own = jax.vmap(lambda n: key.nngp[n, n].reshape(examples.size, examples.size))(numbers)
     lengths = jax.vmap(lambda block: inverse_lengths(jnp.diagonal(block)))(own)
-    rows = jax.vmap(of_one_length, (0, None, 0))
-    return jax.vmap(rows, (0, 0, None))(seen, lengths, lengths)
+    rows = jax.vmap(normalise, (0, None, 0))
+    normal = jax.vmap(rows, (0, 0, None))(key, lengths, lengths)
+    return _Sides(normal, normal)
 
 
-def _scores(
-    layer: Attention, covariance: Array, examples: Example, key: Key[Array, ""]
-) -> Float[Array, "example head query key"]:
-    """`σ Φ_x W_h Φ_xᵀ` plus biases, from a root Φ of κ̃ over all positions of all examples."""
-    grid = examples.outline.positions
-    size, count = math.prod(grid), covariance.shape[0]
-    joint = flattened(covariance)
-    values, vectors = eigh(joint)
-    root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
-    rows = root.reshape(count, size, count * size)
-    rotary = layer.positions.rotary
-    waves = None if rotary is None else rotary.waves(grid, rows)
-    number = 1 if waves is None else waves.shape[0]
-    shape = (int(layer.heads), number, count * size, count * size)
-    w = normals(key, shape, rows.dtype)
-    fields = jnp.einsum("nar,hwrs,nis->nhwai", rows, w, rows)
-    scores = fields[:, :, 0] if waves is None else jnp.einsum("nhwai,wai->nhai", fields, waves)
-    scores = cast(layer.qk_std, scores) * scores
-    bias = layer.positions.bias(grid, scores)
-    return scores if bias is None else scores + bias[None, None]
+def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
+    """Everything given one draw of the scores."""
+    ((path, layer),) = random_layers(net).items()
+    draw_any = maker(scheme_of(inputs, 1))
 
+    def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> _Recorded:
+        field = draw_any(path, layer, examples, key)
+        seen = _seen(layer, examples)
+        return _Recorded(field.weights, field.query, field.key, trained=False, seen=seen)
 
-def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Array, FrozenAttention]:
-    """`Θ_p`, the covariance of D over (example, position, score), and the layer as drawn."""
-    recorded = with_random_layers(net, RecordedAttention)
-    examples = stacked(recorded, inputs, with_ntk=True)
-    drawn, end = walk(recorded, examples, key, scheme_of(inputs, 1))
-    assert end.landmarks is not None
-    kernels = end.landmarks.forced()
-    assert kernels.ntk is not None
-    layer = next(n for n in jax.tree.leaves(drawn, is_leaf=_is_frozen) if _is_frozen(n))
+    drawn = draw(net, stacked(net, inputs, with_ntk=True), Need.DIAGONAL, key, make)
+    kernels, field = drawn.end.landmarks.forced(), drawn.scores[path]
+    memo = memo_at(net, drawn.memos, path).own
+    scores = jax.vmap(lambda own: jax.vmap(layer.scorer(own))(field.weights))(memo)
     x = jnp.asarray(inputs.x)
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
 
     def between(p1: Array, p2: Array, one: EncodedBlock, two: EncodedBlock) -> Array:
         """`K(p, p')` of one pair, positions flattened."""
 
+        def held(scores: Array) -> Realisation:
+            return Realisation(net, {path: HeldScores(scores, 1 - _APART)})
+
         def encoded(scores: Array, side: EncodedBlock) -> EncodedBlock:
-            frozen = _with_scores(net, scores)
-            memos = encode_one(frozen, side.x, side.mask, inputs.outline)
+            memos = encode_one(held(scores), side.x, side.mask, inputs.outline)
             return EncodedBlock(side.x, side.mask, memos)
 
         left, right = encoded(p1, one), encoded(p2, two)
-        kernel = cross_one(_with_scores(net, p1), left, right, inputs.outline, with_ntk=False)[0]
+        kernel = cross_one(held(p1), left, right, inputs.outline, with_ntk=False)[0]
         rows = math.prod(kernel.shape[: kernel.ndim // 2])
         return kernel.reshape(rows, -1)
 
@@ -189,85 +136,87 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> tuple[Array, Arra
     data = EncodedBlock(x, mask, None)
 
     def row(p1: Array, one: EncodedBlock) -> Array:
-        return jax.vmap(lambda p2, two: second(p1, p2, one, two))(layer.scores, data)
+        return jax.vmap(lambda p2, two: second(p1, p2, one, two))(scores, data)
 
-    blocks = jax.vmap(row)(layer.scores, data)  # (N, N', O, O', H, S, S, H', S', S')
-    n, o, scores = blocks.shape[0], blocks.shape[2], math.prod(layer.scores.shape[1:])
-    blocks = blocks.reshape(n, n, o, o, scores, scores)
-    matrix = blocks.transpose(0, 2, 4, 1, 3, 5).reshape(n * o * scores, -1)
-    return flattened(kernels.ntk), (matrix + matrix.T) / 2, layer
-
-
-def _with_scores(net: Layer, scores: Array) -> Layer:
-    return with_random_layers(net, lambda layer: FrozenAttention(layer, scores, apart=_APART))
-
-
-def _is_frozen(node: Any) -> bool:
-    return isinstance(node, FrozenAttention)
+    blocks = jax.vmap(row)(scores, data)  # (N, N', O, O', H, F, Q, K, H', F', Q', K')
+    n, o, size = blocks.shape[0], blocks.shape[2], math.prod(scores.shape[1:])
+    blocks = blocks.reshape(n, n, o, o, size, size)
+    matrix = blocks.transpose(0, 2, 4, 1, 3, 5).reshape(n * o * size, -1)
+    return _Parts(flattened(kernels.ntk), (matrix + matrix.T) / 2, scores, field)
 
 
 def _through_scores(
-    layer: FrozenAttention, left: Float[Array, "n o h s s"], right: Float[Array, "n o h s s"]
+    layer: MultiHead,
+    seen: _Sides | None,
+    left: Float[Array, "n o h f q k"],
+    right: Float[Array, "n o h f q k"],
 ) -> Float[Array, "n n o o"]:
-    """`D Θ^G D'ᵀ` for all pairs of examples; heads do not meet."""
-    assert layer.seen is not None
-    assert layer.seen.ntk is not None
-    n, size = left.shape[0], left.shape[-1]
-    kernel = layer.seen.nngp.reshape(n, n, size, size)
-    theta = layer.seen.ntk.reshape(n, n, size, size)
-    rotary = layer.inner.positions.rotary
-    waves = jnp.ones((1, size, size), left.dtype)
+    """`D Θ^G D'ᵀ` for all pairs of examples; heads and their scores do not meet."""
+    assert seen is not None
+    n, queries, keys = left.shape[0], *left.shape[-2:]
+    flat = [
+        None if kernel is None else kernel.reshape(n, n, size, size)
+        for side, size in ((seen.query, queries), (seen.key, keys))
+        for kernel in (side.nngp, side.ntk)
+    ]
+    rotary = layer.positions.rotary
+    waves = jnp.ones((1, queries, keys), left.dtype)
     if rotary is not None:
-        waves = rotary.waves((size,), left)
-    variance = cast(layer.inner.qk_std, left) ** 2
+        waves = rotary.waves((keys,), left)
+    variance = cast(layer.qk_std, left) ** 2
 
-    def pair(a: Array, b: Array, k: Array, t: Array) -> Array:
+    def pair(a: Array, b: Array, q: Array, tq: Array, k: Array, tk: Array) -> Array:
         def term(query: Array, key: Array, wave: Array) -> Array:
-            moved = jnp.einsum("bhjl,ij,kl->bhik", b * wave[None, None], query, key)
-            return jnp.einsum("ahik,bhik->ab", a * wave[None, None], moved)
+            moved = jnp.einsum("bhfjl,ij,kl->bhfik", b * wave[None, None, None], query, key)
+            return jnp.einsum("ahfik,bhfik->ab", a * wave[None, None, None], moved)
 
         def wave_sum(wave: Array) -> Array:
-            return term(2 * k + t, k, wave) + term(k, t, wave)
+            return term(2 * q + tq, k, wave) + term(q, tk, wave)
 
         return jnp.sum(jax.vmap(wave_sum)(waves), axis=0)
 
-    over_right = jax.vmap(pair, (None, 0, 0, 0))
-    return variance * jax.vmap(over_right, (0, None, 0, 0))(left, right, kernel, theta)
+    over_right = jax.vmap(pair, (None, 0, 0, 0, 0, 0))
+    return variance * jax.vmap(over_right, (0, None, 0, 0, 0, 0))(left, right, *flat)
 
 
 @compiled
 def _sampled(
     net: Layer, inputs: Inputs, keys: Key[Array, " draws"], channels: int
 ) -> Float[Array, "draws c c n n"]:
+    (layer,) = random_layers(net).values()
+
     def one(key: Key[Array, ""]) -> Array:
         first, second = jax.random.split(key)
-        fixed, covariance, layer = _parts(net, inputs, first)
-        values, vectors = eigh(covariance)
-        root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
-        white = normals(second, (covariance.shape[0], channels), covariance.dtype)
-        shape = (channels, inputs.size, -1, *layer.scores.shape[1:])
-        gradients = (root @ white).T.reshape(shape)
+        parts = _parts(net, inputs, first)
+        white = normals(second, (parts.covariance.shape[0], channels), parts.covariance.dtype)
+        shape = (channels, inputs.size, -1, *parts.scores.shape[1:])
+        gradients = (parts.root @ white).T.reshape(shape)
 
         def through(c: Array, d: Array) -> Array:
-            return _joined(_through_scores(layer, c, d))
+            return _joined(_through_scores(layer, parts.field.seen, c, d))
 
         scored = jax.vmap(lambda c: jax.vmap(lambda d: through(c, d))(gradients))(gradients)
-        diagonal = jnp.eye(channels, dtype=fixed.dtype)[:, :, None, None]
-        return scored + diagonal * fixed[None, None]
+        diagonal = jnp.eye(channels, dtype=parts.fixed.dtype)[:, :, None, None]
+        return scored + diagonal * parts.fixed[None, None]
 
     return jax.vmap(one)(keys)
 
 
 @compiled
 def _means(net: Layer, inputs: Inputs, keys: Key[Array, " draws"]) -> Float[Array, "draws n n"]:
+    (layer,) = random_layers(net).values()
+
     def one(key: Key[Array, ""]) -> Array:
-        fixed, covariance, layer = _parts(net, inputs, key)
+        parts = _parts(net, inputs, key)
         # E[D Θ^G Dᵀ] over the channels: the sum over the columns of any root of D's covariance.
-        values, vectors = eigh(covariance)
-        root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
-        columns = root.T.reshape(root.shape[1], inputs.size, -1, *layer.scores.shape[1:])
-        add = lambda total, c: (total + _joined(_through_scores(layer, c, c)), None)  # noqa: E731
-        return jax.lax.scan(add, fixed, columns)[0]
+        root = parts.root
+        shape = (root.shape[1], inputs.size, -1, *parts.scores.shape[1:])
+        columns = root.T.reshape(shape)
+
+        def add(total: Array, c: Array) -> tuple[Array, None]:
+            return total + _joined(_through_scores(layer, parts.field.seen, c, c)), None
+
+        return jax.lax.scan(add, parts.fixed, columns)[0]
 
     return jax.vmap(one)(keys)
 
@@ -314,11 +263,8 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
 @compiled
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
     examples = stacked(net, inputs, with_ntk=True)
-    end = walk(net, examples, jax.random.key(0), scheme_of(inputs, 1))[1]
-    assert end.landmarks is not None
-    ntk = end.landmarks.forced().ntk
-    assert ntk is not None
-    return flattened(ntk)
+    end = draw(net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(inputs, 1))).end
+    return flattened(end.landmarks.forced().ntk)
 
 
 def _checked(net: Layer, inputs: Inputs) -> int:
@@ -326,19 +272,22 @@ def _checked(net: Layer, inputs: Inputs) -> int:
     layers = random_layers(net)
     if not layers:
         return 0
-    alone = len(layers) == 1 and isinstance(layers[0], Attention) and layers[0].heads != INFINITE
-    if not alone:
-        heads = ", ".join("INFINITE" if n.heads == INFINITE else str(n.heads) for n in layers)
+    if len(layers) > 1 or finite_layers(net).keys() != layers.keys():
+        heads = ", ".join(
+            "INFINITE" if n.heads == INFINITE else str(n.heads) for n in layers.values()
+        )
         raise NetworkError(
-            "The random tangent kernel is known for one self-attention layer with finitely many "
+            "The random tangent kernel is known for one attention layer with finitely many "
             "heads: with more layers of random scores, upper scores move with lower ones.",
             got=f"layers of random scores with {heads} heads",
             remedy="keep one finite-head layer and give the others scaling=Scaling.LINEAR or an "
             "elementwise score map; for infinitely many heads everywhere use net.kernel(x).ntk",
         )
+    ((path, layer),) = layers.items()
     positions = math.prod(net.outline(inputs.outline).positions)
-    scores = int(layers[0].heads) * _positions_at(net, inputs.outline) ** 2
-    size = inputs.size * positions * scores
+    keys = math.prod(outlines_of(net, inputs.outline)[path].positions)
+    scores = int(layer.heads) * layer.score_map.fields * keys**2
+    size = inputs.size * positions * (scores if layer.reads_itself else scores // keys)
     if size > _MOST_DERIVATIVES:
         raise WidelimitError(
             f"Tangent kernels with finitely many heads take at most {_MOST_DERIVATIVES} "
@@ -347,22 +296,3 @@ def _checked(net: Layer, inputs: Inputs) -> int:
             remedy="take fewer inputs at a time, shorter ones, or pool before the readout",
         )
     return size
-
-
-class _Probe(Layer):
-    """Stands in for attention and notes which positions it meets."""
-
-    inner: Attention
-    met: list[int] = eqx.field(static=True)
-
-    def outline(self, before: Outline) -> Outline:
-        self.met.append(math.prod(before.positions))
-        return self.inner.outline(before)
-
-
-def _positions_at(net: Layer, outline: Outline) -> int:
-    """How many positions meet the layer of random scores."""
-    met: list[int] = []
-    probed = with_random_layers(net, lambda layer: _Probe(layer, met))
-    probed.outline(outline)
-    return met[0]

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from .. import duals
 from ..errors import AccuracyWarning, NetworkError, warn
 from ..state import Example, Need, Outline, Pair
-from .base import Memo, Positionwise, fenced
-from .labels import Family, Label
+from .base import Facts, Memo, Positionwise, fenced
 
 
 class Reach(eqx.Module):
@@ -58,12 +57,8 @@ class Activation(Positionwise):
         return repr(self.dual)
 
     @property
-    def label(self) -> Label:
-        return Label(self.dual.name, "", Family.ACTIVATION)
-
-    @property
-    def need_own(self) -> Need:
-        return Need.DIAGONAL
+    def facts(self) -> Facts:
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()

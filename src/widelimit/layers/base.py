@@ -4,7 +4,8 @@ import copy
 import functools
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,11 +17,11 @@ from jaxtyping import Array, Float, Key, PyTree
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range, within
 from ..printing import written
-from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
-from .labels import Arrangement, Family, Label
+from ..state import UNKNOWN, Mean, Need, Outline, Pair
 from .readings import Params, Readings
 
 Memo = PyTree[Array]
+Thing = TypeVar("Thing")
 
 
 def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
@@ -76,138 +77,70 @@ def cast(value: Any, like: Array) -> Array:
     return jnp.asarray(value, like.dtype)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What the library may assume of a layer. The defaults are safe, at worst slow or refused."""
+
+    need: Need | None = None
+    """What part of its input's covariance the rule looks at; None: as much as is asked of it."""
+    need_own: Need = Need.NONE
+    """What part of the example's covariance `memo` looks at."""
+    random_scores: bool = False
+    """Whether the limit depends on scores that are drawn: see `layers.attention.heads`."""
+    noisy: bool = False
+    """Whether passes of the finite network are random, as with dropout."""
+    linear: bool = False
+    """Whether the output is linear in the input (of branches: in what is merged)."""
+    keeps_zeros: bool = False
+    """Whether the rule itself leaves zeros at padding; if not, they are put there."""
+    cuttable: bool = False
+    """Whether padding at the end may be left out: nothing depends on the array's length."""
+    streams: int = 1
+    """How many arrays an input is a tuple of; 1: it is an array."""
+    vocabulary: int | None = None
+    """Inputs are token ids below this number, without a channel axis; None: they are arrays."""
+
+
 class Layer(Readings):
     """One layer of a network, with two readings.
 
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
     what pairs will need from one example (done once per example), `cross` maps the kernels of one
-    pair. `outline` says what happens to shapes, `need` what part of the input's covariance the
-    output's needs, `need_own` what `memo` looks at. A layer may define only one of the readings.
-
-    The facts below are everything else that the library asks of a layer. Their defaults are safe: a
-    layer that leaves them out is correct, at worst slower, or refused in some combinations.
+    pair. `outline` says what happens to shapes, `facts` what else may be assumed. A layer may
+    define only one of the readings. Layers never call each other: `engine.walk` brings examples
+    and pairs through them, puts zeros at padding, and hands on to layers with random scores what
+    was drawn for them, as a last argument of `memo`, `cross` and `own`.
     """
 
-    # --- facts ------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def outline(self, before: Outline) -> Outline:
-        """Shape and facts after this layer; raises where the layer does not fit."""
-
-    def require(self, before: Outline) -> None:
-        """Raise where the infinite-width rule does not hold for inputs of this outline."""
+    @property
+    def facts(self) -> Facts:
+        """What may be assumed of this layer."""
+        return Facts()
 
     @property
     def parts(self) -> tuple["Layer", ...]:
-        """The layers inside this one (see `Composite`)."""
+        """The layers inside this one: see `Serial`, `Parallel` and `Branches`."""
         return ()
-
-    @property
-    def arrangement(self) -> Arrangement:
-        """How the parts stand to each other."""
-        return Arrangement.SINGLE
-
-    def streams(self) -> int:
-        """How many streams an input has: 1 is an array, more are a tuple of arrays."""
-        return 1
-
-    def takes_tokens(self) -> bool:
-        """Whether inputs are integer token ids, without a channel axis."""
-        return False
-
-    @property
-    def vocabulary_size(self) -> int | None:
-        """Token ids are smaller than this; None where there is no table of tokens."""
-        return None
-
-    def sampled(self) -> bool:
-        """Whether this layer's limit is random, or an average over random scores."""
-        return False
-
-    @property
-    def noisy(self) -> bool:
-        """Whether passes of the finite network are random, as with dropout."""
-        return False
-
-    @property
-    def linear(self) -> bool:
-        """Whether the output is linear in the input or the parts' outputs, given the weights."""
-        return False
-
-    @property
-    def keeps_zeros(self) -> bool:
-        """Whether the rule itself leaves zeros at padding; if not, they are put there."""
-        return False
-
-    @property
-    def cuttable(self) -> bool:
-        """Whether padding at the end may be left out: the layer never asks for the array's length.
-
-        Examples of different lengths are then computed in groups, each cut to its longest member.
-        """
-        return False
-
-    @property
-    def label(self) -> Label:
-        """What diagrams say about the layer."""
-        return Label(type(self).__name__, "", Family.OTHER)
 
     def __repr__(self) -> str:
         return written(self)
 
-    def mapped(self, function: "Callable[[Layer], Layer]") -> "Layer":
-        """The same network with a function applied to every layer that has no parts."""
-        return function(self)
+    # --- shapes -----------------------------------------------------------------------------------
 
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple["Layer", bool]:
-        """The layer with other widths, and whether the layer below comes last too.
+    @abstractmethod
+    def outline(self, before: Any) -> Any:
+        """Shape and facts after this layer; raises where the layer does not fit."""
 
-        `new(width, last)` is the new width. A layer comes last if no layer above it sets the number
-        of channels: its width is that of the output.
-        """
-        return self, last
+    def require(self, before: Any) -> None:
+        """Raise where the infinite-width rule does not hold for inputs of this outline."""
 
-    def with_heads(self, heads: float) -> "Layer":
-        """The layer with another number of attention heads."""
-        return self
-
-    def amplified(self, amplitude: float) -> "Layer":
-        """The network with `amplitude` times the kernels: its last, linear layer is scaled."""
-        raise NetworkError(
-            "Kernels are scaled by the network's last weights.",
-            got=f"a network that ends in {type(self).__name__}",
-            remedy="end the network in Dense",
-        )
-
-    def changed(self, **fields: Any) -> Self:
-        """A copy with other values of some fields, unchecked."""
-        other = copy.copy(self)
-        for name, value in fields.items():
-            object.__setattr__(other, name, value)
-        return other
-
-    # --- which part of a covariance is looked at -------------------------------------------------
-
-    @property
-    def need_own(self) -> Need:
-        """Which part of the example's covariance `memo` looks at."""
-        return Need.NONE
-
-    def need(self, out: Need) -> Need:
-        """Which part of the input's covariance the part `out` of the output's depends on."""
-        return out
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        """The same for the encode phase, where `memo` looks at the covariance too.
-
-        `noisy`: a layer below drops entries, so that an example's own covariance is not the one
-        between two passes of it.
-        """
-        return max(self.need(out) if out else Need.NONE, self.need_own)
+    def mask(self, mask: Any) -> Array | None:
+        """Which output positions are real; None where no positions are left."""
+        return mask
 
     # --- finite width -----------------------------------------------------------------------------
 
-    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+    def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         """Draw the parameters for inputs of this outline."""
         return ()
 
@@ -215,134 +148,46 @@ class Layer(Readings):
         """Map one example (positions…, channels); what it leaves at padding does not matter."""
         raise _one_reading(self, "finite", "forward")
 
-    def mask(self, mask: Any) -> Array | None:
-        """Which output positions are real; None where no positions are left."""
-        return mask
-
-    def checked_mask(self, mask: Any, name: str) -> Any:
-        """The mask of a batch after this layer; raises where an example has no real position left.
-
-        Valid windows shorten sequences: one that is shorter than the window has nothing left, and
-        its kernels would silently be zero.
-        """
-        after = None if mask is None else jax.vmap(self.mask)(mask)
-        if after is None:
-            return None
-        found = np.asarray(after)
-        empty = np.flatnonzero(~found.reshape(len(found), -1).any(axis=1))
-        if empty.size:
-            raise ShapeError(
-                f"{type(self).__name__} leaves every example at least one real position.",
-                got=f"{empty.size} examples of '{name}' too short for its window, the first at "
-                f"index {empty[0]}",
-                remedy="drop short sequences, use a smaller window, or padding='same'",
-            )
-        return after
-
-    def run(self, params: Params, x: Any, mask: Any, key: Key[Array, ""] | None) -> tuple[Any, Any]:
-        """One example through the finite layer, zero at padding, and its mask after it."""
-        after = None if mask is None else self.mask(mask)
-        return remask(self.forward(params, x, mask, key), after), after
-
     # --- infinite width ---------------------------------------------------------------------------
 
-    def memo(self, example: Example) -> Memo:
+    def memo(self, example: Any) -> Memo:
         """What pairs will need from this example."""
         return None
 
-    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
         """The kernels of one pair after this layer."""
         raise _one_reading(self, "infinite", "cross")
 
-    def own(self, pair: Pair, memo: Memo) -> Pair:
+    def own(self, pair: Any, memo: Memo) -> Pair:
         """The covariance of one example with itself after this layer."""
         return self.cross(pair, memo, memo)
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
+    def mean(self, example: Any, memo: Memo) -> Mean:
         """Mean over channels after this layer; None where it is zero.
 
         Layers that leave this out cannot stand below LayerNorm, which needs it.
         """
         return UNKNOWN
 
-    def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
+    def features(self, example: Any) -> Float[Array, "*positions rank"] | None:
         """Exact feature rows after this layer, where they exist."""
         return None
-
-    def attention_map(self, memo: Memo) -> Float[Array, "query key"] | None:
-        """The expected size of the weights of the first attention layer; None without attention.
-
-        `memo` is what `encode` returned.
-        """
-        return None
-
-    def masked_memo(self, example: Example) -> "MaskedMemo":
-        """The memo, and where zeros must be put after this layer."""
-        mask = None if example.mask is None or self.keeps_zeros else self.mask(example.mask)
-        return MaskedMemo(self.memo(example), mask)
-
-    def encode(self, example: Example, need: Need, anchors: Memo) -> tuple[Memo, Example]:
-        """One step of the encode phase: the memo, and the example after this layer.
-
-        `anchors` are the memos of the landmark inputs at this layer, stacked.
-        """
-        self.require(example.outline)
-        after = self.outline(example.outline)
-        memo = self.masked_memo(example)
-        nngp, full = None, False
-        if need is not Need.NONE:
-            pair = self.own(example.pair(), memo.own).masked(memo.mask, memo.mask).forced()
-            pair = pair.diagonal() if need is Need.DIAGONAL else pair
-            nngp, full = pair.nngp, pair.full
-        landmarks = example.landmarks
-        if landmarks is not None:
-            landmarks = jax.vmap(lambda p, m: self._crossed(p, memo, m).forced())(
-                landmarks, anchors
-            )
-        mask = None if example.mask is None else self.mask(example.mask)
-        mean = self.mean(example, memo.own)
-        if isinstance(mean, jax.Array):
-            mean = remask(mean, memo.mask, axes=0)
-        features = self.features(example)
-        features = None if features is None else remask(features, memo.mask)
-        return memo, Example(nngp, mean, mask, features, landmarks, full, after)
-
-    def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
-        """One step of the cross phase, trimmed to what the layers above will look at."""
-        pair = self._crossed(pair, memo1, memo2)
-        return pair.diagonal() if need is Need.DIAGONAL and pair.full else pair
-
-    def _crossed(self, pair: Pair, memo1: "MaskedMemo", memo2: "MaskedMemo") -> Pair:
-        return self.cross(pair, memo1.own, memo2.own).masked(memo1.mask, memo2.mask)
-
-    # --- random scores (see `attention.heads`): most layers have none ----------------------------
-
-    def drawn(self, examples: Example, key: Key[Array, ""], scheme: Any) -> "Layer":
-        """This layer with its random scores drawn for these examples (stacked)."""
-        return self
-
-    def draw(
-        self, examples: Any, need: Need, key: Key[Array, ""], scheme: Any
-    ) -> tuple["Layer", Memo, Any]:
-        """Encode stacked examples jointly, drawing random scores on the way.
-
-        Their `landmarks` are the same examples: kernels of all pairs of them.
-        """
-        layer = self.drawn(examples, key, scheme)
-        memos = jax.vmap(layer.masked_memo)(examples)
-        return layer, memos, jax.vmap(lambda one: layer.encode(one, need, memos)[1])(examples)
 
 
 class Positionwise(Layer):
     """A layer that maps every position by itself and leaves zeros at padding."""
 
     @property
-    def keeps_zeros(self) -> bool:
-        return True
+    def facts(self) -> Facts:
+        return Facts(keeps_zeros=True, cuttable=True)
 
-    @property
-    def cuttable(self) -> bool:
-        return True
+
+def with_fields(layer: Thing, **fields: Any) -> Thing:
+    """A copy of a layer, or a part of one, with other values of some fields, unchecked."""
+    other = copy.copy(layer)
+    for name, value in fields.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 def require_positions(before: Outline, name: str) -> None:
@@ -361,13 +206,6 @@ def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:
         got=f"{type(layer).__name__}, which does not",
         remedy=f"define {method}() of {type(layer).__name__}, or leave the layer out",
     )
-
-
-class MaskedMemo(eqx.Module):
-    """What pairs need of one example at one layer, and where zeros are put after the layer."""
-
-    own: Memo
-    mask: Array | None  # None: there is no padding, or the layer keeps it zero
 
 
 def remask(x: Array, mask: Array | None, *, axes: int = 1) -> Array:

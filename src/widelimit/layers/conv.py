@@ -1,6 +1,5 @@
 """Convolution over positions of any dimension."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,14 +10,13 @@ from jaxtyping import Array, Key
 from ..errors import ShapeError
 from ..options import choice, whole
 from ..state import Example, Outline, Pair
-from .base import Layer, Memo, Params, fenced
+from .base import Facts, Layer, Memo, Params, fenced
 from .dense import (
     Parameterization,
     Weights,
     make_weights,
     require_channels,
 )
-from .labels import Family, Label
 from .windows import (
     Axis,
     Padding,
@@ -65,27 +63,8 @@ class Conv(Layer):
         self.weights = make_weights(w_std, b_std, parameterization)
 
     @property
-    def cuttable(self) -> bool:
-        return self.padding is Padding.SAME
-
-    @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        window, stride = (
-            str(size) if isinstance(size, int) else "×".join(map(str, size))
-            for size in (self.window, self.stride)
-        )
-        moved = "" if stride == "1" else f", stride {stride}"
-        return Label("Conv", f"window {window}{moved}, {self.weights.words}", Family.WEIGHTS)
-
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
-        return self.changed(width=new(self.width, last)), False
-
-    def amplified(self, amplitude: float) -> Layer:
-        return self.changed(weights=self.weights.amplified(amplitude))
+    def facts(self) -> Facts:
+        return Facts(linear=True, cuttable=self.padding is Padding.SAME)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""

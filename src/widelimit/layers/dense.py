@@ -1,6 +1,5 @@
 """Dense layers and token embeddings: the channels are mixed by fresh Gaussian weights."""
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -10,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from ..errors import NetworkError, ShapeError
+from ..errors import ShapeError
 from ..flat_draws import normals
 from ..options import Range, choice, whole
 from ..state import Example, Outline, Pair
 from .base import (
+    Facts,
     Layer,
     Memo,
     Params,
@@ -25,7 +25,6 @@ from .base import (
     leaf,
     option,
 )
-from .labels import Family, Label
 
 
 class Parameterization(Enum):
@@ -51,30 +50,6 @@ class Weights(eqx.Module):
     parameterization: Parameterization = option(Parameterization.NTK)
     # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
     biased: bool = option(False)
-
-    @property
-    def words(self) -> str:
-        """The standard deviations, for diagrams."""
-        w_std, b_std = (float(np.asarray(value)) for value in (self.w_std, self.b_std))
-        return f"σ_w {w_std:.3g}" + (f", σ_b {b_std:.3g}" if b_std else "")
-
-    def amplified(self, amplitude: float) -> "Weights":
-        """Weights and bias with `amplitude` times the variance."""
-        if self.parameterization is Parameterization.STANDARD:
-            # Θ = fan_in κ + 1 + σ_w² Θ' there, of which only the last part has σ_w in it.
-            raise NetworkError(
-                "Both kernels are scaled by the network's last weights, in the NTK "
-                "parameterisation.",
-                got="last weights in the standard parameterisation",
-                remedy="end the network in Dense(width, parameterization=Parameterization.NTK)",
-            )
-        factor = amplitude**0.5
-        return Weights(
-            w_std=self.w_std * factor,
-            b_std=self.b_std * factor,
-            parameterization=self.parameterization,
-            biased=self.biased,
-        )
 
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
@@ -179,18 +154,8 @@ class Dense(Positionwise):
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
     @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("Dense", self.weights.words, Family.WEIGHTS)
-
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
-        return self.changed(width=new(self.width, last)), False
-
-    def amplified(self, amplitude: float) -> Layer:
-        return self.changed(weights=self.weights.amplified(amplitude))
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
 
     def memo(self, example: Example) -> Memo:
         return self.weights.memo(example.mask, example.outline.channels)
@@ -233,23 +198,9 @@ class Embedding(Layer):
         self.vocabulary = whole("vocabulary", vocabulary)
         self.std = std
 
-    def takes_tokens(self) -> bool:
-        return True
-
     @property
-    def vocabulary_size(self) -> int:
-        return self.vocabulary
-
-    @property
-    def cuttable(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("Embedding", f"{self.vocabulary:,} words", Family.WEIGHTS)
-
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
-        return self.changed(width=new(self.width, last)), False
+    def facts(self) -> Facts:
+        return Facts(cuttable=True, vocabulary=self.vocabulary)
 
     def outline(self, before: Outline) -> Outline:
         if before.channels != 0:

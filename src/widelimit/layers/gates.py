@@ -9,7 +9,6 @@ from ..state import Outline, Pair
 from .base import Layer
 from .branches import Branches, require_same_channels
 from .compose import require_layers
-from .labels import Family, Label
 
 
 class Product(Branches):
@@ -26,13 +25,6 @@ class Product(Branches):
         """At least one branch, all of the same width."""
         require_layers(branches, "Product")
         self.branches = branches
-
-    def rebuilt(self, parts: tuple[Layer, ...]) -> "Product":
-        return Product(*parts)
-
-    @property
-    def label(self) -> Label:
-        return Label("×", "", Family.OTHER)
 
     def require(self, before: Outline) -> None:
         plain = before.to(weighted=False)

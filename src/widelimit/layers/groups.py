@@ -45,8 +45,5 @@ class HeadGroups(Additive):
         heads = [1 if group.heads == INFINITE else int(group.heads) for group in attention]
         self.shares = tuple(count / sum(heads) for count in heads)
 
-    def rebuilt(self, parts: tuple[Layer, ...]) -> "HeadGroups":
-        return self.changed(branches=parts)
-
     def coefficients(self) -> list[Any]:
         return list(self.shares)

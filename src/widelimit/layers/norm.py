@@ -10,8 +10,7 @@ from jaxtyping import Array
 from ..errors import ShapeError
 from ..options import Range
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Memo, Positionwise, cast, leaf
-from .labels import Family, Label
+from .base import Facts, Memo, Positionwise, cast, leaf
 from .noise import checked_rate, dropped, with_diagonal
 
 
@@ -41,8 +40,8 @@ class _Normalisation(Positionwise):
     """Over the channels of every position; zeros stay zeros."""
 
     @property
-    def label(self) -> Label:
-        return Label(type(self).__name__, "", Family.NORM)
+    def facts(self) -> Facts:
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
 
 class LayerNorm(_Normalisation):
@@ -73,10 +72,6 @@ class LayerNorm(_Normalisation):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
         return centred * _inverse_root(variance[..., 0], self.eps, mask)[..., None]
-
-    @property
-    def need_own(self) -> Need:
-        return Need.DIAGONAL
 
     def memo(self, example: Example) -> Memo:
         variance = example.variance()
@@ -121,10 +116,6 @@ class RMSNorm(_Normalisation):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return x * _inverse_root(jnp.mean(x**2, axis=-1), self.eps, mask)[..., None]
 
-    @property
-    def need_own(self) -> Need:
-        return Need.DIAGONAL
-
     def memo(self, example: Example) -> Memo:
         return _inverse_root(example.variance(), self.eps, example.mask)
 
@@ -163,21 +154,13 @@ class Dropout(Positionwise):
         )
 
     @property
-    def noisy(self) -> bool:
-        return self.rate > 0
+    def facts(self) -> Facts:
+        return Facts(linear=True, noisy=self.rate > 0, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
             return x
         return dropped(key, x, self.rate)
-
-    @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("Dropout", f"rate {self.rate:g}", Family.NORM)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair

@@ -5,7 +5,6 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -14,8 +13,7 @@ from ..errors import OptionError, ShapeError
 from ..options import choice
 from ..printing import brief
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Layer, Memo, require_positions
-from .labels import Family, Label
+from .base import Facts, Layer, Memo, require_positions
 from .windows import (
     Axis,
     Padding,
@@ -39,15 +37,8 @@ class PositionMap(Layer):
         """The map on an array with leading position axes."""
 
     @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label(type(self).__name__, "", Family.POOL)
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
+    def facts(self) -> Facts:
+        return Facts(need=Need.FULL, linear=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return self.mix(x, mask)
@@ -92,17 +83,9 @@ class _Pool(PositionMap):
             )
 
     @property
-    def keeps_zeros(self) -> bool:
-        return True
-
-    @property
-    def cuttable(self) -> bool:
-        return self.window is None
-
-    @property
-    def label(self) -> Label:
-        where = "over all positions" if self.window is None else f"window {self.window}"
-        return Label(type(self).__name__, where, Family.POOL)
+    def facts(self) -> Facts:
+        cuttable = self.window is None
+        return Facts(need=Need.FULL, linear=True, keeps_zeros=True, cuttable=cuttable)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
@@ -237,20 +220,6 @@ class Select(PositionMap):
     def mask(self, mask: Array) -> Array | None:
         return None
 
-    def checked_mask(self, mask: Any, name: str) -> None:
-        """Raise where the position to be read is padding."""
-        if mask is None:
-            return
-        read = jax.vmap(lambda m: self.mix(m[..., None].astype(float), m))(mask)
-        missing = np.flatnonzero(np.asarray(read) == 0)
-        if missing.size:
-            raise ShapeError(
-                "Select reads a real position of every example.",
-                got=f"index {self.index!r}, beyond the end of {missing.size} examples of "
-                f"'{name}', the first at index {missing[0]}",
-                remedy="drop short sequences, or select a position that all have (0 or -1)",
-            )
-
     def mix(self, f: Array, mask: Array | None) -> Array:
         index = self._indices(f.shape[:-1])
         if mask is None or all(i >= 0 for i in index):
@@ -281,15 +250,8 @@ class Flatten(Layer):
         )
 
     @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        return Label("Flatten", "", Family.POOL)
-
-    def need(self, out: Need) -> Need:
-        return Need.DIAGONAL
+    def facts(self) -> Facts:
+        return Facts(need=Need.DIAGONAL, linear=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return x.reshape(-1)

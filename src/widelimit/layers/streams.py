@@ -4,17 +4,15 @@ import functools
 import operator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..options import Range
-from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean, total
-from .base import Layer, MaskedMemo, Memo, Params, cast, hyperparameter, leaf
+from ..state import UNKNOWN, Mean, Outline, Pair, UnknownMean, total
+from .base import Facts, Layer, Memo, Params, cast, hyperparameter, leaf
 from .branches import added
-from .labels import Family, Label
 
 
 class AddStreams(Layer):
@@ -43,26 +41,15 @@ class AddStreams(Layer):
         return f"AddStreams(({shares}))"
 
     @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        shares = " + ".join(f"{float(share):.2g}" for share in np.asarray(self.shares))
-        return Label("streams added", shares, Family.OTHER)
-
-    def streams(self) -> int:
-        return int(np.size(self.shares))
-
-    def amplified(self, amplitude: float) -> Layer:
-        return AddStreams(self.shares * amplitude)
+    def facts(self) -> Facts:
+        return Facts(linear=True, streams=int(np.size(self.shares)))
 
     def outline(self, before: Any) -> Outline:
-        if not isinstance(before, tuple) or len(before) != self.streams():
+        if not isinstance(before, tuple) or len(before) != self.facts.streams:
             raise ShapeError(
                 "AddStreams takes one stream for each of its shares.",
                 got=f"{len(before) if isinstance(before, tuple) else 1} streams",
-                remedy=f"pass x as a tuple of {self.streams()} arrays, and start with Parallel",
+                remedy=f"pass x as a tuple of {self.facts.streams} arrays, and start with Parallel",
             )
         if any(one.positions for one in before):
             raise ShapeError(
@@ -88,36 +75,11 @@ class AddStreams(Layer):
     def mask(self, mask: Any) -> None:
         return None
 
-    def checked_mask(self, mask: Any, name: str) -> None:
-        return None
-
-    def masked_memo(self, example: Any) -> MaskedMemo:
-        return MaskedMemo(None, None)
-
-    def encode(self, example: Any, need: Need, anchors: Memo) -> tuple[Memo, Example]:
-        outlines = tuple(stream.outline for stream in example)
-        self.require(outlines)
-        nngp = None
-        if need is not Need.NONE:
-            nngp = self._added([stream.pair() for stream in example]).nngp
-        landmarks = None
-        if example[0].landmarks is not None:
-            landmarks = jax.vmap(lambda *pairs: self._added(list(pairs)))(
-                *(stream.landmarks for stream in example)
-            )
-        after = Example(
-            nngp, self._mean(example), None, None, landmarks, False, self.outline(outlines)
-        )
-        return self.masked_memo(example), after
-
-    def step(self, pair: Any, memo1: Memo, memo2: Memo, need: Need) -> Pair:
-        return self._added(list(pair))
-
-    def _added(self, pairs: list[Pair]) -> Pair:
-        pairs = [pair.forced() for pair in pairs]
+    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
+        pairs = [stream.forced() for stream in pair]
         return total(pairs, [cast(share, pairs[0].nngp) for share in self.shares])
 
-    def _mean(self, example: Any) -> Mean:
+    def mean(self, example: Any, memo: Memo) -> Mean:
         means = [stream.mean for stream in example]
         if any(isinstance(mean, UnknownMean) for mean in means):
             return UNKNOWN

@@ -6,15 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, Key
 
 from ..errors import NetworkError, ShapeError
 from ..flat_draws import normals
 from ..options import Range, whole
-from ..state import Example, Mean, Need, Outline, Pair
-from .base import Layer, Memo, Params, cast, leaf
-from .labels import Family, Label
+from ..state import Example, Mean, Outline, Pair
+from .base import Facts, Layer, Memo, Params, cast, leaf
 
 
 class TrainedVectors(Layer):
@@ -26,13 +24,8 @@ class TrainedVectors(Layer):
         _require_wide(before, type(self).__name__)
 
     @property
-    def linear(self) -> bool:
-        return True
-
-    @property
-    def label(self) -> Label:
-        words = f"σ {float(np.asarray(self.std)):.3g}"
-        return Label(type(self).__name__, words, Family.WEIGHTS)
+    def facts(self) -> Facts:
+        return Facts(linear=True)
 
 
 class PositionTable(TrainedVectors):
@@ -65,8 +58,8 @@ class PositionTable(TrainedVectors):
         return before.to(raw=False)
 
     @property
-    def cuttable(self) -> bool:
-        return True
+    def facts(self) -> Facts:
+        return Facts(linear=True, cuttable=True)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         place, common = jax.random.split(key)
@@ -126,8 +119,8 @@ class ClassToken(TrainedVectors):
         return before.to(positions=(1 + math.prod(before.positions),), raw=False)
 
     @property
-    def keeps_zeros(self) -> bool:
-        return True
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True)
 
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         return normals(key, (before.channels,))
@@ -143,9 +136,6 @@ class ClassToken(TrainedVectors):
 
     def memo(self, example: Example) -> Memo:
         return _reading_order(example.mask)
-
-    def need(self, out: Need) -> Need:
-        return out
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         pair = pair.forced()

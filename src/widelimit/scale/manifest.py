@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
+from ..engine.walk import need_before
 from ..layers.base import Layer
 from ..state import Need
 from .description import Description, describe, differences
@@ -186,7 +187,7 @@ class Manifest:
 def tile_height(net: Layer, rows: Inputs, columns: Inputs, entries: int, dtype: Any) -> int:
     """Examples on a side of a tile: some seconds of work, a power of two."""
     area = max(rows.area, columns.area)
-    work = area * (area if net.need(Need.FULL) is Need.FULL else 1) * _POSITION_PAIR
+    work = area * (area if need_before(net, Need.FULL) is Need.FULL else 1) * _POSITION_PAIR
     largest = math.sqrt(_MOST_BYTES / (entries * np.dtype(dtype).itemsize))
     side = min(math.sqrt(_SECONDS / work), _LARGEST, largest)
     several = max(1.0, max(rows.size, columns.size) / _STRIPS)

@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
 from ..data import stratified_order
 from ..engine.door import read_inputs
 from ..engine.inputs import Data
+from ..engine.walk import streams_of, takes_tokens
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..inference import (
     GP,
@@ -75,8 +76,8 @@ class _NetworkEstimator(BaseEstimator):
     def _arranged(self, X: Any, mask: Any) -> Examples | None:
         """Inputs that are no table; None for those that are."""
         own = self.network if isinstance(self.network, Layer) else None
-        streams = own is not None and own.streams() > 1 and isinstance(X, tuple)
-        if own is not None and (streams or own.takes_tokens()):
+        streams = own is not None and streams_of(own) > 1 and isinstance(X, tuple)
+        if own is not None and (streams or takes_tokens(own)):
             inputs = read_inputs(own, X, mask, name="X")
             return Examples(inputs.x, inputs.mask, None)
         if is_table(X):

@@ -11,6 +11,7 @@ from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
+from ..engine.walk import is_sampled, takes_tokens
 from ..errors import MissingExtraError, NetworkError, OptionError, ShapeError
 from ..inference import (
     Engine,
@@ -169,14 +170,14 @@ class NetworkKernel(Kernel):
                     remedy=f"pass rows of {int(np.prod(self.shape))} numbers, or another shape=",
                 )
             X = X.reshape(len(X), *self.shape)
-        if self.network.takes_tokens() and np.array_equal(X, np.round(X)):
+        if takes_tokens(self.network) and np.array_equal(X, np.round(X)):
             X = X.astype(np.int64)  # scikit-learn hands integers over as floats
         return read_inputs(self.network, X, dtype=np.float64, name="X")
 
     def _data(self, X: Any) -> NetworkKernels:
         require_layer(self.network)
         require_gaussian(self.network)
-        if self.network.sampled() and self.sampler is None:
+        if is_sampled(self.network) and self.sampler is None:
             raise NetworkError(
                 "Kernels of sampled attention belong together only if they share their heads.",
                 got="a network with sampled attention and no sampler",

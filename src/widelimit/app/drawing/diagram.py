@@ -10,7 +10,9 @@ from typing import Any
 
 from ...engine.door import outline_of
 from ...layers.base import Layer
-from ...layers.labels import Arrangement, Family
+from ...layers.branches import Residual
+from ...layers.compose import Parallel, Serial
+from .labels import Family, label
 
 _COLOURS = {
     Family.WEIGHTS: ("#e3edf6", "#24527a"),
@@ -44,19 +46,19 @@ def diagram(net: Layer, shape: Sequence[int] | None, *, title: str = "the networ
 
 def _chain(layer: Layer) -> list[str]:
     """What stands below each other: the parts of a chain, and everything else by itself."""
-    if layer.arrangement is Arrangement.CHAIN and layer.parts:
+    if isinstance(layer, Serial) and layer.parts:
         return [box for part in layer.parts for box in _chain(part)]
-    if layer.arrangement is Arrangement.SKIP:
+    if isinstance(layer, Residual):
         inside = _ARROW.join(_chain(layer.parts[-1]))
-        return [_element(_FRAME, f"{inside}{_note(layer.label.title)}")]
-    if layer.arrangement is Arrangement.SINGLE or not layer.parts:
-        return [_box(*layer.label)]
-    streams = layer.arrangement is Arrangement.STREAMS
+        return [_element(_FRAME, f"{inside}{_note(label(layer).title)}")]
+    if not layer.parts:
+        return [_box(*label(layer))]
+    streams = isinstance(layer, Parallel)
     columns = [
         _element(_CHAIN, (_note(f"stream {i}") if streams else "") + _ARROW.join(_chain(part)))
         for i, part in enumerate(layer.parts, start=1)
     ]
-    below = "" if streams else _note(layer.label.title)
+    below = "" if streams else _note(label(layer).title)
     return [_element(_FRAME, _element(_ROW, "".join(columns)) + below)]
 
 

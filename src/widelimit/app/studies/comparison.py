@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data import Dataset, Labelled
+from ...engine.walk import is_sampled
 from ...errors import WidelimitError
 from ...layers.base import Layer
 from ...layers.compose import Serial
@@ -135,7 +136,7 @@ class Arena:
         if examples is None:
             test = data.test
         options = {}
-        if net.sampled():  # random scores are drawn once for all bands
+        if is_sampled(net):  # random scores are drawn once for all bands
             options["sampler"] = net.sampler(train.x, train.mask, samples=self.heads)
         return self.kept.get(net, train, test, **options)
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...errors import ShapeError
-from ...layers.base import Layer, Memo, fenced
+from ...layers.base import Layer, fenced
 from ...layers.branches import Branches
 from ...layers.compose import require_layers
-from ...state import Need, Outline, Pair
+from ...state import Outline, Pair
 
 
 class Readouts(Branches):
@@ -30,9 +30,6 @@ class Readouts(Branches):
         """Every branch ends in fresh weights (Dense) and leaves no positions."""
         require_layers(branches, "Readouts")
         self.branches = branches
-
-    def rebuilt(self, parts: tuple[Layer, ...]) -> "Readouts":
-        return Readouts(*parts)
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         # Weights below the branching are shared: only those above it make readouts independent.
@@ -59,9 +56,9 @@ class Readouts(Branches):
     def merge_means(self, means: list[Array], shares: Array) -> Array:
         return jnp.stack(means)
 
-    def step(self, pair: Pair, memo1: Memo, memo2: Memo, need: Need) -> Pair:
+    def enter(self, pair: Pair) -> Pair:
         # Behind the fence the trunk is computed once, not once for every readout.
-        return super().step(fenced(pair.forced(), self.branches), memo1, memo2, need)
+        return fenced(pair.forced(), self.branches)
 
 
 def _known(ntk: Any) -> Array:

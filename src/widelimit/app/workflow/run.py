@@ -24,6 +24,7 @@ from ...inference import (
     Solver,
     count_repeats,
 )
+from ...inference.amplitude import amplify
 from ...sklearn.networks import NamedNetwork, NetworkName
 from .affordable import consider
 from .baselines import Baseline, baselines
@@ -186,7 +187,7 @@ def run(
         if train_size > BEGINNING and settings.noise is None:
             notes.append(f"the noise was chosen on {BEGINNING:,} of the training examples")
         kernel = kernel[:train_size, :train_size]
-        data = data.with_net(choice.net.amplified(outcome.amplitude))
+        data = data.with_net(amplify(choice.net, outcome.amplitude))
         process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
         found = FittedGP(process, data, outcome.posterior)
         seconds = {"kernel": computed, "fit": time.monotonic() - begin - read - computed}

@@ -30,6 +30,7 @@ from ...inference import (
     Solver,
     Temperature,
 )
+from ...inference.amplitude import amplify
 from ...inference.iterative import Iterative
 from ...inference.nystrom import NystromPosterior
 from .blocks import compute
@@ -142,7 +143,7 @@ def solved(
     begun = evaluate(
         kernel, some, seen, tests, noise=noise, folds=folds, groups=groups, listener=listener
     )
-    data = data.with_net(data.net.amplified(begun.amplitude))
+    data = data.with_net(amplify(data.net, begun.amplitude))
     if store is not None and not isinstance(solver, Nystrom):
         compute(data, data.inputs, (kind,), store=store, workers=workers, listener=listener)
         data = replace(data, engine=replace(data.engine, store=store))

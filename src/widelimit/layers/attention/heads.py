@@ -45,23 +45,48 @@ class Basis(eqx.Module):
     residual: Float[Array, ""] | None = None
 
 
-class ScoreField(eqx.Module):
-    """Heads of one attention layer, drawn: feature bases of queries and keys, one W per head.
+class ValueField(eqx.Module):
+    """Values of heads of finite width, `V_h = Φ_v T_h`: the basis of Φ_v, and the T's.
 
-    `weights` has axes (head, wave, query feature, key feature); there is one wave except for rotary
-    encodings. In self-attention queries and keys share their features.
+    Without a factor values are infinitely wide.
     """
 
-    weights: Float[Array, "head wave query key"]
+    basis: Basis
+    factor: Float[Array, "head rank short"] | None = None
+
+
+class ScoreField(eqx.Module):
+    """Heads of one attention layer, drawn: feature bases of queries and keys, W's of every head.
+
+    `weights` has axes (head, matrix, query feature, key feature); there is one matrix except for
+    rotary encodings, whose scores are sums of waves, and maps of several scores. In self-attention
+    queries and keys share their features.
+    """
+
+    weights: Float[Array, "head matrix query key"]
     query: Basis
     key: Basis
     # Features that belong to one pass alone, for queries and for keys (see `noisy_rows`).
     slots: tuple[int, int] = eqx.field(static=True, default=(0, 0))
+    # Where values have finite width.
+    values: ValueField | None = None
+    # Whether tangent kernels have the terms of weights that make queries and keys.
+    trained: bool = eqx.field(static=True, default=True)
 
     @property
     def noisy(self) -> bool:
         """Whether passes have scores of their own."""
         return any(self.slots)
+
+
+class HeldScores(eqx.Module):
+    """Scores of one input as numbers, in place of a field: given these, weights are fixed.
+
+    `share` multiplies what two inputs have in common (see `laws.tangent`).
+    """
+
+    scores: Float[Array, "head field query key"]
+    share: float = eqx.field(static=True, default=1.0)
 
 
 class Coupling(Enum):
@@ -128,10 +153,6 @@ def pivoted_cholesky(
     return PivotedFactor(taken, factor, residual, active)
 
 
-class LandmarksNeeded(Exception):
-    """A layer's features are not known exactly: landmark inputs must come along."""
-
-
 class FeatureSide(NamedTuple):
     """What queries or keys offer as features: exact rows, or a covariance over landmarks."""
 
@@ -147,7 +168,7 @@ def draw_field(
     queries: FeatureSide | None = None,
     *,
     heads: float,
-    waves: int = 1,
+    matrices: int = 1,
     scheme: Scheme,
     chosen: ScoreField | None = None,
 ) -> ScoreField:
@@ -159,12 +180,12 @@ def draw_field(
     count = scheme.samples if heads == INFINITE else int(heads)
     # A finite-head law needs independent heads; averages over infinitely many may couple them.
     coupling = scheme.coupling if heads == INFINITE else Coupling.FREE
-    key_basis, key_rank, dtype = _basis(keys, scheme, chosen and chosen.key)
+    key_basis, key_rank, dtype = draw_basis(keys, scheme, chosen and chosen.key)
     query_basis, query_rank = key_basis, key_rank
     slots = (keys.slots if queries is None else queries.slots, keys.slots)
     if queries is not None:
-        query_basis, query_rank, _ = _basis(queries, scheme, chosen and chosen.query)
-    shape = (waves, query_rank + 2 * slots[0], key_rank + 2 * slots[1])
+        query_basis, query_rank, _ = draw_basis(queries, scheme, chosen and chosen.query)
+    shape = (matrices, query_rank + 2 * slots[0], key_rank + 2 * slots[1])
     weights = _normals(key, count, shape, coupling)
     if any(slots):
         # Each head with the two passes exchanged as well: kernels stay symmetric.
@@ -244,13 +265,19 @@ def _frame(square: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return q * jnp.sign(jnp.diagonal(r))[None, :]
 
 
-def _basis(side: FeatureSide, scheme: Scheme, chosen: Basis | None) -> tuple[Basis, int, Any]:
+def draw_basis(
+    side: FeatureSide, scheme: Scheme, chosen: Basis | None = None
+) -> tuple[Basis, int, Any]:
     """A basis, its rank and its dtype."""
     if side.rows is not None and side.rows.shape[-1] <= max(scheme.rank, _MOST_EXACT):
         return Basis(side.grid), side.rows.shape[-1], side.rows.dtype
     joint = side.covariance()
     if joint is None:
-        raise LandmarksNeeded
+        raise NetworkError(
+            "A sampler belongs to the network that it was fitted for.",
+            got="a network whose scores take landmark inputs, and a sampler without any",
+            remedy="fit one for this network: sampler = net.sampler(x)",
+        )
     rank = min(scheme.rank, joint.shape[0])
     given = None if chosen is None else chosen.pivots
     found = pivoted_cholesky(joint, rank, scheme.tolerance, given)
@@ -277,19 +304,3 @@ def checked_heads(heads: float, name: str = "heads") -> float:
             remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
         )
     return INFINITE if infinite else int(heads)
-
-
-def required_field(field: ScoreField | None) -> ScoreField:
-    """The drawn heads of a layer that needs them."""
-    if field is None:
-        raise NetworkError(
-            "Scores at 1/√d are random: heads are drawn before kernels are taken.",
-            got="an attention layer without drawn heads",
-            remedy="call kernel, sampler or law on the whole network",
-        )
-    return field
-
-
-def with_field(layer: Any, field: ScoreField) -> Any:
-    """The layer with its heads drawn."""
-    return eqx.tree_at(lambda node: node.field, layer, field, is_leaf=lambda node: node is None)

@@ -1,5 +1,12 @@
-"""What all attention layers have: heads, widths, a score map, positions, and their kernels."""
+"""Attention from queries to a context, once: the finite layer and its limits, side by side.
 
+Self-attention is attention whose queries are its context, a read-out token is a query without
+positions. What a layer knows of either is a state – an outline, an example, a pair – and `sides`
+takes the two apart. Everything else is written here for both.
+"""
+
+import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -7,121 +14,178 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
 
 from ...errors import NetworkError
 from ...flat_draws import normals
 from ...options import Range, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Layer, Memo, Params, cast, leaf
+from ..activations import Reach
+from ..base import Facts, Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..labels import Family, Label
-from .closed import closed_kernels
+from ..noise import dropped, with_diagonal
+from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
     FeatureSide,
-    Scheme,
+    HeldScores,
     ScoreField,
     checked_heads,
-    draw_field,
-    required_field,
-    with_field,
+    noisy_rows,
 )
 from .placement import Positions
-from .rules import ElementwiseScores, Head, Sides, mean_over_heads
-from .scores import ElementwiseMap, ScoreMap, checked_score_map
+from .projections import Projections, normalise
+from .rules import ElementwiseScores, Head, Sides, make_head, mean_over_heads
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
 
-Patterns = tuple[Array | None, Array | None]
+PLAIN = Positions(None, (), None, Projections())
+"""Of queries from elsewhere: no encoding, no biases."""
+
+
+class AttentionMemo(eqx.Module):
+    """What pairs need of one input; None where a rule does without."""
+
+    grid: tuple[int, ...] = eqx.field(static=True)  # positions of the context
+    query_mask: Array | None
+    key_mask: Array | None
+    channels: Array | None
+    allowed: Bool[Array, "query key"] | None
+    # Variances or feature rows. Queries: None where they are those of the keys.
+    keys: Array | None = None
+    queries: Array | None = None
+    # Feature rows of this pass alone, where entries were dropped.
+    key_noise: Array | None = None
+    query_noise: Array | None = None
+    # Of queries and keys that are brought to one length.
+    inverse_lengths: Array | None = None
+    # Weights of every head, where they are known.
+    weights: Float[Array, "head query key"] | None = None
+    # Feature rows of the output, where heads have finite width.
+    outputs: Float[Array, "query feature"] | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
+
+    def on_side(self, side: int) -> "AttentionMemo":
+        """The memo of the first or the second of two passes."""
+        if self.key_noise is None and self.query_noise is None:
+            return self
+        assert self.keys is not None
+        queries = self.queries
+        return dataclasses.replace(
+            self,
+            keys=noisy_rows(self.keys, self.key_noise, side),
+            queries=None if queries is None else noisy_rows(queries, self.query_noise, side),
+            key_noise=None,
+            query_noise=None,
+        )
+
+    @property
+    def tables(self) -> tuple[Array, Array]:
+        """Variances or feature rows of queries and of keys."""
+        assert self.keys is not None
+        return self.keys if self.queries is None else self.queries, self.keys
 
 
 class MultiHead(Layer):
-    """Attention from queries to keys and values, with weights A of every head.
+    """`y = ov_std/√(H d_v) Σ_h A_h (x W_V,h/√n) W_O,h + b`, `A_h = ζ(qk_std·scores_h)`.
 
-    κ ← ov² E[A κ A'ᵀ] + b²; what makes the queries, and how scores are scaled, is the subclass's.
+    Scores are products of queries and keys. With κ^q and κ̃ the covariances of what makes them and
+    κ that of what makes values, `Cov(G_ai, G_bj) = qk² κ^q_ab κ̃_ij` at 1/√d and
+    κ ← ov² E[A κ A'ᵀ] + b². A score map may take several independent scores in each head.
     """
 
     width: int | None = eqx.field(static=True)
     heads: float = eqx.field(static=True)
+    scaling: Scaling = eqx.field(static=True)
     key_width: int | None = eqx.field(static=True)
     value_width: int | None = eqx.field(static=True)
+    kv_heads: int | None = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
     biased: bool = eqx.field(static=True)
     score_map: ScoreMap
     positions: Positions
-    field: ScoreField | None
+    pattern: Pattern | None
     qk_std: Any = leaf("qk_std", where=Range.POSITIVE)
     ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
     b_std: Any = leaf("b_std", where=Range.POSITIVE)
 
-    def _set_shared(
+    def _set(
         self,
+        *,
         width: int | None,
         heads: float,
         score_map: ScoreMap | None,
         positions: Positions,
-        stds: tuple[Any, Any, Any],
-        widths: tuple[int | None, int | None],
+        qk_std: Any,
+        ov_std: Any,
+        b_std: Any,
+        key_width: int | None,
+        value_width: int | None,
+        scaling: Scaling = Scaling.SQRT,
+        kv_heads: int | None = None,
+        pattern: Pattern | None = None,
+        dropout: float = 0.0,
     ) -> None:
-        """The fields of this class, checked; `stds` and `widths` in the order of the fields."""
+        """The fields of this class, checked."""
         self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
-        self.score_map = checked_score_map(score_map)
-        self.positions = positions
-        key_width, value_width = widths
+        self.scaling = scaling
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
-        self.qk_std, self.ov_std = stds[:2]
-        self.biased, self.b_std = checked_bias(stds[2])
-        self.field = None
+        self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
+        self.dropout = dropout
+        self.score_map = checked_score_map(score_map)
+        self.positions = positions
+        self.pattern = pattern
+        self.qk_std, self.ov_std = qk_std, ov_std
+        self.biased, self.b_std = checked_bias(b_std)
 
     # --- facts ------------------------------------------------------------------------------------
 
     @abstractmethod
+    def sides(self, state: Any) -> tuple[Any, Any]:
+        """Queries and context of an outline, an example or a pair; the same object for both."""
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether queries are the context."""
+        return False
+
+    @property
     def closed(self) -> bool:
         """Whether the limit of infinitely many heads has a closed form."""
-
-    def sampled(self) -> bool:
-        return not self.closed()
-
-    def need(self, out: Need) -> Need:
-        return Need.FULL
-
-    def encode_need(self, out: Need, *, noisy: bool = False) -> Need:
-        need = super().encode_need(out, noisy=noisy)
-        return Need.FULL if noisy and self.sampled() else need
+        return (
+            self.scaling is Scaling.SQRT
+            and isinstance(self.score_map, ElementwiseMap)
+            and self.heads == INFINITE
+            and not self.positions.biases
+            and self.positions.rotary is None
+        )
 
     @property
-    def keeps_zeros(self) -> bool:
-        return True
+    def facts(self) -> Facts:
+        """The whole covariance where it makes the weights, variances where duals need them."""
+        random = self.scaling is Scaling.SQRT and not self.closed
+        needs_none = random and not self.positions.projections.qk_norm
+        own = Need.FULL if self.scaling is Scaling.LINEAR else Need.DIAGONAL
+        free = self.pattern is None or self.pattern.any_length
+        return Facts(
+            need=Need.FULL,
+            need_own=Need.NONE if needs_none else own,
+            random_scores=random,
+            noisy=self.dropout > 0,
+            keeps_zeros=True,
+            cuttable=free and not self.positions.biases,
+        )
 
     @property
-    def scale_word(self) -> str:
-        """How scores are scaled, in a word."""
-        return "1/√d"
+    def matrices(self) -> int:
+        """How many normal matrices W a head's scores are made of: one for each score and wave."""
+        rotary = self.positions.rotary
+        return self.score_map.fields * (1 if rotary is None else 2 * rotary.pairs)
 
-    @property
-    def label(self) -> Label:
-        count = "∞" if self.heads == INFINITE else str(int(self.heads))
-        parts = [f"{count} head{'' if self.heads == 1 else 's'}", self.scale_word]
-        parts.append(type(self.score_map).__name__.lower())
-        if self.positions.encoding is not None:
-            parts.append(type(self.positions.encoding).__name__.lower())
-        if self.positions.rotary is not None:
-            parts.append("rotary")
-        if self.positions.projections.qk_norm:
-            parts.append("qk norm")
-        return Label(type(self).__name__, ", ".join(parts), Family.ATTENTION)
-
-    def resized(self, new: Callable[[int, bool], int], *, last: bool) -> tuple[Layer, bool]:
-        """Widths that are None follow the input's."""
-        names = ("width", "key_width", "value_width")
-        given = {name: getattr(self, name) for name in names}
-        widths = {n: new(w, last and n == "width") for n, w in given.items() if w is not None}
-        return self.changed(**widths), last and self.width is None
-
-    def with_heads(self, heads: float) -> Layer:
-        return self.changed(heads=checked_heads(heads))
-
-    def mean(self, example: Example, memo: Memo) -> None:
+    def mean(self, example: Any, memo: Memo) -> None:
         return None
 
     # --- finite width -----------------------------------------------------------------------------
@@ -138,21 +202,19 @@ class MultiHead(Layer):
         return int(self.heads)
 
     def weight_shapes(
-        self, context: Outline, *, queries: int | None = None, groups: int | None = None
+        self, context: Outline, queries: int | None = None
     ) -> dict[str, tuple[int, ...]]:
-        """Shapes of all parameters, for `queries` channels (None: those of the keys).
-
-        `groups` heads have keys and values of their own (None: all).
-        """
+        """Shapes of all parameters, for `queries` channels (None: those of the keys)."""
         heads, width, channels = self.finite_heads, self.width or context.channels, context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
+        groups, fields = self.kv_heads or heads, self.score_map.fields
         encoding = self.positions.encoding
         score_in = channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else channels
         shapes: dict[str, tuple[int, ...]] = {
-            "query": (heads, score_in if queries is None else queries, key_width),
-            "key": (groups or heads, score_in, key_width),
-            "value": (groups or heads, value_in, value_width),
+            "query": (heads * fields, score_in if queries is None else queries, key_width),
+            "key": (groups * fields, score_in, key_width),
+            "value": (groups, value_in, value_width),
             "out": (heads, value_width, width),
         }
         if encoding is not None:
@@ -161,84 +223,306 @@ class MultiHead(Layer):
             shapes["bias"] = (width,)
         return shapes
 
-    def encoded(self, params: Params, x: Array) -> tuple[Array, Array]:
-        """What makes keys, and what makes values: inputs with their positional encoding."""
-        encoding = self.positions.encoding
-        if encoding is None:
-            return x, x
-        scored = encoding.encoded(params["place"], x)
-        return scored, scored if encoding.on_values else x
-
-    def joined(
+    def attend(
         self,
         params: Params,
-        weights: Float[Array, "head query key"],
-        values: Float[Array, "head key d"],
+        queries: Float[Array, "*query n"] | None,
+        context: Float[Array, "*key m"],
+        masks: tuple[Array | None, Array | None],
+        key: Any,
     ) -> Float[Array, "query width"]:
-        """`σ_OV (Hd)^{-1/2} Σ_h A_h V_h O_h + σ_b b`, the bias if there is one."""
+        """The finite layer; without `queries` these are the context with its encoding."""
+        encoding = self.positions.encoding
+        scored = context if encoding is None else encoding.encoded(params["place"], context)
+        valued = scored if encoding is not None and encoding.on_values else context
+        weights = self.attention_weights(params, scored, masks, queries)
+        if self.dropout > 0 and key is not None:
+            weights = dropped(key, weights, self.dropout)
+        values = project(valued.reshape(-1, valued.shape[-1]), params["value"])
+        values = self.positions.projections.value_side(params, values)
+        values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         out = params["out"]
         y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
         y = y * cast(self.ov_std, y) / jnp.sqrt(jnp.asarray(out.shape[0] * out.shape[1], y.dtype))
         return y + (params["bias"] * cast(self.b_std, y))[None, :] if self.biased else y
 
-    # --- infinite width ---------------------------------------------------------------------------
+    def attention_weights(
+        self,
+        params: Params,
+        scored: Float[Array, "*key m"],
+        masks: tuple[Array | None, Array | None] = (None, None),
+        queries: Float[Array, "*query n"] | None = None,
+    ) -> Float[Array, "head query key"]:
+        """A_h of the finite network; `scored` already has its positional encoding."""
+        made, rotary = self.positions.projections.score_side, self.positions.rotary
+        keys = scored.reshape(-1, scored.shape[-1])
+        rows = keys if queries is None else queries.reshape(-1, queries.shape[-1])
+        q = k = made(params, "query", project(rows, params["query"]))
+        if self.scaling is not Scaling.LINEAR:
+            k = made(params, "key", project(keys, params["key"]))
+        if rotary is not None:
+            q, k = jax.vmap(rotary.rotated)(q), jax.vmap(rotary.rotated)(k)
+        fields = self.score_map.fields
+        q, k = (side.reshape(-1, fields, *side.shape[1:]) for side in (q, k))
+        k = jnp.repeat(k, q.shape[0] // k.shape[0], axis=0)
+        depth = jnp.asarray(q.shape[-1], keys.dtype)
+        scale = jnp.sqrt(depth) if self.scaling is Scaling.SQRT else depth
+        scores = cast(self.qk_std, keys) * (q @ jnp.swapaxes(k, -1, -2)) / scale
+        bias = self.positions.bias(scored.shape[:-1], keys)
+        scores = scores if bias is None else scores + bias[None, None]
+        allowed = self._allowed(scored.shape[:-1], masks, scores.shape[-2:])
+        return jax.vmap(lambda g: self.score_map.weigh(g, allowed))(scores)
 
-    @abstractmethod
+    def _allowed(
+        self,
+        grid: tuple[int, ...],
+        masks: tuple[Array | None, Array | None],
+        shape: tuple[int, ...],
+    ) -> Bool[Array, "query key"] | None:
+        """Which keys count for which query: the pattern, and no padding on either side."""
+        allowed = None if self.pattern is None else jnp.asarray(self.pattern.allowed(grid))
+        for axis, mask in enumerate(masks):
+            if mask is not None:
+                real = jnp.broadcast_to(jnp.expand_dims(mask.reshape(-1), 1 - axis), shape)
+                allowed = real if allowed is None else allowed & real
+        return allowed
+
+    # --- infinite width: random scores ------------------------------------------------------------
+
     def score_sides(self, examples: Any) -> tuple[FeatureSide, FeatureSide | None]:
         """What stacked examples offer as features of keys, and of queries (None: the same)."""
+        queries, context = self.sides(examples)
+        keys = self.positions.side(context)
+        return keys, None if queries is context else PLAIN.side(queries)
 
-    @property
-    def waves(self) -> int:
-        """Rotary encodings have scores that are sums of waves."""
-        return 1
+    def scorer(
+        self, memo: AttentionMemo
+    ) -> Callable[[Float[Array, "matrix q k"]], Float[Array, "field query key"]]:
+        """The function from the normal matrices of a head to its scores on one input."""
+        queries, keys = memo.tables
+        rotary, fields = self.positions.rotary, self.score_map.fields
+        waves = None if rotary is None else rotary.waves(memo.grid, keys)
+        bias = self.positions.bias(memo.grid, keys)
+        qk_std = cast(self.qk_std, keys)
 
-    def drawn(self, examples: Any, key: Key[Array, ""], scheme: Scheme) -> Layer:
-        if not self.sampled():
-            return self
-        sides, count, waves = self.score_sides(examples), self.heads, self.waves
-        field = draw_field(key, *sides, heads=count, waves=waves, scheme=scheme, chosen=self.field)
-        return with_field(self, field)
+        def scores(weights: Array) -> Array:
+            if self.matrices == 1:
+                found = (queries @ weights[0] @ keys.T)[None]
+            else:
+                found = queries[None] @ weights @ keys.T[None]
+            if waves is not None:
+                found = found.reshape(fields, -1, *found.shape[1:])
+                found = jnp.sum(waves[None] * found, axis=1)
+            found = qk_std * found
+            return found if bias is None else found + bias[None]
 
-    @abstractmethod
-    def scorer(self, memo: Any, *, ntk: bool) -> Callable[[Array], Head]:
-        """The function from one drawn W to a head on the input of this memo."""
+        return scores
 
-    @abstractmethod
-    def moved(self, pair: Any, memo1: Any, memo2: Any) -> Pair:
-        """The kernels of two passes after this layer."""
+    def head(self, memo: AttentionMemo, *, ntk: bool) -> Callable[[Array], Head]:
+        """The function from the normal matrices of a head to its weights on one input."""
+        rotary, scores = self.positions.rotary, self.scorer(memo)
+        waves = None if rotary is None else rotary.waves(memo.grid, memo.tables[1])
+        return lambda w: make_head(self.score_map, scores(w), memo.allowed, waves, ntk=ntk)
 
-    def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
-        return self.moved(pair, memo1.on_side(0), memo2.on_side(1))
+    # --- infinite width: per example --------------------------------------------------------------
 
-    def own(self, pair: Any, memo: Memo) -> Pair:
-        one_pass = memo.on_side(0)
-        return self.moved(pair, one_pass, one_pass)
+    def memo(self, example: Any, field: ScoreField | HeldScores | None = None) -> AttentionMemo:
+        queries, context = self.sides(example)
+        positions, same = self.positions, queries is context
+        grid, masks = context.outline.positions, (queries.mask, context.mask)
+        allowed = self._allowed(grid, masks, (queries.size, context.size))
+        memo = AttentionMemo(grid, *masks, positions.channels(context.outline), allowed)
+        if isinstance(field, HeldScores):
+            weights = jax.vmap(lambda g: self.score_map.weigh(g, allowed))(field.scores)
+            return dataclasses.replace(memo, weights=weights)
+        if not self.facts.random_scores and not self.closed:
+            return dataclasses.replace(memo, weights=self._fixed_weights(context, allowed)[None])
+        lengths = positions.inverse_lengths(context)
+        if self.closed:
+            assert isinstance(self.score_map, ElementwiseMap)
+            keys = positions.variance(context)
+            keys = keys if lengths is None else keys * lengths**2
+            rows = keys if same else PLAIN.variance(queries).astype(keys.dtype)
+            reach = reach_of_scores(self.score_map.dual, rows, keys, cast(self.qk_std, keys))
+            table = {"keys": keys, "queries": None if same else rows, "reach": reach}
+            return dataclasses.replace(memo, inverse_lengths=lengths, **table)
+        if field is None:
+            raise NetworkError(
+                "Scores at 1/√d are random: heads are drawn before kernels are taken.",
+                got="an attention layer without drawn heads",
+                remedy="call kernel, sampler or law on the whole network",
+            )
+        keys = positions.features(context, field.key)
+        noise = positions.noise(context, keys, field.slots[1])
+        if lengths is not None:
+            keys = lengths[:, None] * keys
+            noise = None if noise is None else lengths[:, None] * noise
+        memo = dataclasses.replace(memo, keys=keys, key_noise=noise, inverse_lengths=lengths)
+        if not same:
+            rows = PLAIN.features(queries, field.query).astype(keys.dtype)
+            noise = PLAIN.noise(queries, rows, field.slots[0])
+            memo = dataclasses.replace(memo, queries=rows, query_noise=noise)
+        if field.values is None:
+            return memo
+        outputs = self._output_features(memo, context, field)
+        return dataclasses.replace(memo, outputs=outputs)
 
-    def mixed(
-        self, like: Pair, sides: Sides, memo1: Any, memo2: Any, patterns: Patterns = (None, None)
+    def _fixed_weights(self, example: Example, allowed: Array | None) -> Float[Array, "query key"]:
+        """A(x) = ζ(qk_std κ̃(x,x)) at 1/d, and of scores 0 where queries and keys are untied."""
+        grid, size, rotary = example.outline.positions, example.size, self.positions.rotary
+        if self.scaling is Scaling.UNTIED:
+            scores = jnp.zeros((size, size), example.variance().dtype)
+        else:
+            scored = self.positions.scored(example.pair(), self.positions.channels(example.outline))
+            lengths = self.positions.inverse_lengths(example)
+            covariance = normalise(scored, lengths, lengths).forced().nngp
+            scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
+            if rotary is not None:
+                cosines = rotary.waves(grid, scores)[: rotary.pairs]
+                scores = scores * jnp.sum(cosines, axis=0) / math.sqrt(rotary.pairs)
+        bias = self.positions.bias(grid, scores)
+        scores = scores if bias is None else scores + bias
+        fields = jnp.broadcast_to(scores, (self.score_map.fields, *scores.shape))
+        return self.score_map.weigh(fields, allowed)
+
+    def _output_features(
+        self, memo: AttentionMemo, context: Example, field: ScoreField
+    ) -> Float[Array, "query feature"]:
+        """`F = H^{-1/2} (A_1 Φ_v T_1, …, A_H Φ_v T_H)`, T = 1 for values of infinite width."""
+        assert field.values is not None
+        head = self.head(memo, ntk=False)
+        rows = self.positions.value_features(context, field.values.basis)
+        mixed = jax.vmap(lambda w: head(w).weights)(field.weights) @ rows
+        factor = field.values.factor
+        mixed = mixed if factor is None else mixed @ factor
+        features = jnp.moveaxis(mixed, 0, 1).reshape(mixed.shape[1], -1)
+        return features / math.sqrt(mixed.shape[0])
+
+    # --- infinite width: per pair -----------------------------------------------------------------
+
+    def cross(
+        self, pair: Any, memo1: Memo, memo2: Memo, field: ScoreField | HeldScores | None = None
     ) -> Pair:
-        """Values mixed by random weights, and multiplied by the output's: kernels like `like`'s."""
+        share = field.share if isinstance(field, HeldScores) else 1.0
+        return self._kernels(pair, memo1.on_side(0), memo2.on_side(1), field, share)
+
+    def own(self, pair: Any, memo: Memo, field: ScoreField | HeldScores | None = None) -> Pair:
+        """Within one pass; dropped weights are independent between passes, queries and keys.
+
+        κ_aa(x, x) has `ov² rate/(1 − rate) Σ_i E[A_ai²] κ_ii` more.
+        """
+        one_pass = memo.on_side(0)
+        moved = self._kernels(pair, one_pass, one_pass, field, 1.0)
+        if self.dropout == 0:
+            return moved
+        _, context = self.sides(pair)
+        valued = self.positions.valued(context, one_pass.channels)
+        valued = valued.masked(memo.key_mask, memo.key_mask)
+        squares = self.mean_over_weights(one_pass, field, jnp.square)
+        more = squares @ valued.diagonal().nngp.reshape(-1) * self.dropout / (1 - self.dropout)
+        scale, _ = self._output_scales(more)
+        return with_diagonal(moved, moved.diagonal().nngp.reshape(-1) + scale * more)
+
+    def _kernels(
+        self,
+        pair: Any,
+        memo1: AttentionMemo,
+        memo2: AttentionMemo,
+        field: ScoreField | HeldScores | None,
+        share: float,
+    ) -> Pair:
+        """κ ← ov² E[A κ A'ᵀ] + b²; `share` of what is between the two inputs."""
+        queries, context = self.sides(pair)
+        positions, masks = self.positions, (memo1.query_mask, memo2.query_mask)
+        if memo1.weights is not None and memo2.weights is not None:
+            valued = positions.valued(context, memo1.channels)
+            mixed = _mixed(queries, valued, memo1.weights, memo2.weights)
+            scale, bias = self._output_scales(mixed.nngp)
+            scale = scale * share if share != 1 else scale
+            return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
+        same = queries is context
+        queries = queries.forced()
+        context = queries if same else context.forced()
+        if memo1.outputs is not None and memo2.outputs is not None:
+            nngp, ntk = memo1.outputs @ memo2.outputs.T, None
+        else:
+            valued = positions.valued(context, memo1.channels)
+            scored = positions.scored(context, memo1.channels)
+            scored = normalise(scored, memo1.inverse_lengths, memo2.inverse_lengths)
+            query = scored if same else queries
+            valued = valued.masked(memo1.key_mask, memo2.key_mask)
+            nngp, ntk = self._averages(Sides.of(query, scored, valued), memo1, memo2, field)
+        shape = queries.nngp.shape
+        plain = queries.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+        scale, bias = self._output_scales(nngp)
+        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias).masked(*masks)
+
+    def _averages(
+        self, sides: Sides, memo1: AttentionMemo, memo2: AttentionMemo, field: Any
+    ) -> tuple[Array, Array | None]:
+        """Values mixed by random weights, on average over heads."""
         dtype = sides.value.dtype
         qk_variance = cast(self.qk_std, sides.value) ** 2
-        if self.closed():
+        if self.closed:
             assert isinstance(self.score_map, ElementwiseMap)
-            variances = (memo1.variances, memo2.variances)
-            scores = ElementwiseScores(sides, variances, patterns, qk_variance)
-            nngp, ntk = closed_kernels(self.score_map.dual, scores)
-        else:
-            heads = [self.scorer(memo, ntk=sides.ntk is not None) for memo in (memo1, memo2)]
-            draws = required_field(self.field).weights.astype(dtype)
-            nngp, ntk = mean_over_heads(
-                lambda w: (heads[0](w), heads[1](w)), draws, sides, qk_variance
-            )
-        shape = like.nngp.shape
-        plain = like.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
-        scale, bias = self.output_scales(sides.value)
-        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias)
+            # Padding is masked on the value side already: only a pattern needs the matrices.
+            tables = (None, None) if self.pattern is None else (memo1.allowed, memo2.allowed)
+            one, two = (None if table is None else table.astype(dtype) for table in tables)
+            scores = ElementwiseScores(sides, (memo1.tables, memo2.tables), (one, two), qk_variance)
+            return closed_kernels(self.score_map.dual, scores)
+        heads = [self.head(memo, ntk=sides.ntk is not None) for memo in (memo1, memo2)]
+        draws = field.weights.astype(dtype)
+        slope = qk_variance if field.trained else None
+        return mean_over_heads(lambda w: (heads[0](w), heads[1](w)), draws, sides, slope)
 
-    def output_scales(self, like: Array) -> tuple[Array, Array | None]:
+    def _output_scales(self, like: Array) -> tuple[Array, Array | None]:
         """`ov²`, and `b²` where there is a bias."""
         return cast(self.ov_std, like) ** 2, cast(self.b_std, like) ** 2 if self.biased else None
+
+    def mean_over_weights(
+        self, memo: AttentionMemo, field: Any, function: Callable[[Array], Array]
+    ) -> Float[Array, "query key"]:
+        """`E f(A_ai(x))` over heads, of one input's memo; f(0) = 0.
+
+        At 1/d the weights are deterministic. At 1/√d they are averaged over the drawn heads or,
+        where nothing is drawn, over scores `G_ai ~ N(0, qk² κ^q_aa κ̃_ii)`.
+        """
+        if memo.weights is not None:
+            return jnp.mean(function(memo.weights), axis=0)
+        queries, keys = memo.tables
+        if field is not None:
+            head, draws = self.head(memo, ntk=False), field.weights.astype(keys.dtype)
+            return jnp.mean(jax.lax.map(lambda w: function(head(w).weights), draws), axis=0)
+        assert isinstance(self.score_map, ElementwiseMap)
+        deviation = cast(self.qk_std, keys) * jnp.sqrt(jnp.outer(queries, keys))
+        points, masses = (jnp.asarray(array, keys.dtype) for array in (_POINTS, _MASSES))
+        values = function(self.score_map.dual.fn(deviation[..., None] * points[None, None, :]))
+        weights = values @ masses
+        return weights if memo.allowed is None else jnp.where(memo.allowed, weights, 0)
+
+
+# An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
+_POINTS = np.linspace(-8, 8, 641)
+_MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
+
+
+def _mixed(
+    queries: Pair,
+    valued: Pair,
+    one: Float[Array, "head query key"],
+    two: Float[Array, "head query2 key2"],
+) -> Pair:
+    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of a single head, kept pending."""
+    if one.shape[0] == 1:
+        return valued.lazily_mixed(one[0], two[0])
+    forced, like = valued.forced(), queries.forced()
+
+    def mix(kernel: Array) -> Array:
+        flat = kernel.reshape(one.shape[-1], -1)
+        mixed = jnp.einsum("hai,ij,hbj->ab", one, flat, two)
+        return (mixed / one.shape[0]).reshape(like.nngp.shape)
+
+    return like.to(mix(forced.nngp), None if forced.ntk is None else mix(forced.ntk))
 
 
 def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:

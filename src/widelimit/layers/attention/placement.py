@@ -1,5 +1,6 @@
 """Inputs at their positions: κ̃, of which queries and keys are made, and its feature rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -132,15 +133,26 @@ class Positions(eqx.Module):
 
     def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
         """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
-        if basis.matrix is None or basis.pivots is None:
+        if basis.pivots is None:
             rows = self.rows(example, basis.grid)
-        else:
-            channels, landmarks = self.channels(example.outline), example.landmarks
-            assert landmarks is not None
-            scored = jax.vmap(lambda pair: self.scored(pair, channels).nngp)(landmarks)
-            table = jnp.moveaxis(scored.reshape(scored.shape[0], example.size, -1), 0, 1)
-            table = table.reshape(example.size, -1)
-            rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
+            return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
+        return self._landmark_rows(example, basis, self.scored)
+
+    def value_features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
+        """Feature rows of the values' κ in a drawn field's basis; zero at padding."""
+        return self._landmark_rows(example, basis, self.valued)
+
+    def _landmark_rows(
+        self, example: Example, basis: Basis, side: Callable[[Pair, Array | None], Pair]
+    ) -> Float[Array, "position rank"]:
+        """`φ_a(x) = κ(x_a, pivots) · matrix`, of what makes one of the sides."""
+        channels, landmarks = self.channels(example.outline), example.landmarks
+        assert landmarks is not None
+        assert basis.matrix is not None
+        found = jax.vmap(lambda pair: side(pair, channels).forced().nngp)(landmarks)
+        table = jnp.moveaxis(found.reshape(found.shape[0], example.size, -1), 0, 1)
+        table = table.reshape(example.size, -1)
+        rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
         return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
 
     def side(self, examples: Example) -> FeatureSide:
@@ -150,7 +162,11 @@ class Positions(eqx.Module):
         if examples.features is not None:
             rows = jax.vmap(lambda one: self.rows(one, grid))(examples)
         slots = examples.size if examples.outline.noisy else 0
-        return FeatureSide(rows, lambda: self._joint_covariance(examples), grid, slots)
+        return FeatureSide(rows, lambda: self._joint_covariance(examples, self.scored), grid, slots)
+
+    def value_side(self, examples: Example) -> FeatureSide:
+        """What stacked examples offer as features of the values' κ."""
+        return FeatureSide(None, lambda: self._joint_covariance(examples, self.valued))
 
     def noise(
         self, example: Example, rows: Float[Array, "position rank"], slots: int
@@ -163,16 +179,18 @@ class Positions(eqx.Module):
         own = scored.masked(example.mask, example.mask).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
-    def _joint_covariance(self, examples: Example) -> Float[Array, "n n"] | None:
-        """κ̃ between all real positions of all examples."""
+    def _joint_covariance(
+        self, examples: Example, side: Callable[[Pair, Array | None], Pair]
+    ) -> Float[Array, "n n"] | None:
+        """κ of what makes one of the sides, between all real positions of all examples."""
         if examples.landmarks is None:
             return None
         channels = self.channels(examples.outline)
 
-        def scored(pair: Pair) -> Array:
-            return self.scored(pair, channels).nngp.reshape(examples.size, examples.size)
+        def square(pair: Pair) -> Array:
+            return side(pair, channels).forced().nngp.reshape(examples.size, examples.size)
 
-        blocks = jax.vmap(jax.vmap(scored))(examples.landmarks)
+        blocks = jax.vmap(jax.vmap(square))(examples.landmarks)
         joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * examples.size, -1)
         if examples.mask is not None:
             real = examples.mask.reshape(-1).astype(joint.dtype)

@@ -105,7 +105,7 @@ def inverse_lengths(variance: Float[Array, "position"]) -> Float[Array, "positio
     return safe_inverse(safe_sqrt(variance))
 
 
-def of_one_length(pair: Pair, one: Array | None, two: Array | None) -> Pair:
+def normalise(pair: Pair, one: Array | None, two: Array | None) -> Pair:
     """κ̃ and Θ̃ times the inverse lengths of either input; as they are without lengths."""
     if one is None or two is None:
         return pair

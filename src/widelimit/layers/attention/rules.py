@@ -64,20 +64,26 @@ class Head(NamedTuple):
     """One head on one input: scores' weights, and how they respond to the scores.
 
     Elementwise maps have slopes ζ', softmax has neither slopes nor a Jacobian (it follows from the
-    weights), other maps have a Jacobian: ∂ζ_ai/∂G_ak of rowwise ones, ∂ζ_ai/∂G_ck of the rest.
+    weights), other maps have a Jacobian: ∂ζ_ai/∂G_ak of rowwise ones, ∂ζ_ai/∂G_fck of the rest,
+    which may take several scores G_f.
     """
 
     weights: Float[Array, "q k"]
     slopes: Float[Array, "q k"] | None
-    jacobian: Float[Array, "q k k"] | Float[Array, "q k q k"] | None
+    jacobian: Float[Array, "q k k"] | Float[Array, "q k f q k"] | None
     waves: Float[Array, "w q k"] | None  # rotary cosines and sines
 
 
 def make_head(
-    score_map: ScoreMap, scores: Array, allowed: Array | None, waves: Array | None, *, ntk: bool
+    score_map: ScoreMap,
+    fields: Float[Array, "f q k"],
+    allowed: Array | None,
+    waves: Array | None,
+    *,
+    ntk: bool,
 ) -> Head:
     """Weights of one head from its scores, and for tangent kernels their derivatives."""
-    weights = score_map(scores, allowed)
+    weights, scores = score_map.weigh(fields, allowed), fields[0]
     slopes = jacobian = None
     if ntk and isinstance(score_map, ElementwiseMap):
         _, slopes = jax.jvp(score_map.dual.fn, (scores,), (jnp.ones_like(scores),))
@@ -86,23 +92,26 @@ def make_head(
         keys = jnp.ones(scores.shape, bool) if allowed is None else allowed
         jacobian = jax.vmap(jax.jacfwd(score_map.row))(scores, keys)
     elif ntk and not isinstance(score_map, Softmax):
-        jacobian = jax.jacfwd(lambda g: score_map(g, allowed))(scores)
+        jacobian = jax.jacfwd(lambda g: score_map.weigh(g, allowed))(fields)
     return Head(weights, slopes, jacobian, waves)
 
 
 def head_kernels(
-    one: Head, two: Head, sides: Sides, qk_variance: Array
+    one: Head, two: Head, sides: Sides, qk_variance: Array | None
 ) -> tuple[Array, Array | None]:
     """`AκA'ᵀ` and `2AκA'ᵀ + AΘA'ᵀ + σ²[J(2κ^q + Θ^q, κ^k) + J(κ^q, Θ^k)]` of one head.
 
     `J(P, T)_ab = Σ P_cd T_kl κ_ij ∂ζ_ai/∂G_ck ∂ζ'_bj/∂G'_dl`, over i, j, k, l and, for maps that
-    mix queries, c and d; for others c = a and d = b.
+    mix queries, c and d; for others c = a and d = b. Of several scores in a head, J is summed.
+    Without σ² the scores are held fixed, and J is left out.
     """
     a, b = one.weights, two.weights
     nngp = a @ sides.value @ b.T
     if sides.ntk is None:
         return nngp, None
     ntk = 2 * nngp + a @ sides.ntk.value @ b.T
+    if qk_variance is None:
+        return nngp, ntk
     for query, key in (
         (2 * sides.query + sides.ntk.query, sides.key),
         (sides.query, sides.ntk.key),
@@ -174,19 +183,19 @@ def _rowwise_response(
 def _full_response(
     one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
 ) -> Array:
-    """From ∂ζ_ai/∂G_ck, O(S⁵)."""
+    """From ∂ζ_ai/∂G_fck, O(S⁵)."""
     assert one.jacobian is not None
     assert two.jacobian is not None
     d, e = _waved(one.jacobian, wave1), _waved(two.jacobian, wave2)
-    moved = jnp.einsum("aick,ij,cd,kl->ajdl", d, value, query, key)
-    return jnp.einsum("ajdl,bjdl->ab", moved, e)
+    moved = jnp.einsum("aifck,ij,cd,kl->ajfdl", d, value, query, key)
+    return jnp.einsum("ajfdl,bjfdl->ab", moved, e)
 
 
 def mean_over_heads(
     head_of: Callable[[Array], tuple[Head, Head]],
     draws: Array,
     sides: Sides,
-    qk_variance: Array,
+    qk_variance: Array | None,
 ) -> tuple[Array, Array | None]:
     """The average of `head_kernels` over drawn heads, one after another to bound memory."""
     shape = (sides.query.shape[0], sides.query.shape[1])

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -40,8 +40,11 @@ class ScoreMap(eqx.Module):
     leaves of the map (see `Elementwise`). It may mix queries (as Sinkhorn's
     normalisation does): tangent kernels at 1/√d take its whole Jacobian, O(S⁴) numbers and
     O(S⁵) operations for each head and pair. A map of each query's scores by themselves is a
-    `RowwiseMap`, and cheaper.
+    `RowwiseMap`, and cheaper. A map of several independent scores in each head says how many by
+    `fields = 2`, and is called with scores (field, query, key).
     """
+
+    fields: ClassVar[int] = 1
 
     def __repr__(self) -> str:
         return written(self)
@@ -51,6 +54,12 @@ class ScoreMap(eqx.Module):
         self, scores: Float[Array, "query key"], allowed: Bool[Array, "query key"] | None
     ) -> Float[Array, "query key"]:
         """The weights."""
+
+    def weigh(
+        self, scores: Float[Array, "field query key"], allowed: Bool[Array, "query key"] | None
+    ) -> Float[Array, "query key"]:
+        """The weights of all scores of one head."""
+        return self(scores[0] if self.fields == 1 else scores, allowed)
 
 
 class Softmax(ScoreMap):

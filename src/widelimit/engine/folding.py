@@ -29,15 +29,18 @@ Step = Callable[[State, Any, Need], tuple[State, Any]]
 """From the state before a layer and the layer's tree: the state after it, and what to keep."""
 
 
-def folded(step: Step, state: State, chain: Sequence[Link]) -> tuple[State, list[Any]]:
+def folded(
+    step: Step, state: State, chain: Sequence[Link], *, loops: bool
+) -> tuple[State, list[Any]]:
     """`state, kept = step(state, tree, need)` along the chain: the last state, all that is kept.
 
-    Runs of links that differ in numbers only become one loop, as soon as the state has the same
-    shape after a layer as before it.
+    Where `loops` are asked for, runs of links that differ in numbers only become one, as soon as
+    the state has the same shape after a layer as before it.
     """
     kept: list[Any] = []
-    runs = _runs(chain)
-    _require_few(len(runs))
+    runs = _runs(chain) if loops else [[link] for link in chain]
+    if loops:
+        _require_few(len(runs))
     for run in runs:
         first, *rest = run
         state, out = step(state, first.tree, first.need)
