@@ -10,7 +10,7 @@ from enum import Enum
 import jax
 import jax.numpy as jnp
 import numpy as np
-from strangers import Affine, Sharpened, Waves
+from strangers import Affine, Differential, Sharpened, Waves
 
 import widelimit as wl
 
@@ -206,6 +206,7 @@ ATTENTION = {
     ),
     "attention_sampled": _pooled(dense(), wl.Relu(), wl.Attention(8, qk_std=1.2), wl.Relu()),
     "stranger_map": _pooled(dense(), wl.Attention(8, scaling="linear", score_map=Sharpened())),
+    "stranger_scores": _pooled(dense(), wl.Attention(8, score_map=Differential()), wl.Relu()),
     "stranger_encoding": _pooled(
         dense(), wl.Attention(8, scaling="linear", positions=Waves(strength=0.7)), wl.Relu()
     ),

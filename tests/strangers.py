@@ -1,4 +1,4 @@
-"""A layer, a score map and an encoding as a user would write them, outside the package."""
+"""A layer, score maps and an encoding as a user would write them, outside the package."""
 
 from typing import Any
 
@@ -59,6 +59,17 @@ class Sharpened(wl.layers.ScoreMap):
         peaked = jax.nn.softmax(sharpness * scores, where=keys)
         flat = keys / jnp.maximum(jnp.sum(keys, axis=-1, keepdims=True), 1).astype(scores.dtype)
         return jnp.where(keys, (1 - share) * peaked + share * flat, 0)
+
+
+class Differential(wl.layers.ScoreMap):
+    """`softmax(s₁) − λ softmax(s₂)` of two independent scores in every head."""
+
+    fields = 2
+    contrast: Any = leaf("contrast", where=Range.UNIT, default=0.5)
+
+    def __call__(self, scores, allowed):
+        first, second = (wl.Softmax()(one, allowed) for one in scores)
+        return first - cast(self.contrast, scores) * second
 
 
 class Waves(wl.layers.Encoding):

@@ -31,7 +31,7 @@ class Relative:
 class LeaveOneOutNoise:
     """A noise variance chosen by leave-one-out, and with it the scale of the network's outputs.
 
-    The last weights of the network take the scale where they can (`inference.amplitude`); means do not
+    The last weights of the network take the scale where they can (`amplify`); means do not
     depend on it, variances do. At most `examples` training examples, drawn at random, choose.
     """
 
