@@ -115,7 +115,7 @@ CASES = {
         lambda: wl.Serial(wl.Conv(8, 3, padding="valid"), wl.MeanPool()).kernel(
             [np.ones((2, 3)), np.ones((5, 3))]
         ),
-        "at least one real position",
+        "leaves no real position",
     ),
     "no positions to convolve": (lambda: POOLED.kernel(np.ones((2, 3))), "move over positions"),
     "no positions to pool": (

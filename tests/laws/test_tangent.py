@@ -75,8 +75,8 @@ def test_joint_expectation_under_a_nonlinearity(activation):
     net = wl.Serial(wl.Attention(heads=1, ov_std=1.5), activation, wl.Select(0), wl.Dense(1))
     inputs = as_inputs(x)
     with jax.enable_x64(True):
-        _, covariance, layer = eqx.filter_jit(engine._parts)(net, inputs, jax.random.key(3))
-        scores = np.asarray(layer.scores[:, 0])  # (example, query, key)
+        parts = eqx.filter_jit(engine._parts)(net, inputs, jax.random.key(3))
+        scores = np.asarray(parts.scores[:, 0, 0])  # (example, query, key)
         slope = jax.vmap(jax.grad(activation.dual.fn))
         a = np.exp(scores - scores.max(axis=-1, keepdims=True))
         a = (a / a.sum(axis=-1, keepdims=True))[:, 0]
@@ -89,7 +89,7 @@ def test_joint_expectation_under_a_nonlinearity(activation):
     gradient = (pulled[..., None] * u).reshape(-1, 6)
     products = gradient[:, :, None] * gradient[:, None, :]
     # Only the first query's scores reach the readout.
-    matrix = np.asarray(covariance).reshape(2, 3, 3, 2, 3, 3)
+    matrix = np.asarray(parts.covariance).reshape(2, 3, 3, 2, 3, 3)
     assert np.abs(matrix[:, 1:]).max() < 1e-12
     expected, error = products.mean(axis=0), products.std(axis=0) / math.sqrt(len(y))
     found = matrix[:, 0, :, :, 0].reshape(6, 6)
@@ -179,7 +179,7 @@ def test_training_refuses_finite_heads():
 def test_what_tangent_laws_do_not_cover():
     x = np.random.default_rng(0).normal(size=(2, 3, 4))
     two = wl.Serial(wl.Attention(heads=1), wl.Attention(heads=1), wl.MeanPool())
-    with pytest.raises(NetworkError, match="one self-attention layer with finitely many heads"):
+    with pytest.raises(NetworkError, match="one attention layer with finitely many heads"):
         two.law(x, draws=64).sample_ntk(2)
     wide = wl.Attention(heads=200)
     with pytest.raises(WidelimitError, match="derivatives of coordinates by scores"):

@@ -102,7 +102,7 @@ def test_examples_of_which_nothing_is_left_are_refused_in_every_reading(reading)
     for window in (wl.Select(1), wl.Conv(8, 2, padding="valid")):
         end = () if isinstance(window, wl.Select) else (wl.MeanPool(),)
         net = wl.Serial(wl.Dense(8), attention, window, *end, wl.Dense(1, b_std=0.3))
-        with pytest.raises(ShapeError, match=r"of every example|leaves every example"):
+        with pytest.raises(ShapeError, match="too short, the first at index 0"):
             read(net)
 
 

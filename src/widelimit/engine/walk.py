@@ -316,7 +316,8 @@ class _Masks(_Task):
             self._require(real.reshape(len(real), -1).any(axis=1), layer, "leaves no real position")
         elif isinstance(layer, PositionMap):
             read = jax.vmap(lambda m: layer.mix(m[..., None].astype(float), m))(state)
-            self._require(np.asarray(read).reshape(len(read)) != 0, layer, "reads padding alone")
+            seen = np.asarray(read).reshape(len(read), -1).any(axis=1)
+            self._require(seen, layer, "reads padding alone")
         return after, None
 
     def _require(self, good: np.ndarray, layer: Layer, left: str) -> None:
@@ -598,12 +599,13 @@ class _Draw(_Task):
     def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, Any]:
         path, key = given
         random = layer.facts.random_scores
-        drawn = (self.make(path, layer, state, key),) if random else ()
+        scores = {path: self.make(path, layer, state, key)} if random else {}
+        drawn = tuple(scores.values())
         memos = jax.vmap(lambda one: _memo(layer, one, drawn))(state)
         after = jax.vmap(lambda one, own: _encoded(layer, one, need, own, memos, drawn))(
             state, memos
         )
-        return after, ({path: drawn[0]} if random else {}, memos)
+        return after, (scores, memos)
 
     def merge(
         self, layer: Branches, state: Any, ends: list[Any], kept: list[Any], given: Any

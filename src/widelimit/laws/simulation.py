@@ -92,8 +92,8 @@ class _Setting:
         with jax.enable_x64(True):
             if self.fields == 1:
                 return np.asarray(self.score_map(*jax.device_put((scores, allowed))))
-            flat = jax.device_put(scores.reshape(-1, *scores.shape[-3:]))
-            weights = jax.vmap(lambda g: self.score_map(g, allowed))(flat)
+            flat, keys = jax.device_put((scores.reshape(-1, *scores.shape[-3:]), allowed))
+            weights = jax.vmap(lambda g: self.score_map(g, keys))(flat)
             return np.asarray(weights).reshape(*scores.shape[:-3], *scores.shape[-2:])
 
     @property

@@ -155,7 +155,7 @@ def _through_scores(
     assert seen is not None
     n, queries, keys = left.shape[0], *left.shape[-2:]
     flat = [
-        None if kernel is None else kernel.reshape(n, n, size, size)
+        jnp.asarray(kernel).reshape(n, n, size, size)
         for side, size in ((seen.query, queries), (seen.key, keys))
         for kernel in (side.nngp, side.ntk)
     ]

@@ -143,5 +143,6 @@ class CrossAttention(QueriedAttention):
         return standard_normals(key, shapes)
 
     def forward(self, params: Params, x: Any, mask: Any, key: Any):
-        y = self.attend(params, *x, (None, None) if mask is None else mask, key)
-        return y.reshape(*x[0].shape[:-1], -1)
+        queries, context = x
+        y = self.attend(params, queries, context, (None, None) if mask is None else mask, key)
+        return y.reshape(*queries.shape[:-1], -1)
