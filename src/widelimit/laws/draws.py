@@ -158,12 +158,10 @@ class Latent(eqx.Module):
 
         The `landmarks` at the end are the kernels of all pairs given the scores.
         """
-        ends = np.cumsum([recipe.size for _, recipe in self.recipes])
-        parts = [] if normals is None else jnp.split(normals, ends[:-1])
-        given = {
-            path: (recipe, part)
-            for (path, recipe), part in zip(self.recipes, parts, strict=normals is not None)
-        }
+        given, begin = {}, 0
+        for path, recipe in () if normals is None else self.recipes:
+            given[path] = recipe, normals[begin : begin + recipe.size]
+            begin += recipe.size
         draw_any = maker(self.scheme)
 
         def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> ScoreField:
