@@ -13,11 +13,11 @@ def _():
     import numpy as np
 
     import widelimit as wl
-    from widelimit.layers.base import cast, leaf
+    from widelimit.layers.base import Facts, cast, leaf
     from widelimit.options import Range
     from widelimit.state import Need
 
-    return Any, Need, Range, cast, leaf, mo, np, wl
+    return Any, Facts, Need, Range, cast, leaf, mo, np, wl
 
 
 @app.cell
@@ -38,7 +38,7 @@ def _(mo):
 
 
 @app.cell
-def _(Any, Need, Range, cast, leaf, np, wl):
+def _(Any, Facts, Need, Range, cast, leaf, np, wl):
     import jax.numpy as jnp
 
     class Ring(wl.Layer):
@@ -68,8 +68,9 @@ def _(Any, Need, Range, cast, leaf, np, wl):
             L = self.matrix(pair.nngp.shape[0], pair.nngp)
             return pair.to(L @ pair.nngp @ L.T, None if pair.ntk is None else L @ pair.ntk @ L.T)
 
-        def need(self, out):
-            return Need.FULL  # one entry of the output depends on all pairs of positions
+        @property
+        def facts(self):
+            return Facts(need=Need.FULL)  # an entry of the output depends on all pairs of positions
 
     return (Ring,)
 

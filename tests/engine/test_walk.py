@@ -14,6 +14,7 @@ from strangers import Affine
 
 import widelimit as wl
 from widelimit.engine import walk
+from widelimit.engine.door import outline_of
 from widelimit.engine.sampling import realisations
 from widelimit.engine.scores import random_layers
 
@@ -51,7 +52,7 @@ def test_drawn_scores_stand_beside_the_network():
     for real in realisations(net, net.sampler(X, samples=2, replicates=2), np.float64):
         assert list(real.scores) == paths
         assert jax.tree.structure(real.net) == jax.tree.structure(net)
-    outlines = walk.outlines_of(net, wl.engine.door.outline_of(net, (4, 3)))
+    outlines = walk.outlines_of(net, outline_of(net, (4, 3)))
     assert [outlines[path].shape for path in paths] == [(4, 8), (4, 8)]
 
 
