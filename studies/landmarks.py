@@ -297,8 +297,7 @@ def _tested(
     def left_out(ridge: float) -> float:
         found = posterior(ridge)
         rows = found.calibration_rows
-        wanted = columns if rows is None else columns[rows]
-        return score(wanted, found.left_out_at(rows).mean)
+        return score(columns[rows], found.left_out_at(rows).mean)
 
     return _chosen(kernel, classes, left_out, lambda ridge: posterior(ridge).mean(cross))
 

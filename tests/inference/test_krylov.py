@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from widelimit.inference.krylov import block_gradients
+from widelimit.inference.krylov import block_gradients, log_determinant
 
 RNG = np.random.default_rng(0)
 SIZE = 120
@@ -72,3 +72,17 @@ def test_rounding_is_the_end():
     assert 1e-30 < found.error < 1e-9
     assert found.iterations < 500
     assert solved(RNG.normal(size=(SIZE, 3)), most=2)[0].iterations == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_determinants_by_stochastic_lanczos(seed):
+    """Exact for the identity, and within its error where the spectrum is wide."""
+    rng = np.random.default_rng(seed)
+    value, error = log_determinant(lambda v: 2.0 * v, 50, rng)
+    assert value == pytest.approx(50 * np.log(2.0), rel=1e-12)
+    assert error < 1e-10
+    values = np.exp(rng.normal(size=SIZE))
+    matrix = ROTATION @ np.diag(values) @ ROTATION.T
+    value, error = log_determinant(lambda v: matrix @ v, SIZE, rng, probes=64)
+    assert 0 < error < 4
+    assert abs(value - np.log(values).sum()) < 4 * error

@@ -11,7 +11,6 @@ from widelimit.inference import (
     Importance,
     KernelKind,
     Nystrom,
-    fit_both,
 )
 from widelimit.layers import Scaling
 
@@ -71,7 +70,7 @@ def test_tuned_models_and_both_predictors_predict_with_a_mask():
     pytest.importorskip("optax", reason="needs the extra 'fit'")
     tuned = wl.tune(wl.GP(NET), X, Y, MASK, steps=2)
     ragged = [x[:n] for x, n in zip(X, LENGTHS, strict=True)]
-    for fitted in (tuned.fitted, fit_both(wl.GP(NET), X, Y, MASK).ntk):
+    for fitted in (tuned.fitted, wl.GP(NET, kind="ntk").fit(X, Y, MASK)):
         found, other = fitted.predict(X, MASK), fitted.predict(ragged)
         np.testing.assert_allclose(found.mean, other.mean, rtol=1e-4, atol=1e-5)
 

@@ -1,8 +1,11 @@
+import threading
+import time
+
 import numpy as np
 import pytest
 
 from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import Jitter, JitterWarning, factorise
+from widelimit.inference import Jitter, JitterWarning, factorise, solve, triangular
 from widelimit.inference import checks as checks_module
 from widelimit.inference.solve import semidefinite_root
 
@@ -27,7 +30,6 @@ def test_factor_answers_match_numpy(rows, dtype):
     np.testing.assert_allclose(
         factor.half_solve(right), np.linalg.solve(np.linalg.cholesky(a), right), rtol=1e-10
     )
-    np.testing.assert_allclose(factor.colour(right), np.linalg.cholesky(a) @ right, rtol=1e-11)
     np.testing.assert_allclose(factor.inverse(), np.linalg.inv(a), rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(factor.inverse_diagonal, np.diag(np.linalg.inv(a)), rtol=1e-10)
     np.testing.assert_allclose(factor.log_determinant, np.linalg.slogdet(a)[1], rtol=1e-10)
@@ -35,8 +37,14 @@ def test_factor_answers_match_numpy(rows, dtype):
 
 def test_blocks_smaller_than_the_matrix_change_nothing(monkeypatch):
     monkeypatch.setattr(checks_module, "ROWS_PER_BLOCK", 16)
+    monkeypatch.setattr(triangular, "BLOCK", 7)
+    monkeypatch.setattr(solve, "BLOCK", 7)
     k = kernel(50) + 0.1 * np.eye(50)
     factor = factorise(k)
+    np.testing.assert_allclose(factor.lower, np.linalg.cholesky(k), rtol=1e-11, atol=1e-12)
+    right = np.random.default_rng(2).normal(size=(50, 3))
+    np.testing.assert_allclose(factor.solve(right), np.linalg.solve(k, right), rtol=1e-10)
+    np.testing.assert_allclose(factor.solve(right[:, 0]), factor.solve(right)[:, 0])
     np.testing.assert_allclose(factor.inverse_diagonal, np.diag(np.linalg.inv(k)), rtol=1e-10)
     np.testing.assert_allclose(factor.inverse(), np.linalg.inv(k), rtol=1e-8, atol=1e-10)
 
@@ -154,7 +162,7 @@ def test_unusable_noise_is_named(noise, error):
 
 
 def test_right_hand_sides_must_fit():
-    with pytest.raises(ShapeError, match="6 rows"):
+    with pytest.raises(ShapeError, match="does not fit 6 examples"):
         factorise(kernel(6), noise=0.1).solve(np.ones(5))
 
 
@@ -199,3 +207,39 @@ def test_root_of_a_singular_matrix(dtype):
 def test_root_of_an_indefinite_matrix_is_refused(k):
     with pytest.raises(NumericalError, match="must be positive semi-definite"):
         semidefinite_root(k, scale=1.0, unit=2.2e-16)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_factorisation_that_breaks_down_leaves_what_restores_the_matrix(monkeypatch, seed):
+    """The upper triangle as it was, and the finished part of the factor."""
+    monkeypatch.setattr(triangular, "BLOCK", 6)
+    rng = np.random.default_rng(seed)
+    matrix = kernel(20, seed=seed) + 0.1 * np.eye(20)
+    row = int(rng.integers(20))
+    matrix[row, row] = -1.0
+    storage = np.asfortranarray(matrix)
+    assert triangular.cholesky_in_place(storage) == row + 1
+    np.testing.assert_array_equal(np.triu(storage, 1), np.triu(matrix, 1))
+    lower = np.linalg.cholesky(matrix[:row, :row]) if row else np.empty((0, 0))
+    np.testing.assert_allclose(np.tril(storage[:row, :row]), lower, rtol=1e-10, atol=1e-12)
+
+
+def test_other_threads_go_on_meanwhile():
+    """No call holds the interpreter's lock for long."""
+    matrix, turns, done = kernel(1500) + np.eye(1500), [0], threading.Event()
+
+    def work():
+        while not done.is_set():
+            turns[0] += 1
+            time.sleep(1e-4)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        before = turns[0]
+        assert triangular.cholesky_in_place(np.asfortranarray(matrix)) == 0
+        during = turns[0] - before
+    finally:
+        done.set()
+        thread.join()
+    assert during > 5  # at most one where the lock is held

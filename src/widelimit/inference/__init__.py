@@ -4,7 +4,6 @@
 of takes kernel matrices and works with kernels from anywhere.
 """
 
-from .both import BothPredictions, FittedBoth, fit_both
 from .calibration import (
     Binning,
     Reliability,
@@ -71,7 +70,6 @@ __all__ = [
     "GP",
     "Binning",
     "BlockedCholesky",
-    "BothPredictions",
     "Cholesky",
     "Classifier",
     "CollapsedWeightsWarning",
@@ -82,7 +80,6 @@ __all__ = [
     "EllipticalSlice",
     "Engine",
     "Factor",
-    "FittedBoth",
     "FittedClassifier",
     "FittedGP",
     "FittedMixture",
@@ -125,7 +122,6 @@ __all__ = [
     "count_repeats",
     "cross_entropy_path",
     "factorise",
-    "fit_both",
     "grid",
     "hyperparameters",
     "input_groups",

@@ -29,11 +29,13 @@ class Calibrating(Protocol):
     """What a temperature is fitted to: predictions of training examples without themselves."""
 
     @property
-    def calibration_rows(self) -> np.ndarray | None:
-        """Examples that serve; None for all."""
+    def calibration_rows(self) -> np.ndarray:
+        """Examples that serve."""
+        ...
 
-    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+    def left_out_at(self, rows: np.ndarray) -> LeaveOneOut:
         """Their left-out predictions."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class Temperature:
         An example that `counts` c times has `noise`/c there, and `noise` when it is observed anew.
         """
         rows = posterior.calibration_rows
-        left_out, rows = posterior.left_out_at(rows), slice(None) if rows is None else rows
+        left_out = posterior.left_out_at(rows)
         if counts is not None:
             counts = counts[rows]
             more = noise - noise / counts

@@ -91,7 +91,7 @@ class Classifier:
     gp: GP
 
     def __post_init__(self):
-        if not isinstance(self.gp, GP) or np.size(self.gp.noise) > 1:
+        if not isinstance(self.gp, GP) or np.size(np.asarray(self.gp.noise)) > 1:
             raise NumericalError(
                 "A classifier is built around a process with one noise variance.",
                 got=f"{type(self.gp).__name__}",

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from ..engine.inputs import unmasked
@@ -307,10 +307,8 @@ class GPPosterior(Conditioned):
         """
         return self._left_out(self.factor.inverse_diagonal, np.arange(len(self)))
 
-    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
-        """The same for some examples (None: all)."""
-        if rows is None:
-            return self.leave_one_out
+    def left_out_at(self, rows: Int[np.ndarray, " rows"]) -> LeaveOneOut:
+        """The same for some examples."""
         return self._left_out(self.factor.inverse_diagonal_at(rows), rows)
 
     def with_groups(self, groups: Groups | None) -> "GPPosterior":
@@ -318,8 +316,8 @@ class GPPosterior(Conditioned):
         return replace(self, groups=groups)
 
     @property
-    def calibration_rows(self) -> np.ndarray | None:
-        """Examples whose leave-one-out predictions are affordable; None where all are."""
+    def calibration_rows(self) -> Int[np.ndarray, " rows"]:
+        """Examples whose leave-one-out predictions are affordable."""
         return self.factor.calibration_rows
 
     def _left_out(self, inverse: np.ndarray, rows: np.ndarray) -> LeaveOneOut:
@@ -343,6 +341,11 @@ class GPPosterior(Conditioned):
             ],
         )
         return LeaveOneOut(*(part[wanted] for part in found)).mapped(self._outputs)
+
+    @property
+    def extendable(self) -> bool:
+        """Whether `extend` takes more data: the factor is in memory."""
+        return isinstance(self.factor, Factor)
 
     def _inverse_blocks(self, parts: list[np.ndarray]) -> list[np.ndarray]:
         """`(A⁻¹)_GG` of every group."""
@@ -373,6 +376,7 @@ class GPPosterior(Conditioned):
         columns, _ = checks.targets(targets, new)
         checks.matrix(columns, "The new targets", columns=self.targets.shape[1])
         variances = checks.variances(noise, "The noise", new)
+        assert isinstance(self.factor, Factor), "only a factor in memory is extended"
         factor = self.factor.extend(cross, corner, noise=variances, jitter=jitter)
         stacked = np.concatenate([self.targets, columns])
         return GPPosterior(

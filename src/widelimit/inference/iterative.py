@@ -20,13 +20,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.files import writing
-from ..errors import NumericalError, WidelimitError
+from ..errors import NumericalError
 from . import checks
 from .checks import Values
-from .conventions import some_left_out
-from .krylov import Solved, block_gradients
+from .conventions import LEFT_OUT, some_left_out
+from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
-from .solve import unit_columns
+from .triangular import unit_columns
 
 log = logging.getLogger("widelimit.scale")
 
@@ -38,7 +38,7 @@ Report = Callable[[int, float], None]
 class Iterative:
     """`A = K + noise` behind products with `K`: what a factorisation answers, by iterations.
 
-    Determinants and samples need a factorisation and are refused.
+    The determinant is an estimate, with a standard error.
     """
 
     kernel: Any = field(repr=False)
@@ -198,27 +198,32 @@ class Iterative:
         """Training examples that stand for all where each costs a right-hand side."""
         return some_left_out(np.arange(len(self)), np.random.default_rng(0))
 
-    @property
-    def inverse_diagonal(self) -> np.ndarray:
-        """Refused: it takes a solve for every example."""
-        raise self._refused("Leave-one-out predictions of all examples")
+    @cached_property
+    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
+        """`diag(A⁻¹)`: as many right-hand sides as examples, some of them at a time."""
+        parts = np.array_split(np.arange(len(self)), -(-len(self) // LEFT_OUT))
+        return np.concatenate([self.inverse_diagonal_at(rows) for rows in parts])
+
+    @cached_property
+    def _log_determinant(self) -> tuple[float, float]:
+        """`log det A = log det Λ + log det(F Fᵀ + I) + log det(M^-½ Ã M^-½)`, and its error."""
+        rest, error = log_determinant(
+            lambda v: self._root_inverse(self._product(self._root_inverse(v))),
+            len(self),
+            np.random.default_rng(0),
+        )
+        known = float(np.log(self.noise).sum() + np.log1p(np.maximum(self._spectrum[0], 0)).sum())
+        return known + rest, error
 
     @property
     def log_determinant(self) -> float:
-        """Refused: iterations do not tell determinants."""
-        raise self._refused("The evidence")
+        """`log det A`, an estimate by stochastic Lanczos quadrature."""
+        return self._log_determinant[0]
 
-    def extend(self, *_: Any, **__: Any) -> Any:
-        """Refused: there is no factor to border."""
-        raise self._refused("Extending a model")
-
-    @staticmethod
-    def _refused(what: str) -> WidelimitError:
-        return WidelimitError(
-            f"{what} is not available with conjugate gradients.",
-            got="solver=ConjugateGradients(...)",
-            remedy="choose Cholesky(), BlockedCholesky(...) or Nystrom(...)",
-        )
+    @property
+    def log_determinant_error(self) -> float:
+        """Its standard error."""
+        return self._log_determinant[1]
 
 
 def multiplied(kernel: Any, right: np.ndarray) -> np.ndarray:

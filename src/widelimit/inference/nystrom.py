@@ -21,13 +21,12 @@ the exact one.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from ..errors import WidelimitError
+from ..errors import NumericalError
 from . import checks
 from .checks import Values
 from .conventions import some_left_out
@@ -54,8 +53,8 @@ def left_out_rows(
 
 
 @dataclass(frozen=True, eq=False)
-class NystromPosterior(Conditioned):
-    """A process conditioned on targets through landmarks; blocks are (test, landmarks)."""
+class LandmarkPosterior(Conditioned):
+    """What all processes have that are conditioned on targets through landmarks."""
 
     landmarks: Int[np.ndarray, " m"] = field(repr=False)
     """Indices of the training examples that are landmarks."""
@@ -71,49 +70,6 @@ class NystromPosterior(Conditioned):
     unit: float
     vector_targets: bool = field(repr=False)
     jitter: float = 0.0
-
-    @classmethod
-    def condition(
-        cls,
-        found: Pivoted,
-        diagonal: Values,
-        targets: Values,
-        *,
-        noise: Values,
-        unit: float,
-        groups: Groups | None = None,
-    ) -> "NystromPosterior":
-        """The posterior given a low-rank kernel, its exact diagonal and targets."""
-        rows = len(found.factor)
-        columns, vector = checks.targets(targets, rows)
-        variances = checks.positive_noise(noise, rows, "Landmarks")
-        scaled = found.factor / np.sqrt(variances)[:, None]
-        inner = scaled.T @ scaled
-        inner[np.diag_indices(len(inner))] += 1.0
-        inner = cholesky(inner, lower=True, overwrite_a=True)
-        white = columns / np.sqrt(variances)[:, None]
-        weights = cho_solve((inner, True), scaled.T @ white)
-        # A⁻¹ = Λ⁻¹ − Λ⁻½ Fs B⁻¹ Fsᵀ Λ⁻½.
-        half = solve_triangular(inner, scaled.T, lower=True)
-        inverse = (1.0 - np.einsum("mn,mn->n", half, half)) / variances
-        solved = (white - scaled @ weights) / np.sqrt(variances)[:, None]
-        together = []
-        for part in repeated(groups, np.arange(rows)):
-            scale = np.sqrt(variances[part])
-            block = (np.eye(len(part)) - half[:, part].T @ half[:, part]) / np.outer(scale, scale)
-            together.append((part, block))
-        left_out = LeaveOneOut.of(columns, solved, inverse, together=together, missed=found.missed)
-        left_out = left_out.mapped(lambda one: one[:, 0] if vector else one)
-        determinant = 2 * np.log(np.diagonal(inner)).sum() + np.log(variances).sum()
-        trace = float((found.missed / variances).sum())
-        many = columns.shape[1]
-        fit = float(np.sum(columns * solved))
-        bound = -0.5 * (fit + many * (float(determinant) + rows * LOG_2PI + trace))
-        share = float(found.missed.sum() / np.asarray(diagonal, np.float64).sum())
-        return cls(found.pivots, found.lower, inner, weights, left_out, bound, share, unit, vector)
-
-    def __len__(self) -> int:
-        return len(self.left_out.variance)
 
     def rounding(self) -> float:
         return self.unit
@@ -164,6 +120,54 @@ class NystromPosterior(Conditioned):
         """A lower bound of `log p(y)`, summed over the outputs; exact where nothing is missed."""
         return self.bound
 
+
+@dataclass(frozen=True, eq=False)
+class NystromPosterior(LandmarkPosterior):
+    """A process conditioned on targets through landmarks; blocks are (test, landmarks)."""
+
+    @classmethod
+    def condition(
+        cls,
+        found: Pivoted,
+        diagonal: Values,
+        targets: Values,
+        *,
+        noise: Values,
+        unit: float,
+        groups: Groups | None = None,
+    ) -> "NystromPosterior":
+        """The posterior given a low-rank kernel, its exact diagonal and targets."""
+        rows = len(found.factor)
+        columns, vector = checks.targets(targets, rows)
+        variances = checks.positive_noise(noise, rows, "Landmarks")
+        scaled = found.factor / np.sqrt(variances)[:, None]
+        inner = scaled.T @ scaled
+        inner[np.diag_indices(len(inner))] += 1.0
+        inner = cholesky(inner, lower=True, overwrite_a=True)
+        white = columns / np.sqrt(variances)[:, None]
+        weights = cho_solve((inner, True), scaled.T @ white)
+        # A⁻¹ = Λ⁻¹ − Λ⁻½ Fs B⁻¹ Fsᵀ Λ⁻½.
+        half = solve_triangular(inner, scaled.T, lower=True)
+        inverse = (1.0 - np.einsum("mn,mn->n", half, half)) / variances
+        solved = (white - scaled @ weights) / np.sqrt(variances)[:, None]
+        together = []
+        for part in repeated(groups, np.arange(rows)):
+            scale = np.sqrt(variances[part])
+            block = (np.eye(len(part)) - half[:, part].T @ half[:, part]) / np.outer(scale, scale)
+            together.append((part, block))
+        left_out = LeaveOneOut.of(columns, solved, inverse, together=together, missed=found.missed)
+        left_out = left_out.mapped(lambda one: one[:, 0] if vector else one)
+        determinant = 2 * np.log(np.diagonal(inner)).sum() + np.log(variances).sum()
+        trace = float((found.missed / variances).sum())
+        many = columns.shape[1]
+        fit = float(np.sum(columns * solved))
+        bound = -0.5 * (fit + many * (float(determinant) + rows * LOG_2PI + trace))
+        share = float(found.missed.sum() / np.asarray(diagonal, np.float64).sum())
+        return cls(found.pivots, found.lower, inner, weights, left_out, bound, share, unit, vector)
+
+    def __len__(self) -> int:
+        return len(self.left_out.variance)
+
     @property
     def leave_one_out(self) -> LeaveOneOut:
         """Each target from the others that are not the same input, with the landmarks as they are.
@@ -173,28 +177,19 @@ class NystromPosterior(Conditioned):
         """
         return self.left_out
 
-    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+    def left_out_at(self, rows: Int[np.ndarray, " rows"]) -> LeaveOneOut:
         """Some of them."""
-        found = self.left_out
-        return found if rows is None else LeaveOneOut(*(part[rows] for part in found))
+        return LeaveOneOut(*(part[rows] for part in self.left_out))
 
     @property
-    def calibration_rows(self) -> Int[np.ndarray, " rows"] | None:
-        """Examples that are not landmarks, like tests; None (all) where too few are left."""
+    def calibration_rows(self) -> Int[np.ndarray, " rows"]:
+        """Examples that are not landmarks, like tests; all where too few are left."""
         others = np.setdiff1d(np.arange(len(self)), self.landmarks)
-        return others if len(others) >= min(_ENOUGH, len(self) / 2) else None
-
-    def extend(self, *_: Any, **__: Any) -> Any:
-        """Refused: landmarks are chosen for all examples together."""
-        raise WidelimitError(
-            "A model with landmarks is fitted to all its data at once.",
-            got="more data for a fitted one",
-            remedy="fit it again with the old and the new data",
-        )
+        return others if len(others) >= min(_ENOUGH, len(self) / 2) else np.arange(len(self))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RefinedPosterior(NystromPosterior):
+class RefinedPosterior(LandmarkPosterior):
     """Landmarks, and a step from them towards the exact solve; blocks are (test, train).
 
     `weights` are those of features once the step's own part in them is taken away, `w − Fᵀ s`:
@@ -275,18 +270,14 @@ class RefinedPosterior(NystromPosterior):
         """Examples that were left out."""
         return self.rows
 
-    @property
-    def leave_one_out(self) -> LeaveOneOut:
-        """Refused: known for `rows` alone."""
-        raise WidelimitError(
-            "After a step from landmarks, some examples are left out in turn, not all.",
-            got=f"leave_one_out of {self.size} examples, where {len(self.rows)} are known",
-            remedy="use posterior.left_out_at(posterior.rows), or Nystrom(refined=False)",
-        )
-
-    def left_out_at(self, rows: np.ndarray | None) -> LeaveOneOut:
+    def left_out_at(self, rows: Int[np.ndarray, " rows"]) -> LeaveOneOut:
         """Examples of `rows`."""
-        if rows is None or not np.isin(rows, self.rows).all():
-            return self.leave_one_out
+        if not np.isin(rows, self.rows).all():
+            raise NumericalError(
+                f"After a step from landmarks, {len(self.rows)} of {self.size} examples are left "
+                "out in turn, not all.",
+                got="others among the rows",
+                remedy="use posterior.left_out_at(posterior.rows), or Nystrom(refined=False)",
+            )
         places = np.searchsorted(self.rows, rows)
         return LeaveOneOut(*(part[places] for part in self.left_out))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data, Inputs
-from ..errors import NetworkError, NumericalError
+from ..errors import NetworkError, NumericalError, OptionError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, whole
 from ..printing import counted, written
@@ -27,6 +27,7 @@ from .network_kernels import (
     require_layer,
 )
 from .noise import LeaveOneOutNoise, Noise, settled
+from .nystrom import RefinedPosterior
 from .solve import Jitter
 from .solvers import Cholesky, Posterior, Solver
 
@@ -226,6 +227,13 @@ class FittedGP:
     @property
     def leave_one_out(self) -> LeaveOneOut:
         """Each training target predicted from the others, in closed form."""
+        if isinstance(self.posterior, RefinedPosterior):
+            raise OptionError(
+                f"After a step from landmarks, {len(self.posterior.rows)} of {len(self)} examples "
+                "are left out in turn, not all.",
+                got=f"leave_one_out with solver={self.gp.solver!r}",
+                remedy="use posterior.left_out_at(posterior.rows), or Nystrom(refined=False)",
+            )
         return self.posterior.leave_one_out
 
     @property
@@ -248,6 +256,13 @@ class FittedGP:
                     got="a model with one noise variance per example, and none for the new ones",
                     remedy="pass noise=... to extend",
                 )
+        if not isinstance(self.posterior, GPPosterior) or not self.posterior.extendable:
+            raise OptionError(
+                f"A model with solver={self.gp.solver!r} is fitted to all its data at once.",
+                got="more data for a fitted one",
+                remedy="fit again with the old and the new data (a stored kernel is extended, not "
+                "computed anew), or solve with Cholesky()",
+            )
         other = self.data.read(x, mask)
         data = self.data.extended(other)
         posterior = self.posterior.extend(

@@ -4,21 +4,20 @@ The upper triangle of the working array is never touched by the factorisation, s
 the backup from which a failed attempt is restored: one N×N float64 array is all the memory used.
 """
 
-import abc
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import eigvalsh, get_blas_funcs, get_lapack_funcs
+from scipy.linalg import eigvalsh, get_lapack_funcs
 
-from ..errors import NumericalError, ShapeError, warn
+from ..errors import NumericalError, warn
 from ..printing import written
-from . import checks, lapack
+from . import checks
 from .checks import Values
+from .triangular import BLOCK, Triangular, cholesky_in_place, edges
 
-_pstrf, _trtrs = get_lapack_funcs(("pstrf", "trtrs"), dtype=np.float64)
-(_trmm,) = get_blas_funcs(("trmm",), dtype=np.float64)
+_pstrf, _potri, _trtrs = get_lapack_funcs(("pstrf", "potri", "trtrs"), dtype=np.float64)
 
 _EXACT_EIGENVALUE_ROWS = 1500  # up to here an error message can afford the exact spectrum
 
@@ -53,39 +52,6 @@ class Jitter:
         return start, 1e-6 if unit < 1e-10 else 1e-3
 
 
-class Triangular(abc.ABC):
-    """What follows from solving with the triangular factor `L` of `A = L Lᵀ`."""
-
-    @abc.abstractmethod
-    def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
-        """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
-
-    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return np.einsum("nm,nm->m", half, half)
-
-    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
-        half = self.half_solve(right)
-        return half.T @ half
-
-    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
-        """The block of `A⁻¹` at some rows and columns."""
-        return self.gram(unit_columns(len(self), rows))
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """How many examples there are."""
-
-
-def unit_columns(size: int, rows: np.ndarray) -> Float[np.ndarray, "n rows"]:
-    """Columns of the identity."""
-    unit = np.zeros((size, len(rows)))
-    unit[rows, np.arange(len(rows))] = 1.0
-    return unit
-
-
 @dataclass(frozen=True, eq=False)
 class Factor(Triangular):
     """Lower Cholesky factor `L` of `A = K + noise + jitter·I`, so that `A = L Lᵀ`.
@@ -101,61 +67,36 @@ class Factor(Triangular):
     scale: float
     unit: float
 
-    def __len__(self) -> int:
-        return self.storage.shape[0]
-
     @property
     def lower(self) -> Float[np.ndarray, "n n"]:
         """A clean copy of `L`, zeros above the diagonal."""
         return np.tril(self.storage)
 
     @property
-    def log_determinant(self) -> float:
-        """`log det A = 2 Σ log L_ii`."""
-        return float(2.0 * np.log(np.diagonal(self.storage)).sum())
+    def spans(self) -> list[slice]:
+        return edges(len(self.storage), BLOCK)
 
-    @cached_property
-    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
-        """`diag(A⁻¹)`: the squared column norms of `L⁻¹`."""
-        inverse = lapack.inverse(self.storage)
-        total = np.empty(len(self))
-        for start in range(0, len(self), checks.ROWS_PER_BLOCK):
-            columns = slice(start, start + checks.ROWS_PER_BLOCK)
-            # Row `start` of the block is on the diagonal: `tril` drops the stale upper part.
-            total[columns] = np.square(np.tril(inverse[start:, columns])).sum(axis=0)
-        return total
+    def corner(self, i: int) -> np.ndarray:
+        return self.storage[self.spans[i], self.spans[i]]
+
+    def left(self, i: int, first: int) -> Iterator[tuple[slice, np.ndarray]]:
+        columns = slice(self.spans[first].start, self.spans[i].start)
+        yield columns, self.storage[self.spans[i], columns]
+
+    def below(self, i: int) -> Iterator[tuple[slice, np.ndarray]]:
+        rows = slice(self.spans[i].stop, len(self))
+        yield rows, self.storage[rows, self.spans[i]]
 
     def inverse(self) -> Float[np.ndarray, "n n"]:
         """`A⁻¹` in full, both triangles."""
-        inverse = lapack.inverse_of_product(self.storage)
+        inverse, _ = _potri(self.storage, lower=1)
         _mirror(inverse, from_lower=True)
         return inverse
 
-    def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
-        """`A⁻¹ right`."""
-        return lapack.solve_product(self.storage, _columns(right, len(self)))
-
-    def half_solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
-        """`L⁻¹ right`, whose columns have inner products `rightᵀ A⁻¹ right`."""
-        return lapack.solve(self.storage, _columns(right, len(self)))
-
-    def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """Some entries of `diag(A⁻¹)`."""
-        return self.inverse_diagonal[rows]
-
     def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
-        if 4 * len(rows) < len(self):  # below that, the whole inverse is less work
+        if 4 * len(rows) < len(self):  # above that, the whole inverse is less work
             return super().inverse_block(rows)
         return self.inverse()[np.ix_(rows, rows)]
-
-    @property
-    def calibration_rows(self) -> None:
-        """All training examples serve for calibration."""
-        return
-
-    def colour(self, white: Values) -> Float[np.ndarray, "n columns"]:
-        """`L white`: standard normal columns become draws from `N(0, A)`."""
-        return _trmm(1.0, self.storage, _columns(white, len(self)), lower=1)
 
     def extend(
         self,
@@ -241,17 +182,6 @@ def _sealed(storage: np.ndarray, jitter: float, scale: float, unit: float) -> Fa
     return Factor(storage, jitter, scale, unit)
 
 
-def _columns(right: Values, rows: int) -> np.ndarray:
-    array = np.asarray(right, dtype=np.float64)
-    if array.ndim not in (1, 2) or array.shape[0] != rows:
-        raise ShapeError(
-            f"A right-hand side must have {rows} rows.",
-            got=f"shape {array.shape}",
-            remedy="pass (rows,) or (rows, columns)",
-        )
-    return array
-
-
 def _mirror(symmetric: np.ndarray, *, from_lower: bool) -> None:
     """Overwrite one triangle by the other, in blocks so that no second matrix is needed."""
     rows = len(symmetric)
@@ -279,7 +209,7 @@ def _factorise_in_place(
     first, last = start * scale, limit * scale
     jitter = 0.0
     while True:
-        failed_at = lapack.factorise(storage)
+        failed_at = cholesky_in_place(storage)
         failed_at = failed_at or _first_lost_pivot(storage, diagonal + jitter)
         if failed_at == 0:
             break

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NumericalError
+from ..errors import NumericalError, OptionError
 from ..options import RandomKey, generator, positive, whole
 from ..printing import written
 from . import checks
@@ -30,7 +30,7 @@ from .nystrom import NystromPosterior, RefinedPosterior, left_out_rows
 from .pivots import pivoted
 from .solve import Jitter
 
-Posterior = GPPosterior | NystromPosterior
+Posterior = GPPosterior | NystromPosterior | RefinedPosterior
 
 
 class Solver(abc.ABC):
@@ -67,17 +67,26 @@ class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
     The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
-    other machines need one that all reach), in a folder of its own that goes with the model. Two
-    rows of blocks of `block` examples are in memory; a worker has three blocks.
-    `progress(done, blocks)` is called as it goes.
+    other machines need one that all reach), in a folder of its own that goes with the model. In a
+    folder `keep` it stays instead, and a run that was stopped goes on with its blocks. Two rows of
+    blocks of `block` examples are in memory; a worker has three blocks. `progress(done, blocks)` is
+    called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
+    keep: str | os.PathLike[str] | None = None
     block: int = 2048
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("block", self.block)
+        if self.folder is not None and self.keep is not None:
+            raise OptionError(
+                "BlockedCholesky has one place for its factor.",
+                got=f"folder={self.folder!r} and keep={self.keep!r}",
+                remedy="give folder= for a factor that goes with the model, or keep= for one that "
+                "stays",
+            )
 
     def condition(self, data, y, *, kind, noise, jitter):
         kernel = _kernel(data, kind)
@@ -85,6 +94,7 @@ class BlockedCholesky(Solver):
             kernel,
             checks.variances(noise, "The noise", len(data)),
             folder=None if self.folder is None else os.fspath(self.folder),
+            keep=None if self.keep is None else os.fspath(self.keep),
             block=self.block,
             jitter=jitter or Jitter(),
             client=data.engine.client,
@@ -118,6 +128,7 @@ class ConjugateGradients(Solver):
             whole("rank", self.rank)
 
     def condition(self, data, y, *, kind, noise, jitter):
+        _refuse(jitter, "conjugate gradients", "they need noise")
         # Before the expensive part: kernels without noise are singular.
         variances = checks.positive_noise(noise, len(data), "Conjugate gradients")
         factor = Iterative.make(
@@ -152,6 +163,7 @@ class Nystrom(Solver):
         whole("landmarks", self.landmarks)
 
     def condition(self, data, y, *, kind, noise, jitter):
+        _refuse(jitter, "landmarks", "they are chosen so that it can")
         # Before the expensive part: what landmarks miss must be explained by noise.
         checks.positive_noise(noise, len(data), "Landmarks")
         ntk, inputs = kind is KernelKind.NTK, data.inputs
@@ -188,6 +200,15 @@ class Nystrom(Solver):
         block = columns(rows).T
         refined = RefinedPosterior.of(posterior, found, y, noise=noise, rows=rows, kernels=block)
         return data, refined
+
+
+def _refuse(jitter: Jitter | None, solver: str, why: str) -> None:
+    if jitter is not None:
+        raise OptionError(
+            f"jitter= has no meaning with {solver}: nothing is factorised that could fail, {why}.",
+            got=f"jitter={jitter!r}",
+            remedy="leave it out, or solve with Cholesky() or BlockedCholesky()",
+        )
 
 
 def _kernel(data: NetworkKernels, kind: KernelKind) -> Any:
