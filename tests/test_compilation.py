@@ -77,7 +77,7 @@ def test_inside_other_programs_they_have_the_options_of_those(traced):
 
 
 def test_options_of_all_programs_are_known_here():
-    assert compilation._options() == compilation._CALM
+    assert compilation._options() == compilation._ONE_THREAD
 
 
 @pytest.fixture
@@ -139,8 +139,8 @@ def test_all_programs_are_compiled_in_one_place():
 
 
 def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
-    known = compilation._CALM
-    monkeypatch.setattr(compilation, "_CALM", known | {"xla_cpu_no_such_option": True})
+    known = compilation._ONE_THREAD
+    monkeypatch.setattr(compilation, "_ONE_THREAD", known | {"xla_cpu_no_such_option": True})
     assert compilation._options.__wrapped__() == known
 
 

@@ -180,7 +180,7 @@ def Softplus() -> Activation:
 def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> Activation:
     """Any elementwise function φ, written with `jax.numpy`; its dual is computed by quadrature.
 
-    φ is pure, as for `jax.jit`: numbers that change belong to an Equinox module, whose leaves they
+    φ is pure, as JAX asks: numbers that change belong to an Equinox module, whose leaves they
     are, not to a global or a closure, which compiled programs have seen once.
 
     The quadrature covers variances up to `max_variance`, and is planned again where a kernel needs
