@@ -111,7 +111,7 @@ def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S chan
         raise ShapeError(
             "A covariance is symmetric and positive semi-definite.",
             got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
-            remedy="pass x @ x.T / channels, or the input itself to law(net, x)",
+            remedy="pass x @ x.T / channels, or the input itself to net.law(x)",
         )
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     # Every channel has its mirror image: layer normalisation then finds nothing to centre.
@@ -186,7 +186,7 @@ class NetworkLaw(JointLaw):
         Where scores have no closed form its kernel is an average over 16 times `samples` heads.
         """
         net = with_heads(self.net, INFINITE)
-        return law(net, self.inputs, key=self.key, samples=samples, memory=self.memory)
+        return net.law(self.inputs, key=self.key, samples=samples, memory=self.memory)
 
     # --- tangent kernels ---
 

@@ -6,7 +6,7 @@ import upwards in the package, which its contract names.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..progress import Callback
     from ..scale.cost import Cost
     from ..scale.places import Place
+    from .base import Layer
 
     Data = ArrayLike | Sequence[ArrayLike] | Inputs
     Mask = ArrayLike | Sequence[ArrayLike | None] | None
@@ -39,6 +40,11 @@ DEFAULT_HEADS = 2**16
 Params = PyTree[Array]
 
 
+def _layer(network: "Readings") -> "Layer":
+    """Networks are layers, of which the methods below are a part."""
+    return cast("Layer", network)
+
+
 class Readings(eqx.Module):
     """What a user does with a network."""
 
@@ -46,7 +52,7 @@ class Readings(eqx.Module):
         """Draw the finite network's parameters; `shape` is that of one example."""
         from ..finite.network import draw_params
 
-        return draw_params(self, key, shape)
+        return draw_params(_layer(self), key, shape)
 
     def apply(
         self, params: Params, x: "Data", mask: "Mask" = None, *, key: RandomKey | None = None
@@ -57,19 +63,19 @@ class Readings(eqx.Module):
         """
         from ..finite.network import run
 
-        return run(self, params, x, mask, key)
+        return run(_layer(self), params, x, mask, key)
 
     def summary(self, shape: "Sequence[int] | Sequence[Sequence[int]]") -> "Summary":
         """A table of layers, shapes and parameters, for examples of this shape."""
         from ..finite.summary import summarise
 
-        return summarise(self, shape)
+        return summarise(_layer(self), shape)
 
     def diagram(self, shape: "Sequence[int] | None" = None) -> str:
         """The network as one HTML element; with a `shape`, its input's and output's are said."""
         from ..app.drawing.diagram import diagram
 
-        return diagram(self, shape)
+        return diagram(_layer(self), shape)
 
     def _repr_html_(self) -> str:
         return self.diagram()
@@ -113,7 +119,7 @@ class Readings(eqx.Module):
         from ..engine.kernel import Problem, compute
 
         require_own_jax()
-        problem = Problem.read(self, x1, x2, mask, mask2, sampler, ntk, dtype, memory)
+        problem = Problem.read(_layer(self), x1, x2, mask, mask2, sampler, ntk, dtype, memory)
         problem = problem.draw(key=key, samples=samples, tolerance=tolerance)
         return compute(problem, tolerance, progress)
 
@@ -147,11 +153,14 @@ class Readings(eqx.Module):
         from ..engine.kernel import Problem, fill, refuse_store_options, stream
 
         require_own_jax()
-        problem = Problem.read(self, x1, x2, mask, mask2, sampler, ntk, dtype, memory)
+        problem = Problem.read(_layer(self), x1, x2, mask, mask2, sampler, ntk, dtype, memory)
         problem = problem.draw(key=key, samples=samples)
-        if isinstance(target, tuple | list) or callable(target):
+        if callable(target):
             refuse_store_options(tile=tile, client=client)
-            return (stream if callable(target) else fill)(problem, target, progress)
+            return stream(problem, target, progress)
+        if isinstance(target, tuple | list):
+            refuse_store_options(tile=tile, client=client)
+            return fill(problem, target, progress)
         from ..scale.compute import compute_into_store  # Zarr is needed for stores only
 
         return compute_into_store(problem, target, tile, client, progress)
@@ -178,7 +187,7 @@ class Readings(eqx.Module):
         from ..engine.kernel import Problem
 
         require_own_jax()
-        problem = Problem.read(self, x, None, mask, None, sampler, ntk, dtype, memory)
+        problem = Problem.read(_layer(self), x, None, mask, None, sampler, ntk, dtype, memory)
         return compute_diagonal(problem.draw(key=key, samples=samples, tolerance=tolerance))
 
     def cost(
@@ -204,7 +213,7 @@ class Readings(eqx.Module):
         from ..scale.cost import measure
 
         require_own_jax()
-        problem = Problem.read(self, x, None, mask, None, sampler, ntk, dtype, memory)
+        problem = Problem.read(_layer(self), x, None, mask, None, sampler, ntk, dtype, memory)
         return measure(problem.draw(), examples, tests)
 
     def law(
@@ -238,7 +247,7 @@ class Readings(eqx.Module):
         """
         from ..laws.network import make_law
 
-        return make_law(self, x, mask, key, draws, samples, points, head_widths, memory)
+        return make_law(_layer(self), x, mask, key, draws, samples, points, head_widths, memory)
 
     def sampler(
         self,
@@ -272,7 +281,7 @@ class Readings(eqx.Module):
         from ..engine.sampling import HeadCount, fit_sampler
 
         count = HeadCount(samples, replicates, tolerance, most_heads, memory, rank, residual)
-        return fit_sampler(self, x, mask, key, count)
+        return fit_sampler(_layer(self), x, mask, key, count)
 
     def signal(
         self,
@@ -293,4 +302,4 @@ class Readings(eqx.Module):
         """
         from ..engine.propagation import propagate
 
-        return propagate(self, x, mask, key, samples, replicates)
+        return propagate(_layer(self), x, mask, key, samples, replicates)
