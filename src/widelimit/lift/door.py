@@ -42,7 +42,7 @@ def lift(
     if _is_torch(model):
         from .torch_graph import read_module
 
-        graph, output = read_module(model, x, reading)
+        last, _ = read_module(model, x, reading)
     else:
         array = np.asarray(x)
         if (array.ndim < 2 and array.dtype.kind not in "iu") or array.size == 0:
@@ -52,8 +52,9 @@ def lift(
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
         graph, output = read_program(model, array[0], _stand_ins(), reading)
-    graph.require_output(output)
-    net = written(output.node, kind)
+        graph.require_output(output)
+        last = output.node
+    net = written(last, kind)
     return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jax.core import Tracer
@@ -34,17 +34,119 @@ class InitialRule:
     gaussian: bool
 
 
+@dataclass(frozen=True)
+class EntriesLaw:
+    """The law that the entries of an array follow, as far as numbers show."""
+
+    TORCH: ClassVar[str] = "1/(3·fan_in)"
+
+    name: str
+    variance: float
+    gaussian: bool
+
+
+class LawReader:
+    """Reads laws off arrays of independent entries: scales that libraries draw with, or measured.
+
+    Scales are `c·n^γ` of the fans, such as 1/fan_in, or only nearly: Glorot's 2/(fan_in + fan_out);
+    or plain numbers (0.02), which some divide by the root of the number of branches in a network of
+    `depth` blocks. What fits none of them is measured.
+    """
+
+    def __init__(self, depth: int = 0):
+        self.depth = depth
+        self.shown: list[str] = []
+        self.measured: dict[str, float] = {}
+
+    def read(self, array: np.ndarray, fans: tuple[int, int] | None, where: str) -> EntriesLaw:
+        """The law of an array (inputs, outputs), whose entries must look independent."""
+        if not array.any():
+            return EntriesLaw("zeros", 0.0, gaussian=True)
+        require_independent(array, where)
+        measured = float(np.mean(array**2))
+        peak = float(np.mean(array**4)) / measured**2
+        # Two standard errors beyond what uniform entries have: they are at most √3 σ.
+        gaussian = peak > 2.7 - 2 * np.sqrt(24 / array.size) and peak > 2.1
+        error = np.sqrt(max(peak - 1, 0.1) / array.size)
+        agreeing = {
+            name: variance
+            for name, variance in self.candidates(measured, fans).items()
+            if abs(measured / variance - 1) <= 3.5 * error + 1e-6
+        }
+        name = next((n for n in (*self.shown, *agreeing) if n in agreeing), None)
+        if name is None:
+            name = f"{measured:.6g}, measured"
+            agreeing[name] = self.measured[name] = measured
+        if name not in self.shown:
+            self.shown.append(name)
+        return EntriesLaw(name, agreeing[name], gaussian)
+
+    def candidates(self, measured: float, fans: tuple[int, int] | None) -> dict[str, float]:
+        """Variances that libraries draw with, by name."""
+        found = {"1": 1.0, **self.measured}
+        if fans is not None:
+            inputs, outputs = fans
+            found |= {
+                EntriesLaw.TORCH: 1 / (3 * inputs),
+                "1/fan_in": 1 / inputs,
+                "2/fan_in": 2 / inputs,
+                "2/(fan_in + fan_out)": 2 / (inputs + outputs),
+                # Three square matrices in one, as torch's attention holds them.
+                "2/(fan_in + 3·fan_out)": 2 / (inputs + 3 * outputs),
+                "1/fan_out": 1 / outputs,
+            }
+        for parts in {1, 2 * self.depth} - {0}:
+            digits = float(f"{np.sqrt(measured * parts):.0e}")
+            words = f"{digits:g}²" if parts == 1 else f"{digits:g}²/{parts}"
+            found[words] = digits**2 / parts
+        return found
+
+
+def require_independent(array: np.ndarray, where: str) -> None:
+    """Raise where entries are not as one law draws them, each for itself.
+
+    Their mean, the sizes of rows and columns, and products of rows are compared with those of
+    independent entries. Trained, orthogonal and repeated weights differ.
+    """
+    rows = array if array.shape[0] <= array.shape[1] else array.T
+    rows = rows[:512, :4096]
+    variance = float(np.mean(rows**2))
+    if not variance or rows.size < 8:
+        return
+    peak = float(np.mean(rows**4)) / variance**2
+    spreads = [
+        (np.var(np.mean(side**2, axis=1)) * side.shape[1] / (variance**2 * max(peak - 1, 0.1)) - 1)
+        * np.sqrt(len(side) / (2 + 12 / side.shape[1]))
+        for side in (rows, rows.T)
+        if len(side) > 3 and side.shape[1] > 3
+    ]
+    products = rows @ rows.T / (variance * np.sqrt(rows.shape[1]))
+    others = products[np.triu_indices(len(rows), 1)]
+    together = (np.mean(others**2) - 1) * np.sqrt(len(others)) / 2 if len(others) else 0.0
+    centre = np.mean(rows) * np.sqrt(rows.size / variance)
+    long = (peak - 3) / np.sqrt(24 / rows.size)
+    if max(abs(centre), abs(together), long, *map(abs, spreads), 0.0) > _MOST:
+        raise NetworkError(
+            "Weights do not look freshly drawn: entries that are independent, centred and of one "
+            "size.",
+            got=where,
+            remedy="lift a freshly initialised model, or take the standard deviations from "
+            "its weights: lift(model, x, deviations='measured')",
+        )
+
+
 class DrawnArrays:
     """Arrays that parts were made of: each is drawn for itself, and used once."""
 
     def __init__(self) -> None:
-        self._seen: set[tuple[tuple[int, ...], bytes]] = set()
+        self._seen: set[tuple[int, bytes]] = set()
 
     def require_new(self, array: np.ndarray, where: str) -> None:
         """Raise for numbers that another part has too: tied weights, or keys used twice."""
         if array.size < 2 or (array == array.flat[0]).all():
             return
-        numbers = array.shape, array.tobytes()
+        # Sorted, so that a matrix and its transpose are the same numbers.
+        numbers = array.size, np.sort(array, axis=None).tobytes()
         if numbers in self._seen:
             raise NetworkError(
                 "Every part has weights of its own.",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..layers import Padding
+from ..layers import Padding, Rotary
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,9 @@ class Attend(ModelPart):
     key_width: int
     value_width: int
     allowed: np.ndarray | None = field(default=None, compare=False)
+    sharpness: float = 1.0
+    """Scores are products times this, divided by √d."""
+    rotary: Rotary | None = None
 
 
 @dataclass(frozen=True)

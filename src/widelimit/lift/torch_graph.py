@@ -1,135 +1,308 @@
-"""torch models through `torch.fx`: modules of `torch.nn` stay whole, code between them is read."""
+"""torch models: their exported program, read operator by operator.
+
+Constants are computed, movements of entries are followed entry by entry, functions of single
+entries are composed, weights and tables become parts. What is left is read region by region.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import fx  # pyright: ignore[reportMissingImports]
 
-from .activations import factor, recognised
 from .initialisers import InitialReading
-from .parts import Scale
-from .torch_glue import FUNCTIONS, POINTWISE, Attended
-from .torch_parts import MODULES, pointwise
-from .values import Graph, Value, refusal
+from .parts import Add, Multiply, PartNode, in_order
+from .torch_export import batch_of, constants_of, export, place_of, refusal
+from .torch_functions import pointwise
+from .torch_laws import DrawnWeights, decide
+from .torch_operators import OPERATORS, added_table, linear_part, weighted
+from .torch_regions import Region, normalisation
+from .torch_values import Aligner, Held, Known, Layout, made
+
+_MOVES = {
+    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze",
+    "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "cat", "stack",
+    "flatten", "unflatten", "flip", "roll", "index_select", "index", "repeat", "movedim", "narrow",
+    "unfold", "pixel_unshuffle", "pixel_shuffle", "swapaxes", "concat", "concatenate", "expand_as",
+    "view_as", "reshape_as", "tile", "repeat_interleave", "channel_shuffle", "numpy_T", "mT",
+    "unsafe_split", "unsafe_chunk", "tensor_split", "broadcast_to", "adjoint", "rot90", "T",
+}  # fmt: skip
+_SAME = {
+    "clone", "contiguous", "to", "_to_copy", "alias", "detach", "detach_", "lift_fresh_copy",
+    "type_as", "float", "double", "lift_fresh", "identity", "positive", "resolve_conj",
+}  # fmt: skip
+_BESIDE = {"_assert_tensor_metadata", "_assert_async", "sym_size", "_assert_scalar"}
 
 
-def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[Graph, Value]:
-    """The graph of a module on a batch."""
-    batch = torch.as_tensor(np.asarray(x))
-    tokens = not batch.is_floating_point()
-    graph = Graph(batch.shape, tokens=tokens, batch=True)
-    tracer = _Tracer()
-    if tracer.is_leaf_module(model, ""):
-        model = torch.nn.Sequential(model)
-    traced = fx.GraphModule(model, tracer.trace(model))
-    reader = Reader(traced, graph, reading)
-    return graph, graph.settled_value(reader.run(), "the output")
-
-
-class _Tracer(fx.Tracer):
-    """Leaves modules of `torch.nn` whole, and opens sequences of them."""
-
-    def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
-        return type(m) in MODULES or super().is_leaf_module(m, module_qualified_name)
+def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[PartNode, Layout]:
+    """The last part of a module, whose output is the model's, and the layout of its input."""
+    batch = batch_of(x)
+    program = export(model, batch)
+    layout = Layout(tuple(batch.shape), tokens=not batch.is_floating_point())
+    reader = Reader(layout)
+    constants = constants_of(program)
+    inputs = [
+        Known(constants[node.name]) if node.name in constants else layout.input()
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+    ]
+    users = [held for held in inputs if isinstance(held, Held)]
+    if len(users) != 1:
+        raise refusal(f"The model takes {len(users)} inputs", "its forward", "wrap it for one input")
+    outputs = reader.run(program.graph_module, inputs)
+    node = reader.output(outputs)
+    nodes = in_order(node)
+    depth = sum(len(getattr(each.part, "arrays", ())) == 4 for each in nodes)
+    decide(nodes, reading, depth)
+    return node, layout
 
 
 class Reader:
-    """One node of the fx graph after another."""
+    """One operator after another."""
 
-    def __init__(self, traced: Any, graph: Graph, reading: InitialReading):
-        self.traced, self.graph, self.reading = traced, graph, reading
-        self.values: dict[Any, Any] = {}
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        self.aligner = Aligner(layout)
 
-    def run(self) -> Value:
-        placeholders = [n for n in self.traced.graph.nodes if n.op == "placeholder"]
-        if len(placeholders) != 1:
-            raise refusal("A model is a function of one input.", got=f"{len(placeholders)} inputs")
-        for node in self.traced.graph.nodes:
-            if node.op == "output":
-                output = self.value(node.args[0])
-                if not isinstance(output, Value):
-                    raise refusal("A model returns one tensor.", got=repr(node.args[0]))
-                return output
-            self.values[node] = self.step(node)
-        raise AssertionError("an fx graph ends in its output")
+    def run(self, module: Any, inputs: list[Any]) -> list[Any]:
+        """What a program returns, on these inputs."""
+        values: dict[Any, Any] = {}
+        given = iter(inputs)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+            elif node.op == "get_attr":
+                values[node] = Known(getattr(module, node.target))
+            elif node.op == "output":
+                flat = torch.utils._pytree.tree_leaves(node.args[0])
+                return [values[each] for each in flat if isinstance(each, fx.Node)]
+            else:
+                values[node] = self.step(node, values)
+        raise AssertionError("a program ends in its output")
 
-    def value(self, argument: Any) -> Any:
-        """What an argument stands for; tuples and slices are looked into."""
-        return fx.node.map_arg(argument, lambda node: self.values[node])
-
-    def step(self, node: Any) -> Any:
-        where = f"{node.target} ({node.op})"
-        if node.op == "placeholder":
-            return self.graph.input()
-        if node.op == "get_attr":
+    def output(self, outputs: list[Any]) -> PartNode:
+        """The part whose output is the model's first one."""
+        where = "the model's output"
+        value = next((v for v in outputs if not isinstance(v, Known)), None)
+        if value is None:
+            raise refusal("The output does not depend on the input", where)
+        if not isinstance(value, Held):
             raise refusal(
-                "Parameters stand in known modules.", got=f"the tensor '{node.target}' by itself"
+                "The output is no known part of a network",
+                getattr(value, "where", where),
+                "return what the last weights give, such as logits instead of probabilities",
             )
-        args, kwargs = self.value(node.args), self.value(node.kwargs)
-        if node.op == "call_module":
-            module = self.traced.get_submodule(node.target)
-            where = f"'{node.target}' ({type(module).__name__})"
-            return self.module(module, args, kwargs, where)
-        if not any(isinstance(a, Value | Attended) for a in (*args, *kwargs.values())):
-            raise refusal("Between known parts a model acts on tensors.", got=f"{where}")
-        return self.function(_name(node.target), args, kwargs, where)
+        held = value
+        held = self.aligner.activated(self.aligner.known(held, -1, where), where)
+        shape = held.shape
+        axes = [a for a in range(1, len(shape)) if shape[a] == held.node.channels] or [-1]
+        # Channels stand last, or second as in images.
+        for axis in (len(shape) - 1, *axes):
+            batch, place, channel = self.aligner.coordinates(held)
+            if (channel.movedim(axis, -1) == torch.arange(held.node.channels)[: shape[axis]]).all():
+                return self.aligner.rows(held, where, axis).node
+        return self.aligner.rows(held, where).node
 
-    # ---- modules -------------------------------------------------------------------------------
+    # ---- one operator --------------------------------------------------------------------------
 
-    def module(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Any:
-        read = MODULES.get(type(module))
-        if read is not None:
-            return read(self, module, args, kwargs, where)
-        function = pointwise(module)
-        if function is None:
-            raise refusal("Models are made of known parts.", got=where)
-        return self.activated(args[0], function, where)
+    def step(self, node: Any, values: dict[Any, Any]) -> Any:
+        """What an operator gives."""
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+        flat = torch.utils._pytree.tree_leaves(
+            (args, kwargs), is_leaf=lambda v: isinstance(v, Known | Held | Region)
+        )
+        schema = getattr(node.target, "_schema", None)
+        name = schema.name.split("::")[-1] if schema else getattr(node.target, "__name__", "")
+        where = place_of(node)
+        if name in _BESIDE:
+            return None
+        live = [v for v in flat if isinstance(v, Held | Region)]
+        if node.target in _INNER:
+            skipped = _INNER[node.target]
+            inner, *given = args[skipped:]
+            found = self.run(inner.tensor, [v if not _plain(v) else Known(v) for v in given])
+            return tuple(found)
+        if not live:
+            return self.computed(node, args, kwargs, where)
+        if name == "getitem" and isinstance(args[0], list | tuple):
+            return args[0][args[1]]
+        if name in _SAME and not isinstance(args[0], Region):
+            return args[0]
+        if all(isinstance(v, Held) for v in live):
+            found = self.read(node, name.rstrip("_"), args, kwargs, live, where)
+            if found is not None:
+                return found
+        if name == "embedding":
+            raise refusal("A table is looked up by indices that are computed from the input", where)
+        found = weighted(self, name, args, kwargs, where)
+        return self.region(node, values, where) if found is None else found
 
-    def activated(self, value: Value, function: Callable[[Any], Any], where: str) -> Value:
-        """A function of every entry, which must be a known one."""
+    def read(
+        self, node: Any, name: str, args: Any, kwargs: Any, live: list[Held], where: str
+    ) -> Any:
+        """An operator on tensors of known meaning; None where it has no reading by itself."""
+        if name in _MOVES:
+            return self.moved(node.target, name, args, kwargs, live, where)
+        reader = OPERATORS.get(name)
+        if reader is not None:
+            return reader(self, args, kwargs, where)
+        if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            return self.entrywise(node.target, name, args, kwargs, where)
+        return None
 
-        def on_numpy(x: Any) -> np.ndarray:
-            with torch.no_grad():
-                return function(torch.as_tensor(np.asarray(x, np.float64))).numpy()
+    def computed(self, node: Any, args: Any, kwargs: Any, where: str) -> Any:
+        """Constants of constants."""
+        plain = _unwrapped((args, kwargs))
+        target = node.target
+        name = getattr(getattr(target, "_schema", None), "name", "").split("::")[-1]
+        with torch.no_grad():
+            if name in ("view", "_unsafe_view"):
+                found = plain[0][0].reshape(plain[0][1])
+            else:
+                found = target(*plain[0], **plain[1])
+        if isinstance(found, tuple | list):
+            return [Known(each) for each in found]
+        return Known(found)
 
-        slope = factor(on_numpy)
-        if slope is not None:
-            return value if slope == 1 else self.graph.applied(Scale(slope), value, where)
-        layer = recognised(on_numpy)
-        if layer is None:
-            raise refusal(
-                "Functions of torch are known by their values: ReLU, GELU, SiLU, tanh, ….",
-                got=where,
-                remedy="write the network in layers with Elementwise(function)",
+    def moved(
+        self, target: Any, name: str, args: Any, kwargs: Any, live: list[Held], where: str
+    ) -> Any:
+        """Entries at other places; None where different arrays or constants are put together."""
+        if name in ("cat", "stack", "concat", "concatenate"):
+            parts = args[0]
+            if any(isinstance(p, Known) for p in parts):
+                return OPERATORS["token"](self, args, kwargs, where)
+        first = live[0]
+        if any(h.node is not first.node or h.function is not first.function for h in live):
+            return None
+
+        def index(value: Any) -> Any:
+            return value.index if isinstance(value, Held) else _plain_value(value)
+
+        leaf = lambda v: isinstance(v, Known | Held)  # noqa: E731
+        given = torch.utils._pytree.tree_map(index, (args, kwargs), is_leaf=leaf)
+        if name in ("view", "_unsafe_view"):
+            found = given[0][0].reshape(given[0][1])
+        else:
+            found = target(*given[0], **given[1])
+        if isinstance(found, tuple | list):
+            return [Held(first.node, each, first.function) for each in found]
+        return Held(first.node, found, first.function)
+
+    def entrywise(self, target: Any, name: str, args: Any, kwargs: Any, where: str) -> Any:
+        """A function of every entry, a sum or product of two arrays, or a table that is added."""
+        held = [a for a in args if isinstance(a, Held)]
+        if any(isinstance(v, Held | Known) for v in kwargs.values()):
+            return None
+        numbers = [a.number if isinstance(a, Known) else a for a in args]
+        arrays = [a for a, n in zip(args, numbers, strict=True) if isinstance(a, Known) and n is None]
+        first = held[0]
+        if arrays:
+            if name in ("add", "sub") and len(held) == 1 and not kwargs:
+                return added_table(self, first, arrays[0], where)
+            return None
+        same = all(h.node is first.node and h.shape == first.shape for h in held)
+        if same and all((h.index == first.index).all() for h in held):
+            shape = torch.broadcast_shapes(
+                *(tuple(a.tensor.shape) for a in args if isinstance(a, Known)), first.shape
             )
-        return value.then(lambda x: layer.dual.fn(jnp.asarray(x)))
+            if shape != first.shape:
+                first = Held(first.node, first.index.expand(shape), first.function)
+            inner = [
+                (h.function or _identity) if isinstance(h, Held) else None for h in args
+            ]
+            plain = tuple(None if isinstance(a, Held) else n for a, n in zip(args, numbers, strict=True))
+            return Held(first.node, first.index, pointwise(target, plain, kwargs, inner))
+        if len(held) != 2 or len(args) != 2 or kwargs or name not in ("add", "sub", "mul"):
+            return None
+        one, two = held
+        two = two.then(lambda x: -x) if name == "sub" else two
+        if name == "mul" and torch.broadcast_shapes(one.shape, two.shape) != one.shape:
+            return None
+        if one.node is two.node and one.shape != two.shape:
+            return None
+        if not self.alike(one, two):
+            return None
+        one, two = self.aligner.same_place(one, two, where)
+        part = Multiply() if name == "mul" else Add()
+        return Held(made(part, one.node, two.node, where=where), self.aligner.canonical(one))
 
-    # ---- functions -----------------------------------------------------------------------------
+    def alike(self, one: Held, two: Held) -> bool:
+        """Whether two tensors could be branches of one network."""
+        return one.shape == two.shape and one.shape != ()
 
-    def function(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
-    ) -> Value:
-        read = FUNCTIONS.get(name)
-        if read is not None:
-            return read(self, args, kwargs, where)
-        value = args[0]
-        function = POINTWISE.get(name)
-        others = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, Value)]
-        if function is None or others or not isinstance(value, Value):
-            raise refusal(
-                "Between known parts a model adds, multiplies, pools, picks and rearranges.",
-                got=where,
-            )
-        return self.activated(value, lambda x: function(x, *args[1:], **kwargs), where)
+    # ---- regions -------------------------------------------------------------------------------
 
-    def channel_last(self, value: Value, where: str) -> Value:
-        return self.graph.channel_last(self.graph.settled_value(value, where), where)
+    def region(self, node: Any, values: dict[Any, Any], where: str) -> Any:
+        """An operator without a reading of its own: part of a region."""
+        sources: dict[Any, Held] = {}
+        steps: dict[Any, None] = {}
+        known: dict[Any, Any] = {}
+        first = where
+        for each in node.all_input_nodes:
+            value = values[each]
+            if isinstance(value, Region):
+                sources |= value.sources
+                steps |= dict.fromkeys(value.steps)
+                known |= value.known
+                first = value.where
+            elif isinstance(value, Held):
+                sources[each] = value
+            elif isinstance(value, Known):
+                known[each] = value.tensor
+            elif isinstance(value, list | tuple) and all(isinstance(v, Known) for v in value):
+                known[each] = [v.tensor for v in value]
+            elif isinstance(value, list | tuple) and value and isinstance(value[0], Region):
+                continue
+            else:
+                raise refusal(f"{node.target} has no reading", where)
+        steps[node] = None
+        for held in sources.values():
+            if held.node is self.layout.source and self.layout.order is None:
+                self.aligner.known(held, -1, where)
+        shape = node.meta["val"]
+        shape = tuple(shape.shape) if hasattr(shape, "shape") else ()
+        found = Region(node, shape, sources, tuple(steps), known, first)
+        norm = normalisation(found, self.aligner)
+        if norm is None:
+            return found
+        source, part = norm
+        rows = self.aligner.rows(source, where, flatten=False)
+        return rows.to(made(part, rows.node, where=where), rows.node.channels)
+
+    def linear(self, held: Held, weights: Any, bias: Any, where: str) -> Held:
+        """Weights (inputs, outputs) on the last axis."""
+        rows = self.aligner.rows(held, where)
+        drawn = DrawnWeights.of(weights, bias, where)
+        node = made(linear_part(drawn), rows.node, where=where, channels=weights.shape[1])
+        return rows.to(node, weights.shape[1])
 
 
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else target.__name__
+def _identity(x: Any) -> Any:
+    return x
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, Known | Held | Region)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tensor if isinstance(value, Known) else value
+
+
+def _unwrapped(tree: Any) -> Any:
+    return torch.utils._pytree.tree_map(_plain_value, tree, is_leaf=lambda v: isinstance(v, Known))
+
+
+def _inner() -> dict[Any, int]:
+    """Operators that hold a program of their own, and how many arguments come before it."""
+    found = {}
+    for name, skipped in (("wrap_with_set_grad_enabled", 1), ("wrap_with_autocast", 4)):
+        operator = getattr(torch.ops.higher_order, name, None)
+        if operator is not None:
+            found[operator] = skipped
+    return found
+
+
+_INNER: dict[Any, int] = _inner()

@@ -209,10 +209,11 @@ class _Writer:
         return layers.Attention(
             part.width,
             heads=part.heads,
-            qk_std=part.query.weights.std * part.key.weights.std,
+            qk_std=part.sharpness * part.query.weights.std * part.key.weights.std,
             ov_std=abs(factor) * part.value.weights.std * part.out.weights.std,
             # What comes out of the heads is wide, even where attention is on raw inputs.
             b_std=abs(factor) * self.bias(part.out.bias, node),
+            positions=part.rotary,
             pattern=_pattern(part.allowed),
             projections=projections,
             key_width=part.key_width,
