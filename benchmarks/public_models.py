@@ -87,7 +87,7 @@ def judge(name: str, library: str, make: Any, kind: Any, draws: int) -> Verdict:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                net = wl.lift(make(width), x)
+                net = wl.lift(make(width), x, biases="own")
                 expected = kernel(net, x)
         except WidelimitError as error:
             return Verdict(name, library, False, " ".join(str(error).split()))

@@ -1,241 +1,44 @@
-"""torch models of public packages, and models written as well-known repositories write theirs."""
+"""torch models of public packages, beside those that the tests write as repositories do."""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 # torchvision's wheels for other machines lack compiled operators that nothing here calls.
 for _name in ("nms", "qnms"):
-    try:
+    with contextlib.suppress(RuntimeError):
         torch.library.define(
             f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         )
-    except RuntimeError:
-        pass
 
 import timm  # noqa: E402
 import transformers as hf  # noqa: E402
 import vit_pytorch  # noqa: E402
 import x_transformers as xt  # noqa: E402
-from einops import rearrange  # noqa: E402
 from vit_pytorch.simple_vit import SimpleViT  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lift"))
+from torch_models import (  # noqa: E402
+    GPT,
+    EinsumBlock,
+    LlamaLike,
+    Mixer,
+    Positional,
+    PostNorm,
+    Residual,
+    lenet,
+    mlp,
+)
 
 hf.logging.set_verbosity_error()
 TOKENS = 6
 IMAGE = (3, 8, 8)
-
-
-class GPT(nn.Module):
-    """As nanoGPT: fused projections, flash attention, tied or untied readout, scaled last weights."""
-
-    def __init__(self, width: int, *, tied: bool = False, flash: bool = True, depth: int = 2):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(40, width), nn.Embedding(16, width)
-        self.h = nn.ModuleList(GPTBlock(width, flash) for _ in range(depth))
-        self.ln_f = nn.LayerNorm(width)
-        self.lm_head = nn.Linear(width, 40, bias=False)
-        if tied:
-            self.lm_head.weight = self.wte.weight
-        self.apply(self.draw)
-        for name, parameter in self.named_parameters():
-            if name.endswith("c_proj.weight"):
-                nn.init.normal_(parameter, std=0.2 / math.sqrt(2 * depth))
-
-    def draw(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.2)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-    def forward(self, idx: torch.Tensor) -> torch.Tensor:
-        b, t = idx.size()
-        pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
-        x = self.wte(idx) + self.wpe(pos)
-        for block in self.h:
-            x = block(x)
-        return self.lm_head(self.ln_f(x)[:, [-1], :])
-
-
-class GPTBlock(nn.Module):
-    def __init__(self, width: int, flash: bool):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn = GPTAttention(width, flash)
-        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.c_proj(new_gelu(self.c_fc(self.ln_2(x))))
-
-
-def new_gelu(x: torch.Tensor) -> torch.Tensor:
-    """As minGPT writes it."""
-    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
-    return 0.5 * x * (1.0 + torch.tanh(inner))
-
-
-class GPTAttention(nn.Module):
-    def __init__(self, width: int, flash: bool):
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.n_head, self.flash = 4, flash
-        self.dropout = nn.Dropout(0.1)
-        self.register_buffer("bias", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.size()
-        q, k, v = self.c_attn(x).split(c, dim=2)
-        q, k, v = (a.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for a in (q, k, v))
-        if self.flash:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, is_causal=True)
-        else:
-            att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-            att = att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
-            y = self.dropout(F.softmax(att, dim=-1)) @ v
-        return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))
-
-
-class LlamaLike(nn.Module):
-    """As the reference code of Llama: complex rotations, RMSNorm and SwiGLU by hand, grouped keys."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.tok = nn.Embedding(40, width)
-        self.wq, self.wk = nn.Linear(width, width, bias=False), nn.Linear(width, width // 2, bias=False)
-        self.wv, self.wo = nn.Linear(width, width // 2, bias=False), nn.Linear(width, width, bias=False)
-        self.w1, self.w3 = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
-        self.w2 = nn.Linear(2 * width, width, bias=False)
-        self.gain = nn.Parameter(torch.ones(width))
-        self.output = nn.Linear(width, 5, bias=False)
-
-    def norm(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x) * self.gain
-
-    def turn(self, x: torch.Tensor) -> torch.Tensor:
-        d, t = x.shape[-1], x.shape[1]
-        freqs = 1.0 / (10000.0 ** (torch.arange(0, d, 2).float() / d))
-        angles = torch.outer(torch.arange(t).float(), freqs)[None, :, None, :]
-        one, two = x[..., ::2], x[..., 1::2]
-        cos, sin = angles.cos(), angles.sin()
-        return torch.stack([one * cos - two * sin, one * sin + two * cos], dim=-1).flatten(3)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        h = self.tok(tokens)
-        x = self.norm(h)
-        b, t, n = x.shape
-        q, k, v = self.wq(x).view(b, t, 4, -1), self.wk(x).view(b, t, 2, -1), self.wv(x).view(b, t, 2, -1)
-        q, k = self.turn(q), self.turn(k)
-        k, v = (torch.repeat_interleave(a, 2, dim=2) for a in (k, v))
-        q, k, v = (a.transpose(1, 2) for a in (q, k, v))
-        scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(n // 4)
-        scores = scores + torch.triu(torch.full((t, t), float("-inf")), diagonal=1)
-        y = torch.matmul(F.softmax(scores.float(), dim=-1).type_as(q), v)
-        h = h + self.wo(y.transpose(1, 2).contiguous().view(b, t, -1))
-        x = self.norm(h)
-        h = h + self.w2(F.silu(self.w1(x)) * self.w3(x))
-        return self.output(self.norm(h)[:, -1])
-
-
-class EinsumBlock(nn.Module):
-    """Attention by einsum and einops, LayerNorm by hand."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.into = nn.Linear(3, width)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.into(x)
-        mean = x.mean(dim=-1, keepdim=True)
-        var = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
-        h = (x - mean) / torch.sqrt(var + 1e-5)
-        q, k, v = rearrange(self.qkv(h), "b n (h d c) -> c b h n d", h=4, c=3)
-        sim = torch.einsum("b h i d, b h j d -> b h i j", q, k) * q.shape[-1] ** -0.5
-        y = torch.einsum("b h i j, b h j d -> b h i d", sim.softmax(dim=-1), v)
-        x = x + self.out(rearrange(y, "b h n d -> b n (h d)"))
-        return self.head(x.mean(dim=1))
-
-
-class Mixer(nn.Module):
-    """Weights across positions: refused, as positions are not a width."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.into, self.tokens, self.head = nn.Linear(3, width), nn.Linear(6, 6), nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.into(x)
-        return self.head((x + self.tokens(x.transpose(1, 2)).transpose(1, 2)).mean(1))
-
-
-class PostNorm(nn.Module):
-    """torch.nn's own encoder, as tutorials use it."""
-
-    def __init__(self, width: int, **options: Any):
-        super().__init__()
-        self.embed = nn.Embedding(40, width)
-        given = {"batch_first": True, "dim_feedforward": 2 * width} | options
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, **given) for _ in range(2))
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x.mean(dim=1))
-
-
-class Residual(nn.Module):
-    """A small residual network with BatchNorm."""
-
-    def __init__(self, width: int, pool: type[nn.Module] = nn.AvgPool2d):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
-        self.block = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
-        )  # fmt: skip
-        self.pool, self.fc = pool(2), nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.stem(x))
-        x = self.pool(F.relu(x + self.block(x)))
-        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-class Positional(nn.Module):
-    """Sines and cosines, as in torch's tutorial."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        place = torch.arange(16)[:, None] * torch.exp(
-            torch.arange(0, width, 2) * (-math.log(10000.0) / width)
-        )
-        self.register_buffer("pe", torch.stack([place.sin(), place.cos()], -1).flatten(1))
-        self.embed, self.head = nn.Embedding(40, width), nn.Linear(width, 4)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.head((self.embed(ids) + self.pe[: ids.shape[1]]).mean(1))
-
-
-def mlp(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(192, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-        nn.Linear(width, 10),
-    )  # fmt: skip
-
-
-def lenet(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, width, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(9 * width, width), nn.Tanh(), nn.Linear(width, 4),
-    )  # fmt: skip
 
 
 _SIZES = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2}
@@ -283,7 +86,9 @@ def _decoder(**options: Any):
     def make(width: int) -> nn.Module:
         return xt.TransformerWrapper(
             num_tokens=40, max_seq_len=16,
-            attn_layers=xt.Decoder(dim=width, depth=2, heads=4, attn_dim_head=width // 4, **options),
+            attn_layers=xt.Decoder(
+                dim=width, depth=2, heads=4, attn_dim_head=width // 4, **options
+            ),
         ).eval()  # fmt: skip
 
     return make
@@ -305,7 +110,7 @@ MODELS: dict[str, tuple[str, Any, Any]] = {
     "nanoGPT, tied": ("as nanoGPT", lambda w: GPT(w, tied=True).eval(), TOKENS),
     "minGPT": ("as minGPT", lambda w: GPT(w, flash=False).eval(), TOKENS),
     "Llama, reference code": ("as llama", LlamaLike, TOKENS),
-    "einops attention": ("as lucidrains", EinsumBlock, (6, 3)),
+    "einsum attention": ("as lucidrains", EinsumBlock, (6, 3)),
     "MLP-Mixer": ("as mixer", Mixer, (6, 3)),
     "BertForSequenceClassification": (
         "transformers", _hugging(hf.BertForSequenceClassification, hf.BertConfig, **_WORDS), TOKENS,

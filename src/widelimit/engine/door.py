@@ -3,18 +3,26 @@
 import operator
 from typing import Any
 
+import numpy as np
+
 from ..errors import ShapeError
 from ..forks import require_own_jax
 from ..layers.base import Layer
+from ..layers.layout import rearrangement
 from ..state import Outline
-from .inputs import Inputs, as_inputs, as_streams, common_dtype
+from .inputs import Inputs, as_inputs, as_streams, common_dtype, is_traced
 from .walk import streams_of, takes_tokens, vocabulary_of
 
 
-def outline_of(net: Layer, shape: Any) -> Any:
-    """The outline of one example of this shape; shapes and outlines are tuples for streams."""
+def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:
+    """The outline of one example of this shape; shapes and outlines are tuples for streams.
+
+    `entered`: the shape is that of an example that has been rearranged, where the network does so.
+    """
     count = streams_of(net)
     if count == 1:
+        order = None if entered else rearrangement(net)
+        shape = shape if order is None else order.shape(tuple(shape))
         return _outline(shape, tokens=takes_tokens(net))
     if not isinstance(shape, tuple | list) or len(shape) != count:
         raise ShapeError(
@@ -64,10 +72,18 @@ def read_inputs(
         return x
     if streams_of(net) > 1:
         return as_streams(x, mask, streams_of(net), dtype=dtype, name=name)
-    inputs = as_inputs(x, mask, tokens=takes_tokens(net), dtype=dtype, name=name)
+    inputs = as_inputs(entered(net, x), mask, tokens=takes_tokens(net), dtype=dtype, name=name)
     if inputs.tokens and not inputs.traced:
         _require_vocabulary(net, inputs, name)
     return inputs
+
+
+def entered(net: Layer, x: Any) -> Any:
+    """Inputs in the order of entries that the network's layers take."""
+    order = rearrangement(net)
+    if order is None:
+        return x
+    return order.entered(x if is_traced(x) else np.asarray(x))
 
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:

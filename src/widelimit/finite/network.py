@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled
 from ..engine import walk
-from ..engine.door import outline_of, read_inputs
+from ..engine.door import entered, outline_of, read_inputs
 from ..engine.walk import check_masks, streams_of, takes_tokens
 from ..errors import ShapeError, WidelimitError
 from ..forks import require_own_jax
@@ -33,6 +33,8 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
         inputs = read_inputs(net, x, mask)
         x, mask = inputs.x, inputs.mask
         check_masks(net, mask, "x")
+    else:
+        x = entered(net, x)
     if streams_of(net) > 1:
         masks = (None,) * len(x) if mask is None else mask
         x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
@@ -40,7 +42,7 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
         x = _entering(x, mask, tokens=takes_tokens(net))
     mask = jax.tree.map(jnp.asarray, mask)
     shapes = jax.tree.map(lambda a: a.shape[1:], x)
-    before = outline_of(net, shapes)
+    before = outline_of(net, shapes, entered=True)
     net.outline(before)
     size = jax.tree.leaves(x)[0].shape[0]
     keys = None if key is None else jax.random.split(as_key(key), size)

@@ -62,6 +62,7 @@ from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
 from .gates import Product
 from .groups import HeadGroups
+from .layout import Rearrange
 from .norm import Dropout, LayerNorm, RMSNorm
 from .pool import Flatten, MeanPool, Select, SumPool
 from .streams import AddStreams
@@ -122,6 +123,7 @@ __all__ = [
     "Profile",
     "Projections",
     "RMSNorm",
+    "Rearrange",
     "Relu",
     "Repeat",
     "Residual",

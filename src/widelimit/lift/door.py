@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import NetworkError, OptionError, ShapeError
 from ..finite.widths import with_heads
 from ..layers import Serial
 from ..options import choice
 from . import equinox_parts
 from .initialisers import Deviations, InitialReading
+from .parts import PartNode
 from .program import read_program
+from .values import TRACING
 from .writer import Biases, written
 
 
@@ -27,35 +29,66 @@ def lift(
 ) -> Serial:
     """The network of layers that a model of known parts is, with the σ of its initialisers.
 
-    `model`: an Equinox or Flax NNX model, or a function around one, that maps ONE example; or a
-    torch module that maps a batch. Parts are those of `equinox.nn`, `flax.nnx` and `torch.nn`;
-    between them the code may add, multiply, apply functions, pool, pick positions and rearrange.
+    `model`: an Equinox or Flax NNX model, or a function around one, that maps ONE example, of parts
+    of `equinox.nn` and `flax.nnx`; or any torch module that maps a batch, read by what its exported
+    program does (of several outputs the first). Between weights the code may add, multiply, apply
+    functions, pool, pick positions and rearrange.
     `x`: a batch of examples, of which only the shape and the kind of number count.
 
-    Weights of variance v on n inputs are `σ_w = √(v n)` at the model's own sizes. `biases`: what
+    Weights of variance v on n inputs are `σ_w = √(v n)` at the model's own sizes; v is what the
+    library draws with, or another scale that the weights show (Glorot's 2/(n + m), 0.02², …), or
+    measured. `biases`: what
     becomes of those whose variance is 1/(3n) (see `Biases`). `deviations`: read σ off initialisers,
     or measure it (see `Deviations`). `heads`: another number of heads, such as INFINITE.
-    The network takes channels last, and has the NTK parameterisation.
+    The network takes inputs in the model's own layout, and has the NTK parameterisation.
     """
     kind = choice(Biases, biases, "biases")
     reading = InitialReading(choice(Deviations, deviations, "deviations"))
     if _is_torch(model):
         from .torch_graph import read_module
 
-        last, _ = read_module(model, x, reading)
+        last, first = read_module(model, x, reading)
+        net = _written(last, kind)
     else:
-        array = np.asarray(x)
-        if (array.ndim < 2 and array.dtype.kind not in "iu") or array.size == 0:
+        if not callable(model):
+            raise OptionError(
+                f"{type(model).__name__} is no model.",
+                got=" ".join(repr(model).split())[:80],
+                remedy="pass an Equinox or Flax NNX model, a function of one example, or a torch "
+                "module",
+            )
+        array = _numbers(x)
+        tokens = array.dtype.kind in "iu"
+        bad = array.dtype.kind not in "iufb" or array.ndim < (1 if tokens else 2)
+        if bad or array.size == 0:
             raise ShapeError(
-                "Inputs are a batch of examples.",
-                got=f"an array of shape {array.shape}",
+                "x holds no batch of examples.",
+                got=f"{type(x).__name__} of shape {array.shape} and kind {array.dtype}",
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
         graph, output = read_program(model, array[0], _stand_ins(), reading)
         graph.require_output(output)
-        last = output.node
-    net = written(last, kind)
+        net, first = written(output.node, kind), graph.rearrangement()
+    net = net if first is None else Serial(first, *net.layers)
     return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
+
+
+def _written(last: PartNode, biases: Biases) -> Serial:
+    """The network of a torch module's parts, for which there is no tracing."""
+    try:
+        return written(last, biases)
+    except NetworkError as error:
+        way = "write this part in layers: wl.Serial(…) of wl.Dense, wl.Attention, …"
+        remedy = error.remedy.replace(TRACING, way)
+        raise NetworkError(error.rule, got=error.got, remedy=remedy) from None
+
+
+def _numbers(x: Any) -> np.ndarray:
+    """x as an array; of objects where it is no array of numbers."""
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError):  # lists of different lengths
+        return np.asarray(None)
 
 
 def _stand_ins() -> dict[type, Any]:

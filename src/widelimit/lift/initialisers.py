@@ -12,6 +12,10 @@ from jax.core import Tracer
 from ..errors import NetworkError
 from .parts import BiasLaw, WeightLaw
 
+_SHARED = (
+    "draw each part from its own key, or use wl.trace(make, x), which follows weights that are "
+    "shared"
+)
 # Drawn weights are this many standard errors from their law's variance at most.
 _MOST = 6.0
 
@@ -58,8 +62,13 @@ class LawReader:
         self.shown: list[str] = []
         self.measured: dict[str, float] = {}
 
-    def read(self, array: np.ndarray, fans: tuple[int, int] | None, where: str) -> EntriesLaw:
-        """The law of an array (inputs, outputs), whose entries must look independent."""
+    def read(
+        self, array: np.ndarray, where: str, fans: tuple[int, int] | None = None
+    ) -> EntriesLaw:
+        """The law of an array (inputs, outputs), whose entries must look independent.
+
+        `fans`: how many inputs and outputs there are, where the array has another shape.
+        """
         if not array.any():
             return EntriesLaw("zeros", 0.0, gaussian=True)
         require_independent(array, where)
@@ -70,7 +79,7 @@ class LawReader:
         error = np.sqrt(max(peak - 1, 0.1) / array.size)
         agreeing = {
             name: variance
-            for name, variance in self.candidates(measured, fans).items()
+            for name, variance in self.candidates(measured, fans or array.shape).items()
             if abs(measured / variance - 1) <= 3.5 * error + 1e-6
         }
         name = next((n for n in (*self.shown, *agreeing) if n in agreeing), None)
@@ -81,20 +90,20 @@ class LawReader:
             self.shown.append(name)
         return EntriesLaw(name, agreeing[name], gaussian)
 
-    def candidates(self, measured: float, fans: tuple[int, int] | None) -> dict[str, float]:
+    def candidates(self, measured: float, fans: tuple[int, ...]) -> dict[str, float]:
         """Variances that libraries draw with, by name."""
-        found = {"1": 1.0, **self.measured}
-        if fans is not None:
-            inputs, outputs = fans
-            found |= {
-                EntriesLaw.TORCH: 1 / (3 * inputs),
-                "1/fan_in": 1 / inputs,
-                "2/fan_in": 2 / inputs,
-                "2/(fan_in + fan_out)": 2 / (inputs + outputs),
-                # Three square matrices in one, as torch's attention holds them.
-                "2/(fan_in + 3·fan_out)": 2 / (inputs + 3 * outputs),
-                "1/fan_out": 1 / outputs,
-            }
+        inputs, outputs = fans
+        found = {
+            "1": 1.0,
+            **self.measured,
+            EntriesLaw.TORCH: 1 / (3 * inputs),
+            "1/fan_in": 1 / inputs,
+            "2/fan_in": 2 / inputs,
+            "2/(fan_in + fan_out)": 2 / (inputs + outputs),
+            # Three square matrices in one, as torch's attention holds them.
+            "2/(fan_in + 3·fan_out)": 2 / (inputs + 3 * outputs),
+            "1/fan_out": 1 / outputs,
+        }
         for parts in {1, 2 * self.depth} - {0}:
             digits = float(f"{np.sqrt(measured * parts):.0e}")
             words = f"{digits:g}²" if parts == 1 else f"{digits:g}²/{parts}"
@@ -141,7 +150,7 @@ class DrawnArrays:
     def __init__(self) -> None:
         self._seen: set[tuple[int, bytes]] = set()
 
-    def require_new(self, array: np.ndarray, where: str) -> None:
+    def require_new(self, array: np.ndarray, where: str, remedy: str = _SHARED) -> None:
         """Raise for numbers that another part has too: tied weights, or keys used twice."""
         if array.size < 2 or (array == array.flat[0]).all():
             return
@@ -151,8 +160,7 @@ class DrawnArrays:
             raise NetworkError(
                 "Every part has weights of its own.",
                 got=f"an array with the same numbers as another part's, a second time at {where}",
-                remedy="draw each part from its own key, or use wl.trace(make, x), which follows "
-                "weights that are shared",
+                remedy=remedy,
             )
         self._seen.add(numbers)
 
@@ -166,8 +174,15 @@ class InitialReading:
     """Where given, arrays must all be different."""
 
     def weights(self, drawn: Any, fan_in: int, rule: InitialRule, where: str) -> WeightLaw:
-        """The law of a weight matrix."""
-        return WeightLaw(self.variance(drawn, rule, where), fan_in, rule.gaussian)
+        """The law of a weight matrix: the library's, or another that its entries show."""
+        array = concrete(drawn, where)
+        rows = array.reshape(-1, array.shape[-1])
+        if self.deviations is Deviations.MEASURED or _agrees(array, rule.variance):
+            return WeightLaw(self.variance(drawn, rule, where), fan_in, rule.gaussian)
+        if self.arrays is not None:
+            self.arrays.require_new(array, where)
+        law = LawReader().read(rows, where, (fan_in, array.size // fan_in))
+        return WeightLaw(law.variance, fan_in, law.gaussian)
 
     def bias(self, drawn: Any, rule: InitialRule, where: str, *, vanishing: bool) -> BiasLaw | None:
         """The law of a bias; None where there is none, or where it is zero."""
@@ -185,10 +200,7 @@ class InitialReading:
         if self.deviations is Deviations.MEASURED:
             return measured
         expected = rule.variance
-        error = expected * np.sqrt(2 / array.size)
-        centre = abs(float(np.mean(array))) * np.sqrt(array.size)
-        agrees = abs(measured - expected) <= _MOST * error and centre <= _MOST * np.sqrt(expected)
-        if not agrees or (expected > 0 and not array.any()):
+        if not _agrees(array, expected):
             raise NetworkError(
                 "Weights are as the library's initialiser draws them.",
                 got=f"{where}, whose entries have a root mean square of {measured**0.5:.4g} where "
@@ -197,6 +209,16 @@ class InitialReading:
                 "its weights: lift(model, x, deviations='measured')",
             )
         return expected
+
+
+def _agrees(array: np.ndarray, variance: float) -> bool:
+    """Whether entries are centred and of this variance, as far as their number tells."""
+    error = variance * np.sqrt(2 / array.size)
+    centre = abs(float(np.mean(array))) * np.sqrt(array.size)
+    close = abs(float(np.mean(array**2)) - variance) <= _MOST * error
+    return bool(
+        close and centre <= _MOST * np.sqrt(variance) and (variance == 0 or array.any())
+    )
 
 
 def concrete(drawn: Any, where: str) -> np.ndarray:

@@ -7,8 +7,10 @@ of its arithmetic; `vmap` over it adds axes in front. Everything between parts i
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.interpreters import batching
 
-from ..errors import WidelimitError
+from ..errors import NetworkError, WidelimitError
 from ..trace.places import place_of
 from .glue import ELEMENTWISE, Known, elementwise, moved
 from .initialisers import InitialReading
@@ -102,8 +104,17 @@ def read_program(
 ) -> tuple[Graph, Value]:
     """The graph of a model on one example."""
     example = jnp.asarray(example)
+    # Once as it is: what would be unrolled without end is seen before it is read. Dropout that waits
+    # for a key does not run like this.
+    try:
+        _require_short(_program(model, example).jaxpr)
+        refused = None
+    except _DoesNotRun as error:
+        refused = error
     with left_whole(stand_ins), jax.disable_jit():
-        closed = jax.make_jaxpr(model)(example)
+        closed = _program(model, example)
+    if refused is not None and "requires a key" not in refused.got:
+        raise refused
     if len(closed.jaxpr.outvars) != 1:
         raise refusal(
             "A model returns one array.",
@@ -117,6 +128,48 @@ def read_program(
     if not isinstance(output, Value):
         raise refusal("A model is a function of its input.", got="an output that does not depend")
     return graph, graph.settled_value(output, "the output")
+
+
+class _DoesNotRun(NetworkError):
+    """A model whose code raises an exception."""
+
+
+def _program(model: Callable[[Any], Any], example: Any) -> Any:
+    """The program of a model; what its code raises is said in one sentence."""
+    try:
+        return jax.make_jaxpr(model)(example)
+    except WidelimitError:
+        raise
+    except Exception as error:  # whatever a stranger's code raises
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if not any(word in f.filename for word in _LIBRARIES)]
+        line = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+        message = next((text for text in str(error).splitlines() if text.strip()), "")
+        raise _DoesNotRun(
+            "The model does not run on one example of x.",
+            got=f"{type(error).__name__}: {message[:200]}{line}, with an example of shape "
+            f"{example.shape} and kind {example.dtype}",
+            remedy="pass x as a batch of what the model takes one of: lift calls model(x[0])",
+        ) from error
+
+
+_LIBRARIES = ("/jax/", "/equinox/", "/flax/", "/jaxtyping/", "widelimit/lift/", "/unittest/")
+# Loops are unrolled: each step is a part of its own.
+_MOST_STEPS = 10_000
+
+
+def _require_short(jaxpr: Any) -> None:
+    """Raise for loops with more steps than a network has layers."""
+    for equation in jaxpr.eqns:
+        steps = equation.params.get("length", 0) if equation.primitive.name == "scan" else 0
+        if steps > _MOST_STEPS:
+            raise NetworkError(
+                f"A loop of {steps} steps is longer than the {_MOST_STEPS} that are unrolled.",
+                got=f"'scan' at {place_of(equation)[0]}",
+                remedy=f"loop over {_MOST_STEPS} steps at most",
+            )
+        for inner in jex.jaxprs_in_params(equation.params):
+            _require_short(inner)
 
 
 _CALLS = ("custom_jvp_call", "custom_vjp_call", "jit", "pjit", "closed_call", "remat", "checkpoint")

@@ -120,7 +120,7 @@ class _Probe:
             ) from error
         if len(found.found) != 1:
             raise self.refuse(
-                f"A computation on several arrays with {len(found.found)} softmaxes is no known part"
+                f"Several arrays are combined with {len(found.found)} softmaxes: no known part"
             )
         scores, axis = found.found[0]
         size = self.nodes[0].count
@@ -177,7 +177,7 @@ class _Probe:
 
     def form(self, queries: list[Channels], keys: list[Channels]) -> tuple[Any, float, Any]:
         """What is added to scores, and their products: plain, or turned by positions."""
-        zero = {id(node): torch.zeros_like(x) for node, x in zip(self.nodes, self.drawn().values(), strict=True)}
+        zero = {key: torch.zeros_like(drawn) for key, drawn in self.drawn().items()}
         with torch.no_grad():
             bias, _ = self.scores(zero)
             outputs = self.drawn()
@@ -200,11 +200,11 @@ class _Probe:
                 raise self.refuse(
                     "Scores are not products of queries and keys, plain or with rotary positions",
                 )
-            angles = torch.as_tensor(rotary[1])
-            ok = torch.allclose(added, torch.where(free, _turned(q, k, angles, rotary[2]) * scale, torch.zeros(())), **_CLOSE)
-            if not ok:
+            encoding, angles, kind = rotary
+            turned = _turned(q, k, torch.as_tensor(angles), kind) * scale
+            if not torch.allclose(added, torch.where(free, turned, torch.zeros(())), **_CLOSE):
                 raise self.refuse("Queries and keys are turned in a way that is not Rotary's")
-            return bias, scale * width**0.5, rotary[0]
+            return bias, scale * width**0.5, encoding
 
     def rotation(
         self, queries: list[Channels], keys: list[Channels], zero: Any, bias: Any, scale: float

@@ -20,6 +20,9 @@ class Traced:
     def __init__(self, array: Any):
         self.array = array
 
+    def __mul__(self, factor: float) -> Traced:
+        return Traced(self.array * factor)
+
 
 def _power(x: Any, n: Any) -> Any:
     return x ** (int(n) if float(n).is_integer() else n)

@@ -11,12 +11,14 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]
 from torch import fx  # pyright: ignore[reportMissingImports]
 
+from ..layers import Rearrange
 from .initialisers import InitialReading
+from .layout import rearranging
 from .parts import Add, Multiply, PartNode, in_order
 from .torch_export import batch_of, constants_of, export, place_of, refusal
 from .torch_functions import pointwise
-from .torch_laws import DrawnWeights, decide
-from .torch_operators import OPERATORS, added_table, linear_part, weighted
+from .torch_laws import DrawnPart, DrawnWeights, decide
+from .torch_operators import OPERATORS, added_table, weighted
 from .torch_regions import Region, normalisation
 from .torch_values import Aligner, Held, Known, Layout, made
 
@@ -35,8 +37,10 @@ _SAME = {
 _BESIDE = {"_assert_tensor_metadata", "_assert_async", "sym_size", "_assert_scalar"}
 
 
-def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[PartNode, Layout]:
-    """The last part of a module, whose output is the model's, and the layout of its input."""
+def read_module(
+    model: Any, x: Any, reading: InitialReading
+) -> tuple[PartNode, Rearrange | None]:
+    """The last part of a module, whose output is the model's, and the order of its input."""
     batch = batch_of(x)
     program = export(model, batch)
     layout = Layout(tuple(batch.shape), tokens=not batch.is_floating_point())
@@ -55,7 +59,9 @@ def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[PartNode, 
     nodes = in_order(node)
     depth = sum(len(getattr(each.part, "arrays", ())) == 4 for each in nodes)
     decide(nodes, reading, depth)
-    return node, layout
+    if layout.order is None or layout.tokens:
+        return node, None
+    return node, rearranging(layout.shape, layout.order, layout.source)
 
 
 class Reader:
@@ -217,7 +223,7 @@ class Reader:
         if len(held) != 2 or len(args) != 2 or kwargs or name not in ("add", "sub", "mul"):
             return None
         one, two = held
-        two = two.then(lambda x: -x) if name == "sub" else two
+        two = two.then(lambda x: x * -1.0) if name == "sub" else two
         if name == "mul" and torch.broadcast_shapes(one.shape, two.shape) != one.shape:
             return None
         if one.node is two.node and one.shape != two.shape:
@@ -239,6 +245,7 @@ class Reader:
         sources: dict[Any, Held] = {}
         steps: dict[Any, None] = {}
         known: dict[Any, Any] = {}
+        names: dict[Any, Any] = {}
         first = where
         for each in node.all_input_nodes:
             value = values[each]
@@ -246,6 +253,9 @@ class Reader:
                 sources |= value.sources
                 steps |= dict.fromkeys(value.steps)
                 known |= value.known
+                names |= value.names
+                if value.out is not each:
+                    names[each] = value.out
                 first = value.where
             elif isinstance(value, Held):
                 sources[each] = value
@@ -263,7 +273,7 @@ class Reader:
                 self.aligner.known(held, -1, where)
         shape = node.meta["val"]
         shape = tuple(shape.shape) if hasattr(shape, "shape") else ()
-        found = Region(node, shape, sources, tuple(steps), known, first)
+        found = Region(node, shape, sources, tuple(steps), known, names, first)
         norm = normalisation(found, self.aligner)
         if norm is None:
             return found
@@ -275,7 +285,7 @@ class Reader:
         """Weights (inputs, outputs) on the last axis."""
         rows = self.aligner.rows(held, where)
         drawn = DrawnWeights.of(weights, bias, where)
-        node = made(linear_part(drawn), rows.node, where=where, channels=weights.shape[1])
+        node = made(DrawnPart.linear(drawn), rows.node, where=where, channels=weights.shape[1])
         return rows.to(node, weights.shape[1])
 
 

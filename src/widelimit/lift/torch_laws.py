@@ -9,35 +9,33 @@ from typing import Any
 import numpy as np
 
 from .initialisers import Deviations, DrawnArrays, EntriesLaw, InitialReading, LawReader
-from .parts import Affine, BiasLaw, ModelPart, PartNode, WeightLaw
+from .parts import Affine, BiasLaw, Linear, ModelPart, PartNode, WeightLaw
+
+_UNTIE = (
+    "give each place its own weights, e.g. model.lm_head.weight = "
+    "nn.Parameter(torch.randn_like(w) * w.std()) with w = model.lm_head.weight"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnWeights:
-    """Weights (inputs, outputs) and a bias as numbers, or rows of a table."""
+    """Weights (inputs, outputs) and a bias as numbers, or a table's rows as outputs."""
 
     weights: np.ndarray
     bias: np.ndarray | None
     where: str
-    table: bool = False
-    """Rows of a table: they have no fan-in."""
 
     @classmethod
-    def of(cls, weights: Any, bias: Any, where: str, *, table: bool = False) -> DrawnWeights:
+    def of(cls, weights: Any, bias: Any, where: str) -> DrawnWeights:
         """From tensors."""
         numbers = weights.detach().cpu().double().numpy()
         added = None if bias is None else bias.detach().cpu().double().numpy()
-        return cls(numbers, added, where, table)
+        return cls(numbers, added, where)
 
     def part(self, channels: Any) -> DrawnWeights:
         """The weights of some outputs."""
         bias = None if self.bias is None else self.bias[channels]
         return DrawnWeights(self.weights[:, channels], bias, self.where)
-
-    @property
-    def fans(self) -> tuple[int, int] | None:
-        """Inputs and outputs; a table has none."""
-        return None if self.table else self.weights.shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +44,17 @@ class DrawnPart(ModelPart):
 
     arrays: tuple[DrawnWeights, ...]
     make: Callable[[Sequence[Affine]], ModelPart]
+    divisible: bool = False
+    """Whether outputs have weights of their own, and may be parted."""
+
+    @classmethod
+    def linear(cls, drawn: DrawnWeights) -> DrawnPart:
+        """Weights at every position."""
+        return cls((drawn,), lambda laws: Linear(laws[0], drawn.weights.shape[1]), divisible=True)
+
+    def divided(self, channels: Any) -> DrawnPart:
+        """The part that makes some of the channels."""
+        return DrawnPart.linear(self.arrays[0].part(channels))
 
 
 def decide(nodes: list[PartNode], reading: InitialReading, depth: int) -> None:
@@ -59,7 +68,7 @@ def decide(nodes: list[PartNode], reading: InitialReading, depth: int) -> None:
     seen, laws = DrawnArrays(), LawReader(depth)
     found: dict[int, Affine] = {}
     for each, where in sorted(arrays, key=lambda pair: -pair[0].weights.size):
-        seen.require_new(each.weights, where)
+        seen.require_new(each.weights, where, _UNTIE)
         found[id(each)] = _affine(each, reading, laws)
     for node in drawn:
         part = node.part
@@ -71,7 +80,7 @@ def _affine(each: DrawnWeights, reading: InitialReading, laws: LawReader) -> Aff
     if reading.deviations is Deviations.MEASURED:
         law = EntriesLaw("measured", float(np.mean(each.weights**2)), gaussian=True)
     else:
-        law = laws.read(each.weights, each.fans, each.where)
+        law = laws.read(each.weights, each.where)
     fan_in = each.weights.shape[0]
     weights = WeightLaw(law.variance, fan_in, law.gaussian)
     bias = each.bias

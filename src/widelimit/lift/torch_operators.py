@@ -14,7 +14,6 @@ from .parts import (
     Convolution,
     Drop,
     FirstToken,
-    Linear,
     Lookup,
     Normalise,
     Places,
@@ -30,11 +29,6 @@ from .values import LiftWarning
 
 if TYPE_CHECKING:
     from .torch_graph import Reader
-
-
-def linear_part(drawn: DrawnWeights) -> DrawnPart:
-    """Weights at every position."""
-    return DrawnPart((drawn,), lambda laws: Linear(laws[0], drawn.weights.shape[1]))
 
 
 def _constant(value: Any) -> Any:
@@ -153,7 +147,7 @@ def _embedding(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
             stacklevel=2,
         )
         rows = torch.cat([weight[:padding], weight[padding + 1 :]])
-    drawn = DrawnWeights.of(rows, None, where, table=True)
+    drawn = DrawnWeights.of(rows.T, None, where)
 
     def make(laws: Sequence[Affine]) -> Lookup:
         law = laws[0].weights
@@ -180,7 +174,7 @@ def added_table(self: Reader, held: Held, array: Known, where: str) -> Any:
         raise refusal("A constant is added to a part of the array, or examples have others", where)
     rows = table[0].numpy()
     common = bool((rows == rows[:1]).all())
-    drawn = DrawnWeights(rows[:1].T if common else rows.T, None, where, table=True)
+    drawn = DrawnWeights(rows[:1].T if common else rows.T, None, where)
 
     def make(laws: Sequence[Affine]) -> Places:
         variance = laws[0].weights.variance
@@ -204,7 +198,7 @@ def _token(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     sizes = [BATCH, rows.node.count, rows.node.channels]
     if list(held.shape) != sizes or axis != 1 or token.shape[1] != 1 or not (token == token[:1]).all():
         raise refusal(f"{token.shape[1]} constant rows stand in front, or at another place", where)
-    drawn = DrawnWeights.of(token[0].reshape(-1, 1), None, where, table=True)
+    drawn = DrawnWeights.of(token[0].reshape(-1, 1), None, where)
 
     def make(laws: Sequence[Affine]) -> FirstToken:
         return FirstToken(laws[0].weights.variance)
@@ -256,7 +250,7 @@ def _batch_norm(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     if None in (gain, variance, bias, mean) or bias or mean:
         raise refusal("BatchNorm has been trained", where, "lift a freshly initialised model")
     scale = float(gain / np.sqrt(variance + given.get("eps", 1e-5)))
-    return given["input"].then(lambda x: x * scale if not hasattr(x, "array") else type(x)(x.array * scale))
+    return given["input"].then(lambda x: x * scale)
 
 
 def _dropout(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
@@ -306,7 +300,7 @@ def pooled(self: Reader, held: Held, axes: list[int], *, keep: bool, mean: bool,
 
 def _windows(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     """Means over windows."""
-    names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor")
+    names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "include", "divisor")
     given = dict(zip(names, args, strict=False)) | kwargs
     held = given["input"]
     rank = held.index.ndim - 2

@@ -25,6 +25,8 @@ class Region:
     sources: dict[Any, Held]
     steps: tuple[Any, ...]
     known: dict[Any, Any]
+    names: dict[Any, Any]
+    """Other names of steps: what a program inside the program returns."""
     where: str
     """The first step that has no reading of its own."""
 
@@ -48,12 +50,12 @@ def run(
     scores: Scores | None = None,
 ) -> Any:
     """The region's tensor where parts give `outputs` (batch, positions, channels), by their id."""
-    values: dict[Any, Any] = dict(region.known)
+    values, names = dict(region.known), region.names
     for node, held in region.sources.items():
         entries = outputs[id(held.node)].reshape(-1)[aligner.canonical(held)]
         values[node] = entries if held.function is None else held.function(entries)
     for step in region.steps:
-        args, kwargs = fx.node.map_arg((step.args, step.kwargs), lambda n: values[n])
+        args, kwargs = fx.node.map_arg((step.args, step.kwargs), lambda n: values[names.get(n, n)])
         values[step] = _step(step.target, args, kwargs, scores)
     return values[region.out]
 

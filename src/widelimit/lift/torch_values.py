@@ -18,6 +18,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from .parts import Activate, Flat, ModelPart, PartNode, Pick, Scale, Source
 from .torch_export import refusal
 from .torch_functions import factor_of, jax_function
+from .torch_laws import DrawnPart
 
 BATCH = 2
 Function = Callable[[Any], Any]
@@ -77,7 +78,7 @@ class Layout:
     """What places in the input mean: positions and channels, once the first part has told."""
 
     def __init__(self, shape: tuple[int, ...], *, tokens: bool):
-        self.shape = shape[1:]
+        self.shape, self.tokens = shape[1:], tokens
         self.source = PartNode(Source(), (), (), 0, "the input")
         self.order: np.ndarray | None = None
         if tokens:
@@ -93,9 +94,10 @@ class Layout:
         """The input's channels are what this axis runs over, its positions the other axes."""
         index = held.index.movedim(axis, -1)
         count = math.prod(self.shape)
-        table = (index.reshape(BATCH, -1, index.shape[-1]) % count).numpy()
-        used = np.unique(table[0])
-        if len(used) != count or table[0].size != count or (table[0] != table[1]).any():
+        batch = index[..., 0] // count
+        rows = index.reshape(-1, index.shape[-1])[torch.argsort(batch.reshape(-1), stable=True)]
+        table = (rows.reshape(BATCH, -1, rows.shape[-1]) % count).numpy()
+        if len(np.unique(table[0])) != count or table[0].size != count:
             raise refusal(
                 "The first weights act on a part of the input, or on repeated parts of it",
                 where,
@@ -103,13 +105,11 @@ class Layout:
             )
         self.order = table[0]
         outer = tuple(index.shape[:-1])
-        positions = outer[1:] if outer[:1] == (BATCH,) else (len(table[0]),)
-        self.source.positions, self.source.channels = positions, index.shape[-1]
-
-    @property
-    def moved(self) -> bool:
-        """Whether the network takes another order of entries than the model."""
-        return self.order is not None and (self.order.reshape(-1) != np.arange(self.order.size)).any()
+        # Where the batch has an axis of its own, the other axes are those of positions.
+        own = [a for a, n in enumerate(outer) if n == BATCH and (batch.select(a, 0) == 0).all()]
+        rest = tuple(n for a, n in enumerate(outer) if a not in own[:1])
+        self.source.positions = rest if own else (len(table[0]),)
+        self.source.channels = index.shape[-1]
 
 
 class Aligner:
@@ -119,6 +119,7 @@ class Aligner:
         self.layout = layout
         self.inverse: Any = None
         self.functions: dict[tuple[int, int], tuple[Any, PartNode]] = {}
+        self.pieces: dict[tuple[int, tuple[int, ...]], PartNode] = {}
 
     def coordinates(self, held: Held) -> tuple[Any, Any, Any]:
         """Batch, position and channel of every entry."""
@@ -133,8 +134,27 @@ class Aligner:
         rows, channel = index // channels, index % channels
         return rows // node.count, rows % node.count, channel
 
+    def divided(self, held: Held, where: str) -> Held:
+        """Some channels of one linear map, as a map of their own: gates beside values."""
+        node = held.node
+        if not isinstance(node.part, DrawnPart) or not node.part.divisible:
+            return held
+        batch, position, channel = self.coordinates(held)
+        numbers = torch.unique(channel)
+        if len(numbers) == node.channels:
+            return held
+        key = id(node), tuple(numbers.tolist())
+        if key not in self.pieces:
+            part = node.part.divided(numbers.numpy())
+            self.pieces[key] = made(part, *node.inputs, where=where, channels=len(numbers))
+            self.pieces[key].positions = node.positions
+        rows = batch * node.count + position
+        index = rows * len(numbers) + torch.searchsorted(numbers, channel)
+        return Held(self.pieces[key], index, held.function)
+
     def activated(self, held: Held, where: str) -> Held:
         """The tensor with its function as a part."""
+        held = self.divided(held, where)
         if held.function is None:
             return held
         known = self.functions.get((id(held.node), id(held.function)))
@@ -166,6 +186,12 @@ class Aligner:
 
     def rows(self, held: Held, where: str, axis: int = -1, *, flatten: bool = True) -> Rows:
         """The tensor as channels along an axis, at positions along the others."""
+        if held.node is self.layout.source and self.layout.tokens:
+            raise refusal(
+                "Weights act on whole numbers as if they measured something",
+                where,
+                "look tokens up in a table, or pass x.astype(np.float32)",
+            )
         held = self.activated(self.known(held, axis, where), where)
         batch, position, channel = (c.movedim(axis, -1) for c in self.coordinates(held))
         node = held.node
@@ -192,8 +218,7 @@ class Aligner:
             return Rows(node, batch * 1 + position)
         places = torch.unique(position)
         if len(places) == 1 and batch.numel() == BATCH:
-            place = tuple(int(i) for i in np.unravel_index(int(places[0]), node.positions))
-            return Rows(made(Pick(place), node, where=where, positions=()), batch)
+            return Rows(made(_pick(node, int(places[0])), node, where=where, positions=()), batch)
         rows = batch * node.count + position
         if rows.numel() != BATCH * node.count or len(torch.unique(rows)) != rows.numel():
             raise refusal(
@@ -226,9 +251,16 @@ class Aligner:
         if held.node.count == 1 or len(torch.unique(position)) != 1:
             return held
         batch, _, channel = self.coordinates(held)
-        place = tuple(int(i) for i in np.unravel_index(int(position.flatten()[0]), held.node.positions))
-        node = made(Pick(place), held.node, where=where, positions=())
+        part = _pick(held.node, int(position.flatten()[0]))
+        node = made(part, held.node, where=where, positions=())
         return Held(node, batch * node.channels + channel)
+
+
+def _pick(node: PartNode, place: int) -> Pick:
+    """One position; the last of a sequence is that of sequences of any length."""
+    if len(node.positions) == 1 and place == node.count - 1:
+        return Pick((-1,))
+    return Pick(tuple(int(i) for i in np.unravel_index(place, node.positions)))
 
 
 def made(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NetworkError
+from ..layers import Rearrange
 from .activations import factor
 from .initialisers import DrawnArrays
 from .parts import (
@@ -79,9 +80,11 @@ class LiftWarning(UserWarning):
 
 
 def refusal(rule: str, *, got: str, remedy: str = "") -> NetworkError:
-    """Why a model is not lifted; a way that is always open is tracing."""
-    way = "use wl.trace(make, x), which reads any code"
-    return NetworkError(rule, got=got, remedy=f"{remedy}, or {way}" if remedy else way)
+    """Why a JAX model is not lifted; a way that is always open is tracing."""
+    return NetworkError(rule, got=got, remedy=f"{remedy}, or {TRACING}" if remedy else TRACING)
+
+
+TRACING = "use wl.trace(make, x), which reads any code"
 
 
 class Graph:
@@ -131,6 +134,14 @@ class Graph:
             self.meaning[label.number] if isinstance(label, Raw) else label for label in value.axes
         )
         return replace(value, axes=axes)
+
+    def rearrangement(self) -> Rearrange | None:
+        """How the input's axes come into the order of positions and channels; None: they are."""
+        channel = [axis for axis, label in self.meaning.items() if label is ValueKind.CHANNEL]
+        places = [(label, axis) for axis, label in self.meaning.items() if isinstance(label, tuple)]
+        order = [*(axis for _, axis in sorted(places)), *channel]
+        whole = len(channel) == 1 and sorted(order) == list(range(len(self.shape)))
+        return Rearrange(order) if whole and order != sorted(order) else None
 
     def extent(self, node: PartNode, label: Label) -> int:
         """The length of an axis."""

@@ -260,7 +260,8 @@ class _Writer:
                         LiftWarning(
                             f"Weights on raw inputs are not Gaussian (uniform, or truncated), and "
                             f"{node.where} acts on what they make. The lifted network has "
-                            "Gaussian ones of the same variance; wl.trace(make, x) keeps their law."
+                            "Gaussian ones of the same variance; wl.trace(make, x) keeps the law "
+                            "of JAX models."
                         ),
                         stacklevel=2,
                     )

@@ -1,0 +1,105 @@
+"""The order of entries in an input: channels first, images in patches, everything in a row."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array
+
+from ..errors import NetworkError, ShapeError
+from ..state import Example, Mean, Outline, Pair
+from .base import Facts, Layer, Memo
+from .compose import Serial
+
+
+class Rearrange(Layer):
+    """Entries of every example in another order, before all other layers.
+
+    Axes of the input are split into `factors` (None: not at all), put into `order`, and merged in
+    `groups`: the last group are the channels, the others positions. `Rearrange((1, 2, 0))` takes
+    images with channels first; with `factors=((3,), (2, 4), (2, 4))`, `order=(1, 3, 2, 4, 0)` and
+    `groups=(1, 1, 3)` it cuts images (3, 8, 8) into patches, a position each.
+    """
+
+    order: tuple[int, ...] = eqx.field(static=True)
+    factors: tuple[tuple[int, ...], ...] | None = eqx.field(static=True)
+    groups: tuple[int, ...] | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        order: Sequence[int],
+        *,
+        factors: Sequence[Sequence[int]] | None = None,
+        groups: Sequence[int] | None = None,
+    ):
+        """See the class; `groups` are counts of axes, by default 1 for each."""
+        self.order = tuple(int(axis) for axis in order)
+        self.factors = None if factors is None else tuple(tuple(map(int, f)) for f in factors)
+        self.groups = None if groups is None else tuple(map(int, groups))
+        count = len(self.order) if self.factors is None else sum(map(len, self.factors))
+        if sorted(self.order) != list(range(count)) or sum(self.merged) != count:
+            raise NetworkError(
+                "Rearrange does not use every axis once.",
+                got=f"order={self.order}, factors={self.factors}, groups={self.groups}",
+                remedy="let order name each axis once, and groups count them all",
+            )
+
+    @property
+    def merged(self) -> tuple[int, ...]:
+        """How many axes make a position axis each, and the channels."""
+        return (1,) * len(self.order) if self.groups is None else self.groups
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What an example of this shape becomes."""
+        if self.factors is None:
+            split = tuple(shape) if len(shape) == len(self.order) else None
+        else:
+            whole = tuple(math.prod(f) for f in self.factors)
+            split = tuple(n for f in self.factors for n in f) if tuple(shape) == whole else None
+        if split is None:
+            raise ShapeError(
+                f"Examples of shape {tuple(shape)} do not fit the network's first layer.",
+                got=repr(self),
+                remedy="pass inputs (examples, …) of the layout that it takes",
+            )
+        ends = np.cumsum((0, *self.merged))
+        moved = [split[axis] for axis in self.order]
+        return tuple(math.prod(moved[a:b]) for a, b in itertools.pairwise(ends))
+
+    def entered(self, x: Any) -> Any:
+        """A batch in the new order."""
+        after = self.shape(tuple(x.shape[1:]))
+        factors = self.factors
+        split = x.shape[1:] if factors is None else tuple(n for f in factors for n in f)
+        moved = x.reshape(x.shape[0], *split).transpose(0, *(axis + 1 for axis in self.order))
+        return moved.reshape(x.shape[0], *after)
+
+    def outline(self, before: Outline) -> Outline:
+        """That of the rearranged inputs: this happens where inputs enter, not layer by layer."""
+        return before
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
+
+    def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
+        return x
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        return pair
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.mean
+
+    def features(self, example: Example) -> Array | None:
+        return example.features
+
+
+def rearrangement(net: Layer) -> Rearrange | None:
+    """The order in which a network takes its inputs, where it is another than theirs."""
+    while isinstance(net, Serial) and net.layers:
+        net = net.layers[0]
+    return net if isinstance(net, Rearrange) else None
