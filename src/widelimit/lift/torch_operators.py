@@ -238,7 +238,7 @@ def _norm(*, centred: bool) -> Callable[..., Any]:
 
 def _batch_norm(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     """In evaluation, the affine map that running means and variances make."""
-    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"]
     given = dict(zip(names, args, strict=False)) | kwargs
     if given.get("training") or given.get("running_var") is None:
         raise refusal("BatchNorm mixes the examples of a batch", where, "model.eval()")
