@@ -14,9 +14,7 @@ from widelimit.lift.layout import rearranging
 from widelimit.lift.parts import PartNode, Source
 
 NET = (wl.Dense(8), wl.Relu(), wl.MeanPool(), wl.Dense(1))
-PATCHES = Rearrange(
-    (1, 3, 2, 4, 0), factors=((3,), (2, 4), (2, 4)), groups=(2, 3)
-)
+PATCHES = Rearrange((1, 3, 2, 4, 0), factors=((3,), (2, 4), (2, 4)), groups=(2, 3))
 X = np.random.default_rng(0).standard_normal((3, 3, 8, 8))
 
 

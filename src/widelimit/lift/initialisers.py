@@ -216,9 +216,7 @@ def _agrees(array: np.ndarray, variance: float) -> bool:
     error = variance * np.sqrt(2 / array.size)
     centre = abs(float(np.mean(array))) * np.sqrt(array.size)
     close = abs(float(np.mean(array**2)) - variance) <= _MOST * error
-    return bool(
-        close and centre <= _MOST * np.sqrt(variance) and (variance == 0 or array.any())
-    )
+    return bool(close and centre <= _MOST * np.sqrt(variance) and (variance == 0 or array.any()))
 
 
 def concrete(drawn: Any, where: str) -> np.ndarray:

@@ -104,8 +104,8 @@ def read_program(
 ) -> tuple[Graph, Value]:
     """The graph of a model on one example."""
     example = jnp.asarray(example)
-    # Once as it is: what would be unrolled without end is seen before it is read. Dropout that waits
-    # for a key does not run like this.
+    # Once as it is: what would be unrolled without end is seen before it is read. Dropout that
+    # waits for a key does not run like this.
     try:
         _require_short(_program(model, example).jaxpr)
         refused = None

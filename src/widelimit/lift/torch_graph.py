@@ -37,9 +37,7 @@ _SAME = {
 _BESIDE = {"_assert_tensor_metadata", "_assert_async", "sym_size", "_assert_scalar"}
 
 
-def read_module(
-    model: Any, x: Any, reading: InitialReading
-) -> tuple[PartNode, Rearrange | None]:
+def read_module(model: Any, x: Any, reading: InitialReading) -> tuple[PartNode, Rearrange | None]:
     """The last part of a module, whose output is the model's, and the order of its input."""
     batch = batch_of(x)
     program = export(model, batch)
@@ -53,7 +51,7 @@ def read_module(
     ]
     users = [held for held in inputs if isinstance(held, Held)]
     if len(users) != 1:
-        raise refusal(f"The model takes {len(users)} inputs", "its forward", "wrap it for one input")
+        raise refusal(f"The model takes {len(users)} inputs", "its forward", "wrap it for one")
     outputs = reader.run(program.graph_module, inputs)
     node = reader.output(outputs)
     nodes = in_order(node)
@@ -99,14 +97,13 @@ class Reader:
                 getattr(value, "where", where),
                 "return what the last weights give, such as logits instead of probabilities",
             )
-        held = value
-        held = self.aligner.activated(self.aligner.known(held, -1, where), where)
-        shape = held.shape
-        axes = [a for a in range(1, len(shape)) if shape[a] == held.node.channels] or [-1]
-        # Channels stand last, or second as in images.
-        for axis in (len(shape) - 1, *axes):
-            batch, place, channel = self.aligner.coordinates(held)
-            if (channel.movedim(axis, -1) == torch.arange(held.node.channels)[: shape[axis]]).all():
+        held = self.aligner.activated(self.aligner.known(value, -1, where), where)
+        channels = torch.arange(held.node.channels)
+        _, _, channel = self.aligner.coordinates(held)
+        # Channels stand last, or elsewhere as in images.
+        for axis in range(len(held.shape) - 1, 0, -1):
+            along = channel.movedim(axis, -1)
+            if along.shape[-1] == len(channels) and (along == channels).all():
                 return self.aligner.rows(held, where, axis).node
         return self.aligner.rows(held, where).node
 
@@ -202,7 +199,7 @@ class Reader:
         if any(isinstance(v, Held | Known) for v in kwargs.values()):
             return None
         numbers = [a.number if isinstance(a, Known) else a for a in args]
-        arrays = [a for a, n in zip(args, numbers, strict=True) if isinstance(a, Known) and n is None]
+        arrays = [a for a in args if isinstance(a, Known) and a.number is None]
         first = held[0]
         if arrays:
             if name in ("add", "sub") and len(held) == 1 and not kwargs:
@@ -215,10 +212,8 @@ class Reader:
             )
             if shape != first.shape:
                 first = Held(first.node, first.index.expand(shape), first.function)
-            inner = [
-                (h.function or _identity) if isinstance(h, Held) else None for h in args
-            ]
-            plain = tuple(None if isinstance(a, Held) else n for a, n in zip(args, numbers, strict=True))
+            inner = [(h.function or _identity) if isinstance(h, Held) else None for h in args]
+            plain = tuple(None if isinstance(n, Held) else n for n in numbers)
             return Held(first.node, first.index, pointwise(target, plain, kwargs, inner))
         if len(held) != 2 or len(args) != 2 or kwargs or name not in ("add", "sub", "mul"):
             return None

@@ -39,7 +39,7 @@ def _constant(value: Any) -> Any:
 
 
 def _weights(name: str, args: Any, kwargs: Any) -> tuple[Any, Any, Any] | None:
-    """What is multiplied, weights (inputs, outputs) and bias; None where weights are no constant."""
+    """What is multiplied, weights (inputs, outputs) and bias; None where they are no constants."""
     if name == "linear":
         value, weight, *rest = args
         bias = rest[0] if rest else kwargs.get("bias")
@@ -195,8 +195,9 @@ def _token(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     token, held = parts[0].tensor, parts[1]
     axis = axis % held.index.ndim
     rows = self.aligner.rows(held, where)
-    sizes = [BATCH, rows.node.count, rows.node.channels]
-    if list(held.shape) != sizes or axis != 1 or token.shape[1] != 1 or not (token == token[:1]).all():
+    sizes = (BATCH, rows.node.count, rows.node.channels)
+    one = token.shape[1] == 1 and bool((token == token[:1]).all())
+    if held.shape != sizes or axis != 1 or not one:
         raise refusal(f"{token.shape[1]} constant rows stand in front, or at another place", where)
     drawn = DrawnWeights.of(token[0].reshape(-1, 1), None, where)
 
@@ -238,7 +239,7 @@ def _norm(*, centred: bool) -> Callable[..., Any]:
 
 def _batch_norm(self: Reader, args: Any, kwargs: Any, where: str) -> Any:
     """In evaluation, the affine map that running means and variances make."""
-    names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"]
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "", "eps")
     given = dict(zip(names, args, strict=False)) | kwargs
     if given.get("training") or given.get("running_var") is None:
         raise refusal("BatchNorm mixes the examples of a batch", where, "model.eval()")
