@@ -55,7 +55,7 @@ def _require_features(made: Any) -> None:
 
 def _require_estimator(made: Any) -> None:
     """Targets' scales, classes and noise that fit the process."""
-    outputs = made.process_.posterior.targets.shape[1]
+    outputs = made.process_.posterior.weights.shape[1]
     if not isinstance(made.noise_, float) or not made.noise_ >= 0:
         raise ValueError(f"a noise variance of {made.noise_!r}")
     if hasattr(made, "classes_"):
@@ -176,6 +176,6 @@ def _(made: FittedClassifier) -> None:
 
 
 def _require_classes(classes: Any, process: FittedGP) -> None:
-    outputs = process.posterior.targets.shape[1]
+    outputs = process.posterior.weights.shape[1]
     if np.shape(classes) != (outputs,) or len(set(np.asarray(classes).tolist())) != outputs:
         raise ValueError(f"{np.shape(classes)} classes for {outputs} outputs")
