@@ -48,7 +48,7 @@ def test_unbounded_input_map_warns_and_still_gives_the_law() -> None:
     (finding,) = program.check().findings
     assert finding.precondition is Precondition.BOUNDED_INPUT
     assert finding.severity is Severity.WARNING
-    assert "t1, t2 (relu) feeding p1[1,1]" in finding.where
+    assert "t1 (relu), t2 (relu) feeding p1[1,1]" in finding.where
     with pytest.warns(PreconditionWarning, match="input map of every score is bounded"):
         law = program.limit()
     assert law.scalar_covariance().value[0, 0] == pytest.approx(0.25)
@@ -91,18 +91,42 @@ def expect_error(p: Program, precondition: Precondition, where: str) -> None:
     assert found[0].remedy in caught.value.remedy
 
 
+def expect_warning(p: Program, precondition: Precondition, where: str) -> None:
+    """Outside the theorem: the law is derived all the same, and finite widths have it."""
+    (found,) = p.check().findings
+    assert found.severity is Severity.WARNING
+    assert found.precondition is precondition
+    assert where in found.where
+    with pytest.warns(PreconditionWarning, match=precondition.value):
+        law = p.limit()
+    limit = law.expected_gram(4096, 0)
+    # 4·m(4n)/3 − m(n)/3 removes what is of order 1/n.
+    small, large = (p.simulate(n, 6000, n).gram for n in (24, 96))
+    gap = (4 * large.mean(axis=0) - small.mean(axis=0)) / 3 - limit.value
+    spread = np.sqrt((16 * large.var(axis=0) + small.var(axis=0)) / (9 * 6000))
+    error = np.hypot(spread, limit.error)
+    assert np.all(error < 0.03 * np.max(limit.value))
+    assert np.all(np.abs(gap) < 4.5 * error)
+
+
 def test_score_matrix_used_in_a_vector() -> None:
     p, x, query, key, _ = start(tanh)
     score = p.dot(query @ x, key @ x).named("score")
-    p.output(score * (query @ relu(x)))
-    expect_error(p, Precondition.SCORE_MATRIX_ONLY, "Q makes the score score and also")
+    p.output(sigmoid(p.matrix("W") @ x) + tanh_of(p, score, query @ sigmoid(x)))
+    expect_warning(p, Precondition.SCORE_MATRIX_ONLY, "Q makes the score score and also")
+
+
+def tanh_of(p: Program, score, vector):
+    """`tanh(score)·vector`."""
+    (weight,) = ScalarFunction("tanh", np.tanh, bounded=True)([score])
+    return weight * vector
 
 
 def test_score_matrix_as_output() -> None:
     p, x, query, key, value = start(tanh)
     score = p.dot(query @ x, key @ x)
-    p.output(score * (value @ x), key @ x)
-    expect_error(p, Precondition.SCORE_MATRIX_ONLY, "K makes the score")
+    p.output(tanh_of(p, score, value @ x), key @ x)
+    expect_warning(p, Precondition.SCORE_MATRIX_ONLY, "K makes the score")
 
 
 def test_same_matrix_on_both_sides() -> None:
@@ -124,9 +148,16 @@ def test_same_matrix_in_different_dot_products_is_allowed() -> None:
     assert {f.precondition for f in report.findings} <= {Precondition.BOUNDED_INPUT}
 
 
-def test_side_that_is_not_a_matmul() -> None:
+def test_one_side_that_is_not_a_matmul() -> None:
     p, x, query, _, value = start(tanh)
     score = p.dot(query @ x, x).named("score")
+    p.output(tanh_of(p, score, value @ x))
+    expect_warning(p, Precondition.MATMUL_SIDES, "token in score")
+
+
+def test_two_sides_that_are_no_matmuls() -> None:
+    p, x, _, _, value = start(tanh)
+    score = p.dot(x, sigmoid(x)).named("score")
     p.output(score * (value @ x))
     expect_error(p, Precondition.MATMUL_SIDES, "token in score")
 
@@ -137,7 +168,7 @@ def test_exp_warns_and_faster_growth_is_refused() -> None:
     (finding,) = p.check().findings
     assert finding.severity is Severity.WARNING
     assert finding.precondition is Precondition.PSEUDO_LIPSCHITZ
-    with pytest.warns(PreconditionWarning, match="'exp' in .* pseudo-Lipschitz"):
+    with pytest.warns(PreconditionWarning, match=r"'exp' .* pseudo-Lipschitz"):
         p.limit()
 
     p, x, _, _, value = start(tanh)
@@ -206,11 +237,10 @@ def test_several_violations_are_all_named() -> None:
     }
     assert [f.severity for f in report.findings] == [
         Severity.ERROR,
-        Severity.ERROR,
+        Severity.WARNING,
         Severity.WARNING,
     ]
     with pytest.raises(NetworkError) as caught:
         p.limit()
     assert Precondition.TWO_MATRICES.value in str(caught.value)
-    assert Precondition.SCORE_MATRIX_ONLY.value in str(caught.value)
     clip(10.0)(x)  # building goes on: only the limit is refused

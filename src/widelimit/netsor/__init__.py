@@ -4,6 +4,7 @@ from ..programs.closed_forms import ClosedForm
 from ..programs.integration import Integration, LimitValue, Method
 from ..programs.preconditions import (
     Finding,
+    Growth,
     Precondition,
     PreconditionReport,
     PreconditionWarning,
@@ -12,7 +13,6 @@ from ..programs.preconditions import (
 from . import examples
 from .functions import (
     CoordinateFunction,
-    Growth,
     ScalarFunction,
     clip,
     cos,

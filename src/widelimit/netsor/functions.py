@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -15,20 +14,13 @@ from scipy import special
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..programs import closed_forms
 from ..programs.closed_forms import ClosedForm
+from ..programs.preconditions import Growth
 
 if TYPE_CHECKING:
     from .nodes import Map, Scalar, ScalarMap, Vector
 
 Array: TypeAlias = np.ndarray
 ArrayFunction: TypeAlias = Callable[..., Any]
-
-
-class Growth(Enum):
-    """How fast a function may grow; the theorem wants the first."""
-
-    PSEUDO_LIPSCHITZ = "pseudo-Lipschitz"
-    CONTROLLED = "controlled: at most exp(C|x|^(2-ε)), but not pseudo-Lipschitz"
-    UNCONTROLLED = "uncontrolled: Gaussian expectations may diverge"
 
 
 @dataclass(frozen=True)

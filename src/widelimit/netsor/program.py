@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
-from ..options import RandomKey
+from ..options import RandomKey, as_key, listed, whole
 from ..printing import counted
+from ..programs.compare import Comparison, Limit, compare
 from ..programs.integration import Integration
-from ..programs.preconditions import PreconditionReport
-from .check import check
+from ..programs.preconditions import PreconditionReport, judge
+from .check import facts_of
 from .draw import mermaid
 from .functions import (
     ArrayFunction,
@@ -259,7 +260,7 @@ class Program:
 
     def check(self) -> PreconditionReport:
         """Test the limit theorem's preconditions; every violated one is named."""
-        return check(self)
+        return judge(facts_of(self))
 
     def limit(self, *, integration: Integration | None = None, key: RandomKey = 0) -> LimitLaw:
         """The law of this program at infinite width.
@@ -287,6 +288,22 @@ class Program:
         return simulate(
             self, width, draws, key, vectors=vectors, coordinates=coordinates, memory=memory
         )
+
+    def compare(
+        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
+    ) -> Comparison:
+        """One coordinate of each output at finite `widths` beside the limit."""
+        chosen = tuple(whole("widths", width) for width in listed("widths", widths))
+        law, size = self.limit(), len(self.outputs)
+        marginals = tuple(law.marginal(vector) for vector in self.outputs)
+        random = any(vector.stage for vector in self.outputs)
+        second = law.expected_gram(4096, 0) if random else law.gram()
+
+        def outputs(width: int, count: int, seed: Any) -> np.ndarray:
+            return self.simulate(width, count, seed).values[:, 0]
+
+        limit = Limit(np.zeros(size), second, marginals)
+        return compare(limit, outputs, chosen, whole("draws", draws), as_key(key))
 
     def __repr__(self) -> str:
         lines, dots = counted(len(self.nodes), "line"), counted(len(self.dots), "dot product")

@@ -239,7 +239,7 @@ class Form:
     def __init__(self, labels: Labels, terms: tuple[Term, ...], size: int):
         self.registry, self.terms, self.size = labels, terms, size
         self._remapped: dict[Any, Form] = {}
-        self._variance: tuple[Any, np.ndarray] | None = None
+        self._variance: np.ndarray | None = None
 
     @classmethod
     def members(cls, labels: Labels, source: GaussianSource, first: int, count: int) -> Form:
@@ -326,15 +326,14 @@ class Form:
     @property
     def variance(self) -> np.ndarray:
         """(draws or 1, size); zero where its terms cancel down to rounding."""
-        sizes = tuple(term.source.size for term in self.terms)
-        if self._variance is None or self._variance[0] != sizes:
+        if self._variance is None:  # sources grow, but what is there stays as it is
             each = np.arange(self.size)[:, None]
             found = self._products(self, each, each)[:, :, 0, 0]
             if any(term.picks is None for term in self.terms) or len(self.terms) > 1:
                 size = sum(term.sizes() for term in self.terms)
                 found = np.where(np.abs(found) <= ROUNDING * np.square(size), 0.0, found)
-            self._variance = sizes, np.maximum(found, 0.0)
-        return self._variance[1]
+            self._variance = np.maximum(found, 0.0)
+        return self._variance
 
     @property
     def deviation(self) -> np.ndarray:

@@ -15,6 +15,7 @@ from ..statistics import Estimate
 from .hermite import COARSE, FINE, Grid
 
 _REACH = 9.0  # standard deviations; the Gaussian mass beyond is below 1e-18
+_MOST_GRIDS = 256  # draws that have grids of their own
 FAR = 7.2  # where square means are those of functions that reach further
 
 
@@ -103,9 +104,15 @@ class Rule(Integration):
         """The same with independent random points."""
         return replace(self, words=(*self.words, number))
 
-    def method(self, dimension: int) -> Method:
-        """Grid or sampling, by the number of independent Gaussian variables."""
-        return Method.QUADRATURE if dimension <= self.max_dimension else Method.SAMPLING
+    def method(self, dimension: int, draws: int = 1) -> Method:
+        """Grid or sampling, by the number of independent Gaussian variables.
+
+        Averages over many draws have an error of their own: grids in several variables for each of
+        them are not worth their time.
+        """
+        many = dimension > 1 and draws > _MOST_GRIDS
+        fits = dimension <= self.max_dimension and not many
+        return Method.QUADRATURE if fits else Method.SAMPLING
 
     def line(self, *, repeated: bool) -> Grid:
         """The grid of functions of one variable; one law is integrated finely, many coarsely."""
@@ -119,7 +126,7 @@ class Rule(Integration):
         self, dimension: int, draws: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Standard normal points `(draws or 1, P, dimension)`, weights `(P,)` that sum to one."""
-        if self.method(dimension) is Method.QUADRATURE:
+        if self.method(dimension, draws) is Method.QUADRATURE:
             # Dimension three would need millions of points at the fine spacing.
             widening = (1, 1, 1, 3, 4)[dimension] * (2 if draws > 1 and dimension < 3 else 1)
             points, weights = _grid(self.step * widening, dimension, self.offset)

@@ -282,14 +282,13 @@ class Integrator:
 
     def _series(self, tree: Tree, form: Form, draws: int) -> HermiteSeries:
         grid = self.rule.line(repeated=draws > 1)
-        key = (grid, tuple(t.source.size for t in form.terms))
-        if key not in tree.memory:
+        if grid not in tree.memory:
             values = np.asarray(tree.evaluate(Deviations(nodes(grid)[0])), float)
             shape = (values.shape[0], grid.points, tree.size)
             series = HermiteSeries.of(np.broadcast_to(values, shape), grid)
             self._require_no_pole(tree, series)
-            tree.memory[key] = series
-        return tree.memory[key]
+            tree.memory[grid] = series
+        return tree.memory[grid]
 
     def _require_no_pole(self, tree: Tree, series: HermiteSeries) -> None:
         """Raise where finer and finer points about a peak find more and more of a square mean.
@@ -324,7 +323,7 @@ class Integrator:
         """Averages over points of all variables at once: a grid for few of them, else Sobol's."""
         draws = max(len(v.evaluate(Deviations([0.0]))) for v in vectors)
         cloud = Cloud([form for v in vectors for form in v.forms()], self._points, draws)
-        method = self.rule.method(cloud.dimension)
+        method = self.rule.method(cloud.dimension, cloud.draws)
         self.note(method)
         size = cloud.points * sum(v.size for v in vectors)
         room = max(1, _ROOM // size)
@@ -384,7 +383,8 @@ class Cloud(LimitPoints):
             joint = False
         dimension = sum(root.shape[-1] for root in roots)
         repeated = max([1, *(len(root) for root in roots)])
-        normals, self.weights = points(dimension, max(draws, repeated))
+        self.draws = max(draws, repeated)
+        normals, self.weights = points(dimension, self.draws)
         self.dimension, self.points = dimension, len(self.weights)
         self.far = np.square(normals).sum(axis=-1).min(axis=0) > FAR**2
         self._white, self._roots, self._blocks, self._joint = normals, roots, blocks, joint

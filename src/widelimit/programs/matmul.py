@@ -123,13 +123,16 @@ def _meetings(
     them.
     """
     each = [(_members(ours, [slot]), _members(theirs, [slot]), [slot]) for slot in slots]
+    if len(each) == 1:
+        return [m for m in each if len(m[0]) and len(m[1])]
     together = (_members(ours, slots), _members(theirs, slots), slots)
     apart = sum(len(a) * len(b) for a, b, _ in each) < len(together[0]) * len(together[1])
     return [m for m in (each if apart else [together]) if len(m[0]) and len(m[1])]
 
 
 def _members(by_slot: dict[int, np.ndarray], slots: list[int]) -> np.ndarray:
-    return np.setdiff1d(np.concatenate([by_slot[slot] for slot in slots]), [-1])
+    found = np.unique(np.concatenate([by_slot[slot] for slot in slots]))
+    return found[1:] if found[0] < 0 else found
 
 
 def _positions(members: np.ndarray, size: int) -> np.ndarray:

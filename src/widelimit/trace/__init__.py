@@ -1,8 +1,8 @@
 """From ordinary JAX code to its infinite-width law."""
 
+from ..programs.compare import AtWidth, Comparison
 from ..programs.refusals import Place, RefusedError
 from .audit import Audit, Row, Verdict
-from .compare import AtWidth, Comparison
 from .law import TracedLaw
 from .program import Traced, trace
 

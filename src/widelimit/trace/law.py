@@ -29,15 +29,16 @@ class TracedLaw(JointLaw):
         key: Any,
         random: bool,
         redraw: Callable[[int, Any], np.ndarray],
+        error: np.ndarray | None = None,
     ):
         """`kernels` (draws, n, n): one for each draw of the scalars or, if nothing is `random`,
-        one for each independent estimate of the one kernel."""
+        one for each independent estimate of the one kernel, or one with its `error` on grids."""
         self._kernels = kernels if random else kernels.mean(axis=0, keepdims=True)
         super().__init__(np.ones(shape, bool), key, len(self._kernels))
         self.mean = mean.reshape(shape)
         self.replicates = None if random else kernels
         """Independent estimates of a kernel that is not random."""
-        self._draw = redraw
+        self._draw, self._error = redraw, error
 
     def __repr__(self) -> str:
         kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
@@ -52,8 +53,13 @@ class TracedLaw(JointLaw):
         """The covariance of the outputs, (N, N, positions…, positions'…)."""
         if self.replicates is None:
             return super().covariance()
-        found = averaged(self.replicates)
+        found = self.flat_covariance()
         return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+
+    def flat_covariance(self) -> Estimate:
+        """The covariance with all coordinates in one row, (n, n)."""
+        found = averaged(self._kernels if self.replicates is None else self.replicates)
+        return found if self._error is None else Estimate(found.value, self._error)
 
     def gaussian(self) -> TracedLaw:
         """The Gaussian law of the same covariance."""

@@ -10,20 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..compilation import jitted
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey, as_key, listed, whole
+from ..programs.compare import Comparison, Limit, compare
 from ..programs.integration import Method, Rule
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
-from ..programs.preconditions import PreconditionReport
+from ..programs.preconditions import PreconditionReport, judge
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
 from ..programs.vectors import WideVector
 from .alignment import align, trace_at
 from .audit import Audit, audited
-from .check import preconditions
-from .compare import Comparison, compared
+from .check import facts_of
 from .law import TracedLaw
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 WIDTHS = (64, 96, 160)
 _CHUNK = 256
+_BLOCK = 512
 
 
 def trace(
@@ -140,14 +142,16 @@ class Traced:
         """
         whole("draws", draws)
         key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
-        kernels, mean, shape, random = self._kernels(draws, key)
-        return TracedLaw(
-            kernels, shape, mean, key=key, random=random, redraw=lambda n, k: self._kernels(n, k)[0]
-        )
+        kernels, mean, shape, random, error = self._kernels(draws, key)
+
+        def redraw(count: int, key: Any) -> np.ndarray:
+            return self._kernels(count, key)[0]
+
+        return TracedLaw(kernels, shape, mean, key=key, random=random, redraw=redraw, error=error)
 
     def _kernels(
         self, draws: int, key: Any
-    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool]:
+    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool, np.ndarray | None]:
         parts, means = [], []
         shape: tuple[int, ...] = ()
         done, random = 0, True
@@ -169,6 +173,12 @@ class Traced:
         if not random and method is Method.SAMPLING:
             for k in range(1, rule.replicates):
                 one(1, rule.replicate(k))
+        error = None
+        if not random and method is Method.QUADRATURE:
+            for coarse in rule.coarse():
+                one(1, coarse)
+            error = np.abs(np.concatenate(parts[1:]) - parts[0]).max(axis=0)
+            del parts[1:], means[1:]
         mean, found = np.concatenate(means), np.concatenate(parts)
         if not (np.isfinite(mean).all() and np.isfinite(found).all()):
             raise NumericalError(
@@ -186,7 +196,7 @@ class Traced:
                 remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
-        return found, mean[0], shape, random
+        return found, mean[0], shape, random, error
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
@@ -199,7 +209,7 @@ class Traced:
 
     def check(self) -> PreconditionReport:
         """The preconditions of the limit theorem, each violated one by name and source line."""
-        return preconditions(self._first[0], self._name)
+        return judge(facts_of(self._first[0], self._name))
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -210,7 +220,27 @@ class Traced:
     ) -> Comparison:
         """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
         chosen = tuple(whole("widths", width) for width in listed("widths", widths))
-        return compared(self, chosen, whole("draws", draws), as_key(key))
+        law = self.limit()
+        size = law.mean.size
+        marginals = tuple(
+            law.at(*np.unravel_index(i, law.shape)) if law.shape else law.at() for i in range(size)
+        )
+        limit = Limit(law.mean.ravel(), law.flat_covariance(), marginals)
+        return compare(limit, self._outputs(size), chosen, whole("draws", draws), as_key(key))
+
+    def _outputs(self, size: int) -> Callable[[int, int, Any], np.ndarray]:
+        """Outputs of random models of one width, (draws, coordinates)."""
+
+        def outputs(width: int, draws: int, key: Any) -> np.ndarray:
+            x = jnp.asarray(self.x)
+            run = jitted(jax.vmap(lambda k: self.model(width, k)(x)))
+            keys = jax.random.split(key, draws)
+            block = max(1, min(_BLOCK, draws, (1 << 26) // (width * width)))
+            parts = [np.asarray(run(keys[i : i + block])) for i in range(0, draws, block)]
+            # One channel of outputs that have a width axis.
+            return np.concatenate(parts).astype(np.float64).reshape(draws, size, -1)[:, :, 0]
+
+        return outputs
 
     def __repr__(self) -> str:
         return f"Traced({self._name}, inputs of shape {self.x.shape})"

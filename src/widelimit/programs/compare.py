@@ -1,0 +1,141 @@
+"""Finite widths beside the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from ..errors import ShapeError
+from ..figures import one_axes
+from ..laws.marginal import Marginal, jackknifed
+from ..statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_GROUPS = 64
+
+
+@dataclass(frozen=True)
+class AtWidth:
+    """What `draws` random models of one width show; errors are standard errors."""
+
+    width: int
+    outputs: np.ndarray
+    """(draws, coordinates)."""
+    second: np.ndarray
+    second_error: np.ndarray
+    kurtosis: np.ndarray
+    kurtosis_error: np.ndarray
+    second_z: np.ndarray
+    kurtosis_z: np.ndarray
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What finite widths are compared with: mean (coordinates,) and second moments about it."""
+
+    mean: np.ndarray
+    second: Estimate
+    marginals: tuple[Marginal, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Second moments (all pairs of outputs) and excess kurtosis (each output) by width."""
+
+    limit: Limit
+    kurtosis: np.ndarray
+    kurtosis_error: np.ndarray
+    widths: tuple[AtWidth, ...]
+
+    @property
+    def second(self) -> np.ndarray:
+        """Second moments of the limit, (coordinates, coordinates)."""
+        return self.limit.second.value
+
+    @property
+    def second_error(self) -> np.ndarray:
+        """Their errors."""
+        return self.limit.second.error
+
+    def __str__(self) -> str:
+        rows = [f"{'width':>8} {'largest z':>10} {'relative error':>15} {'kurtosis':>9} {'z':>6}"]
+        scale = np.abs(self.second).max()
+        for one in self.widths:
+            off = np.abs(one.second - self.second).max() / scale
+            rows.append(
+                f"{one.width:>8} {np.abs(one.second_z).max():>10.2f} {off:>15.4f} "
+                f"{one.kurtosis[0]:>9.3f} {np.abs(one.kurtosis_z).max():>6.2f}"
+            )
+        rows.append(f"{'∞':>8} {'':>10} {'':>15} {self.kurtosis[0]:>9.3f}")
+        return "\n".join(rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The density of the first output at infinite width, and histograms at finite widths."""
+        ax = one_axes(ax, (5.4, 3.8))
+        deviation = float(np.sqrt(self.second[0, 0]))
+        grid = np.linspace(-4.5, 4.5, 241) * deviation
+        for one in self.widths:
+            values = one.outputs[:, 0] - float(self.limit.mean[0])
+            count, edges = np.histogram(values, bins=60, range=(grid[0], grid[-1]))
+            share, middle = count / (len(values) * np.diff(edges)), (edges[1:] + edges[:-1]) / 2
+            ax.plot(middle, share, ".", markersize=4, label=f"width {one.width}")
+        density = self.limit.marginals[0].density(grid).value
+        ax.plot(grid, density, color="black", linewidth=1.2, label="infinite width")
+        ax.set_yscale("log")
+        ax.set_ylim(bottom=1e-5 / deviation)
+        ax.set_xlabel("first output")
+        ax.set_ylabel("density")
+        ax.legend(frameon=False)
+        return ax
+
+
+def compare(
+    limit: Limit,
+    outputs: Callable[[int, int, Key[Array, ""]], np.ndarray],
+    widths: tuple[int, ...],
+    draws: int,
+    key: Key[Array, ""],
+) -> Comparison:
+    """Moments of `outputs(width, draws, key)`, (draws, coordinates), beside those of the limit."""
+    if draws < 2 * _GROUPS or not widths:
+        raise ShapeError(
+            f"A comparison needs at least {2 * _GROUPS} draws, at one width or more.",
+            got=f"draws={draws}, widths={widths}",
+            remedy="give draws=4096, widths=(64, 256)",
+        )
+    kurtoses = [marginal.kurtosis() for marginal in limit.marginals]
+    kurtosis = np.array([k.value for k in kurtoses])
+    kurtosis_error = np.array([k.error for k in kurtoses])
+    found = []
+    for number, width in enumerate(widths):
+        values = outputs(width, draws, jax.random.fold_in(key, number))
+        centred = values - limit.mean
+        groups = draws // _GROUPS
+        kept = centred[: groups * _GROUPS].reshape(_GROUPS, groups, len(kurtosis))
+        products = np.einsum("gki,gkj->gij", kept, kept) / groups
+        second = products.mean(axis=0)
+        error = products.std(axis=0, ddof=1) / np.sqrt(_GROUPS)
+        fourth, square = np.mean(kept**4, axis=1), np.mean(kept**2, axis=1)
+        tail = jackknifed(lambda f, s: f / s**2 - 3, fourth, square)
+        total = np.hypot(error, limit.second.error)
+        apart = np.hypot(tail.error, kurtosis_error)
+        found.append(
+            AtWidth(
+                width,
+                values,
+                second,
+                error,
+                np.asarray(tail.value),
+                np.asarray(tail.error),
+                (second - limit.second.value) / np.maximum(total, 1e-300),
+                (tail.value - kurtosis) / np.maximum(apart, 1e-300),
+            )
+        )
+    return Comparison(limit, kurtosis, kurtosis_error, tuple(found))
