@@ -302,7 +302,7 @@ class Program:
         def outputs(width: int, count: int, seed: Any) -> np.ndarray:
             return self.simulate(width, count, seed).values[:, 0]
 
-        limit = Limit(np.zeros(size), second, marginals)
+        limit = Limit(law, np.zeros(size), second, marginals)
         return compare(limit, outputs, chosen, whole("draws", draws), as_key(key))
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..figures import one_axes
+from ..laws.law import Law
 from ..laws.marginal import Marginal, jackknifed
 from ..statistics import Estimate
 
@@ -40,6 +41,7 @@ class AtWidth:
 class Limit:
     """What finite widths are compared with: mean (coordinates,) and second moments about it."""
 
+    law: Law
     mean: np.ndarray
     second: Estimate
     marginals: tuple[Marginal, ...]
@@ -53,6 +55,11 @@ class Comparison:
     kurtosis: np.ndarray
     kurtosis_error: np.ndarray
     widths: tuple[AtWidth, ...]
+
+    @property
+    def law(self) -> Any:
+        """The law at infinite width."""
+        return self.limit.law
 
     @property
     def second(self) -> np.ndarray:

@@ -225,7 +225,7 @@ class Traced:
         marginals = tuple(
             law.at(*np.unravel_index(i, law.shape)) if law.shape else law.at() for i in range(size)
         )
-        limit = Limit(law.mean.ravel(), law.flat_covariance(), marginals)
+        limit = Limit(law, law.mean.ravel(), law.flat_covariance(), marginals)
         return compare(limit, self._outputs(size), chosen, whole("draws", draws), as_key(key))
 
     def _outputs(self, size: int) -> Callable[[int, int, Any], np.ndarray]:
