@@ -12,7 +12,7 @@ import widelimit as wl
 from widelimit.errors import NetworkError
 from widelimit.laws import GivenGram, Law, Points, law_from_covariance, simulate
 from widelimit.laws.distances import Tabulated, kolmogorov_smirnov
-from widelimit.laws.narrow import bartlett_factor, chi_from_normal, factor_size
+from widelimit.laws.wishart import bartlett_factor, chi_from_normal, factor_size
 from widelimit.layers import IdentityMap, Projections, Scaling
 from widelimit.layers.base import with_fields
 

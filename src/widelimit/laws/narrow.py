@@ -22,7 +22,6 @@ from typing import Any, TypeGuard
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import special
 
 from ..engine.walk import Path, layers_of, map_layers
 from ..errors import NetworkError
@@ -30,6 +29,7 @@ from ..layers.attention.heads import INFINITE, Scheme, ScoreField, ValueField, d
 from ..layers.attention.multihead import MultiHead
 from ..layers.attention.scores import Scaling
 from ..layers.base import Layer, with_fields
+from .wishart import bartlett_factor, factor_size
 
 
 class HeadWidths(enum.Enum):
@@ -40,59 +40,6 @@ class HeadWidths(enum.Enum):
 
     GIVEN = "given"
     """As many as a layer states by `key_width=` and `value_width=`; infinite where it does not."""
-
-
-# --- normals into Wishart factors ---
-
-_NODES = np.linspace(-9.5, 9.5, 1025)
-
-
-def _chi_table(dof: int) -> tuple[np.ndarray, np.ndarray]:
-    """`χ_dof` as a function of a normal number (equal probabilities), and its slope."""
-    lower = special.gammaincinv(dof / 2, special.ndtr(_NODES))
-    upper = special.gammainccinv(dof / 2, special.ndtr(-_NODES))
-    chi = np.sqrt(2 * np.where(_NODES < 0, lower, upper))
-    # log φ(z) − log f(χ), the constants together.
-    constant = (dof / 2 - 1) * math.log(2) + special.gammaln(dof / 2) - 0.5 * math.log(2 * math.pi)
-    logs = constant - _NODES**2 / 2 - special.xlogy(dof - 1, chi) + chi**2 / 2
-    return chi, np.exp(logs)
-
-
-def chi_from_normal(z: Float[Array, "*batch r"], dofs: tuple[int, ...]) -> Float[Array, "*batch r"]:
-    """Independent `χ` of given degrees of freedom, by cubic interpolation (error below 1e-8)."""
-    tables = [_chi_table(dof) for dof in dofs]
-    values, slopes = (jnp.asarray(np.stack(part), z.dtype) for part in zip(*tables, strict=True))
-    step = float(_NODES[1] - _NODES[0])
-    place = (jnp.clip(z, _NODES[0], _NODES[-1]) - _NODES[0]) / step
-    left = jnp.clip(place.astype(jnp.int32), 0, len(_NODES) - 2)
-    t, column = place - left, jnp.arange(len(dofs))
-    y0, y1 = values[column, left], values[column, left + 1]
-    m0, m1 = step * slopes[column, left], step * slopes[column, left + 1]
-    bend = 2 * (y0 - y1) + m0 + m1
-    return y0 + t * (m0 + t * (3 * (y1 - y0) - 2 * m0 - m1 + t * bend))
-
-
-def factor_size(rows: int, dof: int) -> int:
-    """How many normals a Bartlett factor is made of."""
-    return sum(rows - j for j in range(min(rows, dof)))
-
-
-def bartlett_factor(
-    normals: Float[Array, "*batch size"], rows: int, dof: int
-) -> Float[Array, "*batch rows rank"]:
-    """T with `T Tᵀ = Z Zᵀ` in law, Z of `rows×dof` normals; `rank = min(rows, dof)` columns.
-
-    `T_jj = χ_{dof−j}` (j from 0), and below the diagonal the normals themselves.
-    """
-    rank = min(rows, dof)
-    diagonal = chi_from_normal(normals[..., :rank], tuple(dof - j for j in range(rank)))
-    zero = jnp.zeros((*normals.shape[:-1], 1), normals.dtype)
-    entries = jnp.concatenate([diagonal, normals[..., rank:], zero], axis=-1)
-    place = np.full((rows, rank), entries.shape[-1] - 1)
-    place[np.arange(rank), np.arange(rank)] = np.arange(rank)
-    below = np.tril_indices(rows, -1, rank)
-    place[below] = rank + np.arange(len(below[0]))
-    return entries[..., place]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from ..layers.attention.scores import Scaling, ScoreMap, Softmax
 from ..options import RandomKey, seed_words, whole
 from ..printing import counted
 from ..progress import Callback, Progress
-from .simulation_inputs import SimulatedInputs, bartlett, gaussian_product, stream
+from .simulation_inputs import SimulatedInputs
+from .wishart import bartlett, gaussian_product
 
 _BLOCK = 1 << 16
 """Numbers in one temporary array: large enough to hide Python, small enough for the cache."""
@@ -206,7 +207,7 @@ def simulate(
     result = plan.allocate(draws, scores=scores, weights=weights, variances=variances)
 
     def work(chunk: int, part: slice) -> None:
-        plan.fill(stream(words, chunk), result, part)
+        plan.fill(_stream(words, chunk), result, part)
 
     _in_parallel(work, draws, size=plan.chunk, workers=workers, progress=progress)
     return result
@@ -360,6 +361,11 @@ class _ExplicitPlan(_SimulationPlan):
         values = x @ matrix(layer.channels, layer.value_width)
         outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
         return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
+
+
+def _stream(words: tuple[int, ...], chunk: int) -> np.random.Generator:
+    """The random stream of one chunk of work: a function of the key's words and `chunk` alone."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words, spawn_key=(chunk,))))
 
 
 def _checked_request(
