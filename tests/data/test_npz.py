@@ -1,7 +1,17 @@
+import os
+import zipfile
+
 import numpy as np
 import pytest
 
-from widelimit.data import DataError, load_npz, load_npz_split, save_npz
+from widelimit.data import (
+    DataError,
+    load_npz,
+    load_npz_split,
+    load_vectors,
+    read_npz,
+    save_npz,
+)
 
 X = np.arange(24.0).reshape(4, 3, 2)
 
@@ -77,3 +87,36 @@ def test_split(tmp_path):
     save_npz(tmp_path / "b.npz", **(arrays | {"x_test": X[:2, :, :1]}))
     with pytest.raises(DataError, match="x_test"):
         load_npz_split(tmp_path / "b.npz")
+
+
+def test_masks_without_a_real_position_are_refused(tmp_path):
+    x, mask = np.zeros((3, 4, 2)), np.ones((3, 4), bool)
+    mask[1] = False
+    save_npz(tmp_path / "d.npz", x=x, y=np.array([0, 1, 0]), mask=mask)
+    with pytest.raises(DataError, match=r"Example 1 of .* has no real position"):
+        load_npz(tmp_path / "d.npz")
+    parts = {"x_train": x, "y_train": np.array([0, 1, 0]), "mask_train": mask}
+    save_npz(tmp_path / "s.npz", **parts, x_test=x, y_test=np.array([0, 1, 0]))
+    with pytest.raises(DataError, match="no real position"):
+        load_npz_split(tmp_path / "s.npz")
+
+
+@pytest.mark.parametrize("depth", [50, 5_000, 200_000])
+@pytest.mark.parametrize("brackets", ["()", "[]", "{}"])
+def test_headers_of_brackets_in_brackets_are_refused(tmp_path, depth, brackets):
+    begin, end = brackets
+    text = "{'descr': " + begin * depth + end * depth + ", 'fortran_order': False, 'shape': (1,)}\n"
+    header = b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text.encode()
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("x.npy", header + bytes(8))
+    with pytest.raises(DataError, match=r"'x.npy' in .* is no plain array"):
+        read_npz(tmp_path / "b.npz")
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(DataError, match="pipe or socket, not a file"):
+        read_npz(tmp_path / "pipe.npz")
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match="pipe or socket, not a file"):
+        load_vectors(tmp_path / "pipe.txt")

@@ -8,13 +8,24 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError
-from .files import damaged, reading, writing
+from .files import damaged, reading, require_file, writing
 from .limits import require
+
+_NO_ARRAY = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,  # brackets inside brackets in a header
+    MemoryError,
+)
 
 
 def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
     """All arrays of an `.npz` file, which must contain those `needed`."""
     path = Path(path)
+    require_file(path)
     with reading(path), path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise damaged(path, "not a complete .npz file")
@@ -62,10 +73,10 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
             return array
     except DataError:
         raise
-    except (ValueError, TypeError, SyntaxError, LookupError, ArithmeticError) as error:
+    except _NO_ARRAY as error:
         raise DataError(
-            "An .npz file must hold plain arrays of numbers or text.",
-            got=f"{info.filename!r} in '{path}' ({str(error)[:200]})",
+            f"{info.filename!r} in '{path}' is no plain array of numbers or text.",
+            got=str(error)[:200] or type(error).__name__,
             remedy="write it with numpy.savez and arrays whose dtype is not object",
         ) from error
 

@@ -52,6 +52,12 @@ def check_inputs(path: Path, x: np.ndarray, mask: np.ndarray | None) -> None:
         raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
     if mask is not None and (mask.shape != x.shape[:-1] or mask.ndim < 2 or mask.dtype != bool):
         raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
+    if mask is not None and (gone := ~mask.reshape(len(mask), -1).any(axis=1)).any():
+        raise DataError(
+            f"Example {int(gone.argmax())} of '{path}' has no real position.",
+            got=f"{int(gone.sum())} of {len(mask)} examples whose mask is False everywhere",
+            remedy="leave these examples out",
+        )
 
 
 def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:

@@ -12,7 +12,7 @@ from ..printing import counted
 from .arrays import read_npz
 from .download import GLOVE
 from .errors import DataError
-from .files import lines
+from .files import lines, require_file
 from .limits import require
 from .places import locate
 
@@ -81,6 +81,7 @@ def load_vectors(
     or whole numbers with a `scale` per component that multiplies them).
     """
     path = Path(path)
+    require_file(path)
     if path.suffix == ".npz":
         return _from_npz(path, vocabulary)
     words: list[str] = []
