@@ -62,13 +62,21 @@ from .search import (
     search,
 )
 from .solve import Factor, Jitter, JitterWarning, factorise
-from .solvers import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom, Solver
+from .solvers import (
+    BlockDescent,
+    BlockedCholesky,
+    Cholesky,
+    ConjugateGradients,
+    Nystrom,
+    Solver,
+)
 from .training import CrossEntropyTraining, FittedTraining, Training
 from .tune import Run, Tuned, tune
 
 __all__ = [
     "GP",
     "Binning",
+    "BlockDescent",
     "BlockedCholesky",
     "Cholesky",
     "Classifier",

@@ -1,14 +1,15 @@
-"""Conjugate gradients for many right-hand sides at once, over a kernel that is read in tiles.
+"""Conjugate gradients and block descent, for many right-hand sides, over a kernel read in tiles.
 
 With noise variances `Λ`, `(K + Λ) x = b` is scaled to `(Λ^-½ K Λ^-½ + I) z = Λ^-½ b`, and
 preconditioned by `F Fᵀ + I`, where `F Fᵀ` is a low-rank part of the scaled kernel by randomly
-pivoted Cholesky (`pivots`). Every iteration reads the kernel once for all right-hand sides
-(`krylov`).
+pivoted Cholesky (`pivots`). Every iteration of conjugate gradients reads the kernel once for all
+right-hand sides (`krylov`), a step of block descent some of its rows (`descent`).
 """
 
 import hashlib
 import logging
 import os
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,18 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..data.files import writing
 from ..errors import NumericalError
 from . import checks
 from .checks import Values
 from .conventions import LEFT_OUT, some_left_out
+from .descent import block_descent
 from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
-from .triangular import unit_columns
+from .triangular import edges, unit_columns
 
 log = logging.getLogger("widelimit.scale")
+
+# Iterates of steps that take less time are kept this often.
+_KEEP_SECONDS = 5.0
 
 Report = Callable[[int, float], None]
 """Hears the number of the iteration and the largest relative error."""
@@ -44,6 +49,9 @@ class Iterative:
     kernel: Any = field(repr=False)
     noise: Float[np.ndarray, " n"] = field(repr=False)
     low_rank: Float[np.ndarray, "n m"] = field(repr=False)
+    landmarks: Int[np.ndarray, " m"] = field(repr=False)
+    block: int | None
+    """Rows of a step of block descent; None for conjugate gradients."""
     tolerance: float
     most_iterations: int
     keep: Path | None
@@ -59,6 +67,7 @@ class Iterative:
         noise: np.ndarray,
         *,
         rank: int,
+        block: int | None = None,
         rng: np.random.Generator,
         tolerance: float,
         most_iterations: int,
@@ -81,7 +90,17 @@ class Iterative:
         scale = float(diagonal.mean())
         place = None if keep is None else Path(keep)
         return cls(
-            kernel, noise, found.factor, tolerance, most_iterations, place, unit, scale, progress
+            kernel,
+            noise,
+            found.factor,
+            found.pivots,
+            block,
+            tolerance,
+            most_iterations,
+            place,
+            unit,
+            scale,
+            progress,
         )
 
     def __len__(self) -> int:
@@ -112,33 +131,64 @@ class Iterative:
     ) -> Solved:
         """Iterate on the scaled system until the error is below the tolerance."""
 
+        kept_at = time.monotonic()
+
         def progress(iteration: int, reached: float, found: np.ndarray) -> None:
-            log.info("conjugate gradients: iteration %d, error %.1e", iteration, reached)
+            nonlocal kept_at
+            log.info("%s: step %d, error %.1e", self._name, iteration, reached)
             if self.progress is not None:
                 self.progress(iteration, reached)
-            _keep(place, scaled, found)
+            if self.block is None or time.monotonic() - kept_at > _KEEP_SECONDS:
+                _keep(place, scaled, found)
+                kept_at = time.monotonic()
 
         start = _kept(place, scaled)
         if start is None:
             start = self._root_inverse(self._root_inverse(scaled))
-        solved = block_gradients(
-            self._product,
-            self._root_inverse,
-            scaled,
-            start,
-            error=error,
-            tolerance=self.tolerance,
-            most=self.most_iterations,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"tolerance": self.tolerance, "most": self.most_iterations}
+        options |= {"error": error, "progress": progress}
+        if self.block is None:
+            solved = block_gradients(self._product, self._root_inverse, scaled, start, **options)
+        else:
+            options["rng"] = np.random.default_rng(0)
+            low = (self.low_rank, self.landmarks)
+            blocks = self._blocks(self.block)
+            solved = block_descent(
+                self._product, self._rows, blocks, *low, scaled, start, **options
+            )
+        _keep(place, scaled, solved.found)
         if solved.error > self.tolerance:
             raise NumericalError(
-                f"Conjugate gradients reach a relative error of {self.tolerance:g}.",
-                got=f"{solved.error:.1e} after {solved.iterations} iterations",
-                remedy="raise rank= (a better preconditioner) or most_iterations=; where rounding "
-                "allows no more, raise tolerance= or the noise",
+                f"{self._name.capitalize()} came to a relative error of {solved.error:.1e}, not "
+                f"{self.tolerance:g}.",
+                got=f"{solved.iterations} steps",
+                remedy="raise rank= (more landmarks) or how many iterations or sweeps there may "
+                "be; where rounding allows no more, raise tolerance= or the noise",
             )
         return solved
+
+    @property
+    def _name(self) -> str:
+        return "conjugate gradients" if self.block is None else "block descent"
+
+    def _rows(self, chosen: np.ndarray) -> np.ndarray:
+        """Rows of the scaled kernel."""
+        root = np.sqrt(self.noise)
+        found = np.array(self.kernel[chosen], np.float64)
+        found /= root[chosen, None]
+        found /= root
+        return found
+
+    def _blocks(self, size: int) -> list[np.ndarray]:
+        """All examples but landmarks: strips of a store, or drawn at random."""
+        if isinstance(self.kernel, np.ndarray):
+            order = np.random.default_rng(0).permutation(len(self))
+            parts = [order[span] for span in edges(len(self), size)]
+        else:
+            strips = self.kernel.store.members[0]
+            parts = [strip[span] for strip in strips for span in edges(len(strip), size)]
+        found = [np.setdiff1d(part, self.landmarks) for part in parts]
+        return [part for part in found if len(part)] or [self.landmarks[:0]]
 
     def solve(self, right: Values, *, keep: bool = False) -> Float[np.ndarray, "n columns"]:
         """`A⁻¹ right` to the tolerance: the residual relative to each column.

@@ -56,9 +56,10 @@ class GP:
         require_layer(self.net)
         if not isinstance(self.solver, Solver):
             raise NumericalError(
-                "A solver is one of Cholesky, BlockedCholesky, ConjugateGradients, Nystrom.",
+                f"{type(self.solver).__name__} is no solver.",
                 got=f"{self.solver!r}",
-                remedy="pass solver=ConjugateGradients(), or leave it out",
+                remedy="pass one of Cholesky, BlockedCholesky, ConjugateGradients, BlockDescent, "
+                "Nystrom, or leave it out",
             )
         object.__setattr__(self, "kind", choice(KernelKind, self.kind, "kind"))
 

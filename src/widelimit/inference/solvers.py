@@ -4,7 +4,8 @@
 |---|---|---|---|---|
 | `Cholesky()` | N² | N³/3 | 8 N² bytes | everything |
 | `BlockedCholesky()` | N² | N³/3 | a row of blocks | everything; the factor is on disk |
-| `ConjugateGradients()` | N² | N² per iteration | N × right-hand sides | no evidence |
+| `ConjugateGradients()` | N² | N² per iteration | N × right-hand sides | evidence with an error |
+| `BlockDescent()` | N² | N² per sweep | rows of a block | evidence with an error |
 | `Nystrom(landmarks=m)` | N·m | N m² | 8 N m bytes | an approximation, with an evidence bound |
 | `Nystrom(…, refined=True)` | N·m | N m² | 8 N m bytes | a better one; N entries for every test |
 """
@@ -128,20 +129,34 @@ class ConjugateGradients(Solver):
             whole("rank", self.rank)
 
     def condition(self, data, y, *, kind, noise, jitter):
-        _refuse(jitter, "conjugate gradients", "they need noise")
-        # Before the expensive part: kernels without noise are singular.
-        variances = checks.positive_noise(noise, len(data), "Conjugate gradients")
-        factor = Iterative.make(
-            _kernel(data, kind),
-            variances,
-            rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
-            rng=generator(self.key),
-            tolerance=self.tolerance,
-            most_iterations=self.most_iterations,
-            keep=self.keep,
-            progress=self.progress,
-        )
-        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
+        return _iterated(self, data, y, kind, noise, jitter, self.most_iterations)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockDescent(Solver):
+    """Steps that read a block of rows of the kernel and solve exactly for them and for landmarks.
+
+    `rank` landmarks (None: 4√N) are part of every step, `block` examples are a block; of a stored
+    kernel, those of one strip at most. The sweeps over all blocks, in random order, stop at a
+    relative residual of `tolerance`, at the latest after `most_sweeps`. `keep` and `progress` are
+    as in `ConjugateGradients`.
+    """
+
+    tolerance: float = 1e-8
+    rank: int | None = None
+    block: int = 1024
+    most_sweeps: int = 300
+    keep: str | os.PathLike[str] | None = None
+    key: RandomKey = 0
+    progress: Callable[[int, float], None] | None = None
+
+    def __post_init__(self):
+        positive("tolerance", self.tolerance)
+        for name in ("block", "most_sweeps", *(("rank",) if self.rank is not None else ())):
+            whole(name, getattr(self, name))
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        return _iterated(self, data, y, kind, noise, jitter, self.most_sweeps)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -200,6 +215,34 @@ class Nystrom(Solver):
         block = columns(rows).T
         refined = RefinedPosterior.of(posterior, found, y, noise=noise, rows=rows, kernels=block)
         return data, refined
+
+
+def _iterated(
+    solver: ConjugateGradients | BlockDescent,
+    data: NetworkKernels,
+    y: Values,
+    kind: KernelKind,
+    noise: Values,
+    jitter: Jitter | None,
+    most: int,
+) -> tuple[NetworkKernels, GPPosterior]:
+    """The posterior behind iterations over the kernel."""
+    name = type(solver).__name__
+    _refuse(jitter, name, "and noise is needed anyway")
+    # Before the expensive part: kernels without noise are singular.
+    variances = checks.positive_noise(noise, len(data), name)
+    factor = Iterative.make(
+        _kernel(data, kind),
+        variances,
+        rank=solver.rank or max(16, 4 * int(np.sqrt(len(data)))),
+        block=solver.block if isinstance(solver, BlockDescent) else None,
+        rng=generator(solver.key),
+        tolerance=solver.tolerance,
+        most_iterations=most,
+        keep=solver.keep,
+        progress=solver.progress,
+    )
+    return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
 
 
 def _refuse(jitter: Jitter | None, solver: str, why: str) -> None:
