@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.engine.closeness import close_pairs, compared
 from widelimit.engine.inputs import Inputs, as_inputs
+from widelimit.engine.precision import close_pairs, compared
 
 RNG = np.random.default_rng(3)
 

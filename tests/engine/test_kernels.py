@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.layers import folding
+from widelimit.engine import folding
 
 RNG = np.random.default_rng(0)
 NET = wl.Serial(wl.Conv(8, 3, w_std=1.4, b_std=0.2), wl.Relu(), wl.MeanPool(), wl.Dense(1))

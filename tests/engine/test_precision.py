@@ -135,3 +135,43 @@ def test_inside_transformations_jax_decides():
     np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)
     with pytest.raises(wl.errors.OptionError, match="inside a JAX transformation"):
         jax.jit(lambda a: NET.kernel(a, dtype=np.float64).ntk)(x)
+
+
+KINKED = [wl.Relu, lambda: wl.LeakyRelu(0.2), wl.layers.Abs]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kernels_under_jit_are_those_outside(seed):
+    """To rounding; in float32 but for nearly equal inputs, by what the docstring says."""
+    rng = np.random.default_rng(seed)
+    depth, kinks = int(rng.integers(1, 5)), 0
+    layers = []
+    for _ in range(depth):
+        kink = rng.random() < 0.7
+        act = KINKED[rng.integers(len(KINKED))]() if kink else wl.Erf()
+        kinks += kink
+        layers += [wl.Dense(8, w_std=float(rng.uniform(1.0, 1.6)), b_std=0.1), act]
+    net = wl.Serial(*layers, *([wl.MeanPool()] if seed % 2 else []), wl.Dense(1))
+    x = rng.standard_normal((9, *([3] if seed % 2 else []), 5))
+    x[1] = x[0] + 1e-4 * x[1]
+    kernel = jax.jit(lambda a: net.kernel(a))
+    for dtype, close, far in ((np.float32, 2e-4 * kinks + 1e-5, 1e-5), (np.float64, 1e-11, 1e-12)):
+        given = x.astype(dtype)
+        outside = net.kernel(given)
+        with jax.enable_x64(dtype == np.float64):
+            inside = jax.tree.map(np.asarray, kernel(given))
+        error = np.abs(inside.ntk - outside.ntk) / np.abs(outside.ntk).max()
+        near = np.eye(9, dtype=bool)
+        near[:2, :2] = True
+        assert error[near].max() < close
+        # Tokens of unequal inputs may be close to each other as well.
+        assert error[~near].max() < far
+        size = np.abs(outside.nngp).max()
+        np.testing.assert_allclose(inside.nngp, outside.nngp, rtol=0, atol=far * size)
+
+
+def test_jumps_under_jit_take_double_precision():
+    net = wl.Serial(*(wl.Dense(8), wl.layers.Sign()) * 3, wl.Dense(1))
+    with jax.enable_x64(True):
+        inside = jax.jit(lambda a: net.kernel(a))(ROWS)
+    np.testing.assert_allclose(inside.ntk, net.kernel(ROWS).ntk, rtol=1e-10)

@@ -14,6 +14,7 @@ from .kernel import Problem, mean_kernels
 from .lengths import groups
 from .moments import Moments
 from .phases import Realisation, cross_list, cross_one, encode_block, precision
+from .precision import with_leaves
 from .sampling import Sampler, realisations
 from .start import EncodedBlock, kernel_dtype
 from .tiles import Pairs, TilePlan
@@ -69,7 +70,9 @@ def _traced_diagonal(problem: Problem) -> Kernels:
     dtype = kernel_dtype(x)
     tile = TilePlan.make(net, [inputs], dtype, problem.memory).tile
     found = [
-        _traced_own(real, x, mask, inputs.outline, at_once=tile, with_ntk=problem.ntk)
+        _traced_own(
+            with_leaves(real, dtype), x, mask, inputs.outline, at_once=tile, with_ntk=problem.ntk
+        )
         for real in realisations(net, problem.sampler, dtype)
     ]
     return mean_kernels(found)

@@ -26,6 +26,7 @@ from .phases import (
     precision,
     symmetrise,
 )
+from .precision import narrow, precisions, with_leaves
 from .refusals import refuse_factorised_ntk
 from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
 from .start import EncodedBlock, kernel_dtype
@@ -179,38 +180,11 @@ def _walk(problem: Problem, progress: bool | Callback | None, *, by_length: bool
                 rows, *columns = (side.astype(inside) for side in problem.inputs)
                 sides = rows, columns[0] if columns else None
                 for tile in tiles(reals, *sides, dtype=inside, progress=bar, **options):
-                    yield tile._replace(kernels=rounded(tile.kernels, dtype))
+                    yield tile._replace(kernels=narrow(tile.kernels, dtype))
             return
         except PrecisionError:  # before the first tile
             if np.dtype(inside) == np.float64:
                 raise
-
-
-def precisions(dtype: Any, sides: Sequence[Inputs]) -> list[Any]:
-    """In what precision to compute kernels of this dtype, and in what else if that has no digits.
-
-    `Pairs` raises a `PrecisionError` where the first one has none.
-    """
-    wide = np.dtype(np.float64)
-    if np.dtype(dtype) == wide:
-        return [wide]
-    return [wide] if any(side.extreme for side in sides) else [dtype, wide]
-
-
-def rounded(kernels: Kernels, dtype: Any) -> Kernels:
-    """Kernels in a narrower precision, if it holds them."""
-    if kernels.nngp.dtype == dtype:
-        return kernels
-    for kernel in (kernels.nngp, kernels.ntk):
-        largest = 0.0 if kernel is None else float(np.abs(kernel).max())
-        limits = np.finfo(dtype)
-        if largest and not float(limits.tiny) <= largest <= float(limits.max):
-            raise PrecisionError(
-                f"{np.dtype(dtype)} holds numbers from {limits.tiny:.1e} to {limits.max:.1e}.",
-                got=f"kernels of about {largest:.2g}",
-                remedy="pass dtype=np.float64, or scale the inputs",
-            )
-    return jax.tree.map(lambda kernel: kernel.astype(dtype), kernels)
 
 
 def _traced_kernel(problem: Problem) -> Kernels:
@@ -222,7 +196,13 @@ def _traced_kernel(problem: Problem) -> Kernels:
     # As many rows at once as have the pairs of one cell, or of one tile that has none.
     at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
     found = [
-        _traced_matrix(real, arrays[0], arrays[1:], rows_at_once=at_once, with_ntk=problem.ntk)
+        _traced_matrix(
+            with_leaves(real, dtype),
+            arrays[0],
+            arrays[1:],
+            rows_at_once=at_once,
+            with_ntk=problem.ntk,
+        )
         for real in realisations(problem.net, problem.sampler, dtype)
     ]
     return mean_kernels(found)

@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..duals import Dual
 from ..errors import NumericalError, WidelimitError
 from ..layers.base import Layer
 from ..progress import Progress
 from ..state import Kernels, Need
-from .closeness import close_pairs, compared
 from .coverage import covering, limited, reached, require_digits, say_error, trusted_range
 from .inputs import Inputs
 from .lengths import LengthGroup, groups, whole
 from .moments import Moments
-from .phases import Realisation, compiled_cross_tile, cross_list, encode_block
+from .phases import Realisation, compiled_cross_tile, encode_block
+from .precision import close_pairs, compared, is_kinked, redo_close, with_leaves
 from .start import EncodedBlock
 from .threads import devices, in_threads, most_at_once
 from .walk import need_before
@@ -37,12 +36,6 @@ _LONGEST_SIDE = 512
 _MOST_FILLING, _SMALL_TILE = 1.25, 2**18
 # Arrays of a pair's size that are alive at once inside a tile: κ, Θ and temporaries of a layer.
 _LIVE_ARRAYS = 8
-
-
-def _is_kinked(net: Layer) -> bool:
-    """Whether Θ has square-root singularities at identical inputs."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
-    return any(isinstance(node, Dual) and node.kinked for node in found)
 
 
 class TilePlan(NamedTuple):
@@ -221,7 +214,7 @@ class Pairs:
         inputs = (rows,) if columns is None else (rows, columns)
 
         def blocks(reals: Sequence[Realisation]) -> tuple[Blocks, Blocks]:
-            rounded = [_rounded(real, dtype) for real in reals]
+            rounded = [with_leaves(real, dtype) for real in reals]
             sides = [
                 Blocks(rounded, side, cut, dtype, memory)
                 for side, cut in zip(inputs, cuts, strict=True)
@@ -232,7 +225,7 @@ class Pairs:
         self.reals = _covered(reals, (self.left, self.right), dtype)
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
-        redone = dtype == np.float32 and _is_kinked(self.reals[0].net)
+        redone = dtype == np.float32 and is_kinked(self.reals[0].net)
         self.streams = compared(rows, columns) if redone else []
 
     @property
@@ -287,7 +280,7 @@ class Pairs:
                 for r in result
             )
             assert nngp is not None
-            _redo_close(real, left, right, place, close, nngp, theta)
+            redo_close(real, left, right, place, close, nngp, theta)
             _require_finite(nngp, theta, members)
             found = Kernels(nngp, theta)
             if len(self.reals) > 1:
@@ -322,20 +315,6 @@ def tiles(
     yield from progress.track(walk, len(work)) if progress else walk
 
 
-def _rounded(real: Realisation, dtype: Any) -> Realisation:
-    """Hyperparameters in the precision of the call.
-
-    JAX would round them on the way into a compiled function; but when one thread hands it an array
-    in single precision while another hands it the same array in double precision, it mixes them up.
-    """
-
-    def one(leaf: Any) -> Any:
-        wide = isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
-        return leaf.astype(dtype) if wide else leaf
-
-    return jax.tree.map(one, real)
-
-
 def _covered(
     reals: Sequence[Realisation], sides: tuple[Blocks, ...], dtype: Any
 ) -> Sequence[Realisation]:
@@ -362,38 +341,6 @@ def _contiguous(members: np.ndarray) -> slice | np.ndarray:
     return slice(int(members[0]), int(members[-1]) + 1) if follow else members
 
 
-def _redo_close(
-    real: Realisation,
-    left: Blocks,
-    right: Blocks,
-    place: tuple[int, int],
-    close: np.ndarray,
-    nngp: np.ndarray,
-    theta: np.ndarray | None,
-) -> None:
-    """Replace the nearly parallel pairs of a tile by double-precision values."""
-    if not len(close):
-        return
-    ends = left.exact(place[0]), right.exact(place[1])
-    size = left[ends[0]].plan.tile
-    for begin in range(0, len(close), size):
-        chosen = close[begin : begin + size]
-        ones, twos = (
-            side.chosen(end, side[block].members[chosen[:, axis]], size)
-            for axis, (side, block, end) in enumerate(zip((left, right), place, ends, strict=True))
-        )
-        same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
-        with left.exactly, jax.enable_x64(True):
-            one = _encoded_exactly(real, ones)
-            two = one if same else _encoded_exactly(real, twos)
-            with_ntk = theta is not None
-            exact = cross_list(real.for_pairs, one, two, ones.outline, with_ntk=with_ntk)
-        for target, value in zip((nngp, theta), exact, strict=True):
-            if target is not None:
-                with np.errstate(over="ignore"):  # what is infinite is reported for the whole tile
-                    target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
-
-
 def _require_finite(
     nngp: np.ndarray, theta: np.ndarray | None, members: tuple[np.ndarray, np.ndarray]
 ) -> None:
@@ -409,8 +356,3 @@ def _require_finite(
             remedy="scale the inputs or w_std down, or normalise (LayerNorm)"
             + ("" if kernel.dtype == np.float64 else ", or pass dtype=np.float64"),
         )
-
-
-def _encoded_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
-    x, mask = inputs.astype(np.float64).on_device()
-    return encode_block(real, x, mask, inputs.outline)

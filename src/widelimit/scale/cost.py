@@ -18,9 +18,10 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from ..engine.inputs import Inputs
-from ..engine.kernel import Problem, precisions
+from ..engine.kernel import Problem
 from ..engine.lengths import groups
 from ..engine.phases import precision
+from ..engine.precision import precisions
 from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
 from ..engine.tiles import Pairs, TilePlan

@@ -5,9 +5,10 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from ..engine.kernel import Problem, precisions, rounded
+from ..engine.kernel import Problem
 from ..engine.lengths import LengthGroup
 from ..engine.phases import mirrored, precision, symmetrise
+from ..engine.precision import narrow, precisions
 from ..engine.sampling import realisations
 from ..engine.tiles import Pairs
 from ..errors import PrecisionError
@@ -38,7 +39,7 @@ class Walk:
         self.problem, self.store = problem, store
         cuts = [[part for strip in side.groups for part in strip] for side in store.manifest.sides]
         # Tiles are kept in the precision asked for; single has no digits for some of the work.
-        *others, last = precisions(problem.dtype, list(problem.inputs))
+        *others, last = precisions(problem.dtype, problem.inputs)
         for inside in others:
             with suppress(PrecisionError):
                 self.pairs = self._pairs(cuts, inside)
@@ -79,7 +80,7 @@ class Walk:
 
     def computed(self, job: tuple[Tile, Tile, Tile]) -> tuple[Any, Kernels]:
         """One of these parts."""
-        return job, rounded(self.pairs.computed(job[1]).kernels, self.problem.dtype)
+        return job, narrow(self.pairs.computed(job[1]).kernels, self.problem.dtype)
 
     def put(self, job: tuple[Tile, Tile, Tile], found: Kernels, into: Kernels) -> None:
         """A part to its place in the tile, and its mirror image where the tile is symmetric."""

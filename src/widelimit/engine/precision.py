@@ -1,14 +1,27 @@
-"""Which pairs of inputs are so close to one line that single precision cannot tell their angle.
+"""What single precision cannot do, done in double precision.
 
-Nearly equal inputs and nearly opposite ones alike: the arc-cosine has a square-root singularity at
-correlation 1 and at −1.
+Whole kernels, where squares of the inputs or variances of an activation leave what it holds; and
+single pairs of nearly equal or nearly opposite inputs, whose angle it cannot tell: the arc-cosine
+has a square-root singularity at correlation 1 and at −1. A program that is being traced has one
+precision, in which all of it is computed: there pairs are not redone (see `Layer.kernel`).
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import jax
 import numpy as np
 
+from ..duals import Dual
+from ..errors import PrecisionError
+from ..layers.base import Layer
+from ..state import Kernels
 from .inputs import Inputs
+from .phases import Realisation, cross_list, encode_block
+from .start import EncodedBlock
+
+if TYPE_CHECKING:
+    from .tiles import Blocks
 
 # float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
 _CLOSE = 1e-5
@@ -19,6 +32,60 @@ _NEAR = 2 * _CLOSE + 1e-6
 _DIRECTIONS, _FIRST = 16, 4
 # Candidates that are compared in full at a time.
 _AT_ONCE = 512
+
+
+# --- whole kernels --------------------------------------------------------------------------------
+
+
+def precisions(dtype: Any, sides: Sequence[Inputs]) -> list[Any]:
+    """In what precision to compute kernels of this dtype, and in what else if that has no digits.
+
+    `Pairs` raises a `PrecisionError` where the first one has none.
+    """
+    wide = np.dtype(np.float64)
+    if np.dtype(dtype) == wide:
+        return [wide]
+    return [wide] if any(side.extreme for side in sides) else [dtype, wide]
+
+
+def narrow(kernels: Kernels, dtype: Any) -> Kernels:
+    """Kernels in a narrower precision, if it holds them."""
+    if kernels.nngp.dtype == dtype:
+        return kernels
+    for kernel in (kernels.nngp, kernels.ntk):
+        largest = 0.0 if kernel is None else float(np.abs(kernel).max())
+        limits = np.finfo(dtype)
+        if largest and not float(limits.tiny) <= largest <= float(limits.max):
+            raise PrecisionError(
+                f"{np.dtype(dtype)} holds numbers from {limits.tiny:.1e} to {limits.max:.1e}.",
+                got=f"kernels of about {largest:.2g}",
+                remedy="pass dtype=np.float64, or scale the inputs",
+            )
+    return jax.tree.map(lambda kernel: kernel.astype(dtype), kernels)
+
+
+def with_leaves(real: Realisation, dtype: Any) -> Realisation:
+    """Hyperparameters in the precision of the call.
+
+    JAX would round them on the way into a compiled function; but an array that it is handed in
+    single precision here and in double precision there (in another thread, in another trace), it
+    mixes up.
+    """
+
+    def one(leaf: Any) -> Any:
+        wide = isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
+        return leaf.astype(dtype) if wide else leaf
+
+    return jax.tree.map(one, real)
+
+
+# --- pairs that are close to one line -------------------------------------------------------------
+
+
+def is_kinked(net: Layer) -> bool:
+    """Whether Θ has square-root singularities at identical inputs."""
+    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
+    return any(isinstance(node, Dual) and node.kinked for node in found)
 
 
 def compared(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]":
@@ -136,3 +203,43 @@ class _Vectors(NamedTuple):
         cosines = np.abs(product) / (self.left.norms[ones] * self.right.norms[twos])
         found[found] = 1 - cosines < _CLOSE
         return found | known
+
+
+# --- once more ------------------------------------------------------------------------------------
+
+
+def redo_close(
+    real: Realisation,
+    left: "Blocks",
+    right: "Blocks",
+    place: tuple[int, int],
+    close: np.ndarray,
+    nngp: np.ndarray,
+    theta: np.ndarray | None,
+) -> None:
+    """Replace the nearly parallel pairs of a tile by double-precision values."""
+    if not len(close):
+        return
+    ends = left.exact(place[0]), right.exact(place[1])
+    size = left[ends[0]].plan.tile
+    for begin in range(0, len(close), size):
+        chosen = close[begin : begin + size]
+        ones, twos = (
+            side.chosen(end, side[block].members[chosen[:, axis]], size)
+            for axis, (side, block, end) in enumerate(zip((left, right), place, ends, strict=True))
+        )
+        same = left is right and place[0] == place[1] and (chosen[:, 0] == chosen[:, 1]).all()
+        with left.exactly, jax.enable_x64(True):
+            one = _encode_exactly(real, ones)
+            two = one if same else _encode_exactly(real, twos)
+            with_ntk = theta is not None
+            exact = cross_list(real.for_pairs, one, two, ones.outline, with_ntk=with_ntk)
+        for target, value in zip((nngp, theta), exact, strict=True):
+            if target is not None:
+                with np.errstate(over="ignore"):  # what is infinite is reported for the whole tile
+                    target[tuple(chosen.T)] = np.asarray(value)[: len(chosen)]
+
+
+def _encode_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
+    x, mask = inputs.astype(np.float64).on_device()
+    return encode_block(real, x, mask, inputs.outline)
