@@ -34,7 +34,7 @@ def several_axes(axes: Any, count: int, size: tuple[float, float]) -> np.ndarray
     given = np.asarray(axes, dtype=object).ravel()
     if len(given) != count:
         raise ShapeError(
-            f"This plot has {count} panels.",
+            f"The plot has {count} panels, and not as many axes.",
             got=f"{len(given)} axes",
             remedy=f"pass axes=pyplot.subplots(1, {count})[1], or leave it out",
         )

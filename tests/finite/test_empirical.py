@@ -140,10 +140,10 @@ def test_a_network_of_ours():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"trace_axes": 0}, "names output axes"),
-        ({"trace_axes": 3}, "names output axes"),
-        ({"trace_axes": (1, 1)}, "names output axes"),
-        ({"trace_axes": 1, "diagonal_axes": 1}, "not both"),
+        ({"trace_axes": 0}, "names no output axes"),
+        ({"trace_axes": 3}, "names no output axes"),
+        ({"trace_axes": (1, 1)}, "names no output axes"),
+        ({"trace_axes": 1, "diagonal_axes": 1}, "both averaged over and kept"),
     ],
 )
 def test_wrong_axes(problem, options, rule):
@@ -154,9 +154,9 @@ def test_wrong_axes(problem, options, rule):
 
 def test_wrong_functions_and_inputs(problem):
     params, x1, _ = problem
-    with pytest.raises(wl.errors.ShapeError, match="first axis runs over at least one example"):
+    with pytest.raises(wl.errors.ShapeError, match="do not share a first axis"):
         empirical_ntk(_function, params, x1[:0])
-    with pytest.raises(wl.errors.ShapeError, match="maps a batch of N examples"):
+    with pytest.raises(wl.errors.ShapeError, match="does not map a batch of N examples"):
         empirical_ntk(lambda p, x: jnp.sum(_function(p, x)), params, x1)
     with pytest.raises(wl.WidelimitError, match="floating-point parameters"):
         empirical_ntk(_function, {"count": 1}, x1)

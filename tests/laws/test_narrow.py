@@ -227,7 +227,7 @@ def test_what_has_no_such_law():
     for got, net in refused.items():
         with pytest.raises(NetworkError, match=got):
             given(net, x)
-    with pytest.raises(NetworkError, match="infinitely wide heads"):
+    with pytest.raises(NetworkError, match="not known for heads of finite width"):
         given(wl.Attention(heads=1, key_width=4), x, draws=16).ntk()
 
 

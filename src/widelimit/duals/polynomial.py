@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..errors import NetworkError
+from ..errors import OptionError
 from ..options import whole
 from .base import Dual, cast, leaf
 
@@ -47,8 +47,8 @@ class Polynomial(Dual):
         """`coefficients` of 1, x, x², …"""
         self.coefficients = leaf(coefficients)
         if np.ndim(self.coefficients) != 1 or np.size(self.coefficients) == 0:
-            raise NetworkError(
-                "A polynomial is given by its coefficients, lowest power first.",
+            raise OptionError(
+                "The polynomial has no list of coefficients, lowest power first.",
                 got=f"an array of shape {np.shape(self.coefficients)}",
                 remedy="pass a sequence of numbers, e.g. [0, 0, 1] for x²",
             )

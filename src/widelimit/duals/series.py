@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..compilation import compiled
-from ..errors import NetworkError
+from ..errors import NetworkError, OptionError
 from ..printing import brief
 from .base import Dual, as_module
 from .plan import SeriesPlan, make_plan
@@ -61,8 +61,8 @@ class Series(Dual):
     ):
         """`function` is φ in jax; an equinox module may hold parameters to differentiate."""
         if not (np.isfinite(max_variance) and max_variance > 0 and 0 < tolerance < 1):
-            raise NetworkError(
-                "A dual by series needs a positive largest variance and a tolerance in (0, 1).",
+            raise OptionError(
+                "max_variance= is not positive, or tolerance= not between 0 and 1.",
                 got=f"max_variance={max_variance}, tolerance={tolerance}",
                 remedy="leave them at their defaults, 4.0 and 4e-7",
             )
@@ -242,7 +242,7 @@ def _concrete(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.nda
         joined = np.concatenate([np.asarray(part, np.float64).ravel() for part in block])
         if joined.size != blocks.size or not np.isfinite(joined).all():
             raise NetworkError(
-                "An activation maps each number by itself to a finite one, with a finite slope.",
+                "The activation does not map each number to a finite one with a finite slope.",
                 got=f"{joined.size} numbers for {blocks.size}, "
                 f"{np.count_nonzero(~np.isfinite(joined))} of them or of their slopes not finite, "
                 f"for |x| ≤ {np.abs(x).max():.3g}",

@@ -107,7 +107,7 @@ def propagate(
     inputs = read_inputs(net, x, mask)
     if inputs.size > _MOST_EXAMPLES or streams_of(net) > 1:
         raise ShapeError(
-            f"Signal propagation looks at one stream of up to {_MOST_EXAMPLES} examples together.",
+            f"The inputs are more than one stream of up to {_MOST_EXAMPLES} examples.",
             got=f"{inputs.size} examples, {streams_of(net)} streams",
             remedy="pass a few examples, e.g. x[:8]",
         )

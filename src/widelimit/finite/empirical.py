@@ -61,7 +61,7 @@ class Axes(NamedTuple):
         )
         if set(averaged) & set(shared):
             raise ShapeError(
-                "An output axis is averaged over or kept once, not both.",
+                "An output axis is both averaged over and kept.",
                 got=f"trace_axes={trace!r}, diagonal_axes={diagonal!r}",
                 remedy="name each axis in one of the two",
             )
@@ -73,7 +73,7 @@ class Axes(NamedTuple):
         positive = [axis + rank + 1 if axis < 0 else axis for axis in axes]
         if any(not 1 <= axis <= rank for axis in positive) or len(set(positive)) < len(positive):
             raise ShapeError(
-                f"'{name}' names output axes of f(params, x), whose axis 0 is the batch.",
+                f"{name}= names no output axes of f(params, x), whose axis 0 is the batch.",
                 got=f"{name}={axes!r} for an output with {rank + 1} axes",
                 remedy="give distinct axes from 1 on, or negative ones; () for none",
             )
@@ -159,7 +159,7 @@ def empirical_ntk(
     leaves = [leaf.dtype for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf)]
     if not leaves:
         raise WidelimitError(
-            "A tangent kernel differentiates with respect to floating-point parameters.",
+            "There are no floating-point parameters to differentiate with respect to.",
             got="parameters without any",
             remedy="pass the parameters as a pytree of float arrays, f(params, x) using them",
         )
@@ -197,7 +197,7 @@ def empirical_ntk(
     assert result is not None
     if not np.isfinite(result).all():
         raise NumericalError(
-            "A tangent kernel is finite.",
+            "The tangent kernel is not finite.",
             got="NaN or infinite entries",
             remedy="check that f and its gradient are finite at these parameters and inputs",
         )
@@ -222,7 +222,7 @@ def _size(x: PyTree) -> int:
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
     if len(sizes) != 1 or sizes in ({()}, {(0,)}):
         raise ShapeError(
-            "Inputs are arrays whose first axis runs over at least one example.",
+            "The inputs do not share a first axis that runs over at least one example.",
             got=f"leading axes {sorted(sizes)}",
             remedy="pass a batch (N, …), or a tuple of batches of equal size",
         )
@@ -236,7 +236,7 @@ def _output_shape(function: _Function, trained: PyTree, x: PyTree) -> Shape:
     out = jax.eval_shape(function.f, params, jax.tree.map(jnp.asarray, x))
     if not isinstance(out, jax.ShapeDtypeStruct) or out.shape[:1] != (size,):
         raise ShapeError(
-            "f(params, x) maps a batch of N examples to one array (N, outputs…).",
+            "f(params, x) does not map a batch of N examples to one array (N, outputs…).",
             got=f"{jax.tree.map(lambda o: o.shape, out)} for {size} examples",
             remedy="return a single array whose first axis is the batch",
         )

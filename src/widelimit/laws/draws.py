@@ -39,7 +39,7 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     """Inputs of a law, in double precision throughout: kernels are factorised."""
     if streams_of(net) > 1:
         raise NetworkError(
-            "Laws are those of networks with one stream of inputs.",
+            "The network has several streams of inputs; laws are known for one stream of inputs.",
             got=f"a network with {streams_of(net)} streams",
             remedy="take kernels of it with net.kernel, or use self-attention",
         )
@@ -228,7 +228,7 @@ def require_gaussian_output(net: Layer, outline: Outline) -> Outline:
     after = net.outline(outline)
     if not after.gaussian:
         raise NetworkError(
-            "The law of outputs is Gaussian given the scores when the network ends in fresh "
+            "The outputs are not Gaussian given the scores: they are if the network ends in fresh "
             "weights (Dense, Conv, Attention; pooling may follow).",
             got="a network whose last layers are an activation, a product or a concatenation",
             remedy="end the network in Dense(1)",

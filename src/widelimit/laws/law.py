@@ -146,7 +146,7 @@ class JointLaw(Law):
         if isinstance(at, np.ndarray) and at.dtype.kind == "f":
             if at.shape != self.shape or not np.isfinite(at).all():
                 raise ShapeError(
-                    "A linear functional has one finite weight for each coordinate.",
+                    "The linear functional does not have one finite weight for each coordinate.",
                     got=f"weights of shape {at.shape} for outputs of shape {self.shape}",
                     remedy=f"give an array of shape {self.shape}",
                 )
@@ -173,7 +173,7 @@ class JointLaw(Law):
             raise self._misplaced(repr(at))
         if not self.real[index]:
             raise ShapeError(
-                "Only real positions have a law; padding is always zero.",
+                "The coordinate is padding, which is always zero and has no law.",
                 got=f"the padded coordinate {at!r}",
                 remedy="ask for a position that the mask leaves in",
             )
@@ -185,7 +185,7 @@ class JointLaw(Law):
             f"{name} 0 to {extent - 1}" for name, extent in zip(names, self.shape, strict=True)
         )
         return ShapeError(
-            f"A coordinate of this law is ({ranges}).",
+            f"The law has no such coordinate; it has ({ranges}).",
             got=got,
             remedy="give integers in range, e.g. at=" + repr((0,) * len(self.shape)),
         )
@@ -217,7 +217,7 @@ class JointLaw(Law):
         values = np.asarray(y, np.float64)
         if len(at) == 0 or values.ndim == 0 or values.shape[-1] != len(at):
             raise ShapeError(
-                "A joint density is taken at points with one entry for each coordinate.",
+                "The points do not have one entry for each coordinate of the joint density.",
                 got=f"points of shape {values.shape} for {len(at)} coordinates",
                 remedy="give y of shape (…, k) and at=[(example, position), …] of length k",
             )
@@ -227,7 +227,7 @@ class JointLaw(Law):
             lower = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
             raise NetworkError(
-                "Coordinates with a joint density are not linearly dependent.",
+                "The coordinates are linearly dependent and have no joint density.",
                 got=f"a singular covariance of the coordinates {list(at)!r}",
                 remedy="leave out coordinates that are determined by the others (equal inputs, or "
                 "more coordinates than the kernel has rank)",

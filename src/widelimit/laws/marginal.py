@@ -78,7 +78,7 @@ class ScaleMixture:
         flat = np.asarray(variances, dtype=np.float64).ravel()
         if flat.size == 0 or not (np.isfinite(flat).all() and flat.min() > 0.0):
             raise NumericalError(
-                "The variances of a mixture of Gaussians must be positive and finite.",
+                "The variances of the mixture are not all positive and finite.",
                 got=f"{flat.size} values, smallest {flat.min() if flat.size else 'none'}",
                 remedy="drop draws whose output is constant",
             )
@@ -140,7 +140,7 @@ class Marginal:
         """`variances` of the number given each draw of the scores, in `groups` equal groups."""
         if not (np.isfinite(variances).all() and variances.max() > 0):
             raise NumericalError(
-                "A coordinate with a law has a positive variance.",
+                "The coordinate has no positive variance, and no law.",
                 got="a variance of 0 (or not a number) in every draw",
                 remedy="ask for a real position, and for a functional that is not zero",
             )
@@ -214,7 +214,7 @@ class Marginal:
         q = np.asarray(probabilities, np.float64)
         if q.size == 0 or not ((q > 0) & (q < 1)).all():
             raise WidelimitError(
-                "Probabilities of quantiles lie between 0 and 1.",
+                "The probabilities of quantiles do not lie between 0 and 1.",
                 got=f"{probabilities!r}",
                 remedy="e.g. [0.025, 0.5, 0.975]",
             )

@@ -169,7 +169,7 @@ def narrow_layers(net: Layer) -> dict[Path, MultiHead]:
     found = {path: layer for path, layer in layers_of(net) if _states_widths(layer)}
     if not found:
         raise NetworkError(
-            "head_widths='given' needs a layer that states the width of its heads.",
+            "No layer states the width of its heads, which head_widths='given' asks for.",
             got="head_widths='given' for a network without key_width= or value_width=",
             remedy="give Attention(…, heads=4, key_width=64, value_width=64), or leave "
             "head_widths= out",
@@ -213,8 +213,9 @@ def _require_narrow(layer: MultiHead) -> None:
     named = [name for name, found in refused.items() if found]
     if named:
         raise NetworkError(
-            "Heads of finite width are known for self-attention with finitely many heads, whose "
-            "queries and keys are Gaussian given the layer's input.",
+            "The law of this layer with heads of finite width is not known: it is for "
+            "self-attention with finitely many heads, whose queries and keys are Gaussian given "
+            "the layer's input.",
             got=", ".join(named),
             remedy="leave key_width= and value_width= of that layer out, or take the law with "
             "head_widths='infinite'",

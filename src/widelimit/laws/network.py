@@ -98,7 +98,7 @@ def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S chan
     )
     if not square or 0 in given.shape or not np.isfinite(given).all():
         raise ShapeError(
-            "A covariance over positions has shape (S, S), or (N, S, N, S) for several inputs.",
+            "The covariance is not of shape (S, S), or (N, S, N, S) for several inputs.",
             got=f"shape {given.shape}" + ("" if np.isfinite(given).all() else " with NaN"),
             remedy="pass κ_ab, for instance np.eye(4) for four independent tokens",
         )
@@ -109,7 +109,7 @@ def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S chan
     symmetric = np.allclose(joint, joint.T, rtol=1e-6, atol=1e-12 * np.abs(joint).max())
     if not symmetric or values[0] < -1e-8 * max(values[-1], 0.0):
         raise ShapeError(
-            "A covariance is symmetric and positive semi-definite.",
+            "The covariance is not symmetric and positive semi-definite.",
             got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
             remedy="pass x @ x.T / channels, or the input itself to net.law(x)",
         )
@@ -221,7 +221,7 @@ class NetworkLaw(JointLaw):
     def _require_wide_heads(self) -> None:
         if self.head_widths is HeadWidths.GIVEN:
             raise NetworkError(
-                "Tangent kernels of a law take infinitely wide heads.",
+                "Tangent kernels are not known for heads of finite width.",
                 got="a law with head_widths='given'",
                 remedy="take net.law(x).ntk(), or wl.empirical_ntk of drawn networks",
             )

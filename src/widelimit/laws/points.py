@@ -52,7 +52,8 @@ def plan(points: Points | str, draws: int, dimensions: int, *, most: int | None 
         return DrawPlan(points, int(draws), int(draws))
     if not 0 < dimensions <= scipy.stats.qmc.Sobol.MAXDIM:
         raise WidelimitError(
-            f"Sobol points exist for 1 to {scipy.stats.qmc.Sobol.MAXDIM} dimensions.",
+            f"The scores have no Sobol points, which exist for 1 to {scipy.stats.qmc.Sobol.MAXDIM} "
+            "dimensions.",
             got=f"{dimensions} normals behind the scores",
             remedy="use points=Points.RANDOM",
         )

@@ -63,7 +63,7 @@ class _Setting:
         channels = inputs.channels or layer.width
         if channels is None:
             raise ShapeError(
-                "The width of a simulated layer comes from the layer or from its inputs.",
+                "The simulated layer has no width, and neither have its inputs.",
                 got="Attention without width, and inputs without channels",
                 remedy="give Attention(width, …), or channels= to the inputs",
             )
@@ -110,7 +110,7 @@ class _Setting:
 def _require_plain(layer: Any) -> None:
     if not isinstance(layer, MultiHead) or not layer.reads_itself:
         raise NetworkError(
-            "One self-attention layer is simulated.",
+            f"{type(layer).__name__} is no self-attention layer, the only kind that is simulated.",
             got=f"{type(layer).__name__}",
             remedy="pass Attention(width, heads)",
         )
@@ -126,8 +126,8 @@ def _require_plain(layer: Any) -> None:
     found = [name for name, used in extras.items() if used]
     if found:
         raise NetworkError(
-            "Simulated layers have finitely many heads with keys and values of their own, no "
-            "positional encoding, no bias and no dropout.",
+            "The layer has parts that are not simulated: infinitely many or grouped heads, "
+            "positional encodings, biases, other projections, or dropout.",
             got=", ".join(found),
             remedy="leave these out, or draw the whole network with init and apply",
         )
@@ -197,7 +197,7 @@ def simulate(
     """
     if explicit and variances:
         raise OptionError(
-            "variances=True is for networks that are simulated without explicit weights.",
+            "Variances are not known of networks with explicit weights.",
             got="variances=True with explicit=True",
             remedy="leave one of them out",
         )
@@ -375,7 +375,7 @@ def _checked_request(
     whole("channels", channels)
     if channels > layer.output_width:
         raise ShapeError(
-            "No more output channels can be asked for than the layer has.",
+            "More output channels are asked for than the layer has.",
             got=f"{channels} channels of {layer.output_width}",
             remedy="ask for fewer channels, or give the layer more width",
         )
@@ -387,7 +387,7 @@ def _checked_request(
         valid = queries.min() >= 0 and queries.max() < inputs.positions
     if not valid or np.unique(queries).size != queries.size:
         raise ShapeError(
-            f"Positions must be distinct integers from 0 to {inputs.positions - 1}.",
+            f"positions= are not distinct integers from 0 to {inputs.positions - 1}.",
             got=repr(positions),
             remedy="list each query position once, counting from 0",
         )

@@ -132,7 +132,7 @@ class GivenGram:
         gram = _finite_matrix(self.gram, name="Gram matrix")
         if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-6, atol=0.0):
             raise ShapeError(
-                "A Gram matrix must be square and symmetric.",
+                "The Gram matrix is not square and symmetric.",
                 got=f"shape {gram.shape}",
                 remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
             )
@@ -142,7 +142,7 @@ class GivenGram:
         values = np.linalg.eigvalsh(gram)
         if values[0] < -_RANK_TOLERANCE * max(values[-1], 0.0):
             raise NumericalError(
-                "A Gram matrix must be positive semi-definite.",
+                "The Gram matrix is not positive semi-definite.",
                 got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
                 remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
             )
@@ -184,7 +184,7 @@ class GivenGram:
         rank = self.root.shape[1]
         if rank > width:
             raise NetworkError(
-                "The Gram matrix of an S×n input has rank at most n.",
+                "The Gram matrix has a rank that no input of so few channels has.",
                 got=f"rank {rank} and {width} channels",
                 remedy=f"use channels={rank}, or a layer of at least that width",
             )
@@ -203,13 +203,13 @@ def _finite_matrix(value: np.ndarray, *, name: str) -> Float[np.ndarray, "rows c
     matrix = np.array(value, dtype=np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ShapeError(
-            f"The {name} must be a matrix.",
+            f"The {name} is no matrix.",
             got=f"shape {matrix.shape}",
             remedy="pass one example, of shape (positions, channels)",
         )
     if not np.isfinite(matrix).all():
         raise NumericalError(
-            f"The {name} must be finite.",
+            f"The {name} is not finite.",
             got="NaN or infinity",
             remedy="remove or impute the missing values first",
         )
@@ -223,7 +223,7 @@ def _mapped(
     mapped = np.asarray(fn(x), dtype=np.float64)
     if mapped.shape != x.shape:
         raise ShapeError(
-            "An input map must act on each entry.",
+            "The input map does not keep the shape of its argument.",
             got=f"shape {mapped.shape} for inputs of shape {x.shape}",
             remedy="pass a function that keeps the shape, such as relu",
         )

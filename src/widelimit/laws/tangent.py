@@ -277,8 +277,8 @@ def _checked(net: Layer, inputs: Inputs) -> int:
             "INFINITE" if n.heads == INFINITE else str(n.heads) for n in layers.values()
         )
         raise NetworkError(
-            "The random tangent kernel is known for one attention layer with finitely many "
-            "heads: with more layers of random scores, upper scores move with lower ones.",
+            "The law of the tangent kernel is not known for several layers of random scores, where "
+            "upper scores move with lower ones, nor for infinitely many heads.",
             got=f"layers of random scores with {heads} heads",
             remedy="keep one finite-head layer and give the others scaling=Scaling.LINEAR or an "
             "elementwise score map; for infinitely many heads everywhere use net.kernel(x).ntk",
@@ -290,8 +290,8 @@ def _checked(net: Layer, inputs: Inputs) -> int:
     size = inputs.size * positions * (scores if layer.reads_itself else scores // keys)
     if size > _MOST_DERIVATIVES:
         raise WidelimitError(
-            f"Tangent kernels with finitely many heads take at most {_MOST_DERIVATIVES} "
-            "derivatives of coordinates by scores (inputs × output positions × heads × S²).",
+            f"The tangent kernel has more than {_MOST_DERIVATIVES} derivatives of coordinates by "
+            "scores (inputs × output positions × heads × S²).",
             got=f"{size}",
             remedy="take fewer inputs at a time, shorter ones, or pool before the readout",
         )
