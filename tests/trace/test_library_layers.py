@@ -7,6 +7,7 @@ from networks import ATTENTION, NETWORKS
 
 import widelimit as wl
 from widelimit.engine.door import outline_of
+from widelimit.engine.walk import run
 from widelimit.finite.widths import with_width
 from widelimit.trace import trace
 
@@ -17,7 +18,7 @@ def finite(net: wl.Layer, shape: tuple[int, ...]):
     def make(width, key):
         wide = with_width(net, width)
         params = wide.init(key, shape)
-        return jax.tree_util.Partial(lambda p, x: wide.forward(p, x, None, None), params)
+        return jax.tree_util.Partial(lambda p, x: run(wide, p, x, None, None), params)
 
     return make
 

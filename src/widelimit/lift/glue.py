@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..programs.elementwise import ELEMENTWISE
+from ..programs.table import COORDINATEWISE
 from .initialisers import independent_variance
 from .parts import Add, Multiply, Pool
 from .values import Graph, UnreadStep, Value, ValueKind, refusal
 
-__all__ = ["ELEMENTWISE", "Known", "Rows", "elementwise", "moved"]
+__all__ = ["COORDINATEWISE", "Known", "Rows", "elementwise", "moved"]
 
 
 @dataclass(frozen=True)

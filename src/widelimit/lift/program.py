@@ -22,7 +22,7 @@ from jax.interpreters import batching
 
 from ..errors import NetworkError, WidelimitError
 from ..trace.places import place_of
-from .glue import ELEMENTWISE, Known, elementwise, moved
+from .glue import COORDINATEWISE, Known, elementwise, moved
 from .initialisers import InitialReading
 from .values import Graph, UnreadStep, Value, refusal
 
@@ -205,7 +205,7 @@ class _Reader:
                 getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), list(inputs)
             )
         try:
-            read = elementwise if name in ELEMENTWISE else moved
+            read = elementwise if name in COORDINATEWISE else moved
             found = read(self.graph, equation, inputs, where)
             self.require_shape(equation, found, where)
             return [found]

@@ -17,6 +17,7 @@ from ..programs.interpreter import Machine
 from ..programs.refusals import Place
 from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram, Slot, Step
+from ..programs.table import record_of
 from ..programs.vectors import WideVector
 from .nodes import (
     Dot,
@@ -158,7 +159,7 @@ class Run:
         shape = (_WIDE,) if isinstance(node, Vector) else ()
         place = Place("", node.index + 1, self.program.name, self.program.described(node))
         slot = Slot(node.index, shape, np.dtype(float))
-        step = Step(name, None, (params,) * 3, (), (slot,), place)
+        step = Step(name, None, (params,) * 3, (), (slot,), place, record_of(name))
         return self.machine.apply(step, operands)[0]
 
     def _compute(self, node: Node) -> Any:

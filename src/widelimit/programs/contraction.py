@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from .matrices import WideMatrix
 from .scalars import DotGroup, WideScalar
 from .steps import Step
 from .vectors import WideVector
+
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 # Means below this share of the deviations are rounding errors of means that are zero.
 _NOTHING = 1e-9
@@ -53,11 +57,11 @@ def arranged(index: np.ndarray, dims: Dims, side: int) -> np.ndarray:
     return index.transpose(order).reshape(shape)
 
 
-def dot_general(machine: Any, step: Step, left: Any, right: Any) -> Any:
-    """Dispatch on what meets what."""
+def contraction(
+    machine: Machine, step: Step, left: Any, right: Any, outer: Callable[..., Any]
+) -> Any:
+    """`dot_general`: dispatch on what meets what; `outer` products keep both width axes."""
     dims = Dims.of(step)
-    if isinstance(left, WideScalar) and isinstance(right, WideScalar):
-        return machine.scalar_contraction(step, left, right)
     if isinstance(left, WideMatrix) and isinstance(right, WideMatrix):
         raise step.refuse(
             "Weight matrices act on vectors.",
@@ -67,7 +71,7 @@ def dot_general(machine: Any, step: Step, left: Any, right: Any) -> Any:
     if isinstance(left, WideMatrix) or isinstance(right, WideMatrix):
         return _with_matrix(machine, step, left, right, dims)
     if isinstance(left, WideVector) and isinstance(right, WideVector):
-        return _two_vectors(machine, step, left, right, dims)
+        return _two_vectors(machine, step, left, right, dims, outer)
     return mixture(step, left, right, dims)
 
 
@@ -122,7 +126,7 @@ def _left_first(value: WideVector, side: int, dims: Dims, mine: int, theirs: int
 # ---- MatMul ---------------------------------------------------------------------------------
 
 
-def _with_matrix(machine: Any, step: Step, left: Any, right: Any, dims: Dims) -> Any:
+def _with_matrix(machine: Machine, step: Step, left: Any, right: Any, dims: Dims) -> Any:
     matrix, other, side = (left, right, 0) if isinstance(left, WideMatrix) else (right, left, 1)
     own = dims if side == 0 else dims.swapped()
     if not isinstance(other, WideVector):
@@ -165,7 +169,14 @@ def _with_matrix(machine: Any, step: Step, left: Any, right: Any, dims: Dims) ->
 # ---- dot products ---------------------------------------------------------------------------
 
 
-def _two_vectors(machine: Any, step: Step, left: WideVector, right: WideVector, dims: Dims) -> Any:
+def _two_vectors(
+    machine: Machine,
+    step: Step,
+    left: WideVector,
+    right: WideVector,
+    dims: Dims,
+    outer: Callable[..., Any],
+) -> Any:
     paired = list(zip(*dims.contract, strict=True))
     if (left.axis, right.axis) in paired:
         return _dot(machine, step, left, right, dims)
@@ -173,7 +184,7 @@ def _two_vectors(machine: Any, step: Step, left: WideVector, right: WideVector, 
         dims.batch[1].index(right.axis) if right.axis in dims.batch[1] else -1
     ):
         return _channelwise(left, right, dims)
-    return machine.outer_product(left, right, dims)
+    return outer(left, right, dims)
 
 
 def _channelwise(left: WideVector, right: WideVector, dims: Dims) -> WideVector:
@@ -199,7 +210,9 @@ def _channelwise(left: WideVector, right: WideVector, dims: Dims) -> WideVector:
     return total
 
 
-def _dot(machine: Any, step: Step, left: WideVector, right: WideVector, dims: Dims) -> WideScalar:
+def _dot(
+    machine: Machine, step: Step, left: WideVector, right: WideVector, dims: Dims
+) -> WideScalar:
     """`Σ_α u_α v_α`: n times a mean, or √n times a Gaussian."""
     layout = left.layout.common(right.layout)
     left, right = left.refined(layout), right.refined(layout)
@@ -241,7 +254,7 @@ def _without(dims: Dims, left: int, right: int) -> Dims:
 
 
 def summed_products(
-    machine: Any,
+    machine: Machine,
     step: Step,
     u: WideVector,
     v: WideVector,
@@ -326,7 +339,9 @@ def related(u: WideVector, v: WideVector) -> bool:
     return False
 
 
-def reduce_width(machine: Any, step: Step, vector: WideVector, axes: tuple[int, ...]) -> WideScalar:
+def reduce_width(
+    machine: Machine, step: Step, vector: WideVector, axes: tuple[int, ...]
+) -> WideScalar:
     """`reduce_sum` over channels, and perhaps over finite axes."""
     ones = vector.constant_like(np.ones((1, vector.size)))
     others = tuple(a for a in axes if a != vector.axis)

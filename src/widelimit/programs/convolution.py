@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .scalars import WideScalar
 from .steps import Step
 from .trees import Apply
 from .vectors import WideVector
+
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
 def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) -> np.ndarray:
@@ -53,15 +56,17 @@ def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) ->
     return np.where(missing, -1, total)
 
 
-def convolution(machine: Any, step: Step, left: Any, right: Any) -> Any:
+def convolve(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`conv_general_dilated` as a contraction of patches with the kernel."""
+    return [_convolution(machine, step, *operands)]
+
+
+def _convolution(machine: Machine, step: Step, left: Any, right: Any) -> Any:
     params = step.params[0]
     if int(params["batch_group_count"]) != 1:
         raise step.refuse(
             "Convolutions have no batch groups.", remedy="use feature groups or separate layers"
         )
-    if isinstance(left, WideScalar) and isinstance(right, WideScalar):
-        return machine.scalar_contraction(step, left, right)
     numbers = params["dimension_numbers"]
     lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     spatial = tuple(left.shape[a] for a in lhs[2:])
@@ -173,7 +178,7 @@ def _outer(
 
 
 def _readout(
-    machine: Any,
+    machine: Machine,
     step: Step,
     left: WideVector,
     right: WideVector,
@@ -218,7 +223,7 @@ def _mismatched(step: Step) -> Exception:
 
 
 def _hidden(
-    machine: Any,
+    machine: Machine,
     step: Step,
     left: WideVector,
     right: WideMatrix,
@@ -246,7 +251,7 @@ def _hidden(
 
 
 def _depthwise(
-    machine: Any, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
+    machine: Machine, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
 ) -> WideVector:
     """Filters for each channel alone: products of members, added over the window.
 

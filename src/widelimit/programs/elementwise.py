@@ -6,53 +6,36 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from .arrays import coordinatewise, mapped_primitive, run_primitive
-from .closed_forms import COS, ERF, EXP, RELU, SIGN, SIN, ClosedForm
+from .closed_forms import RELU, ClosedForm
 from .layout import Layout
 from .matrices import WideMatrix
+from .outer import Outer, outer_step
+from .powers import diverging, leading_power, order_one, vanished
+from .records import Order
 from .scalars import ZERO, WideScalar
 from .small import followed
 from .steps import Step
 from .trees import Apply, Deviations, Number, Tree
 from .vectors import WideVector
 
-# Every operand counts with its order of magnitude, and the larger one wins.
-_SUMS = {"add", "sub", "max", "min", "add_any", "select_n", "clamp", "rem"}
-# Homogeneous of degree zero in all operands together: only the largest count, at any order.
-_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "atan2"}
-# Functions with f(c·x) = c^degree f(x) for c > 0.
-_DEGREES = {
-    "neg": Fraction(1),
-    "abs": Fraction(1),
-    "copy": Fraction(1),
-    "copy_p": Fraction(1),
-    "convert_element_type": Fraction(1),
-    "stop_gradient": Fraction(1),
-    "reduce_precision": Fraction(1),
-    "real": Fraction(1),
-    "optimization_barrier": Fraction(1),
-    "sign": Fraction(0),
-    "is_finite": Fraction(0),
-    "sqrt": Fraction(1, 2),
-    "rsqrt": Fraction(-1, 2),
-    "cbrt": Fraction(1, 3),
-    "square": Fraction(2),
-}
-_NONLINEAR = {
-    "exp", "exp2", "log", "log1p", "expm1", "tanh", "sin", "cos", "tan", "sinh", "cosh", "asin",
-    "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "logistic", "pow",
-    "floor", "ceil", "round", "lgamma", "digamma", "and", "or", "not", "xor", "nextafter",
-}  # fmt: skip
-ELEMENTWISE = _SUMS | _COMPARISONS | set(_DEGREES) | _NONLINEAR | {"mul", "div", "integer_pow"}
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
-def elementwise(step: Step, operands: list[Any]) -> Any:
-    """One coordinatewise step."""
+def elementwise(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """One coordinatewise step, on values of any kind."""
+    if any(isinstance(value, Outer) for value in operands):
+        return [outer_step(step, operands)]
+    return [_coordinatewise(step, operands)]
+
+
+def _coordinatewise(step: Step, operands: list[Any]) -> Any:
     if any(isinstance(value, WideMatrix) for value in operands):
         return _on_matrix(step, operands)
     if step.name == "select_n" and isinstance(operands[0], WideScalar) and operands[0].fixed:
@@ -75,28 +58,26 @@ def elementwise(step: Step, operands: list[Any]) -> Any:
 
 def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
     """The result's power, and operands that count at it (others become zero)."""
-    name = step.name
-    if name == "mul":
-        return operands[0].power + operands[1].power, operands
-    if name == "div":
-        return operands[0].power - operands[1].power, operands
-    if name == "integer_pow":
-        return operands[0].power * int(step.params[0]["y"]), operands
-    if name in _DEGREES:
-        return operands[0].power * _DEGREES[name], operands
-    if name == "pow" and operands[0].power != 0:
-        degree = _degree(operands[1])
-        if degree is not None:
-            return operands[0].power * degree, operands
-    if name in _SUMS or name in _COMPARISONS:
-        first = 1 if name == "select_n" else 0
-        counted = operands[first:]
+    order, first = step.record.order, operands[0].power
+    if isinstance(order, Fraction):
+        return first * order, operands
+    if order is Order.PRODUCT:
+        return first + operands[1].power, operands
+    if order is Order.QUOTIENT:
+        return first - operands[1].power, operands
+    if order is Order.POWER:
+        exponent = step.params[0].get("y")
+        degree = _degree(operands[1]) if exponent is None else Fraction(int(exponent))
+        if degree is not None and (exponent is not None or first != 0):
+            return first * degree, operands
+    if order in (Order.LEADING, Order.RATIO):
+        begin = 1 if step.name == "select_n" else 0
+        counted = operands[begin:]
         power = leading_power(counted)
-        if name in ("max", "min", "clamp") and power > 0:
+        if step.name in ("max", "min", "clamp") and power > 0:
             _refuse_clipped(step, counted, power)
         kept = [value if value.power == power else vanished(value, power) for value in counted]
-        kept = operands[:first] + kept
-        return (ZERO if name in _COMPARISONS else power), kept
+        return (ZERO if order is Order.RATIO else power), operands[:begin] + kept
     return ZERO, [order_one(step, value) for value in operands]
 
 
@@ -109,44 +90,10 @@ def _degree(exponent: Any) -> Fraction | None:
     return found if numbers.size == 1 and abs(float(found) - numbers[0]) < 1e-9 else None
 
 
-def leading_power(values: list[Any]) -> Fraction:
-    """The largest power among values that are not zero."""
-    powers = [value.power for value in values if not value.is_zero]
-    return max(powers, default=ZERO)
-
-
 def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
     small = [v for v in values if v.power < power and not v.is_zero]
     if small and any(isinstance(v, WideVector) for v in values):
         raise diverging(step, power)
-
-
-def vanished(value: Any, power: Fraction = ZERO) -> Any:
-    """Zero in place of something of lower order."""
-    if isinstance(value, WideVector):
-        return replace(
-            value, power=power, constant=np.zeros((1, value.size)), form=None, scale=None, parts=()
-        )
-    return WideScalar(value.shape, np.zeros((1, *value.shape)), power=power, rough=True, fixed=True)
-
-
-def order_one(step: Step, value: Any) -> Any:
-    """The value for a function that is not homogeneous."""
-    if value.power == 0:
-        return value
-    if value.is_zero or value.power < 0:
-        return vanished(value)
-    raise diverging(step, value.power)
-
-
-def diverging(step: Step, power: Fraction) -> Exception:
-    """Something grows with the width where it must not."""
-    return step.refuse(
-        "What enters a nonlinear function stays of order one as the width grows.",
-        got=f"an argument of '{step.name}' that grows as n^{power}",
-        remedy="scale weights by 1/√fan_in, scores of tied weights by 1/n, or normalise before; "
-        "audit() shows where the growth begins",
-    )
 
 
 # ---- scalars --------------------------------------------------------------------------------
@@ -193,24 +140,11 @@ def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> No
         )
 
 
-_KEEPS_PENDING = {
-    "neg",
-    "copy",
-    "copy_p",
-    "convert_element_type",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "add_any",
-}
-
-
 def _linear(
     step: Step, operands: list[WideScalar], power: Fraction, shape: tuple[int, ...]
 ) -> WideScalar | None:
     """Linear steps carry Gaussian scalars along without drawing them."""
-    if step.name not in _KEEPS_PENDING:
+    if not step.record.linear:
         return None
     if step.name == "div" and operands[1].pending:
         return None
@@ -312,7 +246,7 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     if name == "select_n" and vectors[0].is_constant:
         return replace(_selected(vectors), power=power)
     trees = tuple(_argument(v) for v in vectors)
-    tree = Apply(name, _function(step), trees, _closed_form(name, vectors))
+    tree = Apply(name, _function(step), trees, _closed_form(step, vectors))
     # A branch may be no number where it is not taken, as a logarithm is; 0 times it is none.
     if (
         name == "select_n"
@@ -324,22 +258,17 @@ def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     return replace(first.applied(tree), power=power)
 
 
-_CLOSED = {"erf": ERF, "sin": SIN, "cos": COS, "exp": EXP, "sign": SIGN}
-
-
-def _closed_form(name: str, vectors: list[WideVector]) -> ClosedForm | None:
+def _closed_form(step: Step, vectors: list[WideVector]) -> ClosedForm | None:
     """Gaussian expectations of a function of its first argument, where they are known."""
-    if name == "max" and vectors[1].is_zero:
-        return RELU
-    return _CLOSED.get(name)
+    return RELU if step.name == "max" and vectors[1].is_zero else step.record.closed
 
 
-def mapped(step: Step, operands: list[Any]) -> WideVector:
+def mapped(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A function that came with the program, of vectors and numbers of order one."""
     vectors = aligned(step, [order_one(step, value) for value in operands])
     params = step.params[0]
     trees = tuple(_argument(v) for v in vectors)
-    return vectors[0].applied(Apply(step.name, params["function"], trees, params["closed"]))
+    return [vectors[0].applied(Apply(step.name, params["function"], trees, params["closed"]))]
 
 
 def _is_number(vector: WideVector) -> bool:

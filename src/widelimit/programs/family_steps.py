@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,55 +21,78 @@ from .steps import Step
 from .structure import Value
 from .vectors import WideVector
 
-# Linear in the family, whatever its finite axes do.
-_BASIS = {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"}
-
-_ONE = {
-    "transpose": structure.transpose,
-    "squeeze": structure.squeeze,
-    "broadcast_in_dim": structure.broadcast,
-    "take": structure.take,
-    "rev": structure.reverse,
-    "tile": structure.tile,
-}
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
-def on_families(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
-    """One step with a vector or weights among its operands."""
-    name, first = step.name, operands[0]
-    widths = machine.program.widths
-    single = isinstance(first, (WideVector, WideMatrix, Outer))
-    if name == "reshape":
-        old = step.operands[0].shape
-        return [structure.reshape(step, first, old)]
-    if single and name in _ONE:
-        return [_ONE[name](step, first)]
-    if name == "slice":
-        return [structure.slices(step, first, widths)]
-    if name == "split":
-        return structure.split(step, first, widths)
-    if name in ("concatenate", "stack"):
-        return [_side_by_side(machine, step, operands)]
-    if name in ("gather", "dynamic_slice") and single:
-        others = [_fixed_index(step, value) for value in operands[1:]]
-        return [structure.by_index(step, first, others, widths)]
-    if name == "pad" and isinstance(first, WideVector):
-        return [_padded(machine, step, first, operands[1])]
-    if name == "reduce_sum" and isinstance(first, WideVector):
-        axes = tuple(int(a) for a in step.params[0]["axes"])
-        if first.axis in axes:
-            return [contraction.reduce_width(machine, step, first, axes)]
-        return [by_basis(step, first)]
-    if name in _BASIS and isinstance(first, WideVector) and len(operands) == 1:
-        if name == "cumsum" and int(step.params[0]["axis"]) == first.axis:
-            raise _along_width(step)
-        return [by_basis(step, first)]
-    if name in ("reduce_max", "reduce_min", "reduce_window_max") and isinstance(first, WideVector):
-        return [window_values(step, first)]
-    raise _along_width(step)
+def alone(rule: Callable[[Step, Any], Any]) -> Callable[[Machine, Step, list[Any]], list[Any]]:
+    """The rule of a step with one operand."""
+    return lambda machine, step, operands: [rule(step, operands[0])]
 
 
-def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
+def reshaped(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`reshape`."""
+    return [structure.reshape(step, operands[0], step.operands[0].shape)]
+
+
+def sliced(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`slice`."""
+    return [structure.slices(step, operands[0], machine.program.widths)]
+
+
+def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`split`."""
+    return structure.split(step, operands[0], machine.program.widths)
+
+
+def picked(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`gather` and `dynamic_slice` at fixed indices."""
+    if not isinstance(operands[0], WideVector | WideMatrix | Outer):
+        raise along_width(step)
+    others = [_fixed_index(step, value) for value in operands[1:]]
+    return [structure.by_index(step, operands[0], others, machine.program.widths)]
+
+
+def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`reduce_sum`, over channels or over finite axes."""
+    vector = _one_vector(step, operands)
+    axes = tuple(int(a) for a in step.params[0]["axes"])
+    if vector.axis in axes:
+        return [contraction.reduce_width(machine, step, vector, axes)]
+    return [by_basis(step, vector)]
+
+
+def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Linear in the family, whatever its finite axes do."""
+    vector = _one_vector(step, operands)
+    if step.name == "cumsum" and int(step.params[0]["axis"]) == vector.axis:
+        raise along_width(step)
+    return [by_basis(step, vector)]
+
+
+def largest(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Maxima and minima over finite axes or windows."""
+    return [window_values(step, _one_vector(step, operands))]
+
+
+def unchanged(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Nothing happens."""
+    return list(operands)
+
+
+def refused(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Operations along the width that have no limit."""
+    raise along_width(step)
+
+
+def _one_vector(step: Step, operands: list[Any]) -> WideVector:
+    if len(operands) != 1 or not isinstance(operands[0], WideVector):
+        raise along_width(step)
+    return operands[0]
+
+
+def side_by_side(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`concatenate`, and `stack` of what a scan puts out."""
     axis = int(step.params[0]["axis" if step.name == "stack" else "dimension"])
     if step.name == "stack":
         if any(isinstance(v, WideMatrix) for v in operands):
@@ -81,7 +105,7 @@ def _side_by_side(machine: Any, step: Step, operands: list[Any]) -> Value:
     prepared = [
         v if isinstance(v, (WideVector, WideMatrix)) else _as_vector(step) for v in operands
     ]
-    return structure.concatenate(step, prepared, axis)
+    return [structure.concatenate(step, prepared, axis)]
 
 
 def _as_vector(step: Step) -> WideVector:
@@ -92,7 +116,9 @@ def _as_vector(step: Step) -> WideVector:
     )
 
 
-def _padded(machine: Any, step: Step, vector: WideVector, fill: WideScalar) -> WideVector:
+def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`pad` along finite axes."""
+    vector, fill = _one_vector(step, operands[:1]), operands[1]
     config = [(int(a), int(b), int(c)) for a, b, c in step.params[0]["padding_config"]]
     if any(config[vector.axis]):
         raise structure.cut_refused(step, "padding along the channels")
@@ -103,7 +129,7 @@ def _padded(machine: Any, step: Step, vector: WideVector, fill: WideScalar) -> W
     if value:
         constant = np.where(index.ravel() < 0, value, found.constant)
         found = replace(found, constant=constant)
-    return found
+    return [found]
 
 
 def by_basis(step: Step, vector: WideVector) -> WideVector:
@@ -116,7 +142,7 @@ def by_basis(step: Step, vector: WideVector) -> WideVector:
     return vector.mixed(weights, out.shape[1:], axes[0])
 
 
-def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
+def orthogonal(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
     """The orthogonal factor of a Gaussian matrix acts like a Gaussian of the same variance."""
     matrix = operands[0]
     if not isinstance(matrix, WideMatrix) or matrix.constant is not None or len(matrix.shape) != 2:
@@ -130,7 +156,7 @@ def orthogonal(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     return [replace(matrix, scale=scale, power=-HALF), Opaque()]  # pyright: ignore
 
 
-def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
+def opaque(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
     """The rest of an orthogonal factorisation: signs of its diagonal, for the factor alone."""
     others = [value for value in operands if not isinstance(value, Opaque)]
     if step.name == "mul" and len(others) == 1 and isinstance(others[0], WideMatrix):
@@ -141,7 +167,7 @@ def opaque(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
             step.name in ("broadcast_in_dim", "convert_element_type") and operands[0].signs
         )
         return [Opaque(signs) for _ in step.results]  # pyright: ignore[reportReturnType]
-    raise _along_width(step)
+    raise along_width(step)
 
 
 def _fixed_index(step: Step, value: Any) -> Any:
@@ -161,7 +187,8 @@ def _lifted(value: Any, axis: int) -> Any:
     return value
 
 
-def _along_width(step: Step) -> RefusedError:
+def along_width(step: Step) -> RefusedError:
+    """An operation along the width that has no limit."""
     return step.refuse(
         "Channels are exchangeable: along the width there are sums, dot products and weights.",
         got=f"'{step.name}' along the width, or on weights",

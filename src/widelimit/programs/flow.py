@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from .steps import FlatProgram, Slot, Step
 
-# Scalars stay Gaussian through these on their way to the output.
-LINEAR = {
-    "reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "reduce_sum", "slice",
-    "concatenate", "neg", "convert_element_type", "copy", "copy_p", "add", "sub", "mul", "div",
-    "add_any", "take", "stack", "rev", "gather", "dynamic_slice", "split", "pad", "dot_general",
-    "tile",
-}  # fmt: skip
-
 
 def tail_of(program: FlatProgram) -> set[int]:
     """Slots without width axes that meet only linear steps on their way out."""
@@ -28,7 +20,7 @@ def tail_of(program: FlatProgram) -> set[int]:
                 continue
             users = readers.get(slot.index, [])
             linear = all(
-                user.name in LINEAR and all(r.index in tail for r in user.results) for user in users
+                user.record.linear and all(r.index in tail for r in user.results) for user in users
             )
             if linear and (users or slot.index in outputs):
                 tail.add(slot.index)

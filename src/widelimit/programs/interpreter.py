@@ -10,22 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import contraction, parameters
+from . import parameters
 from .arrays import is_key
-from .convolution import convolution
-from .elementwise import ELEMENTWISE, elementwise, mapped
 from .extents import Wide, fit_power
-from .family_steps import on_families, opaque, orthogonal
+from .family_steps import opaque
 from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
-from .keys import KEY_STEPS, Keys
+from .keys import Keys
 from .layout import whole
 from .matrices import Opaque, WeightArray, WideMatrix
-from .outer import Outer, contracted, outer_product, outer_step
+from .outer import Outer
 from .refusals import NOWHERE, RefusedError
-from .scalar_steps import on_scalars
 from .scalars import DotGroup, WideScalar
 from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
 from .structure import Value
@@ -114,7 +111,7 @@ class Machine:
             else set()
         )
         if len(distinct) == 1:
-            return self._filled(given.shape, WideScalar.constant(distinct.pop()))
+            return self.filled(given.shape, WideScalar.constant(distinct.pop()))
         raise _refused(
             step,
             "Arrays with a width axis are drawn from the key, or constant along it.",
@@ -123,7 +120,7 @@ class Machine:
             "from jnp.arange(width), as tables of sines and cosines are",
         )
 
-    def _filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
+    def filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
         """A constant with width axes."""
         wide = [i for i, extent in enumerate(shape) if isinstance(extent, Wide)]
         cells = tuple(1 if i in wide else int(extent) for i, extent in enumerate(shape))
@@ -137,7 +134,7 @@ class Machine:
             return WideVector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
         layouts = {a: whole(shape[a].share) for a in wide}
         base = {a: k for k, a in enumerate(wide)}
-        weights = WeightArray("constant")
+        weights = WeightArray("constant", data[0].size)
         slots = np.arange(data[0].size).reshape(cells)
         value = float(data.ravel()[0])
         return WideMatrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
@@ -169,10 +166,6 @@ class Machine:
     def note_parameter(self, step: Step, law: parameters.EntryLaw) -> None:
         """Remember a parameter's law for the listing and the audit."""
         self.laws.append((step, law))
-
-    def outer_product(self, left: WideVector, right: WideVector, dims: contraction.Dims) -> Any:
-        """The gradient of a weight matrix, or a matrix made of activations."""
-        return outer_product(left, right, dims)
 
     def note_dot(self, step: Step, u: WideVector, v: WideVector) -> None:
         """Remember a Gaussian scalar."""
@@ -231,49 +224,18 @@ class Machine:
 
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""
-        name = step.name
-        if name in parameters.WRITTEN:
-            return [parameters.WRITTEN[name](self, step)]
-        if name == "map":
-            return [mapped(step, operands)]
-        if any(s.is_complex and (s.wide_axes or name in SAMPLERS) for s in step.results):
+        record = step.record
+        drawn = step.name in SAMPLERS
+        if any(slot.is_complex and (slot.wide_axes or drawn) for slot in step.results):
             raise step.refuse(
                 "An activation or a parameter is complex.",
-                got=f"'{name}' that gives {step.results[0].dtype}",
+                got=f"'{step.name}' that gives {step.results[0].dtype}",
                 remedy="write real and imaginary parts as two real arrays",
             )
         if any(isinstance(value, Opaque) for value in operands):
             return opaque(self, step, operands)
-        if name == "iota" and len(step.results[0].wide_axes) == 2:
-            return [Opaque()]  # pyright: ignore[reportReturnType]
-        if name == "iota" and step.results[0].wide_axes:
-            return [parameters.channel_number(self, step)]
-        if name in SAMPLERS:
-            return [parameters.drawn(self, step, operands)]
-        if name in KEY_STEPS:
-            arrays = [np.asarray(value.value()[0]) for value in operands]  # pyright: ignore
-            return [WideScalar.constant(self.keys.derive(step, *arrays))]
-        if any(isinstance(value, Outer) for value in operands) and name in ELEMENTWISE:
-            return [outer_step(step, operands)]  # pyright: ignore[reportReturnType]
-        if name in ELEMENTWISE and len(step.results) == 1:
-            return [elementwise(step, operands)]
-        if name in ("optimization_barrier",):
-            return list(operands)
-        if name == "qr":
-            return orthogonal(self, step, operands)
-        if name == "dot_general" and any(isinstance(value, Outer) for value in operands):
-            return [contracted(self, step, *operands)]
-        if name == "dot_general":
-            return [contraction.dot_general(self, step, *operands)]
-        if name == "conv_general_dilated":
-            return [convolution(self, step, *operands)]
-        if all(isinstance(value, WideScalar) for value in operands):
-            return on_scalars(self, step, operands)
-        return on_families(self, step, operands)
-
-    def scalar_contraction(self, step: Step, left: WideScalar, right: WideScalar) -> WideScalar:
-        """`dot_general` of numbers."""
-        return on_scalars(self, step, [left, right])[0]  # pyright: ignore[reportReturnType]
+        numbers = all(isinstance(value, WideScalar) for value in operands)
+        return (record.scalars if numbers else record.families)(self, step, operands)
 
 
 def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from .scalars import WideScalar
 from .steps import Step
 
-KEY_STEPS = {
-    "random_split",
-    "random_fold_in",
-    "random_wrap",
-    "random_unwrap",
-    "random_seed",
-    "random_clone",
-}
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
 def _children() -> bool:
@@ -75,3 +70,9 @@ class Keys:
                 return np.broadcast_to(first[..., None], (*first.shape, *words))
             case _:
                 return first
+
+
+def derived_keys(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A step on keys."""
+    arrays = [np.asarray(value.value()[0]) for value in operands]
+    return [WideScalar.constant(machine.keys.derive(step, *arrays))]

@@ -16,11 +16,6 @@ from .vectors import WideVector
 if TYPE_CHECKING:
     from .interpreter import Machine, Record
 
-_MOVES = {
-    "reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "convert_element_type",
-    "copy", "copy_p", "take", "stack", "slice", "split", "concatenate", "gather", "pad", "rev",
-}  # fmt: skip
-
 
 def superscript(power: Fraction) -> str:
     """`n^power`, or 1."""
@@ -34,7 +29,7 @@ def kind_of(record: Record) -> str | None:
     value, name = record.value, record.step.name
     if name in SAMPLERS:
         return "Parameter"
-    if name in _MOVES or isinstance(value, WideMatrix):
+    if record.step.record.moves or isinstance(value, WideMatrix):
         return None
     if isinstance(value, WideVector):
         if value.is_constant:

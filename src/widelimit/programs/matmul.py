@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from .matrices import Use, WideMatrix
 from .steps import Step
 from .vectors import WideVector
 
+if TYPE_CHECKING:
+    from .interpreter import Machine
+
 HALF = Fraction(1, 2)
 
 
 def matmul(
-    machine: Any,
+    machine: Machine,
     step: Step,
     matrix: WideMatrix,
     axis: int,

@@ -18,6 +18,8 @@ class WeightArray:
     """One parameter, and everything it was applied to."""
 
     name: str
+    entries: int = 1
+    """Slots of the parameter in one piece; those of its cut pieces are numbered after them."""
     sources: dict[int, GaussianSource] = field(default_factory=dict)
     """By the parameter's own axis that is contracted: W and its transpose are independent."""
     uses: dict[int, list[Use]] = field(default_factory=dict)
@@ -99,17 +101,14 @@ class WideMatrix:
         cut = remap.cut
         assert cut is not None
         shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
-        known = self.weights.slots
+        known, begin = self.weights.slots, self.weights.entries
         old = self.slots.ravel()[remap.index]
         keys = zip(old, cut.major_index, cut.minor_index, strict=True)
         numbers = [
             known.setdefault(
-                (self.base[axis], cut.major, cut.minor, *map(int, key)), len(known) + _FRESH
+                (self.base[axis], cut.major, cut.minor, *map(int, key)), begin + len(known)
             )
             for key in keys
         ]
         slots = np.array(numbers).reshape(shape)
         return replace(self, slots=slots, layouts={**self.layouts, axis: layout})
-
-
-_FRESH = 1 << 32  # numbers of cut slots start beyond those of whole ones

@@ -10,18 +10,21 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .contraction import Dims, arranged, summed_products
-from .elementwise import leading_power
+from .contraction import Dims, arranged, contraction, summed_products
 from .gaussian import Remap
 from .layout import Layout, refinement
 from .matrices import WideMatrix
+from .powers import leading_power
 from .scalars import WideScalar
 from .steps import Step
 from .vectors import WideVector
+
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,14 @@ def outer_product(left: WideVector, right: WideVector, dims: Dims) -> Outer:
     return Outer(shape, axes, (part,), left.power + right.power)
 
 
-def contracted(machine: Any, step: Step, left: Any, right: Any) -> WideVector:
+def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`dot_general`, of outer products or of anything else."""
+    if any(isinstance(value, Outer) for value in operands):
+        return [contracted(machine, step, *operands)]
+    return [contraction(machine, step, *operands, outer_product)]
+
+
+def contracted(machine: Machine, step: Step, left: Any, right: Any) -> WideVector:
     """`dot_general` of outer products with a vector, along one of their width axes."""
     dims = Dims.of(step)
     outer, vector, first = (left, right, True) if isinstance(left, Outer) else (right, left, False)
@@ -204,7 +214,7 @@ def contracted(machine: Any, step: Step, left: Any, right: Any) -> WideVector:
 
 
 def _through(
-    machine: Any,
+    machine: Machine,
     step: Step,
     part: OuterProduct,
     vector: WideVector,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -14,11 +14,15 @@ from scipy import special
 from .extents import Wide
 from .gaussian import Form, GaussianSource, Remap
 from .layout import whole
-from .matrices import WeightArray, WideMatrix
+from .matrices import Opaque, WeightArray, WideMatrix
+from .scalar_steps import on_scalars
 from .scalars import NormalGroup, WideScalar
 from .steps import Step
 from .trees import Apply, Atom, Leaf
 from .vectors import WideVector
+
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class _Truncated:
         return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
 
 
-def identity_of(machine: Any, step: Step, key: Any) -> tuple[Any, ...]:
+def identity_of(machine: Machine, step: Step, key: Any) -> tuple[Any, ...]:
     """Equal keys and shapes draw equal numbers; one key draws arrays of one law and shape."""
     shape = step.results[0].shape
     for number in np.unique(key) if machine.is_live(step.results[0]) else ():
@@ -128,8 +132,12 @@ def identity_of(machine: Any, step: Step, key: Any) -> tuple[Any, ...]:
     return step.name, np.asarray(key).tobytes(), shape
 
 
-def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
+def drawn(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
+    return [_parameter(machine, step, operands)]
+
+
+def _parameter(machine: Machine, step: Step, arguments: list[WideScalar]) -> Any:
     law = entry_law(step, arguments)
     slot = step.results[0]
     wide = slot.wide_axes
@@ -147,7 +155,15 @@ def drawn(machine: Any, step: Step, arguments: list[WideScalar]) -> Any:
     return _matrix(machine, step, law, key)
 
 
-def channel_number(machine: Any, step: Step) -> WideVector:
+def iota(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Numbers along an axis."""
+    wide = step.results[0].wide_axes
+    if not wide:
+        return on_scalars(machine, step, operands)
+    return [Opaque() if len(wide) == 2 else channel_number(machine, step)]
+
+
+def channel_number(machine: Machine, step: Step) -> WideVector:
     """`iota` along the channels: `n` times a place that is uniform between 0 and the axis' share.
 
     Sums over channels are integrals over places, as if every channel had drawn its own: this is
@@ -175,7 +191,7 @@ def channel_number(machine: Any, step: Step) -> WideVector:
     )
 
 
-def _initial(machine: Any, step: Step) -> WideVector:
+def _initial(machine: Machine, step: Step) -> WideVector:
     """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
     params = step.params[0]
     form = machine.vector_forms.get(params["key"])
@@ -191,7 +207,7 @@ def _initial(machine: Any, step: Step) -> WideVector:
     return WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))
 
 
-def _weights(machine: Any, step: Step) -> WideMatrix:
+def _weights(machine: Machine, step: Step) -> WideMatrix:
     """A matrix with entries `N(0, std²/n)`."""
     params, layout = step.params[0], whole(Fraction(1))
     weights = machine.matrices.setdefault(params["matrix"], WeightArray(str(params["matrix"])))
@@ -199,11 +215,12 @@ def _weights(machine: Any, step: Step) -> WideMatrix:
     return WideMatrix(weights, slots, layouts, {0: 0, 1: 1}, params["std"], Fraction(-1, 2))
 
 
-WRITTEN = {"initial": _initial, "weights": _weights}
-"""Parameters that a program states itself."""
+def written(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A parameter that a program states itself."""
+    return [(_initial if step.name == "initial" else _weights)(machine, step)]
 
 
-def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideScalar:
+def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar:
     shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
     size = int(np.prod(shape, dtype=int))
     found = machine.finite.get(key)
@@ -223,7 +240,7 @@ def _finite(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideScalar:
     return WideScalar(shape, functools.cache(compute), power=law.power)
 
 
-def _vector(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideVector:
+def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector:
     extents = step.results[0].shape
     axis = step.results[0].wide_axes[0]
     extent = extents[axis]
@@ -250,7 +267,7 @@ def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
     return spread * transform(z)
 
 
-def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideMatrix:
+def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix:
     if law.centre != 0:
         raise step.refuse(
             "Weight matrices have mean zero.",
@@ -262,7 +279,8 @@ def _matrix(machine: Any, step: Step, law: EntryLaw, key: Any) -> WideMatrix:
     shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
     weights = machine.matrices.get(key)
     if weights is None:
-        weights = machine.matrices[key] = WeightArray(machine.parameter_name(step))
+        entries = int(np.prod(shape, dtype=int))
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(step), entries)
     machine.note_parameter(step, law)
     size = int(np.prod(shape, dtype=int))
     layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import functools
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .arrays import mapped_primitive
-from .elementwise import leading_power, order_one, vanished
 from .extents import Wide
-from .flow import LINEAR
 from .layout import whole
+from .powers import leading_power, order_one, vanished
+from .records import Order
 from .scalars import WideScalar
 from .steps import Step
 from .structure import Value
 from .vectors import WideVector
 
-# Homogeneous of degree one, or free of order: the power of n passes through.
-_TRANSPARENT = LINEAR | {"cumsum", "reduce_window_sum", "scatter-add", "scatter_add"} | {
-    "reduce_max", "reduce_min", "sort", "cummax", "cummin", "top_k", "argmax", "argmin",
-    "reduce_window_max", "dynamic_update_slice", "scatter", "iota", "reduce_or", "reduce_and",
-    "select_and_gather_add", "reduce_prod",
-}  # fmt: skip
+if TYPE_CHECKING:
+    from .interpreter import Machine
 
 
-def on_scalars(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
+def on_scalars(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
     """One step on scalars; their numbers are computed on demand."""
     if step.name == "broadcast_in_dim" and step.results[0].wide_axes:
         return [_widened(machine, step, operands[0])]
@@ -45,7 +41,7 @@ def on_scalars(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
     name = step.name
     if name == "dot_general":
         power = operands[0].power + operands[1].power
-    elif name in _TRANSPARENT:
+    elif step.record.order is Order.LEADING:
         power = leading_power(operands) if operands else Fraction(0)
         operands = [
             v
@@ -79,14 +75,14 @@ def on_scalars(machine: Any, step: Step, operands: list[Any]) -> list[Value]:
 
 
 def _pending(
-    machine: Any,
+    machine: Machine,
     step: Step,
     operands: list[WideScalar],
     power: Fraction,
     shapes: list[tuple[int, ...]],
 ) -> list[Value] | None:
     """Linear steps on Gaussian scalars that were not drawn: act on each coefficient."""
-    if step.name not in LINEAR or (step.name == "dot_general" and all(v.pending for v in operands)):
+    if not step.record.linear or (step.name == "dot_general" and all(v.pending for v in operands)):
         return None
     base = _run(step, [value.base for value in operands])
     bases = base if isinstance(base, (list, tuple)) else [base]
@@ -128,7 +124,7 @@ def _pending(
     ]
 
 
-def _widened(machine: Any, step: Step, number: WideScalar) -> Value:
+def _widened(machine: Machine, step: Step, number: WideScalar) -> Value:
     """Numbers repeated along a width axis."""
     extents = step.results[0].shape
     wide = list(step.results[0].wide_axes)
@@ -140,7 +136,7 @@ def _widened(machine: Any, step: Step, number: WideScalar) -> Value:
     if len(wide) > 1:
         if number.fixed and np.unique(np.asarray(number.value())).size == 1:
             one = WideScalar.constant(float(np.ravel(number.value())[0]), number.power)
-            return machine._filled(extents, one)
+            return machine.filled(extents, one)
         raise step.refuse(
             "A value has one width axis.",
             got="numbers spread over two width axes",

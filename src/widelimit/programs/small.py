@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,6 @@ import numpy as np
 from .scalars import WideScalar
 from .steps import Step
 from .vectors import WideVector
-
-# Slopes at 0 of functions with f(0) = 0: something small comes out as small as it went in.
-_SLOPES = dict.fromkeys(
-    ("tanh", "sin", "tan", "sinh", "asin", "atan", "asinh", "atanh", "expm1", "log1p"), 1.0
-) | {"erf": 2 / math.sqrt(math.pi), "erf_inv": math.sqrt(math.pi) / 2}
 
 
 def followed(step: Step, operands: list[Any]) -> Any | None:
@@ -30,8 +24,9 @@ def followed(step: Step, operands: list[Any]) -> Any | None:
             got=f"an argument of '{name}' that vanishes as n^{value.power}",
             remedy="rescale the argument, so that it stays of order one",
         )
-    if name in _SLOPES and value.power < 0 and not value.is_zero:
-        return _multiplied(value, _SLOPES[name])
+    slope = step.record.slope
+    if slope is not None and value.power < 0 and not value.is_zero:
+        return _multiplied(value, slope)
     if name not in ("max", "min", "clamp"):
         return None
     shape = np.broadcast_shapes(*(v.shape for v in operands))

@@ -8,9 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from .extents import Extent, Wide
+from .records import Record
 from .refusals import Place, RefusedError
 
 SAMPLERS = {"_uniform", "_normal", "_normal_real", "_truncated_normal", "_bernoulli"}
+"""Calls of `jax.random` that stay whole: they are where parameters come from."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Step:
     operands: tuple[Operand, ...]
     results: tuple[Slot, ...]
     place: Place
+    record: Record
 
     def refuse(self, rule: str, *, got: str | None = None, remedy: str) -> RefusedError:
         """An error that names this step's line."""

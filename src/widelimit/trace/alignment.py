@@ -18,6 +18,7 @@ from jax.extend import core as jex
 from ..programs.extents import Extent, fit_extent
 from ..programs.refusals import NOWHERE, Place, RefusedError
 from ..programs.steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from ..programs.table import record_of
 from .places import place_of
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -142,10 +143,20 @@ class _Aligner:
             self.platforms.add(results[0].index)
             return list(results)
         params = tuple(dict(e.params) for e in equations)
-        self.steps.append(
-            Step(name, first.primitive, params, tuple(operands), tuple(results), place)
-        )
+        self.add(name, params, operands, results, place, first.primitive)
         return list(results)
+
+    def add(
+        self,
+        name: str,
+        params: tuple[dict[str, Any], ...],
+        operands: Sequence[Operand],
+        results: Sequence[Slot],
+        place: Place,
+        primitive: Any = None,
+    ) -> None:
+        step = (name, primitive, params, tuple(operands), tuple(results), place, record_of(name))
+        self.steps.append(Step(*step))
 
     def cond(
         self, equations: Sequence[Any], operands: list[Operand], place: Place, fixed: bool
@@ -203,16 +214,14 @@ class _Aligner:
         ]
         columns = list(zip(*stacked, strict=True)) if stacked else [()] * len(slots)
         for column, result in zip(columns, slots, strict=True):
-            self.steps.append(
-                Step("stack", None, ({"axis": 0},) * 3, tuple(column), (result,), place)
-            )
+            self.add("stack", ({"axis": 0},) * 3, column, [result], place)
         return [*carry, *slots]
 
     def taken(self, x: Operand, index: int, place: Place) -> Operand:
         if isinstance(x, Given):
             return self.given([np.asarray(v)[index] for v in x.values], place)
         result = Slot(next(self.numbers), x.shape[1:], x.dtype)
-        self.steps.append(Step("take", None, ({"index": index},) * 3, (x,), (result,), place))
+        self.add("take", ({"index": index},) * 3, [x], [result], place)
         return result
 
 

@@ -117,15 +117,6 @@ def audited(traced: Traced) -> Audit:
 
 
 _SCALINGS = {"mul", "div", "neg"}
-_MOVES = {
-    "reshape",
-    "transpose",
-    "squeeze",
-    "broadcast_in_dim",
-    "convert_element_type",
-    "slice",
-    "copy",
-}
 
 
 def _rows(machine: Machine) -> list[Row]:
@@ -176,7 +167,7 @@ def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
     if len(slots) != 1:
         return None
     others = [o for o in step.operands if o is not slots[0]]
-    if step.name in _MOVES and not others:
+    if step.record.moves and not others:
         return behind[slots[0].index]
     constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
     if (
@@ -192,7 +183,7 @@ def _readers(machine: Machine) -> dict[int, set[str]]:
     """The names of the steps that read each value, through moves and scalings."""
     found: dict[int, set[str]] = {}
     for step in reversed(machine.program.steps):
-        passed = step.name in _MOVES
+        passed = step.record.moves
         names = (
             set().union(*(found.get(r.index, set()) for r in step.results))
             if passed

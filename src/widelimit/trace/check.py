@@ -14,8 +14,6 @@ from ..programs.vectors import WideVector
 if TYPE_CHECKING:
     from ..programs.interpreter import Machine
 
-_FAST = {"exp", "exp2", "expm1", "sinh", "cosh"}
-
 
 def facts_of(machine: Machine, name: str) -> Facts:
     """The facts of all steps; places are lines of the user's file."""
@@ -82,7 +80,7 @@ def _growths(machine: Machine) -> tuple[tuple[str, Growth, tuple[str, ...]], ...
     return tuple(
         (f"'{record.step.name}'", Growth.CONTROLLED, (str(record.step.place),))
         for record in machine.records
-        if record.step.name in _FAST
+        if record.step.record.fast
         and isinstance(record.value, WideVector)
         and not record.value.is_constant
     )

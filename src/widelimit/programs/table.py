@@ -1,0 +1,162 @@
+"""The table of primitives: one record for each that the engine reads.
+
+A primitive that is not here is run on numbers of order one, and refused on vectors and weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from . import closed_forms, structure
+from . import family_steps as f
+from .convolution import convolve
+from .elementwise import elementwise, mapped
+from .keys import derived_keys
+from .outer import contract
+from .parameters import drawn, iota, written
+from .records import Order, Record
+from .scalar_steps import on_scalars
+from .steps import SAMPLERS
+
+UNKNOWN = Record(on_scalars, f.refused)
+_LEADING, _RATIO = Order.LEADING, Order.RATIO
+_HALF, _FLAT, _SAME = Fraction(1, 2), Fraction(0), Fraction(1)
+
+
+def _each(
+    order: Order | Fraction, arrays: Callable[..., Any] | None = None, **facts: Any
+) -> Record:
+    """A function of every entry by itself."""
+    return Record(elementwise, elementwise, order, arrays, coordinatewise=True, **facts)
+
+
+_one = partial(_each, Order.ONE)
+_linear = partial(Record, on_scalars, order=_LEADING, linear=True)
+_moves = partial(_linear, moves=True)
+_numbers = Record(on_scalars, f.refused, _LEADING)
+
+TABLE: dict[str, Record] = {
+    # Sums and choices: the larger order wins.
+    "add": _each(_LEADING, np.add, linear=True),
+    "add_any": _each(_LEADING, np.add, linear=True),
+    "sub": _each(_LEADING, np.subtract, linear=True),
+    "max": _each(_LEADING, np.maximum),
+    "min": _each(_LEADING, np.minimum),
+    "clamp": _each(_LEADING, lambda low, x, high: np.minimum(np.maximum(x, low), high)),
+    "select_n": _each(_LEADING),
+    "rem": _each(_LEADING),
+    # Comparisons and angles do not change when all operands are scaled.
+    "gt": _each(_RATIO, np.greater),
+    "lt": _each(_RATIO, np.less),
+    "ge": _each(_RATIO, np.greater_equal),
+    "le": _each(_RATIO, np.less_equal),
+    "eq": _each(_RATIO, np.equal),
+    "ne": _each(_RATIO, np.not_equal),
+    "atan2": _each(_RATIO, np.arctan2),
+    # Products and powers.
+    "mul": _each(Order.PRODUCT, np.multiply, linear=True),
+    "div": _each(Order.QUOTIENT, linear=True),
+    "integer_pow": _each(Order.POWER),
+    "pow": _each(Order.POWER, np.power),
+    # f(c·x) = c^degree f(x) for c > 0.
+    "neg": _each(_SAME, np.negative, linear=True),
+    "abs": _each(_SAME, np.abs),
+    "copy": _each(_SAME, np.asarray, linear=True, moves=True),
+    "copy_p": _each(_SAME, np.asarray, linear=True, moves=True),
+    "convert_element_type": _each(_SAME, linear=True, moves=True),
+    "stop_gradient": _each(_SAME, np.asarray),
+    "reduce_precision": _each(_SAME),
+    "real": _each(_SAME),
+    "sign": _each(_FLAT, np.sign, closed=closed_forms.SIGN),
+    "is_finite": _each(_FLAT, np.isfinite),
+    "sqrt": _each(_HALF, np.sqrt),
+    "rsqrt": _each(-_HALF, lambda x: 1 / np.sqrt(x)),
+    "cbrt": _each(Fraction(1, 3), np.cbrt),
+    "square": _each(Fraction(2), np.square),
+    # Functions of what is of order one.
+    "exp": _one(np.exp, closed=closed_forms.EXP, fast=True),
+    "exp2": _one(np.exp2, fast=True),
+    "expm1": _one(np.expm1, slope=1.0, fast=True),
+    "log": _one(np.log),
+    "log1p": _one(np.log1p, slope=1.0),
+    "tanh": _one(np.tanh, slope=1.0),
+    "sin": _one(np.sin, slope=1.0, closed=closed_forms.SIN),
+    "cos": _one(np.cos, closed=closed_forms.COS),
+    "tan": _one(np.tan, slope=1.0),
+    "sinh": _one(np.sinh, slope=1.0, fast=True),
+    "cosh": _one(np.cosh, fast=True),
+    "asin": _one(np.arcsin, slope=1.0),
+    "acos": _one(np.arccos),
+    "atan": _one(np.arctan, slope=1.0),
+    "asinh": _one(np.arcsinh, slope=1.0),
+    "acosh": _one(),
+    "atanh": _one(slope=1.0),
+    "erf": _one(special.erf, slope=2 / math.sqrt(math.pi), closed=closed_forms.ERF),
+    "erfc": _one(special.erfc),
+    "erf_inv": _one(special.erfinv, slope=math.sqrt(math.pi) / 2),
+    "logistic": _one(special.expit),
+    "floor": _one(np.floor),
+    "ceil": _one(np.ceil),
+    "round": _one(),
+    "lgamma": _one(),
+    "digamma": _one(),
+    "nextafter": _one(),
+    **dict.fromkeys(("and", "or", "not", "xor"), _one()),
+    "map": Record(mapped, mapped),
+    # Bookkeeping on axes.
+    "reshape": _moves(f.reshaped),
+    "transpose": _moves(f.alone(structure.transpose)),
+    "broadcast_in_dim": _moves(f.alone(structure.broadcast)),
+    "squeeze": _moves(f.alone(structure.squeeze)),
+    "expand_dims": _moves(f.refused),
+    "take": _moves(f.alone(structure.take)),
+    "rev": _moves(f.alone(structure.reverse)),
+    "tile": _linear(f.alone(structure.tile)),
+    "slice": _moves(f.sliced),
+    "split": _moves(f.split),
+    "concatenate": _moves(f.side_by_side),
+    "stack": _moves(f.side_by_side),
+    "gather": _moves(f.picked),
+    "dynamic_slice": _linear(f.picked),
+    "pad": _moves(f.padded),
+    "optimization_barrier": Record(f.unchanged, f.unchanged),
+    # Sums, windows and contractions.
+    "reduce_sum": _linear(f.summed),
+    **dict.fromkeys(
+        ("cumsum", "reduce_window_sum", "scatter-add", "scatter_add"),
+        Record(on_scalars, f.accumulated, _LEADING),
+    ),
+    **dict.fromkeys(
+        ("reduce_max", "reduce_min", "reduce_window_max"), Record(on_scalars, f.largest, _LEADING)
+    ),
+    "dot_general": Record(on_scalars, contract, Order.PRODUCT, linear=True),
+    "conv_general_dilated": Record(on_scalars, convolve),
+    # Numbers alone.
+    **dict.fromkeys(
+        ("sort", "cummax", "cummin", "top_k", "argmax", "argmin", "dynamic_update_slice", "scatter",
+         "reduce_or", "reduce_and", "select_and_gather_add", "reduce_prod"), _numbers,
+    ),
+    # Where parameters come from.
+    "iota": Record(iota, f.refused, _LEADING),
+    "qr": Record(on_scalars, f.orthogonal),
+    **dict.fromkeys(SAMPLERS, Record(drawn, drawn)),
+    **dict.fromkeys(
+        ("random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_seed",
+         "random_clone"), Record(derived_keys, f.refused),
+    ),
+    **dict.fromkeys(("initial", "weights"), Record(written, f.refused)),
+}  # fmt: skip
+
+COORDINATEWISE = frozenset(name for name, record in TABLE.items() if record.coordinatewise)
+
+
+def record_of(name: str) -> Record:
+    """The record of a primitive."""
+    return TABLE.get(name, UNKNOWN)
