@@ -105,6 +105,9 @@ def test_longer_sequences_than_the_table_are_refused():
         ({"initializer_range": -1.0}, "initializer_range"),
         ({"num_labels": 2, "id2label": {"0": "a", "1": "b", "2": "c"}}, "one number of outputs"),
         ({"hidden_size": 2.5}, "hidden_size"),
+        ({"num_hidden_layers": 10**9}, "at most 1,000"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
     ],
 )
 def test_unknown_and_contradictory_fields_are_refused(changes, word):
@@ -115,3 +118,84 @@ def test_unknown_and_contradictory_fields_are_refused(changes, word):
 def test_what_bert_is_not():
     with pytest.raises(OptionError, match="position_embedding_type"):
         from_config(BERT | {"position_embedding_type": "relative_key"})
+
+
+# What `to_dict()` of the library's configurations holds beside the sizes.
+EVERYWHERE = {
+    "transformers_version": "5.23.0", "architectures": None, "output_hidden_states": False,
+    "return_dict": True, "dtype": None, "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
+    "id2label": {0: "LABEL_0", 1: "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1},
+    "problem_type": None, "_name_or_path": "", "output_attentions": False, "use_cache": True,
+    "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+# What its fourth version held as well.
+BEFORE = {
+    "bad_words_ids": None, "begin_suppress_tokens": None, "cross_attention_hidden_size": None,
+    "decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False,
+    "early_stopping": False, "finetuning_task": None, "length_penalty": 1.0, "max_length": 20,
+    "num_beams": 1, "pruned_heads": {}, "tokenizer_class": None, "top_k": 50, "torchscript": False,
+    "tf_legacy_loss": False, "torch_dtype": "float32", "use_bfloat16": False, "prefix": None,
+}  # fmt: skip
+DISTILBERT = {
+    "model_type": "distilbert", "vocab_size": 30, "max_position_embeddings": 9,
+    "sinusoidal_pos_embds": False, "n_layers": 2, "n_heads": 2, "dim": 16, "hidden_dim": 24,
+    "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "initializer_range": 0.2,
+    "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "vocab_size": 30, "hidden_size": 16, "intermediate_size": 24,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_act": "silu", "max_position_embeddings": 2048, "initializer_range": 0.2,
+    "rms_norm_eps": 1e-6, "pretraining_tp": 1, "attention_bias": False, "attention_dropout": 0.0,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "mlp_bias": False,
+    "head_dim": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [VIT, BERT, GPT2, DISTILBERT, LLAMA])
+@pytest.mark.parametrize("more", [{}, BEFORE])
+def test_whole_configurations_are_taken_as_they_are(config, more):
+    class Configuration:
+        def to_dict(self):
+            return config | EVERYWHERE | more
+
+    net = from_config(Configuration())
+    assert net.layers[-1].width == 2  # labels
+    plain = from_config(config, outputs=2)
+    assert eqx.tree_equal(net, plain)
+    assert from_config(config | EVERYWHERE, outputs=5).layers[-1].width == 5
+
+
+def test_distilbert_and_llama():
+    found = [type(part).__name__ for part in from_config(DISTILBERT).parts]
+    assert found[-4:] == ["Select", "Dense", "Activation", "Dense"]
+    llama = from_config(LLAMA)
+    attention = llama.parts[1].parts[1].parts[1]
+    assert isinstance(attention, wl.Attention)
+    assert attention.kv_heads == 2
+    assert attention.positions.rotary.pairs == 2
+    assert float(attention.qk_std) == pytest.approx(0.04 * 16)
+    old = {k: v for k, v in LLAMA.items() if k != "rope_parameters"} | {"rope_theta": 500.0}
+    assert float(from_config(old).parts[1].parts[1].parts[1].positions.rotary.base) == 500.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ({"num_key_value_heads": 3}, "equal groups"),
+        ({"sliding_window": 8}, "sliding_window"),
+        ({"num_hidden_layers": 10**9}, "at most 1,000"),
+    ],
+)
+def test_what_llama_is_not(changes, word):
+    with pytest.raises(OptionError, match=word):
+        from_config(LLAMA | changes)
+
+
+@pytest.mark.parametrize("config", [None, 3, "bert", [("model_type", "bert")]])
+def test_what_is_no_configuration(config):
+    with pytest.raises(OptionError, match="no configuration"):
+        from_config(config)

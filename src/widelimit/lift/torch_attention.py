@@ -194,7 +194,7 @@ class _Probe:
             scale = float((said * own)[diagonal].sum() / (own**2)[diagonal].sum())
             plain = torch.where(free, product * scale, torch.zeros(()))
             if torch.allclose(added, plain, **_CLOSE):
-                return bias, scale * width**0.5, None
+                return bias, _sharpness(scale, width), None
             rotary = self.rotation(queries, keys, zero, bias, scale)
             if rotary is None:
                 raise self.refuse(
@@ -204,7 +204,7 @@ class _Probe:
             turned = _turned(q, k, torch.as_tensor(angles), kind) * scale
             if not torch.allclose(added, torch.where(free, turned, torch.zeros(())), **_CLOSE):
                 raise self.refuse("Queries and keys are turned in a way that is not Rotary's")
-            return bias, scale * width**0.5, encoding
+            return bias, _sharpness(scale, width), encoding
 
     def rotation(
         self, queries: list[Channels], keys: list[Channels], zero: Any, bias: Any, scale: float
@@ -287,6 +287,11 @@ class _Probe:
             "Softmaxes of scores do not simply weigh the values",
             "model.eval(), or write the attention in layers",
         )
+
+
+def _sharpness(scale: float, width: int) -> float:
+    """The factor of scores beside 1/√d, in the digits that single precision shows."""
+    return float(f"{scale * width**0.5:.5g}")
 
 
 def _owners(found: Any, mixed: Any) -> np.ndarray | None:

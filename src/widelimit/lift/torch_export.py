@@ -86,15 +86,15 @@ def _not_exported(model: Any, batch: Any, error: Exception) -> NetworkError:
 @contextlib.contextmanager
 def _plain_call(model: Any) -> Iterator[None]:
     """Calls without a cache of keys and values, which is an output of its own."""
-    config = getattr(model, "config", None)
-    if getattr(config, "use_cache", None):
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    caching = [c for c in configs.values() if getattr(c, "use_cache", None) is True]
+    for config in caching:
         config.use_cache = False
-        try:
-            yield
-        finally:
-            config.use_cache = True
-    else:
+    try:
         yield
+    finally:
+        for config in caching:
+            config.use_cache = True
 
 
 def constants_of(program: Any) -> dict[str, Any]:

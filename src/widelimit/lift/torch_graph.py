@@ -173,9 +173,10 @@ class Reader:
     ) -> Any:
         """Entries at other places; None where different arrays or constants are put together."""
         if name in ("cat", "stack", "concat", "concatenate"):
-            parts = args[0]
+            parts = [p for p in args[0] if not isinstance(p, Known) or p.tensor.numel()]
             if any(isinstance(p, Known) for p in parts):
-                return OPERATORS["token"](self, args, kwargs, where)
+                return OPERATORS["token"](self, (parts, *args[1:]), kwargs, where)
+            args = (parts, *args[1:])
         first = live[0]
         if any(h.node is not first.node or h.function is not first.function for h in live):
             return None

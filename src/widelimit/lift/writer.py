@@ -92,6 +92,9 @@ class _Writer:
             elif isinstance(node.part, Scale):
                 layer, node = self.scaled(node)
                 found.append(layer)
+            elif isinstance(node.part, Places):
+                layer, node = self.placed(node)
+                found.append(layer)
             else:
                 found.append(self.layer(node, 1.0))
                 node = node.inputs[0]
@@ -127,6 +130,18 @@ class _Writer:
             )
         return self.layer(below, factor), below.inputs[0]
 
+    def placed(self, node: PartNode) -> tuple[Layer, PartNode]:
+        """Vectors of positions, with those that were added just before; and what is below."""
+        variance, common = 0.0, 0.0
+        while isinstance(node.part, Places):
+            self.require_once(node)
+            variance, common = variance + node.part.variance, common + node.part.common
+            node = node.inputs[0]
+            if len(self.above[id(node)]) > 1:
+                break
+        std, shared = (float(np.sqrt(v)) for v in (variance, common))
+        return layers.PositionTable(std=std, common_std=shared), node
+
     # ---- single parts --------------------------------------------------------------------------
 
     def layer(self, node: PartNode, factor: float) -> Layer:
@@ -157,9 +172,6 @@ class _Writer:
                 return self.attention(node, part, factor)
             case Pool():
                 return self.pool(node, part, factor)
-            case Places():
-                std, common = (float(np.sqrt(v)) for v in (part.variance, part.common))
-                return layers.PositionTable(std=std, common_std=common)
             case FirstToken():
                 return layers.ClassToken(std=float(np.sqrt(part.variance)))
             case Normalise():
