@@ -1,0 +1,67 @@
+"""What attention does at more data: `python -m studies.attention_more_data FOLDER` in a clone.
+
+A trunk of two convolutions with 2×2 pooling between, on 8×8 images; then structured attention and
+pooling, or pooling alone. Both are solved exactly with as many training images as the machine
+allows, and compared on the same 8,000 test images. FOLDER has `cifar10_full.npz`.
+"""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from widelimit import Dense, MeanPool, Serial
+from widelimit.app.studies import cifar10
+from widelimit.app.studies.accuracy import gap
+from widelimit.inference import KernelKind
+from widelimit.layers.base import Layer
+from widelimit.scale import local_client
+
+from .phases import Record, Run, read_images
+
+SIDE = 8
+
+
+def networks() -> dict[str, Layer]:
+    """The same trunk and readout, with attention between them and without."""
+    trunk = cifar10.trunks()[0].network
+    return {
+        "attention": Serial(trunk, cifar10.structured(0.5, 4.0), MeanPool(), Dense(1)),
+        "pooling": Serial(trunk, MeanPool(), Dense(1)),
+    }
+
+
+def run(
+    folder: Path,
+    out: Path = Path("out/attention_more_data"),
+    sizes: Annotated[str, typer.Option(help="Training images, commas between.")] = "4000,12000",
+    tests: int = 8_000,
+    solver: Annotated[
+        str, typer.Option(help="cholesky, blocked, gradients or descent.")
+    ] = "cholesky",
+    workers: Annotated[int, typer.Option(help="0: this process alone.")] = 2,
+) -> None:
+    """Both networks at every size, and the paired difference of their accuracies."""
+    out.mkdir(parents=True, exist_ok=True)
+    counts = sorted(int(size) for size in sizes.split(","))
+    record = Record(out / "record.json")
+    images = read_images(folder, counts[-1], tests, SIDE)
+    for size in counts:
+        found = {}
+        for name, net in networks().items():
+            with local_client(workers) if workers else nullcontext() as client:
+                Run(name, net, images, out, record, solver, client).kernels(size)
+            solving = Run(name, net, images, out, record, solver)
+            for kind in KernelKind:
+                found[name, kind] = solving.tested(size, kind)
+        for kind in KernelKind:
+            said = gap(found["attention", kind], found["pooling", kind])
+            entry = {"difference": said.difference, "low": said.low, "high": said.high}
+            record.known[f"{size} {kind.value} attention - pooling"] = entry
+            print(f"{size} {kind.value}: attention is {said.verdict}: {entry}", flush=True)
+        record.write()
+
+
+if __name__ == "__main__":
+    typer.run(run)

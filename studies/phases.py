@@ -1,0 +1,195 @@
+"""Long runs in phases: kernels in stores, solves that go on after a kill, what each phase took.
+
+Every phase leaves its result in the output folder and is skipped when it is there. A kill at any
+moment costs at most a tile, a block of a factor or a few steps of an iteration.
+"""
+
+import io
+import json
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widelimit import Engine
+from widelimit.app.studies.accuracy import Accuracy, Validated
+from widelimit.data.files import writing
+from widelimit.inference import (
+    GP,
+    BlockDescent,
+    BlockedCholesky,
+    Cholesky,
+    ConjugateGradients,
+    KernelKind,
+    NetworkKernels,
+    Solver,
+    centred_one_hot,
+    noise_trials,
+)
+from widelimit.inference.choice import MOST_EXAMPLES, best_trial
+from widelimit.inference.network_kernels import chosen
+from widelimit.layers.base import Layer
+from widelimit.scale import KernelStore
+
+TILE = 1024
+_ROWS = 500
+
+
+@dataclass
+class Images:
+    """Pictures as networks take them, and their classes."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def read_images(folder: Path, train: int, tests: int, side: int) -> Images:
+    """The first images of `cifar10_full.npz`, made smaller, standardised by the training images."""
+    from PIL import Image
+
+    with np.load(folder / "cifar10_full.npz") as file:
+
+        def part(split: str, count: int) -> np.ndarray:
+            data, at = file[f"jpeg_{split}"], file[f"offsets_{split}"]
+            found = []
+            for begin, end in pairwise(at[: count + 1]):
+                picture = Image.open(io.BytesIO(data[begin:end].tobytes())).convert("RGB")
+                found.append(np.asarray(picture.resize((side, side), Image.Resampling.BOX)))
+            return np.stack(found).astype(np.float32) / 255
+
+        x, other = part("train", train), part("test", tests)
+        labels = (file["y_train"][:train].astype(int), file["y_test"][:tests].astype(int))
+    mean, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
+    return Images((x - mean) / spread, labels[0], (other - mean) / spread, labels[1])
+
+
+def solver_of(name: str, place: Path) -> Solver:
+    """A solver that goes on after a kill; what it keeps is beside the kernels."""
+    keep = place.with_suffix(f".{name}")
+    return {
+        "cholesky": Cholesky(),
+        "blocked": BlockedCholesky(keep=keep, progress=_told("blocks")),
+        "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
+        "descent": BlockDescent(keep=keep, progress=_told("steps")),
+    }[name]
+
+
+def _told(what: str) -> Any:
+    last = [time.monotonic()]
+
+    def progress(done: int, of: float) -> None:
+        if time.monotonic() - last[0] > 30:
+            last[0] = time.monotonic()
+            print(f"  {done} {what} ({of:g})", flush=True)
+
+    return progress
+
+
+@dataclass
+class Record:
+    """Seconds, memory and results of a run, in a file that is written after every phase."""
+
+    path: Path
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            self.known = json.loads(self.path.read_text())
+
+    def write(self) -> None:
+        with writing(self.path) as file:
+            file.write(json.dumps(self.known, indent=1).encode())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[dict[str, Any]]:
+        """What a phase finds goes into its entry; seconds of runs that were killed are lost."""
+        print(name, flush=True)
+        begin, cpu = time.monotonic(), time.process_time()
+        entry = self.known.setdefault(name, {})
+        yield entry
+        both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        peak = [resource.getrusage(who).ru_maxrss / 2**20 for who in both]
+        entry["seconds"] = entry.get("seconds", 0.0) + time.monotonic() - begin
+        entry["processor_seconds"] = entry.get("processor_seconds", 0.0) + time.process_time() - cpu
+        entry["peak_gib"], entry["peak_gib_of_a_worker"] = peak
+        self.write()
+
+
+@dataclass
+class Run:
+    """One network on all images: its stores, its solves and its predictions."""
+
+    name: str
+    net: Layer
+    images: Images
+    out: Path
+    record: Record
+    solver: str
+    client: Any = None
+
+    def kernels(self, size: int) -> None:
+        """Both kernels of the first images, and of the tests with them, into stores that grow."""
+        grown = [KernelStore.exists(self.place(part)) for part in ("train", "test")]
+        if all(grown) and KernelStore(self.place("train")).shape[0] > size:
+            return  # and so this size is done
+        x, options = self.images.x_train[:size], {"tile": TILE, "client": self.client}
+        tests = len(self.images.x_test)
+        with self.record.phase(f"{self.name} {size} kernels") as entry:
+            entry.setdefault("predicted", str(self.net.cost(x[:512], examples=size, tests=tests)))
+            self.net.kernel_into(self.place("train"), x, **options)
+            self.net.kernel_into(self.place("test"), self.images.x_test, x, **options)
+            folders = [self.place("train"), self.place("test")]
+            files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+            entry["disk_gb"] = sum(path.stat().st_size for path in files) / 1e9
+
+    def place(self, part: str) -> Path:
+        """Where kernels are."""
+        return self.out / f"{self.name}_{part}"
+
+    def tested(self, size: int, kind: KernelKind) -> Accuracy:
+        """Which test images are classified correctly after learning from the first `size`."""
+        done = self.place(f"{kind.value}_{size}_correct.npy")
+        if done.exists():
+            entry = self.record.known[f"{self.name} {size} {kind.value} solve"]
+            return Accuracy(Validated(entry["noise"], entry["score"]), np.load(done))
+        engine = Engine(dtype=np.float32, store=self.place("train"), client=self.client)
+        data = NetworkKernels.make(self.net, self.images.x_train[:size], engine=engine)
+        labels = self.images.y_train[:size]
+        targets, classes = centred_one_hot(labels)
+        ntk = kind is KernelKind.NTK
+        with self.record.phase(f"{self.name} {size} {kind.value} solve") as entry:
+            kernel = chosen(data.train(ntk=True), kind)
+            if "noise" not in entry:  # chosen on the first images, the same for every size
+                some = slice(0, min(size, MOST_EXAMPLES))
+                block = np.asarray(kernel[some, some], np.float64)
+                trial = best_trial(noise_trials(block, targets[some], labels=labels[some]))
+                entry |= {"noise": trial.noise, "score": trial.score}
+                self.record.write()
+            weights = self.place(f"{kind.value}_{size}.npy")
+            if not weights.exists():
+                keeping = solver_of(self.solver, self.place(f"{kind.value}_{size}"))
+                gp = GP(self.net, kind=kind, noise=entry["noise"], engine=engine, solver=keeping)
+                with writing(weights) as file:
+                    np.save(file, gp.condition(data, targets).posterior.weights)
+        with self.record.phase(f"{self.name} {size} {kind.value} predict") as found:
+            x = (self.images.x_test, self.images.x_train[:size])
+            stored = self.net.kernel_into(self.place("test"), *x, tile=TILE, ntk=ntk)
+            cross, solved = chosen(stored, kind), np.load(weights)
+            rows = range(0, len(self.images.y_test), _ROWS)
+            mean = np.concatenate([cross[i : i + _ROWS].astype(np.float64) @ solved for i in rows])
+            correct = classes[mean.argmax(axis=1)] == self.images.y_test
+            result = Accuracy(Validated(entry["noise"], entry["score"]), correct)
+            low, high = result.interval
+            found |= {"accuracy": result.accuracy, "low": low, "high": high}
+            with writing(done) as file:
+                np.save(file, correct)
+        print(f"  accuracy {result.accuracy:.4f} ({low:.4f} to {high:.4f})", flush=True)
+        return result
