@@ -32,7 +32,7 @@ CASES = {
         "at least one real position",
     ),
     "nan": (lambda: VECTORS.kernel(_nan()), "finite numbers"),
-    "strings": (lambda: VECTORS.kernel(np.array([["a", "b"]])), "Inputs are numbers"),
+    "strings": (lambda: VECTORS.kernel(np.array([["a", "b"]])), "does not hold numbers"),
     "complex": (lambda: VECTORS.kernel(np.ones((2, 3)) * 1j), "real numbers"),
     "channels differ": (
         lambda: VECTORS.kernel(np.ones((2, 3)), np.ones((2, 4))),
@@ -52,7 +52,7 @@ CASES = {
     ),
     "mask dtype": (
         lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.ones((2, 4))),
-        "A mask is boolean",
+        "is not boolean",
     ),
     "fully masked": (
         lambda: POOLED.kernel(np.ones((2, 4, 3)), mask=np.zeros((2, 4), bool)),
@@ -183,14 +183,14 @@ CASES = {
         lambda: VECTORS.kernel_into(print, np.ones((2, 3)), client=3),
         "client= is for kernels that go into a store",
     ),
-    "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "count from 0"),
+    "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "do not count from 0"),
     "tokens beyond the vocabulary": (
         lambda: TOKENS.kernel(np.array([[1, 5]])),
         "smaller than the vocabulary",
     ),
     "half precision": (
         lambda: VECTORS.kernel(np.ones((2, 3)), dtype=np.float16),
-        "single or double precision",
+        "neither single nor double precision",
     ),
     "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "memory= is a positive integer"),
     "memory below one pair": (
@@ -212,7 +212,7 @@ CASES = {
     ),
     "select beyond a short sequence": (
         lambda: wl.Serial(wl.Dense(4), wl.Select(3)).kernel([np.ones((2, 3)), np.ones((5, 3))]),
-        "real position of every example",
+        "reads padding alone",
     ),
     "a tuple for one stream": (
         lambda: wl.Serial(wl.Parallel(wl.Dense(3), wl.Dense(3)), wl.CrossAttention(3)).kernel(
@@ -307,5 +307,5 @@ def test_the_sampler_of_another_network():
     one = wl.Serial(wl.Attention(8), wl.MeanPool(), wl.Dense(1))
     deep = wl.Serial(wl.Dense(8), wl.Relu(), wl.Dense(8), one)
     for net, other in ((deep, one), (wl.Serial(wl.Attention(8), one), deep)):
-        with pytest.raises(wl.errors.NetworkError, match="belongs to the network"):
+        with pytest.raises(wl.errors.NetworkError, match="fitted for another network"):
             net.kernel(x, sampler=other.sampler(x, samples=2, replicates=2), ntk=False)

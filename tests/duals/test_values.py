@@ -27,7 +27,7 @@ from dual_cases import (
 from scipy.integrate import dblquad
 
 from widelimit import duals
-from widelimit.errors import NetworkError
+from widelimit.errors import NetworkError, OptionError
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -225,5 +225,5 @@ def test_homogeneity_flags():
     ],
 )
 def test_mistakes_are_named(make):
-    with pytest.raises(NetworkError, match="Remedy"):
+    with pytest.raises((NetworkError, OptionError), match="Remedy"):
         make()

@@ -87,7 +87,7 @@ def test_diagonal_does_not_depend_on_the_batch():
 
 def test_overflow_in_double_precision_does_not_advise_double_precision():
     net = wl.Serial(wl.Dense(8, w_std=1e160), wl.Relu(), wl.Dense(1))
-    with pytest.raises(wl.errors.NumericalError, match="Kernels are finite") as caught:
+    with pytest.raises(wl.errors.NumericalError, match="kernel is not finite") as caught:
         net.kernel(np.ones((1, 3)))
     assert "float64" not in caught.value.remedy
 

@@ -84,16 +84,16 @@ def test_a_mistake_in_a_thread_is_raised_where_results_are_read():
 
 def test_threads_that_do_nothing_are_given_up(monkeypatch):
     """As XLA's threads were once seen to: neither an answer nor any use of the processor."""
-    monkeypatch.setattr(threads, "_GLANCE", 0.2)
+    monkeypatch.setattr(threads, "_INTERVAL", 0.2)
     monkeypatch.setattr(threads, "_MOST_IDLE", 3)
     free = threading.Event()
-    with pytest.raises(wl.errors.StallError, match=r"2 tiles without an answer.*new process"):
+    with pytest.raises(wl.errors.StallError, match=r"2 tiles had no answer.*new process"):
         list(in_threads(lambda _: free.wait(), [1, 2], at_once=2, alike=int))
     free.set()
 
 
 def test_work_that_takes_long_is_not_given_up(monkeypatch):
-    monkeypatch.setattr(threads, "_GLANCE", 0.1)
+    monkeypatch.setattr(threads, "_INTERVAL", 0.1)
     monkeypatch.setattr(threads, "_MOST_IDLE", 3)
 
     def busy(_: int) -> int:

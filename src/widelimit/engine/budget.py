@@ -85,7 +85,7 @@ class Budget(NamedTuple):
         """What to raise before the work begins."""
         what, remedy = self._facts(drawn, reached)
         return NumericalError(
-            f"A relative error of {self.tolerance:g} must be within reach of the heads allowed.",
+            f"A relative error of {self.tolerance:g} is not within reach of the heads allowed.",
             got=f"an error of {what}",
             remedy=f"{remedy}; or set samples= yourself",
         )

@@ -48,8 +48,8 @@ def require_digits(net: Any, dtype: Any, least: float, largest: float) -> None:
         return
     remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
     raise PrecisionError(
-        f"The activations of this network keep their digits in {np.dtype(dtype)} for variances "
-        f"from {limits[0]:.0e} to {limits[1]:.0e}.",
+        f"Activations of this network lose their digits in {np.dtype(dtype)} at variances outside "
+        f"{limits[0]:.0e} to {limits[1]:.0e}.",
         got=f"variances from {least:.2g} to {largest:.2g}",
         remedy=remedy if np.dtype(dtype) == np.float64 else f"pass dtype=np.float64, or {remedy}",
     )

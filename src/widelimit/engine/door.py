@@ -26,7 +26,7 @@ def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:
         return _outline(shape, tokens=takes_tokens(net))
     if not isinstance(shape, tuple | list) or len(shape) != count:
         raise ShapeError(
-            f"This network takes {count} streams, and a shape for each.",
+            f"The shape is not that of {count} streams, which this network takes.",
             got=_described(shape),
             remedy="pass tuple(part.shape[1:] for part in x)",
         )
@@ -42,13 +42,13 @@ def _outline(given: Any, *, tokens: bool) -> Outline:
         shape = tuple(operator.index(extent) for extent in given)
     except TypeError:
         raise ShapeError(
-            "The shape of one example is a tuple of integers, (positions…, channels).",
+            "The shape is not that of one example, a tuple of integers (positions…, channels).",
             got=_described(given),
             remedy="pass x.shape[1:]",
         ) from None
     if any(extent < 1 for extent in shape):
         raise ShapeError(
-            "An example has at least one position and one channel.",
+            "The shape of one example does not have at least one position and one channel.",
             got=f"shape {shape}",
             remedy="pass x.shape[1:]",
         )
@@ -56,7 +56,7 @@ def _outline(given: Any, *, tokens: bool) -> Outline:
         return Outline(shape, 0)
     if not shape:
         raise ShapeError(
-            "The shape of one example is (positions…, channels).",
+            "The shape is not that of one example, (positions…, channels).",
             got="()",
             remedy="pass x.shape[1:]",
         )
@@ -91,8 +91,8 @@ def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
     size, largest = vocabulary_of(net), int(inputs.x.max())
     if size is not None and largest >= size:
         raise ShapeError(
-            "Token ids are smaller than the vocabulary.",
-            got=f"{largest} in '{name}', and Embedding(vocabulary={size})",
+            f"'{name}' holds token ids that are not smaller than the vocabulary.",
+            got=f"{largest}, and Embedding(vocabulary={size})",
             remedy="give Embedding a larger vocabulary, or map rare tokens to one id",
         )
 

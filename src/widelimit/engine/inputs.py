@@ -116,16 +116,16 @@ def as_streams(x: Any, mask: Any, streams: int, **options: Any) -> Inputs:
     name = options.get("name", "x")
     if not isinstance(x, tuple) or len(x) != streams:
         raise ShapeError(
-            f"This network takes a tuple of {streams} streams.",
-            got=f"{type(x).__name__} for '{name}'",
+            f"'{name}' is not a tuple of {streams} streams.",
+            got=type(x).__name__,
             remedy="pass x as a tuple of arrays (N, positions…, channels), masks likewise",
         )
     masks = (None,) * streams if mask is None else mask
     parts = [as_inputs(a, m, **options) for a, m in zip(x, masks, strict=True)]
     if len({part.size for part in parts}) > 1:
         raise ShapeError(
-            "All streams hold the same examples.",
-            got=" and ".join(str(part.size) for part in parts) + f" examples in '{name}'",
+            f"The streams of '{name}' do not hold the same examples.",
+            got=" and ".join(str(part.size) for part in parts) + " examples",
             remedy="pass streams with equal first axes",
         )
     dtype = common_dtype(*parts)
@@ -168,16 +168,16 @@ def as_inputs(
     if tokens:
         if x.min() < 0 or x.max() > np.iinfo(np.int32).max:
             raise ShapeError(
-                "Token ids count from 0 and fit into 32 bits.",
-                got=f"{x.min()} to {x.max()} in '{name}'",
+                f"'{name}' holds token ids that do not count from 0, or do not fit into 32 bits.",
+                got=f"{x.min()} to {x.max()}",
                 remedy="renumber the ids; positions that are not real belong to the mask",
             )
         return Inputs(x.astype(np.int32), mask, tokens)
     if not np.isfinite(x).all():
         bad = np.argwhere(~np.isfinite(x))
         raise NumericalError(
-            "Inputs are finite numbers.",
-            got=f"{len(bad)} NaN or infinite values in '{name}', the first at {tuple(bad[0])}",
+            f"'{name}' holds {len(bad)} values that are not finite numbers.",
+            got=f"{x[tuple(bad[0])]} at {tuple(map(int, bad[0]))}",
             remedy="remove or impute them; positions that are not real belong to the mask",
         )
     return Inputs(x, mask, tokens)
@@ -190,7 +190,7 @@ def _check_dtype(dtype: Any) -> None:
         good = False
     if not good:
         raise OptionError(
-            "Kernels are computed in single or double precision.",
+            f"dtype={dtype!r} is neither single nor double precision.",
             got=f"dtype={dtype!r}",
             remedy="pass dtype=np.float32 or np.float64",
         )
@@ -223,20 +223,20 @@ def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
     expected = "(N, positions…)" if tokens else "(N, positions…, channels)"
     if x.ndim < least:
         raise ShapeError(
-            f"Inputs have shape {expected}.",
-            got=f"'{name}' of shape {x.shape}",
+            f"'{name}' does not have the axes {expected}.",
+            got=f"shape {x.shape}",
             remedy="add the missing axes, e.g. x[None] for one example",
         )
     if x.shape[0] == 0:
         raise ShapeError(
-            "A batch holds at least one example.",
-            got=f"'{name}' of shape {x.shape}",
+            f"'{name}' does not hold at least one example.",
+            got=f"shape {x.shape}",
             remedy="pass a non-empty batch",
         )
     if 0 in x.shape[1:]:
         raise ShapeError(
-            "Examples have at least one position and one channel.",
-            got=f"'{name}' of shape {x.shape}",
+            f"Examples of '{name}' do not have at least one position and one channel.",
+            got=f"shape {x.shape}",
             remedy="drop empty sequences, or pad them and give them a real position",
         )
 
@@ -245,8 +245,8 @@ def unmasked(values: Any, name: str) -> np.ndarray:
     """`values` as a NumPy array; one with masked entries is refused, since these would be lost."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ShapeError(
-            "Entries that are masked out have no value to compute with.",
-            got=f"a NumPy masked array for '{name}'",
+            f"'{name}' is a NumPy masked array, whose hidden entries have no value.",
+            got=f"{np.ma.count_masked(values)} hidden entries",
             remedy="pass values.filled(0) or impute them; positions that are not real belong to "
             "mask=, True where a position is real",
         )
@@ -254,8 +254,8 @@ def unmasked(values: Any, name: str) -> np.ndarray:
         return np.asarray(values)
     except (TypeError, ValueError) as error:  # lists of different lengths, keys of random numbers
         raise ShapeError(
-            "Inputs are arrays, or what NumPy can turn into one.",
-            got=f"'{name}' of type {type(values).__name__} ({str(error)[:80]})",
+            f"'{name}' is nothing that NumPy can turn into an array.",
+            got=f"{type(values).__name__} ({str(error)[:80]})",
             remedy="pass an array, or nested lists of equal lengths",
         ) from error
 
@@ -263,20 +263,20 @@ def unmasked(values: Any, name: str) -> np.ndarray:
 def _check_numbers(dtype: Any, tokens: bool, name: str) -> None:
     if tokens and not np.issubdtype(dtype, np.integer):
         raise ShapeError(
-            "A network that starts with Embedding takes integer token ids.",
-            got=f"'{name}' of dtype {dtype}",
+            f"'{name}' does not hold integer token ids, for a network that starts with Embedding.",
+            got=f"dtype {dtype}",
             remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
         )
     if np.dtype(dtype).kind == "c":
         raise ShapeError(
-            "Inputs are real numbers.",
-            got=f"'{name}' of dtype {dtype}",
+            f"'{name}' does not hold real numbers.",
+            got=f"dtype {dtype}",
             remedy="pass real and imaginary parts as channels",
         )
     if np.dtype(dtype).kind not in "biuf" and dtype != jnp.bfloat16:
         raise ShapeError(
-            "Inputs are numbers.",
-            got=f"'{name}' of dtype {dtype}",
+            f"'{name}' does not hold numbers.",
+            got=f"dtype {dtype}",
             remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
         )
 
@@ -293,21 +293,21 @@ def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarr
     expected = x.shape if tokens else x.shape[:-1]
     if mask.dtype != bool:
         raise ShapeError(
-            "A mask is boolean: True where a position is real.",
-            got=f"a mask of dtype {mask.dtype} for '{name}'",
+            f"The mask of '{name}' is not boolean: True where a position is real.",
+            got=f"dtype {mask.dtype}",
             remedy="convert it, e.g. mask.astype(bool)",
         )
     if mask.shape != expected or mask.ndim < 2:
         raise ShapeError(
-            "A mask has shape (N, positions…), one entry for each position.",
-            got=f"a mask of shape {mask.shape} for '{name}' of shape {x.shape}",
+            f"The mask of '{name}' does not have one entry for each position.",
+            got=f"a mask of shape {mask.shape} for shape {x.shape}",
             remedy=f"give a mask of shape {expected}",
         )
     empty = np.flatnonzero(~mask.reshape(mask.shape[0], -1).any(axis=1))
     if empty.size:
         raise ShapeError(
-            "Every example has at least one real position.",
-            got=f"{empty.size} fully masked examples in '{name}', the first at index {empty[0]}",
+            f"{empty.size} examples of '{name}' do not have at least one real position.",
+            got=f"a mask that is False throughout, first at example {empty[0]}",
             remedy="drop empty sequences, or give them one position (e.g. a padding token)",
         )
     return mask
@@ -317,8 +317,8 @@ def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
     """A padded array and its mask from sequences of different lengths."""
     if len(sequences) == 0:
         raise ShapeError(
-            "A batch holds at least one example.",
-            got=f"an empty list for '{name}'",
+            f"'{name}' does not hold at least one example.",
+            got="an empty list",
             remedy="pass a non-empty list",
         )
     arrays = [unmasked(s, name) for s in sequences]
@@ -326,16 +326,16 @@ def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
     channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
     if len({a.ndim for a in arrays}) > 1 or len(channels) > 1:
         raise ShapeError(
-            "Sequences in a list differ in length only.",
-            got=f"shapes {sorted({a.shape for a in arrays})} in '{name}'",
+            f"The sequences of '{name}' do not differ in length only.",
+            got=f"shapes {sorted({a.shape for a in arrays})}",
             remedy="give every sequence the shape (positions…, channels) with equal channels",
         )
     if len(set(positions)) == 1:
         return np.stack(arrays), mask
     if mask is not None:
         raise ShapeError(
-            "A list of sequences of different lengths makes its own mask.",
-            got=f"a list and a mask for '{name}'",
+            f"A mask is given beside '{name}', a list of sequences that makes its own mask.",
+            got="a list and a mask",
             remedy="pass the list alone, or a padded array with the mask",
         )
     return padded(arrays, len(positions[0]))

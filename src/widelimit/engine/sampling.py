@@ -208,7 +208,7 @@ def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
     """Raise inside a JAX transformation, where there are no numbers to look at."""
     if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
         raise NetworkError(
-            f"In sampled kernels of deep networks {what} by looking at numbers.",
+            f"Inside a JAX transformation there are no numbers by which {what}.",
             got="a network or inputs inside a JAX transformation (grad, jit)",
             remedy="fit a sampler outside: sampler = net.sampler(x); then pass sampler=sampler",
         )
@@ -300,7 +300,7 @@ def realisations(net: Layer, sampler: Sampler | None, dtype: Any) -> list[Realis
     marked = sampler.pivots is not None
     if sampler.pivots is not None and sampler.pivots.keys() != random_layers(net).keys():
         raise NetworkError(
-            "A sampler belongs to the network that it was fitted for.",
+            "The sampler was fitted for another network.",
             got=f"a network with {len(random_layers(net))} layers of random scores, and the "
             "sampler of another",
             remedy="fit one for this network: sampler = net.sampler(x)",
@@ -328,7 +328,7 @@ def check_sampler(sampler: Sampler | None, inputs: Inputs, **drawing: Any) -> No
     given = [name for name, value in drawing.items() if value is not None]
     if given:
         raise OptionError(
-            "A sampler has its heads: how many there are and their key are chosen when it is made.",
+            "Heads are asked for beside a sampler, which has its own.",
             got=f"sampler= and {', '.join(f'{name}=' for name in given)}",
             remedy=f"leave sampler= out, or make it so: net.sampler(x, {given[0]}=...)",
         )

@@ -30,7 +30,7 @@ _PER_CORE = 2
 _MOST_THREADS = 16
 # Seconds between two looks at work that does not answer, how many of them without any use of the
 # processor are the end of waiting, and the share of the processor that counts as use.
-_GLANCE, _MOST_IDLE, _BUSY = 5.0, 24, 0.002
+_INTERVAL, _MOST_IDLE, _BUSY = 5.0, 24, 0.002
 _END = object()
 
 
@@ -146,17 +146,17 @@ class _Crew:
         while idle < _MOST_IDLE:
             begin, used = time.monotonic(), time.process_time()
             try:
-                return self.answers.get(timeout=_GLANCE)
+                return self.answers.get(timeout=_INTERVAL)
             except Empty:
                 seconds, used = time.monotonic() - begin, time.process_time() - used
             # A process that was stopped, or had to wait for its turn, is not stuck.
-            awake = seconds < 2 * _GLANCE
+            awake = seconds < 2 * _INTERVAL
             idle = idle + 1 if awake and used < _BUSY * seconds and _on_processor() else 0
         self.stalled = True
         raise StallError(
-            "Threads that compute make progress.",
-            got=f"{running} tiles without an answer, and no use of the processor, for "
-            f"{_MOST_IDLE * _GLANCE:.0f} seconds",
+            f"{running} tiles had no answer and no use of the processor for "
+            f"{_MOST_IDLE * _INTERVAL:.0f} seconds.",
+            got="threads of XLA that wait for each other",
             remedy="start again in a new process (what a store holds is kept); should it happen "
             'again, call jax.config.update("jax_cpu_enable_async_dispatch", False) first of all',
         )

@@ -53,7 +53,7 @@ class TilePlan(NamedTuple):
         per_pair = array * _LIVE_ARRAYS
         if per_pair > memory:
             raise WidelimitError(
-                "The kernels of one pair of examples fit into the memory of the call.",
+                "The kernels of one pair of examples do not fit into the memory of the call.",
                 got=f"{area} positions, which take {per_pair / 2**20:.0f} MiB a pair, with "
                 f"memory={memory / 2**20:.0f} MiB",
                 remedy="raise memory=, cut or stride the inputs, or read out with Flatten",
@@ -350,8 +350,8 @@ def _require_finite(
             continue
         row, column = np.argwhere(~np.isfinite(kernel))[0][:2]
         raise NumericalError(
-            "Kernels are finite numbers.",
-            got=f"a {name} kernel of {kernel[~np.isfinite(kernel)].flat[0]} between examples "
+            f"The {name} kernel is not finite.",
+            got=f"{kernel[~np.isfinite(kernel)].flat[0]} between examples "
             f"{members[0][row]} and {members[1][column]} in {kernel.dtype}",
             remedy="scale the inputs or w_std down, or normalise (LayerNorm)"
             + ("" if kernel.dtype == np.float64 else ", or pass dtype=np.float64"),

@@ -274,7 +274,7 @@ def draw_basis(
     joint = side.covariance()
     if joint is None:
         raise NetworkError(
-            "A sampler belongs to the network that it was fitted for.",
+            "The sampler was fitted for another network.",
             got="a network whose scores take landmark inputs, and a sampler without any",
             remedy="fit one for this network: sampler = net.sampler(x)",
         )
