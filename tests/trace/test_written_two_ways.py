@@ -1,5 +1,7 @@
 """One model, written in two ways, has one law: weights that are shared, cut, and scaled."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +36,7 @@ def plain(n, keys):
     return lambda x: readout @ jnp.tanh(x @ embed)
 
 
-def test_a_readout_of_all_channels_and_of_half_of_them():
+def a_readout_of_all_channels_and_of_half_of_them():
     def model(n, keys):
         embed, readout = features(n, keys)
 
@@ -47,8 +49,7 @@ def test_a_readout_of_all_channels_and_of_half_of_them():
     assert_same(model, plain, factor=2.5)  # (2² + 1)/2
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_halves_that_overlap_in_a_quarter(stride):
+def halves_that_overlap_in_a_quarter(stride):
     def model(n, keys):
         embed, readout = features(n, keys)
         other = slice(0, n // 2) if stride == 1 else slice(0, n, 2)
@@ -62,7 +63,7 @@ def test_halves_that_overlap_in_a_quarter(stride):
     assert_same(model, plain, factor=1.5)
 
 
-def test_channels_side_by_side_with_themselves():
+def channels_side_by_side_with_themselves():
     def model(n, keys):
         embed, readout = features(n, keys)
 
@@ -75,7 +76,7 @@ def test_channels_side_by_side_with_themselves():
     assert_same(model, plain, factor=4.0)
 
 
-def test_halves_that_change_places():
+def halves_that_change_places():
     def model(n, keys):
         embed, readout = features(n, keys)
 
@@ -91,7 +92,7 @@ def test_halves_that_change_places():
     assert_same(model, plain, factor=4.0)
 
 
-def test_scores_of_channels_side_by_side_with_themselves():
+def scores_of_channels_side_by_side_with_themselves():
     def model(copies):
         def make(n, keys):
             embed, readout = features(n, keys)
@@ -112,7 +113,7 @@ def test_scores_of_channels_side_by_side_with_themselves():
     assert (np.abs(one.value - two.value) < 5 * np.hypot(one.error, two.error)).all()
 
 
-def test_one_readout_of_independent_features_with_a_mean():
+def one_readout_of_independent_features_with_a_mean():
     def model(apart):
         def make(n, keys):
             embed, readout = features(n, keys)
@@ -129,7 +130,7 @@ def test_one_readout_of_independent_features_with_a_mean():
     assert_same(model(True), model(False))
 
 
-def test_keys_that_are_equal_draw_equal_weights():
+def keys_that_are_equal_draw_equal_weights():
     def model(n, keys):
         equal = [jax.random.split(keys[0], m)[1] for m in (2, 3)] + [jax.random.fold_in(keys[0], 1)]
         embed = sum(jax.random.normal(k, (3, n)) for k in equal)
@@ -178,17 +179,7 @@ def test_tiles():
     np.testing.assert_allclose(kernel(model)[..., 0, 1], 4 * kernel(plain), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        jnp.tanh,
-        lambda z: jnp.clip(z, -1, 1),
-        lambda z: jax.scipy.special.erf(z) * np.pi**0.5 / 2,
-        lambda z: jax.nn.elu(z, alpha=1.0),
-    ],
-    ids=["tanh", "clip", "erf", "elu"],
-)
-def test_small_arguments_pass_functions_as_they_are(function):
+def small_arguments_pass_functions_as_they_are(function):
     def model(n, keys, function=function):
         embed, readout = features(n, keys)
         other = normal(keys[2], 3, n)
@@ -197,7 +188,7 @@ def test_small_arguments_pass_functions_as_they_are(function):
     assert_same(model, lambda n, keys: model(n, keys, lambda z: z))
 
 
-def test_powers_and_angles_of_small_arguments():
+def powers_and_angles_of_small_arguments():
     def model(scale):
         def make(n, keys):
             embed, readout = features(n, keys)
@@ -215,7 +206,7 @@ def test_powers_and_angles_of_small_arguments():
     np.testing.assert_allclose(found, expected, rtol=0.02)
 
 
-def test_two_filters_for_each_channel():
+def two_filters_for_each_channel():
     def model(merged):
         def make(n, keys):
             embed = jax.random.normal(keys[0], (n, 3, 1))
@@ -240,7 +231,7 @@ def test_two_filters_for_each_channel():
     assert_same(model(True), model(False), TOKENS[:1, :1])
 
 
-def test_a_matrix_of_activations_with_parts_of_two_orders():
+def a_matrix_of_activations_with_parts_of_two_orders():
     def model(both):
         def make(n, keys):
             embed, readout = features(n, keys)
@@ -324,20 +315,7 @@ def steps_of_something_small(n, keys):
     return lambda x: readout @ (jnp.floor(x @ embed / n) + x @ embed)
 
 
-@pytest.mark.parametrize(
-    ("model", "rule"),
-    [
-        (shared_gate, "a mean that is not random"),
-        (one_key_two_shapes, "A random key draws one array"),
-        (one_key_two_laws, "A random key draws one array"),
-        (bounds_that_differ, "All entries of a parameter have one law"),
-        (bounds_that_are_drawn, "All entries of a parameter have one law"),
-        (groups_of_two_channels, "filters for each channel alone"),
-        (centred_by_coincidence, "centred at every width"),
-        (steps_of_something_small, "a function that jumps at 0"),
-    ],
-)
-def test_what_would_be_a_wrong_number_is_refused(model, rule):
+def refused(model, rule):
     with pytest.raises(RefusedError, match=rule):
         kernel(model)
 
@@ -367,7 +345,7 @@ def test_sums_that_are_centred_by_some_of_the_weights_are_read():
 # ---- functions that are hard to integrate --------------------------------------------------------
 
 
-def test_fast_waves_have_their_closed_form():
+def fast_waves_have_their_closed_form():
     """`E[sin u sin v] = (e^{−Var(u−v)/2} − e^{−Var(u+v)/2})/2`: 100 rad per standard unit."""
     x = np.array([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]])
 
@@ -420,3 +398,45 @@ def test_functions_without_a_square_mean_are_refused(law):
 
     with pytest.raises(WidelimitError, match="no square mean"):
         kernel(model)
+
+
+# ---- the kinds of wrong limits that random models once found -------------------------------------
+
+KINDS = {
+    "a readout of all channels and of half of them": a_readout_of_all_channels_and_of_half_of_them,
+    "halves that overlap": partial(halves_that_overlap_in_a_quarter, 1),
+    "halves and every second channel": partial(halves_that_overlap_in_a_quarter, 2),
+    "channels beside themselves": channels_side_by_side_with_themselves,
+    "halves that change places": halves_that_change_places,
+    "scores of channels beside themselves": scores_of_channels_side_by_side_with_themselves,
+    "one readout of independent features": one_readout_of_independent_features_with_a_mean,
+    "equal keys": keys_that_are_equal_draw_equal_weights,
+    "small arguments of tanh": partial(small_arguments_pass_functions_as_they_are, jnp.tanh),
+    "small arguments of clip": partial(
+        small_arguments_pass_functions_as_they_are, lambda z: jnp.clip(z, -1, 1)
+    ),
+    "small arguments of erf": partial(
+        small_arguments_pass_functions_as_they_are,
+        lambda z: jax.scipy.special.erf(z) * np.pi**0.5 / 2,
+    ),
+    "small arguments of elu": partial(
+        small_arguments_pass_functions_as_they_are, lambda z: jax.nn.elu(z, alpha=1.0)
+    ),
+    "powers and angles of small arguments": powers_and_angles_of_small_arguments,
+    "several filters for a channel": two_filters_for_each_channel,
+    "matrices of activations of two orders": a_matrix_of_activations_with_parts_of_two_orders,
+    "fast waves": fast_waves_have_their_closed_form,
+    "a readout that gates": partial(refused, shared_gate, "a mean that is not random"),
+    "one key, two shapes": partial(refused, one_key_two_shapes, "A random key draws one array"),
+    "one key, two laws": partial(refused, one_key_two_laws, "A random key draws one array"),
+    "bounds that differ": partial(refused, bounds_that_differ, "have one law"),
+    "bounds that are drawn": partial(refused, bounds_that_are_drawn, "have one law"),
+    "grouped channels": partial(refused, groups_of_two_channels, "filters for each channel alone"),
+    "centred by coincidence": partial(refused, centred_by_coincidence, "centred at every width"),
+    "steps at 0": partial(refused, steps_of_something_small, "a function that jumps at 0"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_wrong_limits_are_right_or_refused(kind):
+    KINDS[kind]()
