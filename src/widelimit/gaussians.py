@@ -31,7 +31,7 @@ def psd_root(
     covariance: Float[np.ndarray, "*draws n n"],
     *,
     tolerance: float = ROUNDING,
-    scale: Float[np.ndarray, "*draws"] | None = None,
+    scale: Float[np.ndarray, "*draws"] | float | None = None,
     drop: float | None = None,
 ) -> Float[np.ndarray, "*draws n rank"]:
     """`F` with `F Fᵀ = covariance`, singular ones included.

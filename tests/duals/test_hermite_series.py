@@ -16,8 +16,8 @@ def test_series_reports_its_error_and_widens(name):
     assert dual.error(np.geomspace(0.01, 4, 30)) < 4e-7
     beyond = dual.error([1.0, 32.0])
     assert beyond > 1e-6
-    wider = dual.covering(20.0)
-    assert dual.covering(3.0) is dual
+    wider = dual.extend_to(20.0)
+    assert dual.extend_to(3.0) is dual
     assert wider.max_variance == 32.0
     assert wider.error([0.01, 1.0, 32.0]) < beyond / 10
     for phi, found in zip(

@@ -87,7 +87,7 @@ def test_blocks_of_any_size_give_the_same(problem):
 
 def test_many_outputs_of_a_dense_network_choose_products():
     """A pass costs 2P, the contraction P for every output of the second input."""
-    from widelimit.finite.empirical import Axes, _chosen, _Function
+    from widelimit.finite.empirical import Axes, _choose, _Function
 
     def f(params, x):
         return jnp.tanh(x @ params[0]) @ params[1]
@@ -98,7 +98,7 @@ def test_many_outputs_of_a_dense_network_choose_products():
         params = (jnp.ones((32, 64)), jnp.ones((64, outputs)))
         axes = Axes.make(1, trace, ())
         function = _Function(f, (None, None))
-        return _chosen(NtkMethod.AUTO, function, params, x, axes, (outputs,), memory)
+        return _choose(NtkMethod.AUTO, function, params, x, axes, (outputs,), memory)
 
     assert choice(64, ()) is NtkMethod.PRODUCTS
     assert choice(64, -1) is NtkMethod.JACOBIANS

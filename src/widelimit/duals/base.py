@@ -71,7 +71,7 @@ class Dual(eqx.Module):
         """The variances (above 0) for which this precision keeps its digits, where `ranged`."""
         return 0.0, float("inf")
 
-    def covering(self, variance: float) -> "Dual":
+    def extend_to(self, variance: float) -> "Dual":
         """An equal dual that keeps its accuracy up to this variance; closed forms always do."""
         return self
 

@@ -41,7 +41,7 @@ class Series(Dual):
 
     For smooth φ the plan holds errors below `tolerance` for variances up to `max_variance`, on the
     scales `√(E[φ(u)²]E[φ(v)²])` and `√(E[φ'(u)²]E[φ'(v)²])`. Beyond it, or if φ has kinks, `error`
-    says what is reached; `covering` plans for larger variances.
+    says what is reached; `extend_to` plans for larger variances.
     """
 
     homogeneous: ClassVar[bool] = False
@@ -125,7 +125,7 @@ class Series(Dual):
         """Sums over fixed points keep absolute accuracy: φ(x) ≈ φ'(0)x is lost far below."""
         return (1e-20 if dtype == np.float64 else 1e-6), math.inf
 
-    def covering(self, variance: float) -> "Series":
+    def extend_to(self, variance: float) -> "Series":
         """A dual planned for variances up to `variance` (rounded up to a power of 2) and below."""
         if variance <= self.max_variance:
             return self
@@ -136,7 +136,7 @@ class Series(Dual):
 def _plan(function: Callable[[Array], Array], max_variance: float, tolerance: float) -> SeriesPlan:
     """For variances up to `max_variance`."""
     variances = np.geomspace(max_variance, min(0.01, max_variance / 2), 10)
-    return make_plan(partial(_concrete, function), variances, tolerance)
+    return make_plan(partial(_evaluate, function), variances, tolerance)
 
 
 # A network is planned anew for every kernel whose variances are large, and a plan takes 0.1 s.
@@ -228,7 +228,7 @@ def _both_compiled(function: Callable[[Array], Array], x: Array) -> tuple[Array,
     return _both(function, x)
 
 
-def _concrete(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _evaluate(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """φ and φ' in float64, now, even while a function is being traced.
 
     In blocks of one size, so that φ is compiled once.
@@ -265,7 +265,7 @@ def _error_at(dual: Series, variances: np.ndarray, sign: float) -> float:
     z = s * np.sinh(t)
     weights = np.exp(-(z**2) / 2) * np.cosh(t)
     weights = weights / weights.sum()
-    samples = partial(_concrete, dual.function)
+    samples = partial(_evaluate, dual.function)
     powers, means, factors = dual.plan.coefficients(samples, variances)
     series = [
         np.outer(means, means)

@@ -59,7 +59,7 @@ def covering(net: Tree, variance: float) -> Tree:
     """The same network, its duals as accurate as before up to this variance, or a warning."""
 
     def wider(node: Any) -> Any:
-        new = node.covering(variance) if _is_series(node) else node
+        new = node.extend_to(variance) if _is_series(node) else node
         if new is not node:
             say_error(new, variance)
         return new

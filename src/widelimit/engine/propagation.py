@@ -111,7 +111,7 @@ def propagate(
             got=f"{inputs.size} examples, {streams_of(net)} streams",
             remedy="pass a few examples, e.g. x[:8]",
         )
-    layers = _opened(net)
+    layers = _open_chains(net)
     outline = inputs.outline
     labels = ["input"]
     for layer in layers:
@@ -237,11 +237,11 @@ def _cells(name: str, values: ArrayLike) -> tuple[np.ndarray, Float[np.ndarray, 
     return order, np.exp(edges) if logarithmic else edges, "log" if logarithmic else "linear"
 
 
-def _opened(net: Layer) -> tuple[Layer, ...]:
+def _open_chains(net: Layer) -> tuple[Layer, ...]:
     """Layers one after another, with nested chains opened."""
     if not isinstance(net, Serial):
         return (net,)
-    return tuple(inner for part in net.parts for inner in _opened(part))
+    return tuple(inner for part in net.parts for inner in _open_chains(part))
 
 
 @compiled

@@ -56,7 +56,7 @@ class Axes(NamedTuple):
     def make(cls, rank: int, trace: Any, diagonal: Any) -> "Axes":
         """From axes of f's output, counted with the batch axis 0."""
         averaged, shared = (
-            cls._checked(value, rank, name)
+            cls._read(value, rank, name)
             for value, name in ((trace, "trace_axes"), (diagonal, "diagonal_axes"))
         )
         if set(averaged) & set(shared):
@@ -68,7 +68,7 @@ class Axes(NamedTuple):
         return cls(rank, averaged, shared)
 
     @staticmethod
-    def _checked(axes: Any, rank: int, name: str) -> tuple[int, ...]:
+    def _read(axes: Any, rank: int, name: str) -> tuple[int, ...]:
         axes = (axes,) if isinstance(axes, int) else tuple(axes)
         positive = [axis + rank + 1 if axis < 0 else axis for axis in axes]
         if any(not 1 <= axis <= rank for axis in positive) or len(set(positive)) < len(positive):
@@ -91,14 +91,14 @@ class Axes(NamedTuple):
         one, two, three = (math.prod(outputs[axis] for axis in group) for group in groups)
         return one, two, three
 
-    def grouped(self, rows: Array) -> Array:
+    def group(self, rows: Array) -> Array:
         """(N, outputs…, anything…) as (N, averaged, shared, kept, anything)."""
         order = (*self.averaged, *self.shared, *self.kept)
         tail = range(1 + self.rank, rows.ndim)
         moved = jnp.transpose(rows, (0, *(1 + axis for axis in order), *tail))
         return moved.reshape(rows.shape[0], *self.sizes(rows.shape[1 : 1 + self.rank]), -1)
 
-    def arranged(self, kernel: Any, outputs1: Shape, outputs2: Shape) -> Any:
+    def arrange(self, kernel: Any, outputs1: Shape, outputs2: Shape) -> Any:
         """(N1, N2, shared, kept, kept') with the axes as the caller knows them."""
         shared = [outputs1[axis] for axis in self.shared]
         ends = [[outputs[axis] for axis in self.kept] for outputs in (outputs1, outputs2)]
@@ -109,7 +109,7 @@ class Axes(NamedTuple):
         second = range(len(places), len(places) + len(self.kept))
         return full.transpose(0, 1, *(2 + i for i in first), *(2 + i for i in second))
 
-    def transposed(self, tile: np.ndarray) -> np.ndarray:
+    def transpose(self, tile: np.ndarray) -> np.ndarray:
         """The tile of the swapped pair."""
         places = [axis for axis in range(self.rank) if axis not in self.averaged]
         kept = iter(range(2 + len(places), tile.ndim))
@@ -168,7 +168,7 @@ def empirical_ntk(
         function = _Function(f, fixed)
         outputs = _output_shape(function, trained, x1)
         axes = Axes.make(len(outputs), trace_axes, diagonal_axes)
-        method = _chosen(method, function, trained, x1, axes, outputs, memory)
+        method = _choose(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
         tile = _product_tile
         if method is NtkMethod.JACOBIANS:
@@ -193,7 +193,7 @@ def empirical_ntk(
                 result = np.empty(shape, values.dtype)
             result[rows, columns] = values
             if x2 is None and rows != columns:
-                result[columns, rows] = axes.transposed(values)
+                result[columns, rows] = axes.transpose(values)
     assert result is not None
     if not np.isfinite(result).all():
         raise NumericalError(
@@ -251,7 +251,7 @@ def _bytes(trained: PyTree) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(trained))
 
 
-def _chosen(
+def _choose(
     method: NtkMethod,
     function: _Function,
     trained: PyTree,
@@ -328,11 +328,11 @@ def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes)
     outputs1, outputs2 = (jax.tree.leaves(side)[0].shape[1 : 1 + axes.rank] for side in (one, two))
     total = None
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        part = jnp.einsum("atskp,btslp->abskl", axes.grouped(left), axes.grouped(right))
+        part = jnp.einsum("atskp,btslp->abskl", axes.group(left), axes.group(right))
         total = part if total is None else total + part
     assert total is not None
     averaged, _, _ = axes.sizes(outputs1)
-    return axes.arranged(total / averaged, outputs1, outputs2)
+    return axes.arrange(total / averaged, outputs1, outputs2)
 
 
 @compiled
@@ -352,8 +352,8 @@ def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) 
     jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
     rows = []
     for leaf in jax.tree.leaves(jacobian):
-        examples, averaged, shared, kept, size = axes.grouped(leaf).shape
-        moved = jnp.transpose(axes.grouped(leaf), (2, 0, 3, 1, 4))
+        examples, averaged, shared, kept, size = axes.group(leaf).shape
+        moved = jnp.transpose(axes.group(leaf), (2, 0, 3, 1, 4))
         rows.append(moved.reshape(shared, examples * kept, averaged * size))
     return rows
 
@@ -379,7 +379,7 @@ class _ProcessorTile:
         (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
         kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
         kernel = np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
-        return axes.arranged(kernel, *self.outputs)
+        return axes.arrange(kernel, *self.outputs)
 
 
 def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
@@ -401,8 +401,8 @@ def _product_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, 
 
     found = jax.lax.map(columns, x2)  # example of x2, its output, example of x1, its outputs…
     found = jnp.moveaxis(found, 2, 0)
-    found = axes.grouped(found.reshape(-1, *outputs1)).reshape(count1, count2, len(basis), -1)
-    found = axes.grouped(jnp.swapaxes(found, 2, 3).reshape(-1, *outputs2))
+    found = axes.group(found.reshape(-1, *outputs1)).reshape(count1, count2, len(basis), -1)
+    found = axes.group(jnp.swapaxes(found, 2, 3).reshape(-1, *outputs2))
     sizes = (*axes.sizes(outputs1), *axes.sizes(outputs2))
     kernel = jnp.einsum("abtsktsl->abskl", found.reshape(count1, count2, *sizes))
-    return axes.arranged(kernel / sizes[0], outputs1, outputs2)
+    return axes.arrange(kernel / sizes[0], outputs1, outputs2)

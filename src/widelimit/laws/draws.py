@@ -71,7 +71,7 @@ class WideRecipe:
         return dataclasses.replace(field, weights=normals.reshape(self.shape))
 
 
-def stacked(
+def stack_inputs(
     net: Layer, inputs: Inputs, *, with_ntk: bool = False, keep_features: bool | None = None
 ) -> Example:
     """All inputs before the first layer as one batch, with the kernels of all their pairs."""
@@ -159,9 +159,10 @@ class Latent(eqx.Module):
         The `landmarks` at the end are the kernels of all pairs given the scores.
         """
         given, begin = {}, 0
-        for path, recipe in () if normals is None else self.recipes:
-            given[path] = recipe, normals[begin : begin + recipe.size]
-            begin += recipe.size
+        if normals is not None:
+            for path, recipe in self.recipes:
+                given[path] = recipe, normals[begin : begin + recipe.size]
+                begin += recipe.size
         draw_any = maker(self.scheme)
 
         def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> ScoreField:
@@ -171,12 +172,12 @@ class Latent(eqx.Module):
             recipe, part = given[path]
             return recipe.fill(field, layer, examples, part)
 
-        examples = stacked(self.net, self.inputs)
+        examples = stack_inputs(self.net, self.inputs)
         return draw(self.net, examples, Need.DIAGONAL, jax.random.key(0), make)
 
     def kernel(self, normals: Float[Array, " latent"]) -> Float[Array, "n n"]:
         """`K_p` between all coordinates: examples times positions, flattened."""
-        return flattened(self.drawn(normals).end.landmarks.forced().nngp)
+        return flatten(self.drawn(normals).end.landmarks.forced().nngp)
 
     def real(self) -> np.ndarray:
         """Which output positions are real, (N, positions…)."""
@@ -191,7 +192,7 @@ def _end_mask(latent: Latent) -> Array:
     return jnp.ones((latent.inputs.size, *latent.output.positions), bool) if mask is None else mask
 
 
-def flattened(kernels: Float[Array, "..."]) -> Float[Array, "n n"]:
+def flatten(kernels: Float[Array, "..."]) -> Float[Array, "n n"]:
     """(N, N, positions…, positions'…) to a matrix over coordinates."""
     count, rank = kernels.shape[0], (kernels.ndim - 2) // 2
     size = math.prod(kernels.shape[2 : 2 + rank])

@@ -22,7 +22,7 @@ from ..errors import NetworkError, ShapeError, WidelimitError
 from ..gaussians import psd_root
 from ..options import RandomKey, as_key, generator, whole
 from ..statistics import Estimate
-from .marginal import Marginal, averaged, group_means
+from .marginal import Marginal, average, group_means
 
 Place = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
@@ -159,18 +159,18 @@ class JointLaw(Law):
         """The flat index of a coordinate."""
         if at is None:
             if self.real.size != 1:
-                raise self._misplaced("no coordinate")
+                raise self._no_such_coordinate("no coordinate")
             return 0
         parts = at if isinstance(at, tuple | list) else (at,)
         try:
             index = tuple(operator.index(part) for part in parts)
         except TypeError:
-            raise self._misplaced(repr(at)) from None
+            raise self._no_such_coordinate(repr(at)) from None
         inside = len(index) == len(self.shape) and all(
             0 <= i < extent for i, extent in zip(index, self.shape, strict=True)
         )
         if not inside:
-            raise self._misplaced(repr(at))
+            raise self._no_such_coordinate(repr(at))
         if not self.real[index]:
             raise ShapeError(
                 "The coordinate is padding, which is always zero and has no law.",
@@ -179,7 +179,7 @@ class JointLaw(Law):
             )
         return int(np.ravel_multi_index(index, self.shape))
 
-    def _misplaced(self, got: str) -> ShapeError:
+    def _no_such_coordinate(self, got: str) -> ShapeError:
         names = ["example", *(["position"] * (len(self.shape) - 1))]
         ranges = ", ".join(
             f"{name} 0 to {extent - 1}" for name, extent in zip(names, self.shape, strict=True)
@@ -209,8 +209,8 @@ class JointLaw(Law):
 
     def covariance(self) -> Estimate:
         """`E[K_p]`, (N, N, positions…, positions'…): the covariance of the outputs."""
-        found = averaged(group_means(self.kernels, min(self.groups, self.draws)))
-        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+        found = average(group_means(self.kernels, min(self.groups, self.draws)))
+        return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 
     def joint_density(self, y: Float[np.ndarray, "*points k"], at: Sequence[Place]) -> Estimate:
         """Joint density of a few coordinates or functionals: an average of normal densities."""
@@ -236,8 +236,8 @@ class JointLaw(Law):
         diagonal = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
         white = np.linalg.solve(lower, np.broadcast_to(flat.T, (len(lower), *flat.T.shape)))
         logs = -0.5 * np.square(white).sum(axis=1) - diagonal[:, None] - 0.5 * len(at) * _LOG_2PI
-        with np.errstate(over="ignore"):  # what is beyond all numbers, `averaged` refuses
-            found = averaged(group_means(np.exp(logs), min(self.groups, self.draws)))
+        with np.errstate(over="ignore"):  # what is beyond all numbers, `average` refuses
+            found = average(group_means(np.exp(logs), min(self.groups, self.draws)))
         shape = values.shape[:-1]
         return Estimate(found.value.reshape(shape), found.error.reshape(shape))
 
@@ -249,8 +249,8 @@ class JointLaw(Law):
         size = self.real.size
         require_memory(draws * size**2, self.memory, f"{draws:,} kernels of {size}×{size} numbers")
         if not self.random:
-            return self._unflattened(np.broadcast_to(self.kernels, (draws, size, size)))
-        return self._unflattened(stack(draws, self._redraw(draws, self._key(key, 1))))
+            return self._unflatten(np.broadcast_to(self.kernels, (draws, size, size)))
+        return self._unflatten(stack(draws, self._redraw(draws, self._key(key, 1))))
 
     def sample(
         self, draws: int, *, key: RandomKey | None = None, channels: int = 1
@@ -275,7 +275,7 @@ class JointLaw(Law):
             blocks = iter([sample(self.kernels, draws)])
         return stack(draws, blocks).reshape(draws, *self.shape, channels)
 
-    def _unflattened(self, kernels: np.ndarray) -> np.ndarray:
+    def _unflatten(self, kernels: np.ndarray) -> np.ndarray:
         """(…, n, n) to (…, N, N, positions…, positions'…)."""
         n, positions = self.shape[0], self.shape[1:]
         size, lead = math.prod(positions), kernels.ndim - 2

@@ -27,7 +27,7 @@ def group_means(values: Float[np.ndarray, "draws *rest"], groups: int) -> np.nda
     return values.reshape(groups, -1, *values.shape[1:]).mean(axis=1)
 
 
-def averaged(means: Float[np.ndarray, "groups *rest"]) -> Estimate:
+def average(means: Float[np.ndarray, "groups *rest"]) -> Estimate:
     """The mean of independent group means, and its standard error, at any scale."""
     if not np.isfinite(means).all():
         raise NumericalError(
@@ -47,7 +47,7 @@ def _power_of_two(size: np.ndarray) -> np.ndarray:
     return np.ldexp(1.0, np.where(size > 0, np.frexp(size)[1] - 1, 0))
 
 
-def jackknifed(
+def jackknife(
     function: Callable[..., np.ndarray], *means: Float[np.ndarray, "groups *rest"]
 ) -> Estimate:
     """A smooth function of means: bias-reduced value and standard error, leaving out each group."""
@@ -84,7 +84,7 @@ class ScaleMixture:
             )
         weights = np.full(flat.size, 1.0 / flat.size)
         if flat.size > _NODES and np.ptp(flat) > 0.0:
-            flat, weights = _shared_out(flat)
+            flat, weights = _share_out(flat)
         self.scales, self.weights = np.sqrt(flat), weights
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class ScaleMixture:
         return np.concatenate(parts).reshape(np.shape(y))
 
 
-def _shared_out(
+def _share_out(
     variances: Float[np.ndarray, " draws"],
 ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
     """Values and weights of linear binning in `log v`, which keeps mass and mean of `log v`."""
@@ -181,7 +181,7 @@ class Marginal:
         parts = []
         for begin in range(0, flat.size, size):
             values = function(flat[None, begin : begin + size] / scales[:, None], scales[:, None])
-            parts.append(averaged(group_means(values, self.groups)))
+            parts.append(average(group_means(values, self.groups)))
         empty = [np.zeros(0)]
         value = np.concatenate([part.value for part in parts] or empty)
         error = np.concatenate([part.error for part in parts] or empty)
@@ -193,8 +193,8 @@ class Marginal:
         if order % 2:
             return Estimate(0.0, 0.0)
         odds = float(math.prod(range(order - 1, 0, -2)))
-        with np.errstate(over="ignore"):  # what is beyond all numbers, `averaged` refuses
-            return averaged(odds * group_means(self.variances ** (order // 2), self.groups))
+        with np.errstate(over="ignore"):  # what is beyond all numbers, `average` refuses
+            return average(odds * group_means(self.variances ** (order // 2), self.groups))
 
     @property
     def variance(self) -> Estimate:
@@ -207,7 +207,7 @@ class Marginal:
         variances = self.variances / _power_of_two(self.variances.max())
         first = group_means(variances, self.groups)
         second = group_means(np.square(variances), self.groups)
-        return jackknifed(lambda m, s: 3 * (s / m**2 - 1), first, second)
+        return jackknife(lambda m, s: 3 * (s / m**2 - 1), first, second)
 
     def quantiles(self, probabilities: ArrayLike) -> Estimate:
         """The y with `cdf(y) = q`, by bisection; the error is that of the cdf over the density."""

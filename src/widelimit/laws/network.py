@@ -25,7 +25,7 @@ from ..statistics import Estimate
 from . import tangent
 from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from .law import JointLaw, require_memory, stack
-from .marginal import averaged
+from .marginal import average
 from .narrow import HeadWidths
 from .points import DrawPlan, Points, normal_blocks, plan
 
@@ -203,7 +203,7 @@ class NetworkLaw(JointLaw):
         size = whole("channels", channels) * self.real.size
         require_memory(draws * size**2, self.memory, f"{draws:,} tangent kernels")
         drawn = tangent.sample_ntk(self.net, self.inputs, draws, channels, self._key(key, 3))
-        return self._unflattened(drawn)
+        return self._unflatten(drawn)
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> Estimate:
         """Mean tangent kernel over scores and output channels, (N, N, positions…, positions'…).
@@ -215,8 +215,8 @@ class NetworkLaw(JointLaw):
         whole("draws", draws)
         require_memory(draws * self.real.size**2, self.memory, f"{draws:,} tangent kernels")
         drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
-        found = averaged(drawn)
-        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+        found = average(drawn)
+        return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 
     def _require_wide_heads(self) -> None:
         if self.head_widths is HeadWidths.GIVEN:

@@ -37,7 +37,7 @@ from ..layers.attention.multihead import MultiHead
 from ..layers.attention.projections import inverse_lengths, normalise
 from ..layers.base import Layer, cast
 from ..state import Example, Need, Pair
-from .draws import flattened, scheme_of, stacked
+from .draws import flatten, scheme_of, stack_inputs
 
 # Derivatives of kernels with a kink are singular where two inputs coincide exactly: the two sides
 # are kept apart by this share of their correlation. The error is about its square root over π.
@@ -109,7 +109,7 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
         seen = _seen(layer, examples)
         return _Recorded(field.weights, field.query, field.key, trained=False, seen=seen)
 
-    drawn = draw(net, stacked(net, inputs, with_ntk=True), Need.DIAGONAL, key, make)
+    drawn = draw(net, stack_inputs(net, inputs, with_ntk=True), Need.DIAGONAL, key, make)
     kernels, field = drawn.end.landmarks.forced(), drawn.scores[path]
     memo = memo_at(net, drawn.memos, path).own
     scores = jax.vmap(lambda own: jax.vmap(layer.scorer(own))(field.weights))(memo)
@@ -142,7 +142,7 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
     n, o, size = blocks.shape[0], blocks.shape[2], math.prod(scores.shape[1:])
     blocks = blocks.reshape(n, n, o, o, size, size)
     matrix = blocks.transpose(0, 2, 4, 1, 3, 5).reshape(n * o * size, -1)
-    return _Parts(flattened(kernels.ntk), (matrix + matrix.T) / 2, scores, field)
+    return _Parts(flatten(kernels.ntk), (matrix + matrix.T) / 2, scores, field)
 
 
 def _through_scores(
@@ -180,7 +180,7 @@ def _through_scores(
 
 
 @compiled
-def _sampled(
+def _sample(
     net: Layer, inputs: Inputs, keys: Key[Array, " draws"], channels: int
 ) -> Float[Array, "draws c c n n"]:
     (layer,) = random_layers(net).values()
@@ -193,7 +193,7 @@ def _sampled(
         gradients = (parts.root @ white).T.reshape(shape)
 
         def through(c: Array, d: Array) -> Array:
-            return _joined(_through_scores(layer, parts.field.seen, c, d))
+            return _join(_through_scores(layer, parts.field.seen, c, d))
 
         scored = jax.vmap(lambda c: jax.vmap(lambda d: through(c, d))(gradients))(gradients)
         diagonal = jnp.eye(channels, dtype=parts.fixed.dtype)[:, :, None, None]
@@ -214,22 +214,22 @@ def _means(net: Layer, inputs: Inputs, keys: Key[Array, " draws"]) -> Float[Arra
         columns = root.T.reshape(shape)
 
         def add(total: Array, c: Array) -> tuple[Array, None]:
-            return total + _joined(_through_scores(layer, parts.field.seen, c, c)), None
+            return total + _join(_through_scores(layer, parts.field.seen, c, c)), None
 
         return jax.lax.scan(add, parts.fixed, columns)[0]
 
     return jax.vmap(one)(keys)
 
 
-def _joined(blocks: Float[Array, "n n o o"]) -> Float[Array, "n*o n*o"]:
-    return flattened(blocks) if blocks.shape[-1] > 1 else blocks[:, :, 0, 0]
+def _join(blocks: Float[Array, "n n o o"]) -> Float[Array, "n*o n*o"]:
+    return flatten(blocks) if blocks.shape[-1] > 1 else blocks[:, :, 0, 0]
 
 
 def sample_ntk(
     net: Layer, inputs: Inputs, draws: int, channels: int, key: Key[Array, ""]
 ) -> Float[np.ndarray, "draws c c n n"]:
     """Draws of the tangent kernel between all coordinates, for `channels` output channels."""
-    size = _checked(net, inputs)
+    size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
             fixed = np.asarray(_deterministic(net, inputs))
@@ -238,14 +238,14 @@ def sample_ntk(
                 (draws, channels, channels, *fixed.shape),
             )
         blocks = _blocks(draws, size, key)
-        return np.concatenate([np.asarray(_sampled(net, inputs, k, channels)) for k in blocks])
+        return np.concatenate([np.asarray(_sample(net, inputs, k, channels)) for k in blocks])
 
 
 def mean_ntk(
     net: Layer, inputs: Inputs, draws: int, key: Key[Array, ""]
 ) -> Float[np.ndarray, "draws n n"]:
     """The tangent kernel averaged over output channels, given each of `draws` draws of scores."""
-    size = _checked(net, inputs)
+    size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
             fixed = np.asarray(_deterministic(net, inputs))
@@ -262,12 +262,12 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
 
 @compiled
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
-    examples = stacked(net, inputs, with_ntk=True)
+    examples = stack_inputs(net, inputs, with_ntk=True)
     end = draw(net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(inputs, 1))).end
-    return flattened(end.landmarks.forced().ntk)
+    return flatten(end.landmarks.forced().ntk)
 
 
-def _checked(net: Layer, inputs: Inputs) -> int:
+def _count_derivatives(net: Layer, inputs: Inputs) -> int:
     """How many score derivatives there are; 0 if no scores are random."""
     layers = random_layers(net)
     if not layers:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 from ..errors import ShapeError
 from ..figures import one_axes
 from ..laws.law import Law
-from ..laws.marginal import Marginal, jackknifed
+from ..laws.marginal import Marginal, jackknife
 from ..statistics import Estimate
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def compare(
         second = products.mean(axis=0)
         error = products.std(axis=0, ddof=1) / np.sqrt(_GROUPS)
         fourth, square = np.mean(kept**4, axis=1), np.mean(kept**2, axis=1)
-        tail = jackknifed(lambda f, s: f / s**2 - 3, fourth, square)
+        tail = jackknife(lambda f, s: f / s**2 - 3, fourth, square)
         total = np.hypot(error, limit.second.error)
         apart = np.hypot(tail.error, kurtosis_error)
         found.append(

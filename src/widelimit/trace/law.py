@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..laws.law import JointLaw
-from ..laws.marginal import averaged
+from ..laws.marginal import average
 from ..statistics import Estimate
 
 
@@ -54,11 +54,11 @@ class TracedLaw(JointLaw):
         if self.replicates is None:
             return super().covariance()
         found = self.flat_covariance()
-        return Estimate(self._unflattened(found.value), self._unflattened(found.error))
+        return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 
     def flat_covariance(self) -> Estimate:
         """The covariance with all coordinates in one row, (n, n)."""
-        found = averaged(self._kernels if self.replicates is None else self.replicates)
+        found = average(self._kernels if self.replicates is None else self.replicates)
         return found if self._error is None else Estimate(found.value, self._error)
 
     def gaussian(self) -> TracedLaw:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NetworkError
-from ..laws.marginal import averaged
+from ..laws.marginal import average
 from ..programs.integration import Integration
 from ..programs.interpreter import Machine
 from ..programs.outer import Outer
@@ -46,7 +46,7 @@ class TangentKernel:
     @property
     def kernel(self) -> Estimate:
         """The mean over draws, with its standard error: (N, N, outputs…, outputs'…)."""
-        return averaged(self.draws)
+        return average(self.draws)
 
 
 def gradient_program(traced: Traced) -> FlatProgram:
