@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import ACTIVATIONS, ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
 
-from widelimit.engine.walk import is_sampled
+from widelimit.layers.compose import is_sampled
 
 SIZE = 7  # a prime number, so that tiles divide nothing
 # Where two compilations of everything would take too long for the fast tests.

@@ -28,9 +28,9 @@ from widelimit.app.workflow.posterior import Spectrum, Targets, evaluate, noise_
 from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
 from widelimit.data import Column, DataError, Keep, Table, WordVectors
 from widelimit.engine.inputs import as_inputs
-from widelimit.engine.walk import is_sampled
 from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
 from widelimit.inference.amplitude import amplify
+from widelimit.layers.compose import is_sampled
 from widelimit.scale import KernelStore, manifest
 
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from slow_reference import walk
 from slow_state import PAIRS, State, Undefined, start
 
 import widelimit as wl
-from widelimit.engine.walk import is_sampled as takes_samples
+from widelimit.layers.compose import is_sampled as takes_samples
 
 # Relative to the largest entry. The library sums series to 4e-7; the slope of an activation with a
 # kink has an infinite derivative at equal inputs, so that rounding ε leaves √ε of it. In single

@@ -30,7 +30,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import widelimit as wl
-from widelimit.engine.walk import is_sampled
+from widelimit.layers.compose import is_sampled
 
 FAST = (0, 1, 2, 3, 4, 5, 7, 8)  # the slow reference has much to do for some
 CHUNK = 20

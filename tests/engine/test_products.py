@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from widelimit.state.products import sandwich
+from widelimit.state.pair import sandwich
 
 RNG = np.random.default_rng(5)
 LEFT = RNG.normal(size=(3, 6, 7)).astype(np.float32)  # (examples, positions out, positions in)

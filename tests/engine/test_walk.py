@@ -13,10 +13,10 @@ from networks import NETWORKS
 from strangers import Affine
 
 import widelimit as wl
-from widelimit.engine import walk
 from widelimit.engine.door import outline_of
 from widelimit.engine.sampling import realisations
 from widelimit.engine.scores import random_layers
+from widelimit.layers.compose import layers_of, map_layers, outlines_of
 
 X = np.random.default_rng(0).standard_normal((3, 4, 3))
 
@@ -33,7 +33,7 @@ def test_no_layer_leads_through_others():
     """What is done to parts is said once, in `engine.walk`: layers only merge their results."""
     walks = ("encode", "run", "step", "draw", "mapped", "resized", "with_heads", "checked_mask")
     for case in NETWORKS.values():
-        for _, layer in walk.layers_of(case.net):
+        for _, layer in layers_of(case.net):
             assert not [name for name in walks if hasattr(layer, name)]
     for kind in (wl.Serial, wl.Parallel, wl.Residual, wl.Concat):
         assert not [name for name in walks if hasattr(kind, name)]
@@ -52,7 +52,7 @@ def test_drawn_scores_stand_beside_the_network():
     for real in realisations(net, net.sampler(X, samples=2, replicates=2), np.float64):
         assert list(real.scores) == paths
         assert jax.tree.structure(real.net) == jax.tree.structure(net)
-    outlines = walk.outlines_of(net, outline_of(net, (4, 3)))
+    outlines = outlines_of(net, outline_of(net, (4, 3)))
     assert [outlines[path].shape for path in paths] == [(4, 8), (4, 8)]
 
 
@@ -67,8 +67,8 @@ def test_a_sampler_of_another_network_is_refused():
 def test_layers_are_mapped_in_place():
     net = wl.Serial(wl.Dense(4), wl.Residual(wl.Serial(Affine(), wl.Dense(4)), 0.3), wl.Serial())
     wide = wl.with_width(net, 16, outputs=8)
-    assert [layer.width for _, layer in walk.layers_of(wide) if hasattr(layer, "width")] == [8, 8]
-    same = walk.map_layers(lambda layer: layer, net)
+    assert [layer.width for _, layer in layers_of(wide) if hasattr(layer, "width")] == [8, 8]
+    same = map_layers(lambda layer: layer, net)
     assert eqx.tree_equal(same, net)
 
 

@@ -6,11 +6,11 @@ from inference.problems import WIDE
 
 import widelimit as wl
 from widelimit.engine import kernel as kernel_module
-from widelimit.engine.walk import is_sampled
 from widelimit.errors import NetworkError, ShapeError, WidelimitError
 from widelimit.inference import GP, Classifier, Engine, KernelKind, Training
 from widelimit.inference.leaves import hyperparameters
 from widelimit.inference.tune import Criterion
+from widelimit.layers.compose import is_sampled
 
 RELU = wl.ElementwiseMap(wl.Relu())
 

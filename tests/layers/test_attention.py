@@ -13,9 +13,9 @@ import widelimit as wl
 from widelimit.engine.door import outline_of
 from widelimit.engine.phases import Realisation, cross_one, encode_block
 from widelimit.engine.sampling import realisations
-from widelimit.engine.walk import is_sampled
 from widelimit.layers.attention.closed import elementwise_kernels, homogeneous_kernels
 from widelimit.layers.attention.rules import ElementwiseScores, Sides, head_kernels, make_head
+from widelimit.layers.compose import is_sampled
 from widelimit.state import Pair
 
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8}

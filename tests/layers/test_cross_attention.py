@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.engine.walk import is_sampled
+from widelimit.layers.compose import is_sampled
 
 RELU = wl.ElementwiseMap(wl.Relu())
 SCALES: dict[str, Any] = {"qk_std": 1.3, "ov_std": 0.8, "b_std": 0.2}

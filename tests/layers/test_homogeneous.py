@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.layers.attention.homogeneous import homogeneous_kernels
+from widelimit.layers.attention.closed import homogeneous_kernels
 from widelimit.layers.attention.rules import ElementwiseScores, Sides, Tangents
 
 # Every pair of these is met by a pair of queries and a pair of keys: equal, opposite, and close.

@@ -8,9 +8,9 @@ import pytest
 from same import require_same
 
 import widelimit as wl
-from widelimit.engine.walk import map_layers
 from widelimit.errors import WidelimitError
 from widelimit.layers import Padding
+from widelimit.layers.compose import map_layers
 from widelimit.lift import LiftWarning
 
 WIDTH = 48

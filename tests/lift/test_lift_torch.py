@@ -8,8 +8,8 @@ import pytest
 from same import require_same
 
 import widelimit as wl
-from widelimit.engine.walk import map_layers
 from widelimit.errors import WidelimitError
+from widelimit.layers.compose import map_layers
 from widelimit.lift import LiftWarning
 
 torch = pytest.importorskip("torch", reason="torch is no dependency: pip install torch")

@@ -13,10 +13,17 @@ from .inputs import Inputs
 from .kernel import Problem, mean_kernels
 from .lengths import groups
 from .moments import Moments
-from .phases import Realisation, cross_list, cross_one, encode_block, precision
+from .phases import (
+    EncodedBlock,
+    Realisation,
+    cross_list,
+    cross_one,
+    encode_block,
+    kernel_dtype,
+    precision,
+)
 from .precision import with_leaves
 from .sampling import Sampler, realisations
-from .start import EncodedBlock, kernel_dtype
 from .tiles import Pairs, TilePlan
 
 

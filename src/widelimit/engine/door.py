@@ -8,10 +8,10 @@ import numpy as np
 from ..errors import ShapeError
 from ..forks import require_own_jax
 from ..layers.base import Layer
+from ..layers.compose import streams_of, takes_tokens, vocabulary_of
 from ..layers.layout import rearrangement
 from ..state import Outline
 from .inputs import Inputs, as_inputs, as_streams, common_dtype, is_traced
-from .walk import streams_of, takes_tokens, vocabulary_of
 
 
 def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:

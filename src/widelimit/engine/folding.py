@@ -1,4 +1,4 @@
-"""Many equal layers in a row are compiled once, as a loop."""
+"""Layers in a row: what part of a covariance each looks at, and equal ones compiled once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NetworkError
+from ..layers.base import Layer
+from ..layers.compose import Serial, is_noisy
 from ..state import Need
 
 # A run is looped over if at least this many layers are left after its first.
@@ -107,3 +109,36 @@ def _looped(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]
     trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(link.tree for link in run))
     state, outs = jax.lax.scan(lambda s, tree: step(s, tree, run[0].need), state, trees)
     return state, [jax.tree.map(lambda leaf, i=i: leaf[i], outs) for i in range(len(run))]
+
+
+# --- what part of a covariance is looked at -------------------------------------------------------
+
+
+def need_before(layer: Layer, out: Need, *, encoding: bool = False, noisy: bool = False) -> Need:
+    """What part of its input's covariance the part `out` of a layer's output takes.
+
+    `encoding`: in the encode phase, where memos look at the covariance too. `noisy`: a layer below
+    drops entries, so that an example's own covariance is not the one between two passes of it.
+    """
+    if isinstance(layer, Serial):
+        return needs_along(layer.parts, out, encoding=encoding, noisy=noisy)[0]
+    if layer.parts:
+        return max(need_before(part, out, encoding=encoding, noisy=noisy) for part in layer.parts)
+    facts = layer.facts
+    need = out if facts.need is None else facts.need
+    if not encoding:
+        return need
+    if noisy and facts.random_scores:
+        return Need.FULL
+    return max(need if out else Need.NONE, facts.need_own)
+
+
+def needs_along(layers: Sequence[Layer], out: Need, *, encoding: bool, noisy: bool) -> list[Need]:
+    """The same for layers one after another: before the first layer, and after each."""
+    before = [noisy]
+    for layer in layers:
+        before.append(before[-1] or is_noisy(layer))
+    needs = [out]
+    for layer, noise in zip(reversed(layers), reversed(before[:-1]), strict=True):
+        needs.append(need_before(layer, needs[-1], encoding=encoding, noisy=noise))
+    return needs[::-1]

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from ..compilation import compiled
 from ..errors import OptionError, PrecisionError, ShapeError, warn
 from ..layers.base import Layer
+from ..layers.compose import is_sampled
 from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
@@ -19,19 +20,20 @@ from .budget import Budget, error_bound
 from .door import agreed, read_inputs
 from .inputs import Data, Inputs, is_traced
 from .phases import (
+    EncodedBlock,
     Realisation,
     cross_tile,
     encode_block,
+    kernel_dtype,
     mirrored,
     precision,
     symmetrise,
 )
 from .precision import narrow, precisions, with_leaves
-from .refusals import refuse_factorised_ntk
 from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
-from .start import EncodedBlock, kernel_dtype
+from .scores import refuse_factorised_ntk
 from .tiles import Tile, TilePlan, tiles
-from .walk import check_masks, is_sampled
+from .walk import check_masks
 
 Arrays = tuple[np.ndarray, np.ndarray | None]
 """Where the NNGP and the tangent kernel go."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..layers.base import Layer
+from ..layers.compose import is_sampled, layers_of
 from .inputs import Inputs
-from .walk import is_sampled, layers_of
 
 # Group lengths are about sixteenths of the longest, so that many batches share them, and multiples
 # of 8: whole vector registers nearly halve the time on a processor (72 positions against 69).

@@ -17,8 +17,7 @@ from ..errors import PrecisionError
 from ..layers.base import Layer
 from ..state import Kernels
 from .inputs import Inputs
-from .phases import Realisation, cross_list, encode_block
-from .start import EncodedBlock
+from .phases import EncodedBlock, Realisation, cross_list, encode_block
 
 if TYPE_CHECKING:
     from .tiles import Blocks

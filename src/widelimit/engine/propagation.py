@@ -28,16 +28,15 @@ from ..errors import ShapeError
 from ..figures import one_axes, several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
-from ..layers.compose import Serial
+from ..layers.compose import Serial, is_sampled, streams_of
 from ..options import RandomKey, as_key, choice, whole
 from ..progress import Callback, Progress
 from ..state import Need
 from .door import read_inputs
 from .inputs import is_traced
-from .phases import precision
+from .phases import EncodedBlock, kernel_dtype, precision, start, start_pair
 from .scores import maker
-from .start import EncodedBlock, kernel_dtype, start, start_pair
-from .walk import check_masks, cross, draw, is_sampled, streams_of
+from .walk import check_masks, cross, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,6 +20,7 @@ from jaxtyping import Array, Key
 from ..errors import NetworkError, OptionError, ShapeError, warn
 from ..layers.attention.heads import INFINITE, Basis, Scheme, ScoreField
 from ..layers.base import Layer
+from ..layers.compose import Path
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
 from .budget import Budget, Drawn, error_bound
@@ -28,7 +29,6 @@ from .inputs import Inputs
 from .phases import Realisation, draw_block, precision
 from .scores import finite_layers, random_layers
 from .tiles import tiles
-from .walk import Path
 
 _SAMPLES, _REPLICATES = 32, 8
 # Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.

@@ -15,14 +15,13 @@ from ..layers.base import Layer
 from ..progress import Progress
 from ..state import Kernels, Need
 from .coverage import covering, limited, reached, require_digits, say_error, trusted_range
+from .folding import need_before
 from .inputs import Inputs
 from .lengths import LengthGroup, groups, whole
 from .moments import Moments
-from .phases import Realisation, compiled_cross_tile, encode_block
+from .phases import EncodedBlock, Realisation, compiled_cross_tile, encode_block
 from .precision import close_pairs, compared, is_kinked, redo_close, with_leaves
-from .start import EncodedBlock
 from .threads import devices, in_threads, most_at_once
-from .walk import need_before
 
 # Bytes of kernel values a tile may touch. On a processor a tile is computed in cells: κ of a cell
 # fills half of a second-level cache, and tiles are larger so that calls are few. Accelerators take

@@ -12,13 +12,13 @@ at a layer without parts and where branches meet; `_walk` brings it there:
 | `cross` | a `Pair` | a `Pair` | |
 | `draw` | stacked examples | stacked examples | drawn scores, and what pairs need |
 
-In the encode and cross phases covariances are trimmed to what later layers look at (`need_before`),
-and many equal layers in a row are compiled once (`folding`).
+In the encode and cross phases covariances are trimmed to what later layers look at, and many equal
+layers in a row are compiled once (`folding`).
 """
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,126 +30,13 @@ from jaxtyping import Array, Float, Key
 from ..errors import ShapeError
 from ..layers.base import Layer, Memo, Params, remask
 from ..layers.branches import Branches
-from ..layers.compose import Parallel, Serial
+from ..layers.compose import Parallel, Path, Serial
 from ..layers.pool import PositionMap
 from ..state import UNKNOWN, Example, Mean, Need, Pair, UnknownMean
-from .folding import Link, folded
-
-Path = tuple[int, ...]
-"""Where a layer stands: the number of the part, then of the part inside it, and so on."""
+from .folding import Link, folded, needs_along
 
 Scores = Mapping[Path, Any]
 """What was drawn for layers with random scores; paths begin at the network they are passed with."""
-
-
-# --- what stands in a network ---------------------------------------------------------------------
-
-
-def layers_of(net: Layer, path: Path = ()) -> Iterator[tuple[Path, Layer]]:
-    """All layers without parts, from the input on, and where they stand."""
-    if not net.parts and not isinstance(net, Serial):
-        yield path, net
-    for number, part in enumerate(net.parts):
-        yield from layers_of(part, (*path, number))
-
-
-def map_layers(function: Callable[[Layer], Layer], net: Layer) -> Any:
-    """The same network with a function applied to every layer without parts."""
-
-    def is_single(node: Any) -> bool:
-        return isinstance(node, Layer) and not node.parts
-
-    def new(node: Any) -> Any:
-        return function(node) if isinstance(node, Layer) else node
-
-    return jax.tree.map(new, net, is_leaf=is_single)
-
-
-def first_layers(net: Layer) -> tuple[Layer, ...]:
-    """The layers that inputs meet first; of `Parallel`, itself."""
-    if isinstance(net, Serial):
-        return first_layers(net.parts[0]) if net.parts else ()
-    if isinstance(net, Branches):
-        return tuple(first for part in net.parts for first in first_layers(part))
-    return (net,)
-
-
-def streams_of(net: Layer) -> int:
-    """How many streams an input has: 1 is an array, more are a tuple of arrays."""
-    return max((layer.facts.streams for layer in first_layers(net)), default=1)
-
-
-def vocabulary_of(net: Layer) -> int | None:
-    """Inputs are token ids below this number; None where inputs are arrays."""
-    sizes = [layer.facts.vocabulary for layer in first_layers(net)]
-    return min((size for size in sizes if size is not None), default=None)
-
-
-def takes_tokens(net: Layer) -> bool:
-    """Whether inputs are integer token ids, without a channel axis."""
-    return vocabulary_of(net) is not None
-
-
-def is_noisy(net: Layer) -> bool:
-    """Whether passes of the finite network are random, as with dropout."""
-    return any(layer.facts.noisy for _, layer in layers_of(net))
-
-
-def is_sampled(net: Layer) -> bool:
-    """Whether the limit is random, or an average over random scores."""
-    return any(layer.facts.random_scores for _, layer in layers_of(net))
-
-
-def outlines_of(net: Layer, before: Any) -> dict[Path, Any]:
-    """What is known of the inputs of every layer without parts."""
-    if isinstance(net, Serial):
-        found = {}
-        for number, part in enumerate(net.parts):
-            found |= {(number, *p): o for p, o in outlines_of(part, before).items()}
-            before = part.outline(before)
-        return found
-    if not net.parts:
-        return {(): before}
-    entering = before if isinstance(net, Parallel) else (before,) * len(net.parts)
-    parts = enumerate(zip(net.parts, entering, strict=True))
-    return {
-        (number, *path): outline
-        for number, (part, own) in parts
-        for path, outline in outlines_of(part, own).items()
-    }
-
-
-# --- what part of a covariance is looked at -------------------------------------------------------
-
-
-def need_before(layer: Layer, out: Need, *, encoding: bool = False, noisy: bool = False) -> Need:
-    """What part of its input's covariance the part `out` of a layer's output takes.
-
-    `encoding`: in the encode phase, where memos look at the covariance too. `noisy`: a layer below
-    drops entries, so that an example's own covariance is not the one between two passes of it.
-    """
-    if isinstance(layer, Serial):
-        return _needs(layer.parts, out, encoding=encoding, noisy=noisy)[0]
-    if layer.parts:
-        return max(need_before(part, out, encoding=encoding, noisy=noisy) for part in layer.parts)
-    facts = layer.facts
-    need = out if facts.need is None else facts.need
-    if not encoding:
-        return need
-    if noisy and facts.random_scores:
-        return Need.FULL
-    return max(need if out else Need.NONE, facts.need_own)
-
-
-def _needs(layers: Sequence[Layer], out: Need, *, encoding: bool, noisy: bool) -> list[Need]:
-    """The same for layers one after another: before the first layer, and after each."""
-    before = [noisy]
-    for layer in layers:
-        before.append(before[-1] or is_noisy(layer))
-    needs = [out]
-    for layer, noise in zip(reversed(layers), reversed(before[:-1]), strict=True):
-        needs.append(need_before(layer, needs[-1], encoding=encoding, noisy=noise))
-    return needs[::-1]
 
 
 # --- the walk -------------------------------------------------------------------------------------
@@ -168,9 +55,7 @@ class _Task:
         """The state after a layer without parts, and what is kept of it."""
         raise NotImplementedError
 
-    def merge(
-        self, layer: Branches, state: Any, ends: list[Any], kept: list[Any], given: Any
-    ) -> tuple[Any, Any]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         """The state after branches that ended in `ends`, and what is kept of all of them."""
         raise NotImplementedError
 
@@ -241,7 +126,7 @@ class _Init(_Task):
     def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, Params]:
         return layer.outline(state), layer.init_params(given, state)
 
-    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> tuple[Any, Params]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         return layer.outline(state), tuple(kept)
 
 
@@ -262,7 +147,7 @@ class _Run(_Task):
         after = None if mask is None else layer.mask(mask)
         return (remask(layer.forward(params, x, mask, key), after), after), None
 
-    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> tuple[Any, None]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         real = RealPositions.of([mask for _, mask in ends])
         return (remask(layer.merge_outputs([y for y, _ in ends]), real.hide), real.mask), None
 
@@ -330,7 +215,7 @@ class _Masks(_Task):
                 "position that all have (0 or -1)",
             )
 
-    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> tuple[Any, None]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         if all(end is ends[0] for end in ends):
             return ends[0], None
         real = [np.asarray(True) if end is None else np.asarray(end) for end in ends]
@@ -493,7 +378,7 @@ class _Encode(_Task):
     def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
         streams = state if isinstance(state, tuple) else (state,)
         noisy = any(stream.outline.noisy for stream in streams)
-        return _needs(layer.parts, need, encoding=True, noisy=noisy)[1:]
+        return needs_along(layer.parts, need, encoding=True, noisy=noisy)[1:]
 
     def trim(self, state: Any, need: Need) -> Any:
         return _streams(state, lambda one: one.trimmed(need))
@@ -504,9 +389,7 @@ class _Encode(_Task):
         memo = _memo(layer, state, drawn)
         return _encoded(layer, state, need, memo, anchors, drawn), memo
 
-    def merge(
-        self, layer: Branches, state: Any, ends: list[Any], kept: list[Any], given: Any
-    ) -> tuple[Example, BranchesMemo]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         layer.require(state.outline)
         memo = BranchesMemo.of(kept, ends)
         return _merged(layer, state, ends, memo, given[0]), memo
@@ -532,7 +415,7 @@ class _Cross(_Task):
         return list(zip(*memos, scores_inside(layer, scores), strict=True))
 
     def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
-        return _needs(layer.parts, need, encoding=False, noisy=False)[1:]
+        return needs_along(layer.parts, need, encoding=False, noisy=False)[1:]
 
     def trim(self, state: Any, need: Need) -> Any:
         single = isinstance(state, Pair)
@@ -545,9 +428,7 @@ class _Cross(_Task):
         one, two, scores = given
         return self.trim(_crossed(layer, state, one, two, tuple(scores.values())), need), None
 
-    def merge(
-        self, layer: Branches, state: Any, ends: list[Any], kept: list[Any], given: Any
-    ) -> tuple[Pair, None]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         return _joined(layer, ends, *given[:2]), None
 
 
@@ -607,9 +488,7 @@ class _Draw(_Task):
         )
         return after, (scores, memos)
 
-    def merge(
-        self, layer: Branches, state: Any, ends: list[Any], kept: list[Any], given: Any
-    ) -> tuple[Any, Any]:
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         layer.require(state.outline)
         scores, memos = self.gather(kept)
         memo = jax.vmap(BranchesMemo.of)(memos, tuple(ends))

@@ -16,6 +16,7 @@ from ..engine.kernel import agreed, read_inputs
 from ..engine.moments import Moments
 from ..engine.phases import precision
 from ..layers.base import Layer, Params
+from ..layers.compose import is_noisy
 from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
@@ -63,7 +64,7 @@ def monte_carlo_kernel(
         if side is not None:
             walk.check_masks(net, side.mask, name)
     dtype = (dtype or np.float32) if rows.tokens else rows.dtype
-    noisy = walk.is_noisy(net)
+    noisy = is_noisy(net)
     bar = Progress.make(progress, "draws")
     moments = Moments()
     with precision(dtype):

@@ -10,10 +10,11 @@ from jaxtyping import Array, Key
 from ..compilation import compiled
 from ..engine import walk
 from ..engine.door import entered, outline_of, read_inputs
-from ..engine.walk import check_masks, streams_of, takes_tokens
+from ..engine.walk import check_masks
 from ..errors import ShapeError, WidelimitError
 from ..forks import require_own_jax
 from ..layers.base import Layer, Params
+from ..layers.compose import streams_of, takes_tokens
 from ..options import RandomKey, as_key
 
 

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..engine.walk import map_layers
 from ..layers.attention.heads import checked_heads
 from ..layers.base import Layer, with_fields
-from ..layers.compose import Serial
+from ..layers.compose import Serial, map_layers
 from ..options import whole
 
 Net = TypeVar("Net", bound=Layer)

@@ -19,9 +19,9 @@ from ..engine.inputs import Data, Inputs
 from ..engine.kernel import Problem
 from ..engine.sampling import Sampler, covering
 from ..engine.scores import finite_layers
-from ..engine.walk import is_sampled
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
+from ..layers.compose import is_sampled
 from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey, positive, whole
 from ..printing import counted, written

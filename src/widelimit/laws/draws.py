@@ -21,13 +21,15 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.door import read_inputs
+from ..engine.folding import need_before
 from ..engine.inputs import Data, Inputs
+from ..engine.phases import EncodedBlock, start
 from ..engine.scores import finite_layers, maker
-from ..engine.start import EncodedBlock, start
-from ..engine.walk import Drawn, Path, check_masks, draw, need_before, outlines_of, streams_of
+from ..engine.walk import Drawn, check_masks, draw
 from ..errors import NetworkError
 from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
+from ..layers.compose import Path, outlines_of, streams_of
 from ..state import Example, Need, Outline, Pair
 from .narrow import HeadWidths, NarrowRecipe, narrow_layers, with_random_scores
 

@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..engine.walk import Path, layers_of, map_layers
 from ..errors import NetworkError
 from ..layers.attention.heads import INFINITE, Scheme, ScoreField, ValueField, draw_basis
 from ..layers.attention.multihead import MultiHead
 from ..layers.attention.scores import Scaling
 from ..layers.base import Layer, with_fields
+from ..layers.compose import Path, layers_of, map_layers
 from .wishart import bartlett_factor, factor_size
 
 

@@ -25,17 +25,17 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.inputs import Inputs
-from ..engine.phases import Realisation, cross_one, encode_one
+from ..engine.phases import EncodedBlock, Realisation, cross_one, encode_one
 from ..engine.scores import finite_layers, maker, random_layers
-from ..engine.start import EncodedBlock
-from ..engine.walk import Path, draw, memo_at, outlines_of
+from ..engine.walk import draw, memo_at
 from ..errors import NetworkError, WidelimitError
 from ..factorizations import eigh
 from ..flat_draws import normals
 from ..layers.attention.heads import INFINITE, HeldScores, ScoreField
 from ..layers.attention.multihead import MultiHead
-from ..layers.attention.projections import inverse_lengths, normalise
+from ..layers.attention.placement import inverse_lengths, normalise
 from ..layers.base import Layer, cast
+from ..layers.compose import Path, outlines_of
 from ..state import Example, Need, Pair
 from .draws import flatten, scheme_of, stack_inputs
 

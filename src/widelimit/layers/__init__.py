@@ -29,8 +29,8 @@ from .activations import (
 from .attention.cross import AttentionPool, CrossAttention
 from .attention.heads import INFINITE
 from .attention.layer import Attention
+from .attention.placement import Projections
 from .attention.positional import AdditiveBias, Alibi, Combine, Decay, Encoding, Profile, Rotary
-from .attention.projections import Projections
 from .attention.scores import (
     Allowed,
     Causal,
@@ -55,12 +55,11 @@ from .blocks import (
     TransformerEncoder,
     VisionTransformer,
 )
-from .branches import Concat, Residual, Sum
+from .branches import Concat, Product, Residual, Sum
 from .compose import Parallel, Repeat, Serial
 from .configs import from_config
 from .conv import Conv
 from .dense import Dense, Embedding, Parameterization
-from .gates import Product
 from .groups import HeadGroups
 from .layout import Rearrange
 from .norm import Dropout, LayerNorm, RMSNorm

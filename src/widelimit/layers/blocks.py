@@ -10,14 +10,13 @@ from .activations import Activation, Gelu
 from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
 from .attention.layer import Attention
-from .attention.projections import Projections
+from .attention.placement import Projections
 from .attention.scores import Pattern, Scaling, ScoreMap
 from .base import Layer
-from .branches import Residual
+from .branches import Product, Residual
 from .compose import Repeat, Serial
 from .conv import Conv
 from .dense import Dense, Embedding
-from .gates import Product
 from .norm import LayerNorm
 from .pool import MeanPool, Select
 

@@ -1,8 +1,11 @@
-"""Networks from layers: one after another, and one for each stream of an input."""
+"""Networks from layers: one after another, one for each stream; and what stands in a network."""
 
 import itertools
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import jax
 
 from ..errors import NetworkError, ShapeError
 from ..options import whole
@@ -17,6 +20,10 @@ _MOST_NESTED = 40
 def _depth(layer: Layer) -> int:
     """How deep layers stand inside this one."""
     return 1 + max(map(_depth, layer.parts), default=0) if isinstance(layer, Composite) else 0
+
+
+Path = tuple[int, ...]
+"""Where a layer stands: the number of the part, then of the part inside it, and so on."""
 
 
 class Composite(Layer):
@@ -120,3 +127,80 @@ def require_layers(branches: tuple[Any, ...], name: str) -> None:
             got=repr(branches),
             remedy=f"write {name}(first, second); Serial() is the identity",
         )
+
+
+# --- what stands in a network ---------------------------------------------------------------------
+
+
+def layers_of(net: Layer, path: Path = ()) -> Iterator[tuple[Path, Layer]]:
+    """All layers without parts, from the input on, and where they stand."""
+    if not net.parts and not isinstance(net, Serial):
+        yield path, net
+    for number, part in enumerate(net.parts):
+        yield from layers_of(part, (*path, number))
+
+
+def map_layers(function: Callable[[Layer], Layer], net: Layer) -> Any:
+    """The same network with a function applied to every layer without parts."""
+
+    def is_single(node: Any) -> bool:
+        return isinstance(node, Layer) and not node.parts
+
+    def new(node: Any) -> Any:
+        return function(node) if isinstance(node, Layer) else node
+
+    return jax.tree.map(new, net, is_leaf=is_single)
+
+
+def first_layers(net: Layer) -> tuple[Layer, ...]:
+    """The layers that inputs meet first; of `Parallel`, itself."""
+    if isinstance(net, Serial):
+        return first_layers(net.parts[0]) if net.parts else ()
+    if isinstance(net, Parallel) or not net.parts:
+        return (net,)
+    return tuple(first for part in net.parts for first in first_layers(part))
+
+
+def streams_of(net: Layer) -> int:
+    """How many streams an input has: 1 is an array, more are a tuple of arrays."""
+    return max((layer.facts.streams for layer in first_layers(net)), default=1)
+
+
+def vocabulary_of(net: Layer) -> int | None:
+    """Inputs are token ids below this number; None where inputs are arrays."""
+    sizes = [layer.facts.vocabulary for layer in first_layers(net)]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def takes_tokens(net: Layer) -> bool:
+    """Whether inputs are integer token ids, without a channel axis."""
+    return vocabulary_of(net) is not None
+
+
+def is_noisy(net: Layer) -> bool:
+    """Whether passes of the finite network are random, as with dropout."""
+    return any(layer.facts.noisy for _, layer in layers_of(net))
+
+
+def is_sampled(net: Layer) -> bool:
+    """Whether the limit is random, or an average over random scores."""
+    return any(layer.facts.random_scores for _, layer in layers_of(net))
+
+
+def outlines_of(net: Layer, before: Any) -> dict[Path, Any]:
+    """What is known of the inputs of every layer without parts."""
+    if isinstance(net, Serial):
+        found = {}
+        for number, part in enumerate(net.parts):
+            found |= {(number, *p): o for p, o in outlines_of(part, before).items()}
+            before = part.outline(before)
+        return found
+    if not net.parts:
+        return {(): before}
+    entering = before if isinstance(net, Parallel) else (before,) * len(net.parts)
+    parts = enumerate(zip(net.parts, entering, strict=True))
+    return {
+        (number, *path): outline
+        for number, (part, own) in parts
+        for path, outline in outlines_of(part, own).items()
+    }

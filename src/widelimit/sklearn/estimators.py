@@ -24,7 +24,6 @@ from sklearn.utils.validation import (
 from ..data import stratified_order
 from ..engine.door import read_inputs
 from ..engine.inputs import Data
-from ..engine.walk import streams_of, takes_tokens
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..inference import (
     GP,
@@ -47,6 +46,7 @@ from ..inference.choice import best_trial
 from ..inference.network_kernels import chosen, require_gaussian
 from ..inference.noise import Noise
 from ..layers.base import Layer
+from ..layers.compose import streams_of, takes_tokens
 from ..options import choice
 from .inputs import Examples, Scaler, arranged, is_table
 from .networks import Kind, NamedNetwork, candidates

@@ -11,7 +11,6 @@ from ..compilation import compiled
 from ..engine.door import read_inputs
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
-from ..engine.walk import is_sampled, takes_tokens
 from ..errors import MissingExtraError, NetworkError, OptionError, ShapeError
 from ..inference import (
     Engine,
@@ -23,6 +22,7 @@ from ..inference import (
 from ..inference.leaves import Range, replaced
 from ..inference.network_kernels import chosen, require_gaussian, require_layer
 from ..layers.base import Layer
+from ..layers.compose import is_sampled, takes_tokens
 from ..options import choice, positive
 
 try:

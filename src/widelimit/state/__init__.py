@@ -9,9 +9,8 @@ Two small immutable states carry the whole computation:
   needs the numbers, so that attention followed by pooling costs `O(S²)` instead of `O(S³)`.
 """
 
-from .example import UNKNOWN, Example, Mean, UnknownMean
+from .example import UNKNOWN, Example, Mean, Need, Outline, UnknownMean
 from .kernels import Kernels
-from .outline import Need, Outline
 from .pair import Bias, Pair, PendingMap, require_equal_positions, total
 
 __all__ = [

@@ -11,11 +11,10 @@ from ...layers.attention.heads import INFINITE
 from ...layers.attention.multihead import MultiHead
 from ...layers.attention.scores import Scaling
 from ...layers.base import Layer
-from ...layers.branches import Branches, Concat, Residual
+from ...layers.branches import Branches, Concat, Product, Residual
 from ...layers.compose import Parallel, Serial
 from ...layers.conv import Conv
 from ...layers.dense import Dense, Embedding, Weights
-from ...layers.gates import Product
 from ...layers.norm import Dropout, LayerNorm, RMSNorm
 from ...layers.pool import Flatten, MeanPool, PositionMap, SumPool
 from ...layers.streams import AddStreams

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data import Dataset, Labelled
-from ...engine.walk import is_sampled
 from ...errors import WidelimitError
 from ...layers.base import Layer
-from ...layers.compose import Serial
+from ...layers.compose import Serial, is_sampled
 from ...progress import Callback
 from ...state import Kernels
 from .accuracy import (

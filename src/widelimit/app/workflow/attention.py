@@ -11,9 +11,10 @@ from jaxtyping import Array
 from ...engine.inputs import as_inputs
 from ...engine.phases import Realisation, encode_block, precision
 from ...engine.sampling import realisations
-from ...engine.walk import layers_of, memo_at
+from ...engine.walk import memo_at
 from ...inference import NetworkKernels
 from ...layers.attention.layer import Attention
+from ...layers.compose import layers_of
 
 
 def mean_attention(

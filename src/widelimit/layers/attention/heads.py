@@ -6,6 +6,7 @@ At 1/√d the scores of a head are a Gaussian field over all positions of all in
 is one head: a few of them are a finite-head network, many estimate the infinite-head kernel.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from enum import Enum
@@ -20,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...factorizations import lower_inverse, qr
 from ...flat_draws import normals
+from ..activations import Reach
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -304,3 +306,47 @@ def checked_heads(heads: float, name: str = "heads") -> float:
             remedy="give an integer of at least 1, or heads=widelimit.INFINITE for the GP limit",
         )
     return INFINITE if infinite else int(heads)
+
+
+class AttentionMemo(eqx.Module):
+    """What pairs need of one input; None where a rule does without."""
+
+    grid: tuple[int, ...] = eqx.field(static=True)  # positions of the context
+    query_mask: Array | None
+    key_mask: Array | None
+    channels: Array | None
+    allowed: Bool[Array, "query key"] | None
+    # Variances or feature rows. Queries: None where they are those of the keys.
+    keys: Array | None = None
+    queries: Array | None = None
+    # Feature rows of this pass alone, where entries were dropped.
+    key_noise: Array | None = None
+    query_noise: Array | None = None
+    # Of queries and keys that are brought to one length.
+    inverse_lengths: Array | None = None
+    # Weights of every head, where they are known.
+    weights: Float[Array, "head query key"] | None = None
+    # Feature rows of the output, where heads have finite width.
+    outputs: Float[Array, "query feature"] | None = None
+    # Of the scores' variances, where the score map's dual has limits.
+    reach: Reach | None = None
+
+    def on_side(self, side: int) -> "AttentionMemo":
+        """The memo of the first or the second of two passes."""
+        if self.key_noise is None and self.query_noise is None:
+            return self
+        assert self.keys is not None
+        queries = self.queries
+        return dataclasses.replace(
+            self,
+            keys=noisy_rows(self.keys, self.key_noise, side),
+            queries=None if queries is None else noisy_rows(queries, self.query_noise, side),
+            key_noise=None,
+            query_noise=None,
+        )
+
+    @property
+    def tables(self) -> tuple[Array, Array]:
+        """Variances or feature rows of queries and of keys."""
+        assert self.keys is not None
+        return self.keys if self.queries is None else self.queries, self.keys

@@ -9,11 +9,10 @@ from ...options import choice
 from ...printing import brief, written
 from ...state import Outline
 from ..base import Params, require_positions
-from ..noise import checked_rate
+from ..norm import checked_rate
 from .heads import INFINITE
 from .multihead import MultiHead, standard_normals
-from .placement import Positions
-from .projections import Projections
+from .placement import Positions, Projections
 from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, Softmax
 
 

@@ -21,70 +21,24 @@ from ...errors import NetworkError
 from ...flat_draws import normals
 from ...options import Range, whole
 from ...state import Example, Need, Outline, Pair
-from ..activations import Reach
 from ..base import Facts, Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..noise import dropped, with_diagonal
+from ..norm import dropped, with_diagonal
 from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
+    AttentionMemo,
     FeatureSide,
     HeldScores,
     ScoreField,
     checked_heads,
-    noisy_rows,
 )
-from .placement import Positions
-from .projections import Projections, normalise
-from .rules import ElementwiseScores, Head, Sides, make_head, mean_over_heads
+from .placement import Positions, Projections, normalise
+from .rules import ElementwiseScores, Head, Sides, make_head, mean_over_heads, mix_values
 from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
 
 PLAIN = Positions(None, (), None, Projections())
 """Of queries from elsewhere: no encoding, no biases."""
-
-
-class AttentionMemo(eqx.Module):
-    """What pairs need of one input; None where a rule does without."""
-
-    grid: tuple[int, ...] = eqx.field(static=True)  # positions of the context
-    query_mask: Array | None
-    key_mask: Array | None
-    channels: Array | None
-    allowed: Bool[Array, "query key"] | None
-    # Variances or feature rows. Queries: None where they are those of the keys.
-    keys: Array | None = None
-    queries: Array | None = None
-    # Feature rows of this pass alone, where entries were dropped.
-    key_noise: Array | None = None
-    query_noise: Array | None = None
-    # Of queries and keys that are brought to one length.
-    inverse_lengths: Array | None = None
-    # Weights of every head, where they are known.
-    weights: Float[Array, "head query key"] | None = None
-    # Feature rows of the output, where heads have finite width.
-    outputs: Float[Array, "query feature"] | None = None
-    # Of the scores' variances, where the score map's dual has limits.
-    reach: Reach | None = None
-
-    def on_side(self, side: int) -> "AttentionMemo":
-        """The memo of the first or the second of two passes."""
-        if self.key_noise is None and self.query_noise is None:
-            return self
-        assert self.keys is not None
-        queries = self.queries
-        return dataclasses.replace(
-            self,
-            keys=noisy_rows(self.keys, self.key_noise, side),
-            queries=None if queries is None else noisy_rows(queries, self.query_noise, side),
-            key_noise=None,
-            query_noise=None,
-        )
-
-    @property
-    def tables(self) -> tuple[Array, Array]:
-        """Variances or feature rows of queries and of keys."""
-        assert self.keys is not None
-        return self.keys if self.queries is None else self.queries, self.keys
 
 
 class MultiHead(Layer):
@@ -436,7 +390,7 @@ class MultiHead(Layer):
         positions, masks = self.positions, (memo1.query_mask, memo2.query_mask)
         if memo1.weights is not None and memo2.weights is not None:
             valued = positions.valued(context, memo1.channels)
-            mixed = _mixed(queries, valued, memo1.weights, memo2.weights)
+            mixed = mix_values(queries, valued, memo1.weights, memo2.weights)
             scale, bias = self._output_scales(mixed.nngp)
             scale = scale * share if share != 1 else scale
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
@@ -504,25 +458,6 @@ class MultiHead(Layer):
 # An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
 _POINTS = np.linspace(-8, 8, 641)
 _MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
-
-
-def _mixed(
-    queries: Pair,
-    valued: Pair,
-    one: Float[Array, "head query key"],
-    two: Float[Array, "head query2 key2"],
-) -> Pair:
-    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of a single head, kept pending."""
-    if one.shape[0] == 1:
-        return valued.lazily_mixed(one[0], two[0])
-    forced, like = valued.forced(), queries.forced()
-
-    def mix(kernel: Array) -> Array:
-        flat = kernel.reshape(one.shape[-1], -1)
-        mixed = jnp.einsum("hai,ij,hbj->ab", one, flat, two)
-        return (mixed / one.shape[0]).reshape(like.nngp.shape)
-
-    return like.to(mix(forced.nngp), None if forced.ntk is None else mix(forced.ntk))
 
 
 def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:

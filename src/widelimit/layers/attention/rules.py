@@ -210,3 +210,22 @@ def mean_over_heads(
     (nngp, ntk), _ = jax.lax.scan(step, (zero, zero), draws)
     count = draws.shape[0]
     return nngp / count, ntk / count if with_ntk else None
+
+
+def mix_values(
+    queries: Pair,
+    valued: Pair,
+    one: Float[Array, "head query key"],
+    two: Float[Array, "head query2 key2"],
+) -> Pair:
+    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of a single head, kept pending."""
+    if one.shape[0] == 1:
+        return valued.lazily_mixed(one[0], two[0])
+    forced, like = valued.forced(), queries.forced()
+
+    def mix(kernel: Array) -> Array:
+        flat = kernel.reshape(one.shape[-1], -1)
+        mixed = jnp.einsum("hai,ij,hbj->ab", one, flat, two)
+        return (mixed / one.shape[0]).reshape(like.nngp.shape)
+
+    return like.to(mix(forced.nngp), None if forced.ntk is None else mix(forced.ntk))
