@@ -16,11 +16,11 @@ import widelimit as wl
 from widelimit.laws import GivenInputs, simulate
 
 X = np.random.default_rng(0).standard_normal((1, 3, 4))
-WRONG = 0.9  # another λ
+WRONG = -0.5  # another λ: the sum of both, not their difference
 
 
 def _layer(contrast: float = 0.5, **options: Any) -> wl.Attention:
-    options = {"heads": 2, "qk_std": 1.5} | options
+    options = {"heads": 2, "qk_std": 1.5, "ov_std": 4.0} | options
     return wl.Attention(64, score_map=Differential(contrast=contrast), **options)
 
 
@@ -30,7 +30,7 @@ def _statistics(outputs: Any) -> Any:
     return np.stack([np.mean(np.exp(-(y**2) / 2), axis=1), np.mean(y**2, axis=1)], axis=1)
 
 
-def _finite(layer: wl.Attention, draws: int = 4000) -> np.ndarray:
+def _finite(layer: wl.Attention, draws: int = 2000) -> np.ndarray:
     """Statistics of finite networks, whose output weights average over 64 channels."""
 
     @jax.jit
@@ -42,15 +42,14 @@ def _finite(layer: wl.Attention, draws: int = 4000) -> np.ndarray:
 
 def _limit(layer: wl.Attention, **options: Any) -> np.ndarray:
     """The same under a law: `E[exp(−y²/2)] = (1 + K)^{-1/2}` and K, given the scores."""
-    law = layer.law(X, draws=4096, key=2, **options)
-    variance = law.sample_kernels(4096)[:, 0, 0, 0, 0]
+    variance = layer.law(X, draws=2048, key=2, **options).kernels[:, 0, 0]
     return np.stack([(1 + variance) ** -0.5, variance], axis=1)
 
 
 def _gap(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """The difference of the means, in standard errors."""
     errors = [side.std(axis=0) / np.sqrt(len(side)) for side in (one, two)]
-    assert np.all(errors[0] < 0.02 * one.mean(axis=0))
+    assert np.all(errors[0] < 0.04 * one.mean(axis=0))
     return np.abs(one.mean(axis=0) - two.mean(axis=0)) / np.hypot(*errors)
 
 
@@ -62,7 +61,7 @@ def test_law_of_two_heads():
 
 @pytest.mark.parametrize("groups", [None, 1])
 def test_narrow_heads(groups):
-    widths = {"key_width": 2, "value_width": 3, "kv_heads": groups}
+    widths = {"key_width": 1, "value_width": 1, "kv_heads": groups}
     finite = _finite(_layer(**widths))
     assert np.all(_gap(finite, _limit(_layer(**widths), head_widths="given")) < 4.5)
     assert np.any(_gap(finite, _limit(_layer())) > 8)  # of infinite width
@@ -72,10 +71,10 @@ def test_simulation():
     widths = {"key_width": 2, "value_width": 3}
     finite = _finite(_layer(**widths))
     for explicit in (False, True):
-        options = {"draws": 4000, "channels": 64, "explicit": explicit, "progress": False}
+        options = {"draws": 2000, "channels": 64, "explicit": explicit, "progress": False}
         found = simulate(_layer(**widths), GivenInputs(X[0]), scores=True, **options)
         assert found.scores is not None
-        assert found.scores.shape == (4000, 2, 2, 3, 3)
+        assert found.scores.shape == (2000, 2, 2, 3, 3)
         assert np.all(_gap(finite, _statistics(found.outputs)) < 4.5)
     other = simulate(_layer(WRONG, **widths), GivenInputs(X[0]), **options)
     assert np.any(_gap(finite, _statistics(other.outputs)) > 8)
@@ -84,27 +83,26 @@ def test_simulation():
 READOUT = (wl.Relu(), wl.MeanPool(), wl.Dense(16))
 
 
-def _tangents(net: wl.Layer, draws: int = 400) -> tuple[float, float]:
+def _tangents(net: wl.Layer, draws: int) -> tuple[float, float]:
     k = wl.monte_carlo_kernel(net, X, key=3, draws=draws, progress=False)
     return float(k.ntk[0, 0]), float(k.ntk_error[0, 0])
 
 
 def test_tangent_law():
-    wide = wl.with_width(wl.Serial(_layer(), *READOUT), 256)
-    value, error = _tangents(wide)
-    assert error < 0.02 * value
-    laws = [wl.Serial(_layer(c), *READOUT).law(X).ntk(draws=512) for c in (0.5, WRONG)]
+    value, error = _tangents(wl.with_width(wl.Serial(_layer(), *READOUT), 128), 300)
+    assert error < 0.05 * value
+    laws = [wl.Serial(_layer(c), *READOUT).law(X).ntk(draws=256) for c in (0.5, WRONG)]
     gaps = [abs(value - law.value[0, 0]) / np.hypot(error, law.error[0, 0]) for law in laws]
     assert gaps[0] < 4.5
     assert gaps[1] > 6
 
 
 def test_kernel_of_infinitely_many_heads():
-    limit = wl.Serial(_layer(heads=wl.INFINITE), *READOUT).kernel(X, key=0, samples=1024)
-    finite = wl.Serial(_layer(heads=48), *READOUT)
-    value, error = _tangents(wl.with_width(finite, 192), 200)
-    assert error < 0.02 * value
+    limit = wl.Serial(_layer(heads=wl.INFINITE), *READOUT).kernel(X, key=0, samples=512)
+    finite = wl.Serial(_layer(heads=32), *READOUT)
+    value, error = _tangents(wl.with_width(finite, 128), 100)
+    assert error < 0.03 * value
     slack = 4.5 * np.hypot(error, limit.ntk_error[0, 0]) + 0.02 * value
     assert abs(value - limit.ntk[0, 0]) < slack
-    other = wl.Serial(_layer(WRONG, heads=wl.INFINITE), *READOUT).kernel(X, key=0, samples=1024)
+    other = wl.Serial(_layer(WRONG, heads=wl.INFINITE), *READOUT).kernel(X, key=0, samples=512)
     assert abs(value - other.ntk[0, 0]) > 0.1 * value
