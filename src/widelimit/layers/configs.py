@@ -14,11 +14,10 @@ from .attention.layer import Attention
 from .attention.positional import Rotary
 from .attention.scores import Causal, Pattern
 from .base import Layer
-from .branches import Residual
+from .branches import Product, Residual
 from .compose import Serial
 from .conv import Conv
 from .dense import Dense, Embedding
-from .gates import Product
 from .norm import LayerNorm, RMSNorm
 from .pool import Select
 from .tokens import ClassToken, PositionTable
