@@ -5,6 +5,7 @@ import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import MissingExtraError
 from ..progress import Callback, Progress
@@ -66,7 +67,7 @@ def fetch(
         raise MissingExtraError("pooch", "cli") from error
     _require_room(source, path)
     shown = Progress.make(progress, f"fetching {source.name}")
-    bar = _Bar(source, shown) if shown else False
+    bar: Any = _Bar(source, shown) if shown else False
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)
     logging.getLogger("pooch").setLevel(logging.WARNING)
     begun = path.parent.is_dir()

@@ -264,16 +264,16 @@ class _NetworkEstimator(BaseEstimator):
         """Set parameters, also `**{"network__0.w_std": 1.5}` of a network of one's own."""
         inner = {k: v for k, v in params.items() if k.startswith(_PREFIX)}
         super().set_params(**{k: v for k, v in params.items() if k not in inner})
-        if inner and not isinstance(self.network, Layer):
+        if inner and isinstance(self.network, Layer):
+            values = {name.removeprefix(_PREFIX): value for name, value in inner.items()}
+            self.network = with_hyperparameters(self.network, values)
+        elif inner:
             raise NetworkError(
                 f"The network {self.network!r} has no parameters before it is built.",
                 got=", ".join(inner),
                 remedy="pass a layer such as Serial(...) first",
                 option="network",
             )
-        if inner:
-            values = {name.removeprefix(_PREFIX): value for name, value in inner.items()}
-            self.network = with_hyperparameters(self.network, values)
         return self
 
 

@@ -77,7 +77,7 @@ def _cells(x: Any) -> list[int]:
 
 def _from_cells(table: np.ndarray, columns: list[int]) -> Examples:
     """A padded stream for every column of arrays, and one for all columns of numbers."""
-    streams = [pad(list(table[:, column])) for column in columns]
+    streams: list[tuple[Any, Any]] = [pad(list(table[:, column])) for column in columns]
     rest = np.delete(table, columns, axis=1)
     if rest.shape[1]:
         try:

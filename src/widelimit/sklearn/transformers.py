@@ -125,9 +125,11 @@ class ImageResizer(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """The size of arrays is that of all to come."""
-        self.size_ = None if self.size is None else (whole("size", self.size),) * 2
-        if self.size_ is not None and not _are_paths(X):
-            self.size_ = tuple(map(min, self.size_, np.shape(X)[1:3]))
+        self.size_ = None
+        if self.size is not None:
+            most = whole("size", self.size)
+            height, width = (most, most) if _are_paths(X) else np.shape(X)[1:3]
+            self.size_ = (min(most, height), min(most, width))
         return self
 
     def transform(self, X: Any) -> np.ndarray:
