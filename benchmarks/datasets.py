@@ -179,7 +179,7 @@ def ours(data: Example, parts: Parts, folder: Path, vectors: Path | None) -> tup
             for i in np.concatenate(parts):
                 writer.writerow([*(v[i] for v in data.content.values()), data.y[i], part[i]])
     found = run(path, data.task, settings=Settings(vectors=vectors, folds=0))
-    return found.outcome.score.value, sum(found.seconds.values())
+    return found.score.value, sum(found.seconds.values())
 
 
 # --- the others -----------------------------------------------------------------------------------

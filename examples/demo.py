@@ -15,11 +15,11 @@ import widelimit as wl
 from widelimit.app.drawing import canvas
 from widelimit.app.drawing.plots import BLUE, GREY, RED
 from widelimit.app.report import Report
-from widelimit.app.workflow import NetworkName, Result, Settings, Task, choose, run
+from widelimit.app.workflow import NetworkName, Result, Settings, Task, run
 from widelimit.app.workflow.finite import LawNetwork, head_law
-from widelimit.app.workflow.kinds import Kind
 from widelimit.app.workflow.pages import add_sections
 from widelimit.data import load_sample_texts, sample_directory
+from widelimit.sklearn.networks import Kind, candidates
 
 WIDTHS, DRAWS = (16, 64, 256, 1024), 32
 SENTENCES = "rt_polarity.jsonl.gz"
@@ -30,7 +30,8 @@ def finite_becomes_infinite(axis: Any) -> float:
 
     Returns how far one network of the largest width is from the limit, typically.
     """
-    net = choose(Kind.TEXT, NetworkName.ATTENTION).net
+    (named,) = candidates(Kind.TEXT).values()
+    net = named.net
     texts = load_sample_texts(length=8)
     x, mask = texts.x_train[:4], texts.mask_train[:4]
     exact = net.kernel(x, mask=mask)
@@ -66,8 +67,7 @@ def sentiment(axis: Any, out: Path) -> tuple[Result, float]:
         settings=Settings(network=NetworkName.ATTENTION, length=30),
         kernel_folder=out,
     )
-    test = result.outcome.test
-    right = (test.labels == result.truth)[np.argsort(-test.confidence)]
+    right = result.right[np.argsort(-result.predicted.confidence)]
     kept = np.arange(1, len(right) + 1)
     axis.plot(kept / len(right), np.cumsum(right) / kept, color=BLUE, lw=2)
     axis.axhline(right.mean(), color=GREY, ls="--", lw=1)
@@ -134,7 +134,7 @@ def main() -> None:
     print("3/3 the law of a network with few heads …", flush=True)
     independent, words = few_heads(axes[0, 2])
     figure.savefig(out / "three_readings.png", dpi=130)
-    score = result.outcome.score
+    score = result.score
     seconds = time.monotonic() - begin
     report = (
         Report(

@@ -55,7 +55,9 @@ def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> 
             least, f"an integer of at least {least}"
         )
         kind += f" of at most {most:,}" if most else ""
-        raise OptionError(f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}")
+        raise OptionError(
+            f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}", option=name
+        )
     return int(value)
 
 

@@ -7,27 +7,29 @@ from widelimit.app.workflow import Task
 from widelimit.app.workflow.affordable import consider
 from widelimit.app.workflow.baselines import Baseline, advice, baselines
 from widelimit.app.workflow.kinds import Listener
-from widelimit.app.workflow.posterior import Targets
-from widelimit.app.workflow.preparation import Batch
 from widelimit.app.workflow.scores import Score
 from widelimit.errors import WidelimitError
 from widelimit.inference import Cholesky, Nystrom
+from widelimit.sklearn.inputs import Examples
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
 TRAIN, TEST = np.arange(150), np.arange(150, 200)
 
 
+def compare(task, y, x=X, mask=None, train=TRAIN):
+    examples = Examples(x, mask, None)
+    return baselines(task, examples.take(train), y[train], examples.take(TEST), y[TEST])
+
+
 def test_ridge_finds_what_is_linear():
     y = X @ [1.0, -2.0, 0.5] + 3 + 0.1 * RNG.normal(size=200)
-    targets = Targets.of(y, Task.REGRESS, TRAIN)
-    ridge = baselines(Batch(X, None), targets, TRAIN, TEST)[0]
+    ridge = compare(Task.REGRESS, y)[0]
     slopes = np.linalg.lstsq(np.c_[X[TRAIN], np.ones(150)], y[TRAIN], rcond=None)[0]
     exact = 1 - np.mean((y[TEST] - np.c_[X[TEST], np.ones(50)] @ slopes) ** 2) / y[TEST].var()
     assert ridge.name == "ridge"
     assert ridge.score.value == pytest.approx(exact, abs=1e-3)
-    noise = Targets.of(RNG.normal(size=200), Task.REGRESS, TRAIN)
-    assert baselines(Batch(X, None), noise, TRAIN, TEST)[0].score.value < 0.2
+    assert compare(Task.REGRESS, RNG.normal(size=200))[0].score.value < 0.2
 
 
 def test_classes_streams_and_padding():
@@ -35,17 +37,15 @@ def test_classes_streams_and_padding():
     words = np.repeat(X[:, None, :], 4, axis=1)
     mask = np.arange(4)[None, :] < RNG.integers(1, 5, 200)[:, None]
     words = np.where(mask[..., None], words, 100.0)  # what is padding must not be seen
-    batch = Batch((words, RNG.normal(size=(200, 2))), (mask, None))
-    found = baselines(batch, Targets.of(labels, Task.CLASSIFY, TRAIN), TRAIN, TEST)
+    streams = {"x": (words, RNG.normal(size=(200, 2))), "mask": (mask, None)}
+    found = compare(Task.CLASSIFY, labels, **streams)
     assert all(one.score.value > 0.9 for one in found)
-    few = np.arange(30)
-    assert baselines(batch, Targets.of(labels, Task.CLASSIFY, few), few, TEST) == ()
+    assert compare(Task.CLASSIFY, labels, train=np.arange(30)) == ()
 
 
 def test_boosting_stands_beside_ridge():
-    pytest.importorskip("sklearn", reason="boosting is scikit-learn's (extra 'sklearn')")
     y = np.abs(X[:, 0]) + (X[:, 1] > 0)
-    ridge, boosting = baselines(Batch(X, None), Targets.of(y, Task.REGRESS, TRAIN), TRAIN, TEST)
+    ridge, boosting = compare(Task.REGRESS, y)
     assert boosting.score.value > 0.7 > ridge.score.value
 
 

@@ -34,40 +34,20 @@ def dense(flowers):
 def test_every_solver_finds_what_the_dense_one_does(tmp_path, flowers, dense, name):
     solver = solving.solver_named(name, **SOLVERS[name])
     settings = Settings(network=NET, folds=2, solver=solver)
-    found = run(flowers, Task.REGRESS, how=HOW, settings=settings, kernel_folder=tmp_path).outcome
-    wanted = dense.outcome
-    assert found.noise == pytest.approx(wanted.noise, rel=1e-9)
-    assert found.folds == wanted.folds
-    np.testing.assert_allclose(found.test.mean, wanted.test.mean, rtol=2e-3, atol=1e-3)
-    np.testing.assert_allclose(found.test.std, wanted.test.std, rtol=2e-3)
-    told = dict(solving.facts_of(found.posterior, solver))
+    found = run(flowers, Task.REGRESS, how=HOW, settings=settings, kernel_folder=tmp_path)
+    posterior, wanted = found.process.posterior, dense.process.posterior
+    assert found.model.estimator.noise_ == pytest.approx(dense.model.estimator.noise_, rel=1e-9)
+    answers = found.predicted.answers, dense.predicted.answers
+    np.testing.assert_allclose(*answers, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(found.predicted.std, dense.predicted.std, rtol=2e-3)
+    told = dict(solving.facts_of(posterior, solver))
     assert told["solver"] == name.value
     if name == "conjugate-gradients":
-        assert solving.evidence(found.posterior) is None
+        assert solving.evidence(posterior) is None
         assert "log evidence" not in told
     else:
-        evidence = wanted.posterior.log_evidence
-        assert solving.evidence(found.posterior) == pytest.approx(evidence, rel=1e-3)
+        assert solving.evidence(posterior) == pytest.approx(wanted.log_evidence, rel=1e-3)
         assert ("log evidence, lower bound" in told) == name.startswith("nystrom")
-
-
-def test_more_examples_than_choose_the_noise(flowers, dense, monkeypatch):
-    """Noise from the first 20 of 32 examples, the posterior from all of them."""
-    monkeypatch.setattr(solving, "BEGINNING", 20)
-    settings = Settings(network=NET, folds=2, solver=Nystrom(landmarks=32))
-    found = run(flowers, Task.REGRESS, how=HOW, settings=settings)
-    assert found.kernel.shape == (20, 20)
-    assert len(found.outcome.posterior) == 32
-    assert [part.size for part in found.outcome.curve] == [10, 20, 32]
-    assert found.outcome.curve[-1].score == found.outcome.score
-    # The mean depends on noise and amplitude alone, so the dense posterior with them has it too.
-    noise = found.outcome.noise / found.outcome.amplitude
-    settings = Settings(network=NET, folds=0, noise=noise)
-    again = run(flowers, Task.REGRESS, how=HOW, settings=settings)
-    np.testing.assert_allclose(
-        found.outcome.test.mean, again.outcome.test.mean, rtol=2e-3, atol=1e-3
-    )
-    assert any("first 20 training examples" in note for note in found.notes)
 
 
 def test_a_model_with_landmarks_says_so_and_is_saved(capsys, tmp_path, flowers):

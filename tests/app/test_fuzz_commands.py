@@ -6,7 +6,6 @@ Kernels are those of linear networks, by NumPy: what is tried here is everything
 import csv
 import itertools
 import json
-import sys
 from collections import Counter
 
 import numpy as np
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 
 from widelimit.app.cli import main, matrix
 from widelimit.data import writing
+from widelimit.inference import NetworkKernels, process
+from widelimit.state import Kernels
 
 ODD_NUMBERS = [
     "0",
@@ -103,16 +104,38 @@ class Kept(np.ndarray):
             np.save(file, np.asarray(self))
 
 
-def linear_kernels(data, inputs, kinds, *, store, **_):
-    """`x·x'/d + 1`, which the engine would take seconds to compile for every new shape."""
+def _flat(inputs):
     parts = zip(_as_tuple(inputs.x), _as_tuple(inputs.mask), strict=True)
     kept = [x if mask is None else x * mask[..., None] for x, mask in parts]
-    flat = np.concatenate([x.reshape(len(x), -1) for x in kept], axis=1).astype(inputs.dtype)
+    return np.concatenate([x.reshape(len(x), -1) for x in kept], axis=1).astype(inputs.dtype)
+
+
+def linear_kernel(one, two=None):
+    """`x·x'/d + 1`, which the engine would take seconds to compile for every new shape."""
     with np.errstate(all="ignore"):  # as in the engine: what overflows is found later
-        kernel = flat @ flat.T / flat.shape[1] + np.asarray(1.0, inputs.dtype)
-        kernel = (kernel + kernel.T) / 2
+        first, second = _flat(one), _flat(one if two is None else two)
+        width = min(first.shape[1], second.shape[1])  # of examples of different lengths
+        kernel = first[:, :width] @ second[:, :width].T / width + np.asarray(1.0, one.dtype)
+        return (kernel + kernel.T) / 2 if two is None else kernel
+
+
+def linear_kernels(data, inputs, kinds, *, store, **_):
+    """For the command `kernel`."""
     store.mkdir(parents=True)
-    return {kind: kernel.view(Kept) for kind in kinds}
+    return {kind: linear_kernel(inputs).view(Kept) for kind in kinds}
+
+
+def _both(kernel):
+    return Kernels(kernel, kernel)
+
+
+LINEAR_KERNELS = {
+    "train": lambda self, *, ntk: _both(linear_kernel(self.inputs)),
+    "_kernel": lambda self, one, two, ntk: _both(linear_kernel(one, two)),
+    "diagonals": lambda self, other, *, ntk: _both(
+        np.diagonal(linear_kernel(other)).astype(np.float64)
+    ),
+}
 
 
 def _as_tuple(streams):
@@ -122,8 +145,10 @@ def _as_tuple(streams):
 @pytest.fixture
 def fuzz(tmp_path, monkeypatch, capsys):
     """Runs many command lines, each in a folder of its own."""
-    for command in (sys.modules["widelimit.app.workflow.run"], matrix):
-        monkeypatch.setattr(command, "compute", linear_kernels)
+    monkeypatch.setattr(matrix, "compute", linear_kernels)
+    for name in ("train", "_kernel", "diagonals"):
+        monkeypatch.setattr(NetworkKernels, name, LINEAR_KERNELS[name])
+    monkeypatch.setattr(process, "_scalable", lambda net: False)  # these kernels have no amplitude
     monkeypatch.setenv("COLUMNS", "400")
     counter, ends, model = itertools.count(), [], _model(tmp_path, capsys)
 

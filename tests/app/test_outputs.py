@@ -259,8 +259,8 @@ def test_folders_of_images_are_not_written_into(tmp_path):
 
 
 def test_odd_outputs_are_refused_before_the_work(capsys, tmp_path, monkeypatch):
-    for command in (sys.modules["widelimit.app.workflow.run"], matrix):
-        monkeypatch.setattr(command, "compute", None)  # nothing is computed
+    monkeypatch.setattr(sys.modules["widelimit.app.workflow.run"], "_fit", None)
+    monkeypatch.setattr(matrix, "compute", None)  # nothing is computed
     table, ring = write_flowers(tmp_path / "t.csv"), tmp_path / "ring"
     ring.symlink_to(ring)
     os.mkfifo(tmp_path / "pipe")

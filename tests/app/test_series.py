@@ -29,9 +29,9 @@ def test_windows_reach_what_columns_reach(tmp_path):
     settings = Settings(folds=0, max_train=600)
     as_windows = run(windows, Task.REGRESS, settings=settings)
     as_columns = run(columns, Task.REGRESS, settings=settings)
-    assert as_windows.choice.name == NetworkName.CNN
-    assert as_windows.outcome.score.value > as_columns.outcome.score.value - 0.01
-    assert as_windows.outcome.score.value > 0.88
+    assert as_windows.model.estimator.summary_.startswith("cnn")
+    assert as_windows.score.value > as_columns.score.value - 0.01
+    assert as_windows.score.value > 0.88
 
 
 def test_series_of_different_lengths_are_averaged(tmp_path):
@@ -41,8 +41,8 @@ def test_series_of_different_lengths_are_averaged(tmp_path):
     y = np.where(mask, x[..., 0], 0).sum(axis=1)
     save_npz(tmp_path / "s.npz", x=x, mask=mask, y=y)
     found = run(tmp_path / "s.npz", Task.REGRESS, settings=Settings(folds=0))
-    assert "average" in found.choice.summary
-    assert np.isfinite(found.outcome.test.mean).all()
+    assert "average" in found.model.estimator.summary_
+    assert np.isfinite(found.predicted.answers).all()
 
 
 def test_networks_of_vectors_are_refused(tmp_path):

@@ -4,8 +4,10 @@ from contextlib import contextmanager
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import write_flowers
+from sklearn.model_selection import cross_val_predict
 
 import widelimit as wl
 from widelimit.app.workflow import (
@@ -15,23 +17,22 @@ from widelimit.app.workflow import (
     Settings,
     Task,
     blocks,
-    choose,
+    pages,
     read_source,
     run,
     scores,
 )
 from widelimit.app.workflow.attention import mean_attention, received
-from widelimit.app.workflow.columns import assign, feature
-from widelimit.app.workflow.examples import Examples
+from widelimit.app.workflow.columns import assign
 from widelimit.app.workflow.kinds import Listener
-from widelimit.app.workflow.posterior import Spectrum, Targets, evaluate, noise_scores
-from widelimit.app.workflow.preparation import TablePreparation, TextPreparation
-from widelimit.data import Column, DataError, Keep, Table, WordVectors
+from widelimit.data import DataError
 from widelimit.engine.inputs import as_inputs
-from widelimit.inference import Engine, GPPosterior, KernelKind, NetworkKernels, hyperparameters
+from widelimit.inference import Engine, KernelKind, NetworkKernels, hyperparameters
 from widelimit.inference.amplitude import amplify
 from widelimit.layers.compose import is_sampled
 from widelimit.scale import KernelStore, manifest
+from widelimit.sklearn import InfiniteNetworkClassifier
+from widelimit.sklearn.networks import candidates
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(11, 3))
@@ -40,37 +41,42 @@ SENTENCES = RNG.normal(size=(3, 5, 4)).astype(np.float32)
 MASK = np.arange(5)[None, :] < np.array([5, 3, 1])[:, None]
 
 
-def table(path="t.csv", **columns):
-    size = len(next(iter(columns.values())))
-    held = {name: Column(name, tuple(values)) for name, values in columns.items()}
-    return Table(path, held, tuple(range(2, size + 2)))
+def networks(kind):
+    """Every network for a kind of data, by name."""
+    for name in NetworkName:
+        try:
+            yield next(iter(candidates(kind, name, channels=8).values())).net
+        except wl.WidelimitError:
+            continue
 
 
 # --- columns --------------------------------------------------------------------------------------
 
 
-def test_columns_are_told_apart():
+def test_columns_are_told_apart(tmp_path):
     """The longest texts are the text; few words are categories; many are names, left out."""
-    data = table(
-        review=["a film that I liked", "a film I did not like", "so bad it is good"] * 4,
-        label=["1", "0", "1"] * 4,
-        stars=["5", "1", "3"] * 4,
+    data = pd.DataFrame(
+        {
+            "review": ["a film that I liked", "a film I did not like", "so bad it is good"] * 4,
+            "label": [1, 0, 1] * 4,
+            "stars": [5, 1, 3] * 4,
+        }
     )
-    roles = assign(data, Task.CLASSIFY)
+    roles = assign(data, tmp_path, Task.CLASSIFY)
     assert (roles.text, roles.label, roles.features) == ("review", "label", ("stars",))
-    assert assign(data, Task.CLASSIFY, features=("stars",)).text is None
-    data = table(
-        width=[str(i) for i in range(12)],
-        colour=["red", "blue"] * 6,
-        id=[f"n{i}" for i in range(12)],
-        species=["iris", "rose"] * 6,
-        split=["train", "test"] * 6,
+    assert assign(data, tmp_path, Task.CLASSIFY, features=("stars",)).text is None
+    data = pd.DataFrame(
+        {
+            "width": range(12),
+            "colour": ["red", "blue"] * 6,
+            "id": [f"n{i}" for i in range(12)],
+            "species": ["iris", "rose"] * 6,
+            "split": ["train", "test"] * 6,
+        }
     )
-    roles = assign(data, Task.CLASSIFY)
+    roles = assign(data, tmp_path, Task.CLASSIFY)
     assert (roles.features, list(roles.left_out)) == (("width", "colour"), ["id"])
     assert (roles.label, roles.split) == ("species", "split")
-    assert feature(data, "width").dtype == np.float64
-    assert feature(data, "colour").dtype.kind == "U"
 
 
 def test_a_given_test_part_is_used(tmp_path):
@@ -78,62 +84,25 @@ def test_a_given_test_part_is_used(tmp_path):
     lines = path.read_text().splitlines()
     parts = ["split", *(["test" if i % 3 == 0 else "train" for i in range(30)])]
     path.write_text("\n".join(f"{a},{b}" for a, b in zip(lines, parts, strict=True)) + "\n")
-    result = run(path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0))
-    assert sorted(int(n.split()[1]) for n in result.tested.names) == list(range(2, 32, 3))
-    few = run(
-        path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0, max_test=4)
-    )
-    assert np.bincount(few.truth).tolist() == [2, 2]  # parts of parts keep the proportions
+    settings = Settings(network=NetworkName.LINEAR, folds=0)
+    result = run(path, Task.CLASSIFY, settings=settings)
+    assert sorted(int(n.split()[1]) for n in result.test.names) == list(range(1, 31, 3))
+    settings = Settings(network=NetworkName.LINEAR, folds=0, max_test=4)
+    few = run(path, Task.CLASSIFY, settings=settings)
+    assert sorted(few.test.y) == ["iris", "iris", "rose", "rose"]  # in their proportions
 
 
-# --- preparation ----------------------------------------------------------------------------------
-
-
-def test_tables_are_standardised_by_the_training_rows():
-    columns = {"a": np.array([1.0, 3.0, 5.0, 7.0]), "b": np.array(["x", "y", "x", "x"])}
-    names = ("1", "2", "3", "4")
-    preparation = TablePreparation.fit(Examples(Kind.TABLE, columns, names))
-    x, _ = preparation(Examples(Kind.TABLE, columns, names))
-    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(x.std(axis=0), 1)
-    new = Examples(Kind.TABLE, {"a": np.array([4.0]), "b": np.array(["z"])}, ("1",))
-    x, _ = preparation(new)
-    assert x[0, 0] == 0
-    np.testing.assert_allclose(x[0, 1:], -preparation.scale.mean[1:] / preparation.scale.std[1:])
-    assert preparation.notes(new) == ["new in 'b': z"]
-
-
-@pytest.mark.parametrize(
-    ("keep", "words"), [(Keep.FIRST, ["film", "not"]), (Keep.LAST, ["not", "good"])]
-)
-def test_texts_keep_the_words_that_have_a_place(keep, words):
-    vectors = WordVectors(("good", "film", "not"), RNG.normal(size=(3, 4)).astype(np.float32))
-    texts = ("A film that isn't good", "zzz")
-    examples = Examples(Kind.TEXT, texts, ("1", "2"))
-    preparation = TextPreparation.fit(examples, vectors, length=2, keep=keep, column=None)
-    x, mask = preparation(examples)
-    assert preparation.words(texts[0]) == words
-    assert mask is not None
-    assert mask.tolist() == [[True, True], [True, False]]
-    np.testing.assert_allclose(np.mean(x[mask][:2] ** 2, axis=-1), 1, rtol=1e-5)
-    notes = preparation.notes(examples)
-    assert any("1 texts have no word" in note for note in notes)
-    assert any(f"cut to their {keep} 2 words" in note for note in notes)
-
-
-def test_long_texts_have_few_positions():
-    """Neighbouring words share a position, unless somebody says how many."""
-    vectors = WordVectors(("good", "film"), np.eye(2, dtype=np.float32))
-    texts = ("good film " * 100, "film " * 150, "good")
-    examples = Examples(Kind.TEXT, texts, ("1", "2", "3"))
-    options = {"length": 180, "keep": Keep.FIRST, "column": None}
-    preparation = TextPreparation.fit(examples, vectors, **options)
-    _, mask = preparation(examples)
-    assert preparation.embedder.phrase == 3
-    assert mask.sum(axis=1).tolist() == [60, 50, 1]
-    assert preparation.words(texts[0])[0] == "good film good"
-    assert any("3 neighbouring words" in note for note in preparation.notes(examples))
-    assert TextPreparation.fit(examples, vectors, phrase=1, **options)(examples)[0].shape[1] == 180
+def test_folds_are_those_of_refitting(tmp_path):
+    """Cross-validation in closed form, against scikit-learn's with the same noise and network."""
+    path = write_flowers(tmp_path / "f.csv", count=60)
+    how = Reading(label="species", features=("size", "noise"))
+    result = run(path, Task.CLASSIFY, how=how, settings=Settings(folds=3))
+    model = result.model.estimator
+    fixed = InfiniteNetworkClassifier(model.network_, noise=model.noise_, standardise=False)
+    x = result.model.examples(result.train).x
+    again = cross_val_predict(fixed, x, result.train.y, cv=3)
+    assert result.folds is not None
+    assert abs(np.mean(again == result.train.y) - result.folds.value) < 0.1
 
 
 # --- kernels in blocks ----------------------------------------------------------------------------
@@ -194,101 +163,22 @@ SHAPES = {Kind.TABLE: (3,), Kind.TEXT: (5, 4), Kind.IMAGE: (4, 4, 3)}
 def test_every_network_has_kernels(kind):
     """Its layers fit each other and the kind of data; nothing is computed."""
     x = jax.ShapeDtypeStruct((2, *SHAPES[kind]), np.float32)
-    found = 0
-    for name in NetworkName:
-        try:
-            net = choose(kind, name).net
-        except wl.WidelimitError:
-            continue
-        if not is_sampled(net):
-            assert jax.eval_shape(lambda x, net=net: net.kernel(x).ntk, x).shape == (2, 2)
-        found += 1
-    assert found >= 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.IMAGE])
-def test_sampled_networks_have_kernels(kind):
-    x = np.random.default_rng(0).normal(size=(2, *SHAPES[kind])).astype(np.float32)
-    found = choose(kind, NetworkName.SOFTMAX).net.kernel(x, samples=8)
-    assert found.nngp.shape == (2, 2)
+    plain = [net for net in networks(kind) if not is_sampled(net)]
+    for net in plain:
+        assert jax.eval_shape(lambda x, net=net: net.kernel(x).ntk, x).shape == (2, 2)
+    assert len(plain) >= 2
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_every_network_is_amplified_by_its_last_layer(kind):
     """All networks end in a linear layer, so that an amplitude is a number in the description."""
-    for name in NetworkName:
-        try:
-            net = choose(kind, name).net
-        except wl.WidelimitError:
-            continue
+    for net in networks(kind):
         before, after = (hyperparameters(n) for n in (net, amplify(net, 4.0)))
         changed = [
             b.name for a, b in zip(before, after, strict=True) if not np.all(a.value == b.value)
         ]
         assert changed
         assert all("w_std" in name or "b_std" in name for name in changed)
-
-
-# --- posteriors -----------------------------------------------------------------------------------
-
-
-def problem(size=24):
-    x = np.random.default_rng(3).normal(size=(size, 3))
-    kernel = np.asarray(NET.kernel(x).nngp)
-    return x, kernel
-
-
-def test_leave_one_out_from_eigenvalues():
-    _, kernel = problem()
-    y = np.random.default_rng(4).normal(size=(len(kernel), 2))
-    exact = GPPosterior.condition(kernel, y, noise=0.3).leave_one_out
-    found = Spectrum.of(kernel).leave_one_out(y, 0.3)
-    for one, two in zip(found, exact, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-7)
-
-
-def test_amplitude_maximises_the_leave_one_out_density():
-    _, kernel = problem()
-    y = 7.0 * np.random.default_rng(5).normal(size=len(kernel))
-    rows = np.arange(len(y))
-    targets = Targets(y[:, None], y, Task.REGRESS)
-    trials = noise_scores(Spectrum.of(kernel), targets, rows, None)
-
-    def density(amplitude, noise):
-        scaled = GPPosterior.condition(amplitude * kernel, y, noise=amplitude * noise)
-        return float(np.mean(scaled.leave_one_out.log_density))
-
-    for trial in trials[2::4]:
-        best = density(trial.amplitude, trial.noise)
-        assert trial.score == pytest.approx(best, rel=1e-6)
-        assert best > density(1.1 * trial.amplitude, trial.noise)
-        assert best > density(trial.amplitude / 1.1, trial.noise)
-
-
-def test_numbers_with_their_uncertainty_are_calibrated():
-    """Targets drawn from the process itself: noise, scale and intervals come out."""
-    rng = np.random.default_rng(6)
-    x = rng.normal(size=(300, 3))
-    kernel = np.asarray(NET.kernel(x).nngp, np.float64)
-    factor = np.linalg.cholesky(kernel + 1e-9 * np.eye(300))
-    y = 5.0 * (factor @ rng.normal(size=300) + 0.3 * rng.normal(size=300)) + 40
-    train, test = np.arange(200), np.arange(200, 300)
-    outcome = evaluate(kernel, Targets.of(y, Task.REGRESS, train), train, test, folds=4)
-    shares = scores.coverage(y[test], outcome.test.mean, outcome.test.std, np.array([0.5, 0.9]))
-    assert abs(shares[0] - 0.5) < 0.15
-    assert abs(shares[1] - 0.9) < 0.09
-    # The true noise and scale leave this much uncertainty; they are estimated from 200 numbers.
-    true = GPPosterior.condition(25 * kernel[:200, :200], y[:200] - 40, noise=25 * 0.09)
-    spread = true.predict(25 * kernel[200:, :200], 25 * np.diagonal(kernel)[200:]).std
-    exact = np.mean(np.sqrt(spread**2 + 25 * 0.09))
-    assert np.mean(outcome.test.std) == pytest.approx(exact, rel=0.12)
-    assert outcome.folds is not None
-    assert abs(outcome.folds.value - outcome.score.value) < 0.15
-    assert [part.size for part in outcome.curve] == [12, 25, 50, 100, 200]
-    assert outcome.curve[-1].score == outcome.score
-    wrong = scores.coverage(y[test], outcome.test.mean, outcome.test.std / 3, np.array([0.9]))
-    assert wrong[0] < 0.7  # the check would notice deviations that are too small
 
 
 def test_intervals_of_an_accuracy():
@@ -406,10 +296,10 @@ def test_targets_of_any_size_are_learned(tmp_path, unit):
     rows = "".join(f"{u},{v * unit},{(2 * u + v) * unit}\n" for u, v in zip(a, b, strict=True))
     path.write_text("a,b,target\n" + rows)
     result = run(path, Task.REGRESS, settings=Settings(network=NetworkName.LINEAR))
-    assert result.outcome.score.value > 0.99
-    assert np.isfinite(result.outcome.test.mean).all()
-    assert np.isfinite(result.outcome.test.std).all()
-    error = scores.root_mean_square(result.truth, result.outcome.test.mean)
+    assert result.score.value > 0.99
+    assert np.isfinite(result.predicted.answers).all()
+    assert np.isfinite(result.predicted.std).all()
+    error = scores.root_mean_square(result.test.y, result.predicted.answers)
     assert 0 < error.value < 0.2 * unit
 
 
@@ -420,7 +310,7 @@ def test_a_mask_of_one_part_is_kept(tmp_path):
     held = {"y_train": np.arange(20) % 2, "y_test": np.arange(10) % 2}
     np.savez(tmp_path / "d.npz", x_train=x[:20], x_test=x[20:], mask_train=mask[:20], **held)
     source = read_source(tmp_path / "d.npz", Task.CLASSIFY)
-    np.testing.assert_array_equal(source.examples.mask, np.concatenate([mask[:20], mask[20:] | 1]))
+    np.testing.assert_array_equal(source.mask, np.concatenate([mask[:20], mask[20:] | 1]))
     assert any("no mask_test" in note for note in source.notes)
 
 
@@ -431,12 +321,39 @@ def test_the_label_is_no_feature(tmp_path):
         {"label": "species", "text": "species"},
         {"label": "species", "split": "species"},
     ):
-        with pytest.raises(DataError, match="different columns"):
+        with pytest.raises(DataError, match="two parts to play"):
             read_source(path, Task.CLASSIFY, Reading(**options))
 
 
-def test_a_copy_of_the_label_is_named(tmp_path):
+def test_leaks_and_repeated_rows_are_said(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("a,b,label\n" + "".join(f"{i},{i % 2},{i % 2}\n" for i in range(20)))
-    note = read_source(path, Task.CLASSIFY).notes[-1]
-    assert "'b' holds the same as the label" in note
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{i % 2},{i % 2}" for i, (a, b) in enumerate(rng.normal(size=(30, 2)))]
+    path.write_text("a,b,alive,label\n" + "\n".join([*rows, *rows[:4]]))
+    result = run(path, Task.CLASSIFY, settings=Settings(network=NetworkName.LINEAR, folds=0))
+    said = " | ".join(result.notes)
+    assert "'alive' alone predicts 'label' perfectly" in said
+    assert "4 of 34 rows repeat the inputs" in said
+    page = pages.page(result).html()
+    assert "alone predicts" in page
+    assert "rows repeat" in page
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_rows_are_repetitions(tmp_path, seed):
+    """A row that counts k times is as good as k rows, also through the command line's pipeline."""
+    rng = np.random.default_rng(seed)
+    x, counts = rng.normal(size=(40, 2)), rng.integers(1, 3, size=40)
+    y = np.where(x[:, 0] + 0.5 * rng.normal(size=40) > 0, "up", "down")
+    rows = [f"{a},{b},{c},{label}" for (a, b), c, label in zip(x, counts, y, strict=True)]
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,count,label\n" + "\n".join(rows))
+    settings = Settings(network=NetworkName.FCN, noise=0.3)
+    found = run(path, Task.CLASSIFY, how=Reading(weight="count"), settings=settings)
+    train = found.train
+    many = np.repeat(np.arange(len(train)), train.weights.astype(int))
+    again = InfiniteNetworkClassifier("fcn", noise=0.3, standardise=False)
+    again.fit(found.model.examples(train).x[many], train.y[many])
+    mean = again._mean(found.examples.x, None)
+    ours = found.process.mean(found.examples.x)
+    np.testing.assert_allclose(ours, mean, atol=1e-6)

@@ -62,9 +62,9 @@ def test_photographs_are_turned_upright(tmp_path):
 def test_a_file_that_is_no_image(folder):
     path, _ = folder
     (path / "dog" / "notes.txt").write_text("good dog")
-    with pytest.raises(DataError, match=r"notes.txt' .*skip_other=True"):
+    with pytest.raises(DataError, match=r"notes.txt' .*skip="):
         load_image_folder(path)
-    assert load_image_folder(path, skip_other=True).y.tolist() == [0, 0, 1, 1]
+    assert load_image_folder(path, skip=True).y.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])

@@ -45,7 +45,8 @@ def read_image(
         raise DataError(
             "Every file in a class folder must be a complete 8-bit image (PNG, JPEG, ...).",
             got=f"'{path}' ({error})",
-            remedy="remove, replace or convert this file, or pass skip_other=True",
+            remedy="remove, replace or convert this file, or leave such files out",
+            option="skip",
         ) from error
     if size is not None:
         height, width = size
@@ -70,20 +71,20 @@ def load_image_folder(
     *,
     size: tuple[int, int] | None = None,
     grey: bool = False,
-    skip_other: bool = False,
+    skip: bool = False,
     names: LabelNames | None = None,
 ) -> Labelled:
     """Images in `directory/<class>/`, classes and files in alphabetical order.
 
-    A file that is no image is an error unless `skip_other`. With `names`, e.g. those of a trained
+    A file that is no image is an error unless `skip`. With `names`, e.g. those of a trained
     model, the class folders must be among them.
     """
-    how = {"size": size, "grey": grey, "skip_other": skip_other}
+    how = {"size": size, "grey": grey, "skip": skip}
     return named_image_folder(directory, names=names, **how)[0]
 
 
 def named_image_folder(
-    directory: Path | str, *, names: LabelNames | None = None, skip_other: bool = False, **how: Any
+    directory: Path | str, *, names: LabelNames | None = None, skip: bool = False, **how: Any
 ) -> tuple[Labelled, tuple[str, ...]]:
     """What `load_image_folder` loads, and the files as `class/file`."""
     folders = _class_folders(Path(directory))
@@ -91,7 +92,7 @@ def named_image_folder(
     names.encode([folder.name for folder in folders])  # wrong names are found before reading
     images: list[tuple[Path, np.ndarray]] = []
     for folder in folders:
-        found = _folder_images(folder, skip_other=skip_other, **how)
+        found = _folder_images(folder, skip=skip, **how)
         if not found:
             raise DataError(
                 "Every class folder must hold images.",
@@ -109,10 +110,10 @@ def load_image_folder_split(
     *,
     size: tuple[int, int] | None = None,
     grey: bool = False,
-    skip_other: bool = False,
+    skip: bool = False,
 ) -> Dataset:
     """Images in `directory/train/<class>/` and `directory/test/<class>/`."""
-    return named_image_folder_split(directory, size=size, grey=grey, skip_other=skip_other)[0]
+    return named_image_folder_split(directory, size=size, grey=grey, skip=skip)[0]
 
 
 def named_image_folder_split(directory: Path | str, **how: Any) -> tuple[Dataset, tuple[str, ...]]:
@@ -138,14 +139,14 @@ def _class_folders(directory: Path) -> list[Path]:
     return folders
 
 
-def _folder_images(folder: Path, *, skip_other: bool, **how: Any) -> list[tuple[Path, np.ndarray]]:
+def _folder_images(folder: Path, *, skip: bool, **how: Any) -> list[tuple[Path, np.ndarray]]:
     hidden = (".", *SYSTEM_FILES)
     paths = [p for p in sorted(folder.iterdir()) if not p.name.lower().startswith(hidden)]
-    return _read_all(paths, skip_other=skip_other, **how)
+    return _read_all(paths, skip=skip, **how)
 
 
 def _read_all(
-    paths: Sequence[Path], *, skip_other: bool = False, **how: Any
+    paths: Sequence[Path], *, skip: bool = False, **how: Any
 ) -> list[tuple[Path, np.ndarray]]:
     """Images with their paths, as many as fit into the memory that is allowed."""
     images, total = [], 0
@@ -153,7 +154,7 @@ def _read_all(
         try:
             images.append((path, read_image(path, **how)))
         except DataError:
-            if not skip_other:
+            if not skip:
                 raise
             continue
         total += images[-1][1].nbytes

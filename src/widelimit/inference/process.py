@@ -128,7 +128,12 @@ class GP:
         size = len(data)
         rows = np.sort(np.random.default_rng(0).permutation(size)[: how.examples])
         some = data if len(rows) == size else replace(data, inputs=data.inputs[rows])
-        kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self._ntk), self.kind))
+        whole = None
+        if isinstance(self.solver, Cholesky) and (len(rows) == size or self.engine.store):
+            whole = np.asarray(chosen(data.train(ntk=self._ntk), self.kind))
+            kernel = whole if len(rows) == size else whole[np.ix_(rows, rows)]
+        else:
+            kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self._ntk), self.kind))
         groups = None if data.groups is None else data.groups[rows]
         trials = noise_trials(
             kernel,
@@ -142,14 +147,14 @@ class GP:
         noise = noise * amplitude if counts is None else noise * amplitude / counts
         net = amplify(self.net, amplitude) if _scalable(self.net) else self.net
         gp, data = replace(self, net=net, noise=noise), data.with_net(net)
-        if len(rows) < size or not isinstance(self.solver, Cholesky) or self.engine.store:
+        if whole is None:
             return replace(gp.condition(data, y), trials=trials)
         posterior = GPPosterior.condition(
-            kernel * np.asarray(amplitude, kernel.dtype),
+            whole * np.asarray(amplitude, whole.dtype),
             y,
             noise=noise,
             jitter=self.jitter,
-            groups=groups,
+            groups=data.groups,
         )
         return replace(gp.fitted(data, posterior, noise), trials=trials)
 

@@ -70,6 +70,8 @@ class _NetworkEstimator(BaseEstimator):
     solver: Solver | None
     store: Any
     random_state: Any
+    _client: Any = None
+    """Of `dask.distributed`, whose workers compute the training kernel into the store."""
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class _NetworkEstimator(BaseEstimator):
         net, self.summary_ = self._network(examples, targets, labels, engine, kind)
         require_gaussian(net)
         data = NetworkKernels.make(net, examples.x, examples.mask, engine=engine)
-        data = replace(data, engine=replace(engine, store=self.store))
+        data = replace(data, engine=replace(engine, store=self.store, client=self._client))
         process = GP(
             net,
             kind=kind,

@@ -6,8 +6,9 @@ import numpy as np
 import typer
 
 from ...inference import KernelKind
-from ..workflow import Task, choose, read_source
-from ..workflow.run import network_data, prepare, sized
+from ..workflow import Task, read_source
+from ..workflow.run import sized
+from ..workflow.unlabelled import examples_of, kernels_of, network_of
 from . import options as o
 from .screen import Screen, print_json
 
@@ -35,16 +36,13 @@ def estimate(
     settings = o.settings(data, net)
     how = sized(file, data.reading(), settings)
     source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
-    found = source.examples
-    few = found.take(np.arange(min(_SAMPLE, len(found))))
-    preparation, _ = prepare(few, file, settings, source.columns.get("text"))
-    batch = preparation(few)
-    choice = choose(found.kind, net.network, depth=net.depth, batch=batch)
+    few = examples_of(source.take(np.arange(min(_SAMPLE, len(source)))), settings)
+    choice = network_of(few, settings)
     screen.say(f"network '{choice.name}': {choice.summary}")
-    inputs, kernels = network_data(choice, preparation, batch, len(few), settings)
+    inputs, kernels = kernels_of(choice, few, settings)
     cost = choice.net.cost(
         inputs,
-        examples=examples or len(found),
+        examples=examples or len(source),
         tests=tests,
         sampler=kernels.sampler,
         ntk=net.kernel is KernelKind.NTK,

@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import typer
 
-from ...data import DataError
+from ...data import DataError, Standardise
 from ...errors import WidelimitError
 from ..drawing import canvas, diagram, plot_law
 from ..report import Report
 from ..workflow import Kind, Settings, Task, read_source
 from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
-from ..workflow.preparation import TextPreparation
-from ..workflow.run import prepare
+from ..workflow.run import word_vectorizer
 from . import options as o
 from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
@@ -121,20 +120,24 @@ def _input(
             got=f"--row {row} of {len(source)} examples",
             remedy=f"give a row from 0 to {len(source) - 1}",
         )
-    one = source.examples.take(np.array([row]))
-    one = one.texts if one.kind is Kind.MIXED else one
-    preparation, _ = prepare(one, file, settings, source.columns.get("text"))
-    batch = preparation(one)
-    if batch.x.ndim != 3:
+    one, words = source.take(np.array([row])), []
+    if one.kind in (Kind.TEXT, Kind.MIXED):
+        text = str(one.x[one.columns["text"]].iloc[0])
+        embedder = word_vectorizer(one, settings).fit([text]).embedder_
+        words = embedder.positions(text)
+        x, mask = embedder([text])
+        real = x[0][mask[0]]
+    elif one.kind is Kind.SEQUENCE:
+        real = one.x[0] if one.mask is None else one.x[0][one.mask[0]]
+        real = Standardise.per_channel(source.x, mask=source.mask)(real)
+    else:
         raise DataError(
-            "A law is taken of texts and sequences.",
-            got=f"{one.kind} data in '{file}'",
+            f"'{file}' holds {one.kind} data, which have no positions.",
+            got=f"examples of kind {one.kind}",
             remedy="give texts, an .npz file with x (N, positions, channels), or no file",
         )
-    real = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
-    words = preparation.words(one.content[0]) if isinstance(preparation, TextPreparation) else []
     shown = f"'{' '.join(words)}'" if words else f"{one.names[0]}"
-    return real[None, : settings.length].astype(np.float64), shown
+    return np.asarray(real[None, : settings.length], np.float64), shown
 
 
 def _line(one: HeadLaw) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import BlockedCholesky, ConjugateGradients, Solver
@@ -30,6 +32,14 @@ MaxTest = Annotated[
 Folds = Annotated[int, o.option("Parts for cross-validation; 0 for none.", panel=o.LEARN)]
 Noise = Annotated[
     float | None, o.option("Noise variance.", panel=o.LEARN, shown="chosen by leave-one-out")
+]
+ClassWeight = Annotated[
+    str | None,
+    o.option("'balanced': all classes count alike.", panel=o.LEARN, shown="by their frequency"),
+]
+Weight = Annotated[
+    str | None,
+    o.option("Column that says how much a row counts.", panel=o.LEARN, shown="all rows alike"),
 ]
 SolverOption = Annotated[
     SolverName,
@@ -82,6 +92,8 @@ def _command(task: Task) -> Callable[..., None]:
         max_test: MaxTest = None,
         folds: Folds = 5,
         noise: Noise = None,
+        class_weight: ClassWeight = None,
+        weight: Weight = None,
         solver: SolverOption = SolverName.CHOLESKY,
         landmarks: Landmarks = None,
         tolerance: Tolerance = None,
@@ -102,14 +114,14 @@ def _command(task: Task) -> Callable[..., None]:
             max_test=max_test,
             noise=noise,
             folds=folds,
+            class_weight=class_weight,
             solver=solver_named(
                 solver, landmarks=landmarks, tolerance=tolerance, block=block, key=net.seed
             ),
             workers=workers,
         )
-        _learn(
-            file, task, data.reading(split=split), settings, out, save, report, open_page, as_json
-        )
+        how = data.reading(split=split, weight=weight)
+        _learn(file, task, how, settings, out, save, report, open_page, as_json)
 
     return learn
 
@@ -162,8 +174,7 @@ def _require_savable(solver: Solver, save: Path | None) -> None:
 
 def _write(result: Result, predictions: Path, save: Path | None, report: Path) -> dict[str, str]:
     """Predictions, model and page; where they are."""
-    names = result.model.class_names
-    write_predictions(predictions, result.tested, result.outcome.test, names, result.truth)
+    write_predictions(predictions, result.test, result.predicted)
     written = {"predictions": str(predictions)}
     if save is not None:
         result.model.save(save)
@@ -173,53 +184,56 @@ def _write(result: Result, predictions: Path, save: Path | None, report: Path) -
 
 
 def _summary(result: Result) -> list[str]:
-    outcome = result.outcome
     seconds = sum(result.seconds.values())
-    if result.model.task is Task.REGRESS:
-        error = scores.root_mean_square(result.truth, outcome.test.mean)
-        lines = [f"R² {outcome.score} on {len(result.test):,} held-out examples (95 %)"]
+    if result.task is Task.REGRESS:
+        error = scores.root_mean_square(result.test.y, result.predicted.answers)
+        lines = [f"R² {result.score} on {len(result.test):,} held-out examples (95 %)"]
         lines.append(f"root mean square error {error.value:.4g}")
     else:
         lines = [
-            f"accuracy {outcome.score.percent} on {len(result.test):,} held-out examples "
-            f"(95 % interval {outcome.score.percent_interval}; most frequent class: "
+            f"accuracy {result.score.percent} on {len(result.test):,} held-out examples "
+            f"(95 % interval {result.score.percent_interval}; most frequent class: "
             f"{baseline(result):.1%})"
         ]
-    if outcome.folds is not None:
-        lines.append(f"cross-validated inside the training part: {outcome.folds}")
+    if result.folds is not None:
+        lines.append(f"cross-validated inside the training part: {result.folds}")
     for other in result.baselines:
-        score = str(other.score) if outcome.test.probabilities is None else other.score.percent
+        score = str(other.score) if result.task is Task.REGRESS else other.score.percent
         lines.append(f"for comparison, {other.name}: {score} ({other.seconds:.1f} s)")
-    verdict = advice(outcome.score, result.baselines)
+    verdict = advice(result.score, result.baselines)
     lines += [] if verdict is None else [verdict]
     return [*lines, f"done in {seconds:.0f} s"]
 
 
 def _numbers(result: Result) -> dict[str, Any]:
-    outcome = result.outcome
+    estimator = result.model.estimator
     numbers: dict[str, Any] = {
-        "task": str(result.model.task),
-        "file": str(result.source.path),
-        "kind": str(result.examples.kind),
-        "network": str(result.choice.name),
+        "task": str(result.task),
+        "file": str(result.train.path),
+        "kind": str(result.train.kind),
+        "network": estimator.summary_.partition(":")[0],
+        "summary": estimator.summary_,
         "kernel": result.settings.kernel.value,
         "train": len(result.train),
         "test": len(result.test),
-        "noise": outcome.noise,
+        "noise": estimator.noise_,
         "solver": name_of(result.settings.solver).value,
-        "log_evidence": evidence(outcome.posterior),
-        "cross_validated": None if outcome.folds is None else outcome.folds.numbers(),
-        "learning_curve": [{"train": part.size, **part.score.numbers()} for part in outcome.curve],
+        "log_evidence": evidence(result.process.posterior),
+        "cross_validated": None if result.folds is None else result.folds.numbers(),
+        "learning_curve": [{"train": n, "score": float(s.mean())} for n, s in result.curve],
         "baselines": {one.name: one.score.numbers() for one in result.baselines},
         "seconds": result.seconds,
         "notes": list(result.notes),
+        "python": result.python,
     }
-    if outcome.test.probabilities is None:
-        error = scores.root_mean_square(result.truth, outcome.test.mean)
-        return numbers | {"r2": outcome.score.numbers(), "rmse": error.numbers()}
+    if result.task is Task.REGRESS:
+        error = scores.root_mean_square(result.test.y, result.predicted.answers)
+        return numbers | {"r2": result.score.numbers(), "rmse": error.numbers()}
+    columns = np.searchsorted(estimator.classes_, result.test.y)
+    assert result.predicted.probabilities is not None
     return numbers | {
-        "accuracy": outcome.score.numbers(),
+        "accuracy": result.score.numbers(),
         "baseline": baseline(result),
-        "log_score": scores.log_score(outcome.test.probabilities, result.truth),
-        "classes": list(result.model.class_names),
+        "log_score": scores.log_score(result.predicted.probabilities, columns),
+        "classes": list(result.predicted.classes),
     }

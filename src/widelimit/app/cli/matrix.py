@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 
@@ -13,17 +14,19 @@ from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import KernelKind
 from ...inference.spectrum import Spectrum
+from ...sklearn.networks import NamedNetwork
 from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
-from ..workflow import LabelledFile, NamedNetwork, Task, choose, read_source
+from ..workflow import Source, Task, read_source
 from ..workflow.blocks import compute
-from ..workflow.preparation import Batch
-from ..workflow.run import network_data, prepare, sized
+from ..workflow.run import sized
+from ..workflow.unlabelled import examples_of, kernels_of, network_of
 from . import options as o
 from .outputs import ready, show
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
+_MOST_CLASSES = 12  # by which examples are sorted and named in a picture
 
 
 @o.with_groups
@@ -62,45 +65,49 @@ def kernel(
     settings = o.settings(data, net)
     how = sized(file, data.reading(), settings)
     source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
-    examples = source.examples
-    if limit is not None and limit < len(examples):
-        examples = examples.take(np.arange(limit))
-    preparation, notes = prepare(examples, file, settings, source.columns.get("text"))
-    for note in (*source.notes, *notes, *preparation.notes(examples)):
+    if limit is not None and limit < len(source):
+        source = source.take(np.arange(limit))
+    for note in source.notes:
         screen.say(note)
-    batch = preparation(examples)
-    choice = choose(examples.kind, net.network, depth=net.depth, batch=batch)
+    examples = examples_of(source, settings)
+    choice = network_of(examples, settings)
     screen.say(f"network '{choice.name}': {choice.summary}")
-    inputs, kernels = network_data(choice, preparation, batch, len(examples), settings)
+    inputs, kernels = kernels_of(choice, examples, settings)
     both = out.suffix == ".npz"
     kinds = tuple(KernelKind) if both else (net.kernel,)
     with alone(out.with_name(f".{out.name}.lock")):
         found = compute(kernels, inputs, kinds, store=store, workers=workers, listener=screen)
         arrays = _written(out, found, store)
         if both:
-            labels = {"y": source.y[: len(examples)]} if len(source.y) else {}
+            labels = {} if source.y is None else {"y": _plain(source.y)}
             named = {kind.value: array for kind, array in arrays.items()}
-            save_npz(out, **named, **labels, names=np.array(examples.names))
+            save_npz(out, **named, **labels, names=np.array(source.names))
             if wanted is not None:  # the page is drawn when the files are gone
                 arrays = {kind: np.array(array) for kind, array in arrays.items()}
         shutil.rmtree(store)
     seconds = time.monotonic() - begin
-    screen.say(f"{len(examples):,} × {len(examples):,} in {seconds:.0f} s: {out}")
+    screen.say(f"{len(source):,} × {len(source):,} in {seconds:.0f} s: {out}")
     numbers: dict[str, Any] = {
-        "examples": len(examples),
+        "examples": len(source),
         "network": str(choice.name),
         "kernels": [kind.value for kind in kinds],
         "file": str(out),
         "seconds": seconds,
     }
     if wanted is not None:
-        page = _page(source, choice, batch, arrays[net.kernel], net.kernel, seconds)
+        shape = jax.tree.map(lambda x: x.shape[1:], examples.x)
+        page = _page(source, choice, shape, arrays[net.kernel], net.kernel, seconds)
         page.write(wanted)
         screen.say(f"report: {wanted}")
         numbers["report"] = str(wanted)
         show(wanted, open_page)
     if as_json:
         print_json(numbers)
+
+
+def _plain(y: np.ndarray) -> np.ndarray:
+    """Labels without Python objects, which no file should hold."""
+    return y.astype(str) if y.dtype.kind == "O" else y
 
 
 def _written(
@@ -114,9 +121,9 @@ def _written(
 
 
 def _page(
-    source: LabelledFile,
+    source: Source,
     choice: NamedNetwork,
-    batch: Batch,
+    shape: Any,
     kernel: np.ndarray,
     which: KernelKind,
     seconds: float,
@@ -125,8 +132,11 @@ def _page(
     part = np.asarray(kernel[:_MOST_EIGENVALUES, :_MOST_EIGENVALUES], np.float64)
     values = Spectrum.of(part).values[::-1]
     figure, axes = canvas(2, width=5.2, height=4.2)
-    groups = source.y[:size] if len(source.y) else None
-    plot_kernel(axes[0, 0], kernel, groups, source.class_names)
+    names, groups = (), None
+    if source.y is not None:
+        classes, groups = np.unique(source.y, return_inverse=True)
+        names = tuple(classes.tolist()) if len(classes) <= _MOST_CLASSES else ()
+    plot_kernel(axes[0, 0], kernel, groups, names)
     plot_spectrum(axes[0, 1], values, None)
     diagonal = np.diagonal(part)
     share = values / values.sum()
@@ -140,11 +150,11 @@ def _page(
         ("effective rank exp(entropy)", rank),
         ("seconds", round(seconds, 1)),
     ]
-    svg = diagram(choice.net, batch.shape, title=f"network '{choice.name}'")
+    drawing = diagram(choice.net, shape, title=f"network '{choice.name}'")
     return (
         Report(f"Kernel of {source.path.name}", f"Network '{choice.name}': {choice.summary}.")
         .section("The network")
-        .diagram(svg, "Every layer is infinitely wide.", facts)
+        .diagram(drawing, "Every layer is infinitely wide.", facts)
         .section("The kernel")
         .figure(
             figure,

@@ -49,9 +49,9 @@ Delimiter = Annotated[
     str | None,
     option("What separates columns in a CSV file.", panel=DATA, shown="detected"),
 ]
-Decimal = Annotated[
-    str | None,
-    option("Decimal mark of numbers, . or ,", panel=DATA, shown="detected"),
+Decimal = Annotated[str, option("Decimal mark of numbers, . or ,", panel=DATA)]
+NoHeader = Annotated[
+    bool, option("The first line is a row: columns are 'column 1', 'column 2' …", panel=DATA)
 ]
 Drop = Annotated[
     list[str] | None, option("Column to leave out; repeatable.", panel=DATA, shown=False)
@@ -128,7 +128,8 @@ class FileOptions:
     label: Label = None
     encoding: Encoding = "utf-8"
     delimiter: Delimiter = None
-    decimal: Decimal = None
+    decimal: Decimal = "."
+    no_header: NoHeader = False
     skip: Skip = False
     allow: Allow = None
 
@@ -153,6 +154,7 @@ class FileOptions:
             encoding=self.encoding,
             delimiter=delimiter,
             decimal=self.decimal,
+            no_header=self.no_header,
             skip=self.skip,
             **more,
         )

@@ -4,15 +4,13 @@ import os
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from ...data import DataError, limits, write_csv
 from ...data.files import output, unwritable
 from ...data.places import ENVIRONMENT
 from ...errors import WidelimitError
-from ..workflow import Examples
-from ..workflow.posterior import Predicted
+from ..workflow import Predicted, Source
 
 _INTERVAL = 1.6448536269514722  # of a standard normal: 90 % lie inside
 
@@ -103,51 +101,38 @@ def require_writable(folder: Path) -> None:
         )
 
 
-def write_predictions(
-    path: Path,
-    examples: Examples,
-    predicted: Predicted,
-    class_names: tuple[str, ...],
-    truth: np.ndarray | None = None,
-) -> None:
+def write_predictions(path: Path, examples: Source, predicted: Predicted) -> None:
     """One line per example: where it is, the truth if known, the prediction, its uncertainty.
 
     Behind them stand the columns of the file the examples came from, as they are there.
     """
-    if predicted.probabilities is not None:
-        columns = _class_columns(predicted, class_names, truth)
+    truth, table = examples.y, predicted.probabilities
+    columns: dict[str, Sequence[Any]] = {"example": examples.names}
+    if table is not None:
+        if truth is not None:
+            columns["label"] = truth.tolist()
+        columns["prediction"] = predicted.answers.tolist()
+        columns["probability"] = [f"{p:.6f}" for p in predicted.confidence]
+        for number, name in enumerate(predicted.classes):
+            columns[f"p({name})"] = [f"{p:.6f}" for p in table[:, number]]
     else:
-        columns = _number_columns(predicted, truth)
-    columns = {"example": list(examples.names), **columns}
-    for name, values in examples.given.items():
-        shown = name if name not in columns else f"{name} in the file"
-        columns[shown] = ["" if value is None else value for value in values]
+        assert predicted.std is not None
+        if truth is not None:
+            columns["target"] = [repr(float(value)) for value in truth]
+        half = _INTERVAL * predicted.std
+        found = {
+            "prediction": predicted.answers,
+            "std": predicted.std,
+            "low90": predicted.answers - half,
+            "high90": predicted.answers + half,
+        }
+        columns |= {name: [f"{v:.8g}" for v in values] for name, values in found.items()}
+    if examples.frame is not None:
+        for name, values in examples.frame.astype(object).items():
+            shown = name if name not in columns else f"{name} in the file"
+            gone = values.isna().tolist()
+            columns[shown] = ["" if g else v for v, g in zip(values, gone, strict=True)]
     write_csv(path, list(columns), zip(*columns.values(), strict=True))
-
-
-def _class_columns(
-    predicted: Predicted, class_names: tuple[str, ...], truth: np.ndarray | None
-) -> dict[str, list[str]]:
-    table = predicted.probabilities
-    assert table is not None
-    columns = {} if truth is None else {"label": [class_names[int(label)] for label in truth]}
-    columns["prediction"] = [class_names[int(label)] for label in predicted.labels]
-    columns["probability"] = [f"{p:.6f}" for p in predicted.confidence]
-    for number, name in enumerate(class_names):
-        columns[f"p({name})"] = [f"{p:.6f}" for p in table[:, number]]
-    return columns
-
-
-def _number_columns(predicted: Predicted, truth: np.ndarray | None) -> dict[str, list[str]]:
-    columns = {} if truth is None else {"target": [repr(float(value)) for value in truth]}
-    half = _INTERVAL * predicted.std
-    found = {
-        "prediction": predicted.mean,
-        "std": predicted.std,
-        "low90": predicted.mean - half,
-        "high90": predicted.mean + half,
-    }
-    return columns | {name: [f"{v:.8g}" for v in values] for name, values in found.items()}
 
 
 def own_name(file: Path) -> str:

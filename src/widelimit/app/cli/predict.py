@@ -33,19 +33,19 @@ def predict(
     loaded = load_model(model)
     new = read_new_examples(loaded, file, source.reading(), score=score)
     screen.say(f"model trained on {loaded.trained}")
-    for note in new.notes:
+    for note in (*new.notes, *loaded.lost_words(new)):
         screen.say(note)
-    with screen.bar(f"predicting {len(new.examples):,} examples"):
-        predicted = loaded.predict(new.examples)
-    write_predictions(path, new.examples, predicted, loaded.class_names, new.labels)
-    numbers: dict[str, Any] = {"examples": len(new.examples), "predictions": str(path)}
-    if new.labels is not None:
+    with screen.bar(f"predicting {len(new):,} examples"):
+        predicted = loaded.predict(new)
+    write_predictions(path, new, predicted)
+    numbers: dict[str, Any] = {"examples": len(new), "predictions": str(path)}
+    if new.y is not None:
         if loaded.task is Task.CLASSIFY:
-            found = scores.accuracy(predicted.labels == new.labels)
+            found = scores.accuracy(predicted.answers == new.y)
             screen.say(f"accuracy {found.percent} (95 % interval {found.percent_interval})")
             numbers["accuracy"] = found.numbers()
-        elif len(new.examples) > 1:
-            found = scores.r_squared(new.labels, predicted.mean)
+        elif len(new) > 1:
+            found = scores.r_squared(new.y, predicted.answers)
             screen.say(f"R² {found} (95 %)")
             numbers["r2"] = found.numbers()
     screen.say(f"predictions: {path}")

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,23 +15,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    track,
 )
 
 from ...errors import WidelimitError
-from ..workflow.kinds import Advance, Listener
-
-# How arguments of functions, which errors speak of, are called on the command line.
-_OPTIONS = (
-    (re.compile(r"skip(_other)?=True"), "--skip"),
-    (re.compile(r"decimal=('[.,]')"), r"--decimal \1"),
-    (re.compile(r"encoding='([^']+)'"), r"--encoding \1"),
-    (re.compile(r"delimiter=('[^']+')"), r"--delimiter \1"),
-    (re.compile(r"size=\(height, width\)"), "--image-size 16"),
-    (re.compile(r"directory=\.\.\."), "--data-dir"),
-    (re.compile(r"pass or '"), "pass '"),
-)
-
+from ...progress import Callback
+from ..workflow.kinds import Listener
 
 _LONGEST = 600  # characters of what came instead: a whole array helps nobody
 
@@ -53,7 +41,7 @@ class Screen(Listener):
         self.console.print(harmless(text), markup=False, soft_wrap=True)
 
     @contextmanager
-    def bar(self, label: str) -> Iterator[Advance]:
+    def bar(self, label: str) -> Iterator[Callback]:
         """A bar with the time left."""
         if not self.console.is_terminal:
             yield lambda done, total: None
@@ -70,10 +58,6 @@ class Screen(Listener):
             task = progress.add_task(label, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
-    def tracked(self, steps: Iterable[Any]) -> Iterable[Any]:
-        """The steps of a study behind a bar."""
-        return track(list(steps), description="", console=self.console, transient=True)
-
     def wrong(self, error: WidelimitError | ImportError) -> None:
         """A user's mistake: rule, what came, what to do; one line each."""
         self.console.print("[red bold]error[/red bold]: ", end="")
@@ -82,7 +66,7 @@ class Screen(Listener):
             return
         self.say(error.rule)
         self.say(f"   got: {_shortened(error.got)}")
-        self.say(f"remedy: {_spoken(error.advice(command_line=True))}")
+        self.say(f"remedy: {error.advice(command_line=True)}")
 
 
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -95,12 +79,6 @@ def harmless(text: str) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _spoken(remedy: str) -> str:
-    for pattern, option in _OPTIONS:
-        remedy = pattern.sub(option, remedy)
-    return remedy
 
 
 def print_json(value: Any) -> None:

@@ -27,7 +27,7 @@ def canvas(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float
 
 
 def plot_kernel(
-    axis: Any, kernel: np.ndarray, groups: np.ndarray | None, names: Sequence[str] = ()
+    axis: Any, kernel: np.ndarray, groups: np.ndarray | None, names: Sequence[Any] = ()
 ) -> None:
     """Correlations `K_ij/√(K_ii K_jj)` as a heat map; examples sorted by class or by target."""
     size = len(kernel)
@@ -49,7 +49,7 @@ def plot_kernel(
             inside = np.flatnonzero(sorted_groups == number)
             if len(inside) and len(names) <= 12:
                 axis.annotate(
-                    _clipped(name), (-0.5, inside.mean()), (-6, 0), textcoords="offset points",
+                    _clipped(str(name)), (-0.5, inside.mean()), (-6, 0), textcoords="offset points",
                     ha="right", va="center", fontsize=8, annotation_clip=False,
                 )  # fmt: skip
                 if inside[0] > 0:
@@ -83,9 +83,9 @@ def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> No
     axis.set(title="eigenvalues of the kernel", xlabel="index", ylabel="eigenvalue")
 
 
-def plot_noise(axis: Any, trials: Sequence[Any], chosen: float) -> None:
+def plot_noise(axis: Any, trials: Sequence[tuple[float, float]], chosen: float) -> None:
     """The leave-one-out score for every noise variance that was tried."""
-    noises, values = [t.noise for t in trials], [t.score for t in trials]
+    noises, values = zip(*trials, strict=True)
     axis.semilogx(noises, values, "o-", color=BLUE, lw=1.5, ms=4)
     axis.axvline(chosen, color=RED, ls="--", lw=1.2, label=f"chosen: {chosen:.2g}")
     low, high = min(values), max(values)
@@ -94,29 +94,27 @@ def plot_noise(axis: Any, trials: Sequence[Any], chosen: float) -> None:
     axis.legend(frameon=False, fontsize=8)
 
 
-def plot_curve(axis: Any, parts: Sequence[Any], ylabel: str, baseline: float | None = None) -> None:
-    """Test score by the number of training examples, with 95 % intervals."""
-    axis.set(title="learning curve", xlabel="training examples", ylabel=ylabel)
-    parts = [part for part in parts if np.isfinite(part.score.value)]
+def plot_curve(axis: Any, parts: Sequence[tuple[int, np.ndarray]], name: str) -> None:
+    """Scores of left-out examples by the number of training examples, mean and deviation."""
+    from sklearn.model_selection import LearningCurveDisplay
+
     if not parts:
-        note = "too few examples for a curve"
+        note = "too few examples for a learning curve"
         axis.text(0.5, 0.5, note, ha="center", va="center", transform=axis.transAxes, color=GREY)
         axis.set_axis_off()
         return
-    sizes = [part.size for part in parts]
-    values = [part.score.value for part in parts]
-    low = [max(0.0, np.nan_to_num(part.score.value - part.score.low)) for part in parts]
-    high = [max(0.0, np.nan_to_num(part.score.high - part.score.value)) for part in parts]
-    axis.errorbar(sizes, values, yerr=[low, high], fmt="o-", color=BLUE, lw=2, capsize=3, ms=5)
-    if baseline is not None:
-        axis.axhline(baseline, color=GREY, ls="--", lw=1)
-        axis.annotate(
-            "most frequent class", (sizes[-1], baseline), (0, 4), textcoords="offset points",
-            color="#6b7a88", fontsize=8, ha="right",
-        )  # fmt: skip
-    axis.set_xscale("log")
+    sizes = np.array([size for size, _ in parts])
+    fewest = min(len(values) for _, values in parts)
+    values = np.array([values[:fewest] for _, values in parts])
+    shown = LearningCurveDisplay(
+        train_sizes=sizes, train_scores=values, test_scores=values, score_name=name
+    )
+    shown.plot(ax=axis, score_type="test", line_kw={"color": BLUE, "marker": "o"})
+    axis.set(title="learning curve", xlabel="training examples", xscale="log")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
     axis.minorticks_off()
+    if axis.get_legend() is not None:
+        axis.get_legend().remove()
 
 
 def plot_calibration(axis: Any, right: np.ndarray, confidence: np.ndarray, groups: int) -> None:
@@ -130,7 +128,7 @@ def plot_calibration(axis: Any, right: np.ndarray, confidence: np.ndarray, group
     axis.legend(["perfectly calibrated", "test examples"], frameon=False, fontsize=8)
 
 
-def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[str]) -> None:
+def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Sequence[Any]) -> None:
     """Rows: true classes; columns: predicted ones; numbers of test examples."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
@@ -138,13 +136,13 @@ def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Seque
     found = ConfusionMatrixDisplay.from_predictions(
         truth,
         guess,
-        labels=range(len(names)),
-        display_labels=[_clipped(name) for name in names],
+        labels=names,
+        display_labels=[_clipped(str(name)) for name in names],
         ax=axis,
         cmap="Blues",
         colorbar=False,
         include_values=few,
-        xticks_rotation=45 if len(names) > 3 else "horizontal",
+        xticks_rotation="vertical" if len(names) > 3 else "horizontal",
     )
     found.ax_.set(title="confusion matrix", xlabel="predicted", ylabel="true")
 

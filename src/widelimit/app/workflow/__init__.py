@@ -1,32 +1,28 @@
 """From a user's file to a tested model: what stands behind the command line, for programs too.
 
-`run(path, Task.CLASSIFY)` reads a table, an `.npz` file or a folder of images, chooses a network
-for the kind of data, computes its kernel, picks the noise by leave-one-out, and tests the posterior
-on held-out examples. The result holds a `Model` that can be saved.
+`run(path, Task.CLASSIFY)` reads a table, an `.npz` file or a folder of images, fits a Pipeline of
+`widelimit.sklearn` to a part of it, and tests it on the rest. The result holds a `Model` that can
+be saved, and the lines of Python that give the same numbers.
 """
 
-from ...sklearn.networks import NamedNetwork, NetworkName
+from ...sklearn.networks import Kind, NetworkName
 from .attention import mean_attention, received
-from .examples import Examples, LabelledFile
-from .kinds import Kind, Listener, Task
-from .mixing import choose
-from .model import Model, load_model, read_new_examples
+from .kinds import Listener, Task
+from .model import Model, Predicted, load_model, read_new_examples
 from .run import Result, Settings, run
-from .sources import Reading, read_source
+from .sources import Reading, Source, read_source
 
 __all__ = [
-    "Examples",
     "Kind",
-    "LabelledFile",
     "Listener",
     "Model",
-    "NamedNetwork",
     "NetworkName",
+    "Predicted",
     "Reading",
     "Result",
     "Settings",
+    "Source",
     "Task",
-    "choose",
     "load_model",
     "mean_attention",
     "read_new_examples",

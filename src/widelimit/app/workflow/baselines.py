@@ -1,21 +1,20 @@
 """What simpler methods reach on the same split: the comparison a user would make by hand."""
 
-import importlib.util
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...sklearn.inputs import Examples
+from . import scores
 from .kinds import Task
-from .posterior import Targets, agreement, answers
-from .preparation import Batch
 from .scores import Score
 
 FEWEST = 60
 """Training examples from which on others are asked too: with fewer, chance decides."""
 
-_STRENGTHS = 10.0 ** np.arange(-6.0, 3.1, 0.5)  # in units of the mean eigenvalue
+_STRENGTHS = 10.0 ** np.arange(-3.0, 6.1, 0.5)
 _WIDEST = 4000  # columns up to which ridge takes seconds
 _WORTH_THREADS = 1_000_000  # numbers from which on boosting gains from threads
 _MOST_CUTS = 20_000_000  # examples × columns × classes up to which boosting takes seconds
@@ -30,27 +29,28 @@ class Baseline(NamedTuple):
 
 
 def baselines(
-    batch: Batch, targets: Targets, train: np.ndarray, test: np.ndarray
+    task: Task, train: Examples, y: np.ndarray, test: Examples, truth: np.ndarray
 ) -> tuple[Baseline, ...]:
-    """Ridge regression, and gradient boosting where scikit-learn is installed.
+    """Ridge regression and gradient boosting of scikit-learn, as they are.
 
     Both see the numbers that the network sees: all pixels or places, the average word vector.
     """
-    if len(train) < FEWEST:
+    if len(y) < FEWEST:
         return ()
-    methods: dict[str, Callable[..., np.ndarray]] = {}
-    x = _flat(batch)
+    x, new = _flat(train), _flat(test)
+    classes = len(np.unique(y)) if task is Task.CLASSIFY else 1
+    methods: dict[str, Callable[..., Any]] = {}
     if x.shape[1] <= _WIDEST:
         methods["ridge"] = _ridge
-    classes = targets.columns.shape[1]
-    small = len(train) * x.shape[1] * classes <= _MOST_CUTS
-    if small and importlib.util.find_spec("sklearn") is not None:
+    if x.size * classes <= _MOST_CUTS:
         methods["histogram boosting"] = _boosting
     found = []
     for name, method in methods.items():
         begin = time.monotonic()
-        values = method(x, targets, train, test)
-        score = agreement(targets, values, targets.labels[test])
+        answers = method(task, x, y, new)
+        score = scores.accuracy(answers == truth)
+        if task is Task.REGRESS:
+            score = scores.r_squared(truth, answers)
         found.append(Baseline(name, score, time.monotonic() - begin))
     return tuple(found)
 
@@ -67,10 +67,10 @@ def advice(score: Score, others: tuple[Baseline, ...]) -> str | None:
     return f"the test examples cannot tell it from {best.name}"
 
 
-def _flat(batch: Batch) -> np.ndarray:
+def _flat(examples: Examples) -> np.ndarray:
     """One row of numbers per example."""
-    streams = batch.x if isinstance(batch.x, tuple) else (batch.x,)
-    masks = batch.mask if isinstance(batch.mask, tuple) else (batch.mask,) * len(streams)
+    streams = examples.x if isinstance(examples.x, tuple) else (examples.x,)
+    masks = examples.mask if isinstance(examples.mask, tuple) else (examples.mask,) * len(streams)
     return np.concatenate([_rows(x, m) for x, m in zip(streams, masks, strict=True)], axis=1)
 
 
@@ -82,35 +82,26 @@ def _rows(x: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return (np.where(mask[..., None], x, 0).sum(axis=axes) / count).astype(np.float64)
 
 
-def _ridge(x: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Least squares with the penalty whose leave-one-out error is smallest."""
-    shift, middle = x[train].mean(axis=0), targets.columns[train].mean(axis=0)
-    rows, columns = x[train] - shift, targets.columns[train] - middle
-    values, vectors = np.linalg.eigh(rows.T @ rows)
-    rotated = rows @ vectors
-    inner, squares = rotated.T @ columns, rotated**2
-    best, chosen = np.inf, np.zeros_like(inner)
-    for strength in _STRENGTHS * max(float(values.mean()), np.finfo(float).tiny):
-        shrink = 1.0 / (np.maximum(values, 0.0) + strength)
-        weights = shrink[:, None] * inner
-        leverage = 1.0 / len(train) + squares @ shrink
-        left_out = (columns - rotated @ weights) / np.maximum(1.0 - leverage, 1e-6)[:, None]
-        if (error := float(np.mean(left_out**2))) < best:
-            best, chosen = error, weights
-    return answers(targets, (x[test] - shift) @ (vectors @ chosen) + middle)
+def _ridge(task: Task, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """The penalty with the smallest leave-one-out error."""
+    from sklearn.linear_model import RidgeClassifierCV, RidgeCV
+
+    if task is Task.CLASSIFY:
+        return np.asarray(RidgeClassifierCV(_STRENGTHS).fit(x, y).predict(new))
+    unit = float(np.abs(y).max()) or 1.0  # squares of very large and very small numbers do not fit
+    return RidgeCV(_STRENGTHS).fit(x, y / unit).predict(new) * unit
 
 
-def _boosting(x: np.ndarray, targets: Targets, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Histogram gradient boosting of scikit-learn, as it is."""
+def _boosting(task: Task, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Histogram gradient boosting."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     # Threads wait for each other in a loop: on little work, and on a busy machine, one is faster.
-    threads = None if x[train].size >= _WORTH_THREADS else 1
+    threads = None if x.size >= _WORTH_THREADS else 1
     with threadpool_limits(threads, user_api="openmp"):
-        if targets.task is Task.CLASSIFY:
-            model = HistGradientBoostingClassifier(random_state=0)
-            return model.fit(x[train], targets.labels[train]).predict(x[test])
-        model = HistGradientBoostingRegressor(random_state=0)
-        found = model.fit(x[train], targets.columns[train][:, 0]).predict(x[test])
-        return answers(targets, found[:, None])
+        if task is Task.CLASSIFY:
+            return HistGradientBoostingClassifier(random_state=0).fit(x, y).predict(new)
+        unit = float(np.abs(y).max()) or 1.0
+        found = HistGradientBoostingRegressor(random_state=0).fit(x, y / unit).predict(new)
+        return np.asarray(found) * unit

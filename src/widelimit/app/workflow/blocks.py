@@ -23,35 +23,31 @@ def compute(
     inputs: Inputs,
     kinds: Sequence[KernelKind],
     *,
-    store: Path | None = None,
+    store: Path,
     workers: int | None = None,
     listener: Listener = SILENT,
 ) -> dict[KernelKind, Any]:
     """The kernels of `inputs` with themselves, with the heads of `data`'s sampler.
 
-    With a `store` they are read from it when they are indexed; `np.asarray` reads them whole.
-    `workers` processes of this machine then compute them.
+    They are in the `store` and read when they are indexed; `np.asarray` reads them whole.
+    `workers` processes of this machine compute them.
     """
     options: dict[str, Any] = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
     label = f"kernel of {inputs.size:,} examples"
-    if store is None:
-        with listener.bar(label) as advance:
-            kernels = data.net.kernel(inputs, progress=advance, **options)
-        return {kind: chosen(kernels, kind) for kind in kinds}
     with alone(store.with_name(f".{store.name}.lock")):
         if KernelStore.exists(store):
             listener.say(f"a kernel of an earlier run is in '{store}'")
-            _repair(store, listener)
+            repair(store, listener)
         elif inputs.size >= LARGE:
             listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
         with _cluster(workers) as client, listener.bar(label) as advance:
-            options |= {"progress": advance, "store": store, "client": client}
+            options |= {"progress": advance, "client": client}
             try:
-                kernels = data.net.kernel(inputs, **options)
+                kernels = data.net.kernel_into(store, inputs, **options)
             except OtherKernelError as other:
                 listener.say(f"it is another one ({other.rule}) and is replaced")
-                _empty(store)
-                kernels = data.net.kernel(inputs, **options)
+                empty(store)
+                kernels = data.net.kernel_into(store, inputs, **options)
     return {kind: chosen(kernels, kind) for kind in kinds}
 
 
@@ -64,14 +60,14 @@ def _cluster(workers: int | None) -> AbstractContextManager[Any]:
     return local_client(workers)
 
 
-def _repair(store: Path, listener: Listener) -> None:
+def repair(store: Path, listener: Listener) -> None:
     """Remove damaged tiles of an earlier run, which are then computed anew."""
     damaged = KernelStore(store, read_only=False).verify(remove=True)
     if damaged:
         listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     """Remove what a folder holds; the folder may be another name for one elsewhere."""
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

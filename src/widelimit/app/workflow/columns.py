@@ -3,18 +3,19 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ...data import Column, DataError, Holds, Table
-from ...data.columns import USABLE
-from ...data.dates import DateOrder
+from ...data import DataError, Holds, column_holds
 from .kinds import Task
 
 TEXT_NAMES = ("text", "sentence", "review", "comment", "content", "body", "message", "document")
 LABEL_NAMES = ("label", "class", "sentiment", "category", "target", "y", "species")
 TARGET_NAMES = ("target", "y", "score", "rating", "value", "price", "label")
 SPLIT_NAMES = ("split", "part", "fold")
+USABLE = (Holds.NUMBERS, Holds.CATEGORIES, Holds.DATES)
 _COUNTED = 20  # rows from which on numbers 1, 2, 3 … are more likely to count rows than to measure
 
 
@@ -28,8 +29,19 @@ class Roles:
     split: str | None
     left_out: dict[str, str]
 
-    def notes(self, table: Table) -> list[str]:
-        """What was decided without being asked."""
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that a model sees."""
+        return [*(() if self.text is None else (self.text,)), *self.features]
+
+    def described(self) -> dict[str, str]:
+        """Roles and the columns that have them, in words."""
+        features = ", ".join(self.features) or None
+        found = {"label": self.label, "text": self.text, "features": features, "split": self.split}
+        return {role: name for role, name in found.items() if name is not None}
+
+    def notes(self, frame: Any) -> list[str]:
+        """What was decided without being asked, and what is missing."""
         notes = []
         if self.left_out:
             parts = ", ".join(f"{name!r} ({why})" for name, why in self.left_out.items())
@@ -37,24 +49,17 @@ class Roles:
         notes += [
             f"{name!r} counts the rows one by one: pass --drop {name} if it measures nothing"
             for name in self.features
-            if _counts(table.column(name))
+            if _counts(frame[name])
         ]
-        notes += [
-            f"{name!r}: dates such as {next(filter(None, table.column(name).words))!r} are read "
-            f"with the month first"
-            for name in self.features
-            if table.column(name).holds is Holds.DATES and not table.column(name).date_order.sure
-        ]
-        if copies := copies_of_label(table, self):
-            notes.append(
-                f"{', '.join(map(repr, copies))} holds the same as the label {self.label!r} in "
-                "every row: the scores below say nothing of rows without it (--drop leaves it out)"
-            )
+        missing = frame[list(self.features)].isna().sum()
+        if gaps := [f"{name!r} {n:,} ({n / len(frame):.1%})" for name, n in missing.items() if n]:
+            notes.append(f"missing values: {', '.join(gaps)}")
         return notes
 
 
 def assign(
-    table: Table,
+    frame: Any,
+    path: Path,
     task: Task,
     *,
     text: str | None = None,
@@ -65,46 +70,59 @@ def assign(
     labels_needed: bool = True,
 ) -> Roles:
     """Named columns as they are named, the others by their names and what they hold."""
-    names = table.names
-    for name in (text, label, split, *features, *drop):
-        if name is not None:
-            table.column(name)
-    label = label or _known(names, LABEL_NAMES if task is Task.CLASSIFY else TARGET_NAMES)
+    names = list(frame.columns)
+    require_columns(frame, path, (text, label, split, *features, *drop))
+    label = label_column(frame, task, label)
     if label is None and labels_needed:
         what = "label" if task is Task.CLASSIFY else "target"
         raise DataError(
-            f"The column to predict must be named, or called {what!r}.",
-            got=f"columns {', '.join(map(repr, names))} in '{table.path}'",
-            remedy=f"pass --{what} with one of these names",
+            f"No column is called {what!r}, and none is named.",
+            got=f"columns {', '.join(map(repr, names))} in '{path}'",
+            remedy="name the column to predict",
+            option=what,
         )
     _require_distinct(text, label, split, features, drop)
-    split = split or _split_column(table, [name for name in names if name != label])
+    split = split or _split_column(frame, [name for name in names if name != label])
     rest = [name for name in names if name not in (label, split, *drop)]
+    holds = {name: column_holds(frame[name]) for name in rest}
     if text is None and not features:
-        text = _text_column(table, rest)
-    chosen = tuple(features) or tuple(
-        name for name in rest if name != text and table.column(name).holds in USABLE
-    )
+        text = _text_column(frame, holds)
+    chosen = tuple(features) or tuple(n for n in rest if n != text and holds[n] in USABLE)
     if text is None and not chosen:
+        shown = ", ".join(f"{name!r} ({found})" for name, found in holds.items()) or "no column"
         raise DataError(
-            "A table must have a column of texts, or columns of numbers or categories.",
-            got=f"{_described(table, rest)} beside {label!r} in '{table.path}'",
-            remedy="name the text column with --text, or the columns to use with --feature",
+            "No column holds texts, numbers, categories or dates.",
+            got=f"{shown} beside {label!r} in '{path}'",
+            remedy="name the column of texts, or the columns to use",
+            option=("text", "feature"),
         )
     used = {text, *chosen}
-    left_out = {name: _why(table.column(name), features) for name in rest if name not in used}
-    left_out |= dict.fromkeys(drop, "--drop")
-    return Roles(label, text, chosen, split, left_out)
+    left_out = {name: _why(holds[name], features) for name in rest if name not in used}
+    return Roles(label, text, chosen, split, left_out | dict.fromkeys(drop, "--drop"))
 
 
-def _described(table: Table, names: list[str]) -> str:
-    return ", ".join(f"{name!r} ({table.column(name).holds})" for name in names) or "no column"
+def label_column(frame: Any, task: Task, label: str | None) -> str | None:
+    """The column that was named, else one with a usual name."""
+    usual = LABEL_NAMES if task is Task.CLASSIFY else TARGET_NAMES
+    return label or _known(list(frame.columns), usual)
 
 
-def _why(column: Column, features: Sequence[str]) -> str:
+def require_columns(frame: Any, path: Path, wanted: Sequence[str | None]) -> None:
+    """Raise for the first name that no column has."""
+    for name in wanted:
+        if name is not None and name not in frame.columns:
+            raise DataError(
+                f"There is no column {name!r} in '{path.name}'.",
+                got=f"columns {', '.join(map(repr, frame.columns))}",
+                remedy="name one of the columns found, or say what separates columns",
+                option="delimiter",
+            )
+
+
+def _why(holds: Holds, features: Sequence[str]) -> str:
     if features:
         return "not named with --feature"
-    return "another text" if column.holds is Holds.TEXTS else str(column.holds)
+    return "another text" if holds is Holds.TEXTS else str(holds)
 
 
 def _require_distinct(
@@ -119,73 +137,18 @@ def _require_distinct(
     counts = Counter(name for name in named if name is not None)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise DataError(
-            "The column to predict, the inputs and the split are different columns.",
-            got=f"{twice[0]!r} for two of them, with the label {label!r}",
-            remedy="name other columns with --label, --text, --feature, --split or --drop",
+            f"Column {twice[0]!r} has two parts to play.",
+            got=f"it is two of label, text, feature, split and drop, with the label {label!r}",
+            remedy="name different columns",
+            option=("label", "text", "feature", "split", "drop"),
         )
 
 
-def copies_of_label(table: Table, roles: Roles) -> list[str]:
-    """Features that hold the very same values as the column to predict."""
-    if roles.label is None:
-        return []
-    wanted = table.column(roles.label).values
-    pairs = {name: zip(table.column(name).values, wanted, strict=True) for name in roles.features}
-    return [name for name, both in pairs.items() if all(str(a) == str(b) for a, b in both)]
-
-
-def feature(table: Table, name: str, order: DateOrder | None = None) -> np.ndarray:
-    """One column as numbers (not a number: missing), dates (`NaT`), or words (empty)."""
-    column = table.column(name)
-    holds = column.holds
-    if holds is Holds.LISTS:
-        raise DataError(
-            "A column of a table holds one number, date or word in a row.",
-            got=f"lists or objects in {name!r} of '{table.path}'",
-            remedy=f"leave it out with --drop {name}, or write their parts as columns",
-        )
-    if order is not None or holds is Holds.DATES:
-        dates = column.dates(order)
-        table.check(
-            ~np.isnat(dates) | column.missing,
-            f"Column {name!r} must hold dates such as 2024-05-31.",
-            "something else",
-            "correct these rows, or pass skip=True to leave them out",
-        )
-        return dates
-    if holds is Holds.FLAGS:
-        return table.flags(name)
-    return numbers(table, name) if is_numeric(column) else column.words.astype(str)
-
-
-def numbers(table: Table, name: str) -> np.ndarray:
-    """A column of numbers, or of yes and no; not a number where a value is missing."""
-    column = table.column(name)
-    if np.array_equal(np.isnan(column.flags), column.missing) and not column.missing.all():
-        return column.flags
-    return table.numbers(name, gaps=True)[:, 0]
-
-
-def is_numeric(column: Column) -> bool:
-    """Whether a column is one of numbers, also if these are all equal or all different."""
-    numeric = column.holds in (Holds.ONE_VALUE, Holds.NAMES) and np.isfinite(column.numbers).all()
-    return column.holds is Holds.NUMBERS or bool(numeric)
-
-
-def known(column: Column) -> np.ndarray:
-    """Which rows of a feature hold what the column holds, neither nothing nor a mistake."""
-    if column.holds is Holds.DATES:
-        return ~np.isnat(column.dates())
-    if column.holds is Holds.FLAGS:
-        return np.isfinite(column.flags)
-    return np.isfinite(column.numbers) if is_numeric(column) else ~column.missing
-
-
-def _counts(column: Column) -> bool:
+def _counts(column: Any) -> bool:
     """Whether numbers go up by one from row to row."""
-    if column.holds is not Holds.NUMBERS or len(column) < _COUNTED:
+    if column.dtype.kind not in "iuf" or len(column) < _COUNTED:
         return False
-    return bool((np.diff(column.numbers) == 1).all())
+    return bool((np.diff(column) == 1).all())
 
 
 def _known(names: list[str], wanted: Sequence[str]) -> str | None:
@@ -193,19 +156,20 @@ def _known(names: list[str], wanted: Sequence[str]) -> str | None:
     return next((lower[name] for name in wanted if name in lower), None)
 
 
-def _split_column(table: Table, names: list[str]) -> str | None:
+def _split_column(frame: Any, names: list[str]) -> str | None:
     name = _known(names, SPLIT_NAMES)
     if name is None:
         return None
-    return name if {str(v) for v in table.column(name).values} == {"train", "test"} else None
+    return name if set(map(str, frame[name])) == {"train", "test"} else None
 
 
-def _text_column(table: Table, names: list[str]) -> str | None:
+def _text_column(frame: Any, holds: dict[str, Holds]) -> str | None:
     """The column with a usual name, else the one with the longest texts."""
-    columns = [table.column(name) for name in names]
-    plain = (Holds.NUMBERS, Holds.DATES)
-    wordy = [c.name for c in columns if c.holds not in plain and c.mean_words > 1.0]
-    if usual := _known(wordy, TEXT_NAMES):
-        return usual
-    texts = [column for column in columns if column.holds is Holds.TEXTS]
-    return max(texts, key=lambda column: column.mean_words).name if texts else None
+
+    def words(name: str) -> float:
+        return float(np.mean([len(str(value).split()) for value in frame[name].dropna()] or [0]))
+
+    plain = (Holds.NUMBERS, Holds.DATES, Holds.NOTHING, Holds.LISTS)
+    wordy = [name for name, found in holds.items() if found not in plain and words(name) > 1]
+    texts = [name for name, found in holds.items() if found is Holds.TEXTS]
+    return _known(wordy, TEXT_NAMES) or max(texts, key=words, default=None)

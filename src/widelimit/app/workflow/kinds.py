@@ -1,10 +1,10 @@
-"""Kinds of data, tasks, and how a run reports its progress."""
+"""Tasks, and how a run reports its progress."""
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...sklearn.networks import Kind as Kind
+from ...progress import Callback
 
 
 class Task(enum.Enum):
@@ -17,10 +17,6 @@ class Task(enum.Enum):
         return self.value
 
 
-Advance = Callable[[int, int], None]
-"""Called with what is done and how much there is."""
-
-
 class Listener:
     """Receives messages and progress of a run. This one ignores them; that of commands does not."""
 
@@ -28,7 +24,7 @@ class Listener:
         """Something the user should know."""
 
     @contextmanager
-    def bar(self, label: str) -> Iterator[Advance]:
+    def bar(self, label: str) -> Iterator[Callback]:
         """Long work: it reports its progress to the function that this yields."""
         yield lambda done, total: None
 

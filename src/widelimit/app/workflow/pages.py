@@ -1,11 +1,14 @@
-"""The page of a run: network, numbers, kernel, calibration, learning curve, words, examples."""
+"""The page of a run: numbers, network, kernel, calibration, learning curve, words, examples."""
 
+import io
 from collections.abc import Sequence
-from typing import Any
 
+import jax
+import matplotlib.image
 import numpy as np
 
 from ...inference import KernelKind
+from ...sklearn.networks import Kind
 from ..drawing import (
     canvas,
     diagram,
@@ -19,12 +22,11 @@ from ..drawing import (
     plot_spectrum,
     verbatim,
 )
-from ..report import Report
+from ..report import Picture, Report
 from . import scores
 from .attention import mean_attention, received
 from .baselines import Baseline, advice
-from .kinds import Kind, Task
-from .preparation import TextPreparation
+from .kinds import Task
 from .run import Result
 from .solving import facts_of
 
@@ -44,18 +46,18 @@ _KINDS = {KernelKind.NNGP: "NNGP (Bayesian network)", KernelKind.NTK: "NTK (trai
 
 def page(result: Result) -> Report:
     """Everything a run found, from the answer to the details."""
-    name = result.source.path.name
-    classes = result.model.task is Task.CLASSIFY
+    name = result.train.path.name
+    classes = result.task is Task.CLASSIFY
     verb = "Classifying" if classes else "Predicting"
     lead = (
         f"Learned from {len(result.train):,} examples, tested on {len(result.test):,} that it had "
-        f"never seen. The model is an infinitely wide network, '{result.choice.name}': "
-        f"{result.choice.summary}."
+        f"never seen. The model is an infinitely wide network – {result.model.estimator.summary_}."
     )
     report = Report(f"{verb} {name}", lead).numbers(tiles(result))
     add_sections(report, result)
     report.section("How it was done").bullets(result.notes)
-    return report.heading("The command").command()
+    report.heading("The command").command()
+    return report.heading("The same numbers in Python").code(result.python)
 
 
 def add_sections(report: Report, result: Result) -> None:
@@ -70,11 +72,10 @@ def add_sections(report: Report, result: Result) -> None:
 
 def tiles(result: Result) -> dict[str, str]:
     """The numbers one looks at first."""
-    outcome = result.outcome
     seconds = f"{sum(result.seconds.values()):.0f} s"
-    if result.model.task is Task.REGRESS:
-        error = scores.root_mean_square(result.truth, outcome.test.mean)
-        score = outcome.score
+    if result.task is Task.REGRESS:
+        error = scores.root_mean_square(result.test.y, result.predicted.answers)
+        score = result.score
         shown = (f"{score.low:.2f} to {score.high:.2f}", f"{score.value:.3f}")
         interval, value = ("too few targets that differ", "–") if np.isnan(score.value) else shown
         found = {
@@ -83,37 +84,36 @@ def tiles(result: Result) -> dict[str, str]:
         }
     else:
         found = {
-            f"right on held-out examples (95 %: {outcome.score.percent_interval})": (
-                outcome.score.percent
+            f"right on held-out examples (95 %: {result.score.percent_interval})": (
+                result.score.percent
             ),
             "by guessing the most frequent class": f"{baseline(result):.1%}",
             "right in the surer half": f"{_surer_half(result):.1%}",
         }
-    if outcome.folds is not None:
-        value = outcome.folds
-        classes = result.model.task is Task.CLASSIFY
+    if result.folds is not None:
+        value = result.folds
+        classes = result.task is Task.CLASSIFY
         found["cross-validated"] = value.percent if classes else f"{value.value:.3f}"
     return found | {"in all": seconds}
 
 
 def baseline(result: Result) -> float:
     """The share of test examples in the class that is most frequent in training."""
-    most = np.bincount(result.y[result.train]).argmax()
-    return float(np.mean(result.truth == most))
+    values, counts = np.unique(result.train.y, return_counts=True)
+    return float(np.mean(result.test.y == values[counts.argmax()]))
 
 
 def _surer_half(result: Result) -> float:
-    test = result.outcome.test
-    order = np.argsort(-test.confidence)[: max(1, len(result.test) // 2)]
-    return float(np.mean((test.labels == result.truth)[order]))
+    order = np.argsort(-result.predicted.confidence)[: max(1, len(result.test) // 2)]
+    return float(np.mean(result.right[order]))
 
 
 def add_certainty(report: Report, result: Result) -> None:
     """How often the model is right by how sure it says it is, in plain numbers."""
-    test = result.outcome.test
+    test = result.predicted
     if test.probabilities is None:
         return
-    right, rows, above = test.labels == result.truth, [], np.inf
+    right, rows, above = result.right, [], np.inf
     for least, name in _BANDS:
         inside = (test.confidence >= least) & (test.confidence < above)
         above = least
@@ -136,70 +136,72 @@ def add_certainty(report: Report, result: Result) -> None:
 
 
 def _network(report: Report, result: Result) -> None:
-    outcome, kind = result.outcome, result.settings.kernel
-    shape = result.batch.shape
+    process, estimator = result.process, result.model.estimator
+    shape = jax.tree.map(lambda x: x.shape[1:], result.examples.x)
     facts = [
-        ("kernel", _KINDS[kind]),
-        ("depth", result.choice.depth),
+        ("kernel", _KINDS[result.settings.kernel]),
         ("examples to learn from", len(result.train)),
         ("examples to test on", len(result.test)),
-        ("noise variance, by leave-one-out", outcome.noise),
-        *facts_of(outcome.posterior, result.settings.solver),
+        ("noise variance, by leave-one-out", estimator.noise_),
+        *facts_of(process.posterior, result.settings.solver),
         *((f"seconds: {name}", round(value, 1)) for name, value in result.seconds.items()),
     ]
-    if result.examples.kind is Kind.IMAGE:
+    if result.test.kind is Kind.IMAGE:
         facts.insert(
             0, ("pixels; larger images are shrunk (--image-size)", f"{shape[0]}×{shape[1]}")
         )
-    if outcome.posterior.jitter:
-        facts.append(("jitter", outcome.posterior.jitter))
+    if process.posterior.jitter:
+        facts.append(("jitter", process.posterior.jitter))
     report.section("The network")
     report.diagram(
-        diagram(result.choice.net, shape, title=f"network '{result.choice.name}'"),
+        diagram(estimator.network_, shape),
         "Every layer is infinitely wide; positions and channels are those of one example.",
         facts,
     )
 
 
 def _quality(report: Report, result: Result) -> None:
-    outcome, test = result.outcome, result.outcome.test
+    test, truth = result.predicted, result.test.y
+    assert truth is not None
     figure, axes = canvas(3, width=4.4, height=3.7)
     first, second, third = axes[0]
     if test.probabilities is not None:
         # Groups of equally many examples, and no more of them than say something.
         groups = int(np.clip(len(result.test) // _IN_A_GROUP, 1, 8))
-        plot_calibration(first, test.labels == result.truth, test.confidence, groups)
-        plot_confusion(second, result.truth, test.labels, result.model.class_names)
-        plot_curve(third, outcome.curve, "test accuracy", baseline(result))
+        plot_calibration(first, result.right, test.confidence, groups)
+        plot_confusion(second, truth, test.answers, test.classes)
+        plot_curve(third, result.curve, "accuracy")
+        columns = np.searchsorted(np.array(test.classes), truth)
         caption = (
             "Left: when the model says 80 %, is it right in 80 % of the cases? A dot is a group of "
             f"about {len(result.test) // groups} test examples. Middle: test examples by true and "
-            "predicted class. Right: the score by the number of examples learned from, from blocks "
-            "of the same kernel."
+            "predicted class. Right: the score by the number of examples learned from, on training "
+            "examples that were left out (mean and deviation over parts of them)."
         )
         text = (
-            f"{outcome.score.percent} of the held-out examples are right "
-            f"(95 % interval {outcome.score.percent_interval}); the mean log probability of the "
-            f"true class is {scores.log_score(test.probabilities, result.truth):.3f}."
+            f"{result.score.percent} of the held-out examples are right "
+            f"(95 % interval {result.score.percent_interval}); the mean log probability of the "
+            f"true class is {scores.log_score(test.probabilities, columns):.3f}."
         )
     else:
-        plot_predictions(first, result.truth, test.mean, test.std)
-        shares = scores.coverage(result.truth, test.mean, test.std, _LEVELS)
+        assert test.std is not None
+        plot_predictions(first, truth, test.answers, test.std)
+        shares = scores.coverage(truth, test.answers, test.std, _LEVELS)
         plot_coverage(second, _LEVELS, shares)
-        plot_curve(third, outcome.curve, "test R²")
+        plot_curve(third, result.curve, "R²")
         caption = (
             "Left: every prediction with its interval. Middle: do intervals hold as many targets "
-            "as they promise? Right: the score by the number of examples learned from, from "
-            "blocks of the same kernel."
+            "as they promise? Right: the score by the number of examples learned from, on training "
+            "examples that were left out."
         )
-        inside = float(scores.coverage(result.truth, test.mean, test.std, np.array([0.9]))[0])
-        middle = float(np.median(result.y[result.train]))
+        inside = float(scores.coverage(truth, test.answers, test.std, np.array([0.9]))[0])
+        middle = float(np.median(result.train.y))
         text = (
             f"Half of the predictions are off by less than "
-            f"{scores.typical_miss(result.truth, test.mean):.4g}; saying {middle:.4g} each time, "
+            f"{scores.typical_miss(truth, test.answers):.4g}; saying {middle:.4g} each time, "
             "the middle of the training targets, half would be off by less than "
-            f"{scores.typical_miss(result.truth, middle):.4g}. {inside:.0%} of the targets lie in "
-            f"their 90 % intervals. R² is {outcome.score} on held-out examples (1: every target "
+            f"{scores.typical_miss(truth, middle):.4g}. {inside:.0%} of the targets lie in "
+            f"their 90 % intervals. R² is {result.score} on held-out examples (1: every target "
             "met; 0: no better than their average)."
         )
     report.section("How good it is", text).figure(figure, caption)
@@ -210,8 +212,8 @@ def _comparison(report: Report, result: Result) -> None:
     """Simpler methods on the same split, and whether one should use them."""
     if not result.baselines:
         return
-    classes = result.model.task is Task.CLASSIFY
-    own = Baseline("this network", result.outcome.score, sum(result.seconds.values()))
+    classes = result.task is Task.CLASSIFY
+    own = Baseline("this network", result.score, sum(result.seconds.values()))
     report.heading("Against simpler methods, on the same examples")
     report.table(
         ("method", "right" if classes else "R²", "95 % interval", "seconds"),
@@ -227,33 +229,40 @@ def _comparison(report: Report, result: Result) -> None:
             for one in (own, *result.baselines)
         ],
     )
-    verdict = advice(result.outcome.score, result.baselines)
+    verdict = advice(result.score, result.baselines)
     if verdict is not None:
         report.bullets([verdict])
 
 
 def _kernel(report: Report, result: Result) -> None:
-    figure, axes = canvas(3, width=4.4, height=3.5)
-    labels = result.y[result.train[: len(result.kernel)]]
-    plot_kernel(axes[0, 0], result.kernel, labels, result.model.class_names)
-    plot_spectrum(axes[0, 1], result.outcome.eigenvalues, result.outcome.noise)
-    plot_noise(axes[0, 2], result.outcome.trials, result.outcome.noise)
-    sorting = "class" if result.model.task is Task.CLASSIFY else "target"
+    estimator, kernel = result.model.estimator, result.kernel
+    trials = [(t.noise * t.amplitude, t.score) for t in estimator.trials_]
+    figure, axes = canvas(3 if trials else 2, width=4.4, height=3.5)
+    labels = result.model.kept(result.train)[: len(kernel)]
+    classes = result.task is Task.CLASSIFY
+    if classes:
+        labels = np.searchsorted(estimator.classes_, labels)
+    plot_kernel(axes[0, 0], kernel, labels, result.predicted.classes)
+    plot_spectrum(axes[0, 1], result.eigenvalues, estimator.noise_)
+    if trials:
+        plot_noise(axes[0, 2], trials, estimator.noise_)
     report.section("The kernel").figure(
         figure,
         f"Left: correlations of the network's outputs between training examples, sorted by "
-        f"{sorting}. Middle: what the network finds easy to learn (large eigenvalues) and what "
-        "drowns in noise. Right: noise variances that were tried.",
+        f"{'class' if classes else 'target'}. Then what the network finds easy to learn (large "
+        "eigenvalues) and what drowns in noise"
+        + (", and the noise variances that were tried." if trials else "."),
     )
 
 
 def _attention(report: Report, result: Result) -> None:
     """Words or pixels by the attention they receive; nothing for networks without attention."""
-    if result.examples.kind in (Kind.TABLE, Kind.MIXED):
+    kind = result.test.kind
+    if kind in (Kind.TABLE, Kind.MIXED):
         return
-    chosen = result.test[:_LOOKED_AT]
-    x, mask = result.batch.take(chosen)
-    weights = mean_attention(result.data, x, mask)
+    chosen = np.arange(min(_LOOKED_AT, len(result.test)))
+    x, mask, _ = result.examples.take(chosen)
+    weights = mean_attention(result.process.data, x, mask)
     if weights is None:
         return
     share = received(weights, mask)
@@ -261,44 +270,46 @@ def _attention(report: Report, result: Result) -> None:
         "Where the network looks",
         "The share of all attention that each position receives, by the size of the weights, "
         "averaged over the heads of the infinitely wide network before it has seen any label."
-        + (" Hover over a word for its share." if result.examples.kind is Kind.TEXT else ""),
+        + (" Hover over a word for its share." if kind is Kind.TEXT else ""),
     )
-    if isinstance(result.model.preparation, TextPreparation):
-        _texts(report, result, chosen, share)
-    elif result.examples.kind is Kind.IMAGE:
+    if kind is Kind.TEXT:
+        _texts(report, result, share)
+    elif kind is Kind.IMAGE:
         _images(report, result, chosen, share)
     else:
         _sequences(report, share, mask)
 
 
-def _texts(report: Report, result: Result, chosen: np.ndarray, share: np.ndarray) -> None:
-    preparation = result.model.preparation
-    assert isinstance(preparation, TextPreparation)
-    for row, example in enumerate(chosen):
-        words = preparation.words(result.examples.content[example])
+def _texts(report: Report, result: Result, share: np.ndarray) -> None:
+    texts = result.test.x[result.model.text]
+    for row, weights in enumerate(share):
+        text = texts.iloc[row]
+        words = result.model.embedder.positions(text) if isinstance(text, str) else []
         if words:
-            weights = share[row, : len(words)] * len(words)
-            truth = _name(result, result.y[example])
-            note = f"{result.examples.names[example]} – {result.model.label}: {truth}"
-            report.weighted_words(words, weights.tolist(), note)
+            shares = weights[: len(words)] * len(words)
+            note = f"{result.test.names[row]} – {result.model.label}: {result.test.y[row]}"
+            report.weighted_words(words, shares.tolist(), note)
 
 
 def _images(report: Report, result: Result, chosen: np.ndarray, share: np.ndarray) -> None:
     figure, axes = canvas(len(chosen), rows=2, width=1.7, height=1.7)
-    pictures = np.asarray(result.examples.content)[chosen]
-    extent = result.batch.x.shape[1:3]
-    for column, picture in enumerate(pictures):
-        shown = picture.astype(np.float64)
-        low, high = shown.min(), shown.max()
-        shown = (shown - low) / max(high - low, 1e-12)
-        shown = np.repeat(shown, 3, axis=-1) if shown.shape[-1] == 1 else shown
+    extent = result.examples.x.shape[1:3]
+    for column, row in enumerate(chosen):
+        axes[0, column].imshow(_pixels(result.test.x[row]))
         grid = share[column].reshape(extent) * share.shape[1]
-        axes[0, column].imshow(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., 0])
         axes[1, column].imshow(grid, cmap="magma", interpolation="nearest")
-        axes[0, column].set_title(verbatim(_name(result, result.y[chosen[column]])), fontsize=9)
+        axes[0, column].set_title(verbatim(str(result.test.y[row])), fontsize=9)
         for axis in axes[:, column]:
             axis.set_axis_off()
     report.figure(figure, "Test images and the attention that each of their positions receives.")
+
+
+def _pixels(picture: np.ndarray) -> np.ndarray:
+    """An image from 0 to 1 with three channels."""
+    shown = np.asarray(picture, np.float64)
+    low, high = shown.min(), shown.max()
+    shown = (shown - low) / max(high - low, 1e-12)
+    return shown[..., :3] if shown.shape[-1] >= 3 else np.repeat(shown[..., :1], 3, axis=-1)
 
 
 def _sequences(report: Report, share: np.ndarray, mask: np.ndarray | None) -> None:
@@ -311,45 +322,34 @@ def _sequences(report: Report, share: np.ndarray, mask: np.ndarray | None) -> No
     report.figure(figure, "Attention received along a few test sequences.")
 
 
-def _name(result: Result, value: Any) -> str:
-    names = result.model.class_names
-    return names[int(value)] if names else f"{float(value):.4g}"
-
-
 def _examples(report: Report, result: Result) -> None:
-    tested, truth, test = result.tested, result.truth, result.outcome.test
+    tested, truth, test = result.test, result.test.y, result.predicted
+    assert truth is not None
     if test.probabilities is None:
-        off = np.abs(truth - test.mean) / test.std
+        assert test.std is not None
+        off = np.abs(truth - test.answers) / test.std
         report.section(
             "Predictions to look at", "The largest misses, in units of their own uncertainty."
         )
-        order = np.argsort(-off)[:_SHOWN]
         columns = ("where", "example", "true", "predicted", "±", "misses by (std)")
+        numbers = (truth, test.answers, test.std, off)
         report.table(
             columns,
             [
-                (
-                    tested.names[i],
-                    tested.excerpt(i),
-                    float(truth[i]),
-                    float(test.mean[i]),
-                    float(test.std[i]),
-                    float(off[i]),
-                )
-                for i in order
+                (tested.names[i], tested.excerpt(i), *(float(values[i]) for values in numbers))
+                for i in np.argsort(-off)[:_SHOWN]
             ],
         )
         return
-    right = test.labels == truth
-    wrong = np.flatnonzero(~right)
+    wrong = np.flatnonzero(~result.right)
     surest_wrong = wrong[np.argsort(-test.confidence[wrong])][:_SHOWN]
     unsure = np.argsort(test.confidence)[:_SHOWN]
     report.section("Predictions to look at")
     if len(surest_wrong):
-        report.heading(_about_wrong(float(test.confidence[surest_wrong[0]]), result.examples.kind))
-        _listed(report, result, surest_wrong, right)
+        report.heading(_about_wrong(float(test.confidence[surest_wrong[0]]), tested.kind))
+        _listed(report, result, surest_wrong)
     report.heading("Least sure: the examples worth a person's look")
-    _listed(report, result, unsure, right)
+    _listed(report, result, unsure)
 
 
 def _about_wrong(confidence: float, kind: Kind) -> str:
@@ -360,21 +360,28 @@ def _about_wrong(confidence: float, kind: Kind) -> str:
     return f"Wrong, and the surest come first: {causes}, or what the network cannot see"
 
 
-def _listed(
-    report: Report, result: Result, chosen: Sequence[int] | np.ndarray, right: np.ndarray
-) -> None:
-    tested, truth, test = result.tested, result.truth, result.outcome.test
+def _listed(report: Report, result: Result, chosen: Sequence[int] | np.ndarray) -> None:
+    """Examples with what they are and what was said, images as pictures."""
+    tested, test, images = result.test, result.predicted, result.test.kind is Kind.IMAGE
+    assert tested.y is not None
     report.table(
         ("where", "example", "true", "predicted", "probability", ""),
         [
             (
                 tested.names[i],
-                tested.excerpt(i),
-                _name(result, truth[i]),
-                _name(result, test.labels[i]),
+                _thumbnail(tested.x[i]) if images else tested.excerpt(i),
+                str(tested.y[i]),
+                str(test.answers[i]),
                 f"{test.confidence[i]:.1%}",
-                bool(right[i]),
+                bool(result.right[i]),
             )
             for i in chosen
         ],
     )
+
+
+def _thumbnail(picture: np.ndarray) -> Picture:
+    """An image as it is shown in a table."""
+    stream = io.BytesIO()
+    matplotlib.image.imsave(stream, _pixels(picture), format="png")
+    return Picture(stream.getvalue())

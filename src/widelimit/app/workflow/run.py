@@ -1,7 +1,12 @@
-"""One call from a file to a tested model: what `widelimit classify` and `regress` do."""
+"""One call from a file to a tested model: what `widelimit classify` and `regress` do.
+
+Read (pandas), split (scikit-learn), fit a Pipeline of a transformer and an estimator of
+`widelimit.sklearn`, test it. `Result.python` are the lines that give the same numbers.
+"""
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,46 +15,41 @@ import numpy as np
 
 from ...data import DataError, Keep, find_vectors, stratified_order
 from ...data.limits import require
-from ...engine.door import read_inputs
-from ...engine.inputs import Inputs
-from ...errors import WidelimitError
-from ...inference import (
-    GP,
-    Cholesky,
-    Engine,
-    FittedClassifier,
-    FittedGP,
-    KernelKind,
-    NetworkKernels,
-    Solver,
-    count_repeats,
+from ...errors import OptionError
+from ...inference import Cholesky, FittedGP, GPPosterior, KernelKind, Solver
+from ...inference.network_kernels import chosen
+from ...inference.solve import Factor
+from ...inference.spectrum import Spectrum
+from ...scale import KernelStore, OtherKernelError
+from ...sklearn import (
+    ImageResizer,
+    InfiniteNetworkClassifier,
+    InfiniteNetworkRegressor,
+    NetworkName,
+    WordVectorizer,
+    prepare_columns,
 )
-from ...inference.amplitude import amplify
-from ...sklearn.networks import NamedNetwork, NetworkName
+from ...sklearn.inputs import Examples
+from ...sklearn.networks import Kind
+from . import scores
 from .affordable import consider
 from .baselines import Baseline, baselines
-from .blocks import compute
-from .examples import Examples, LabelledFile
-from .kinds import SILENT, Kind, Listener, Task
-from .mixing import COMPARED, alternatives, best_of
-from .model import Model
-from .posterior import BEGINNING, Outcome, Targets, evaluate
-from .preparation import (
-    ArrayPreparation,
-    Batch,
-    MixedPreparation,
-    Preparation,
-    TablePreparation,
-    TextPreparation,
-)
-from .solving import solved
-from .sources import Reading, read_source
+from .blocks import empty, repair
+from .kinds import SILENT, Listener, Task
+from .model import Model, Predicted
+from .python import Lines
+from .scores import Score
+from .sources import Reading, Source, read_source
+from .splits import split
 
 MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
 MOST_TEST = dict.fromkeys(Kind, 1000) | {Kind.IMAGE: 500}
 IMAGE_SIZE = 8
 WORDS = 400
+SHOWN = 2000
+"""Training examples whose kernel a page shows, and that give the learning curve."""
+_CURVE_PARTS, _SHORTEST_CURVE = 6, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ class Settings:
     max_test: int | None = None
     noise: float | None = None
     folds: int = 5
+    class_weight: str | None = None
     samples: int | None = None
     solver: Solver = field(default_factory=Cholesky)
     workers: int | None = None
@@ -78,21 +79,25 @@ class Settings:
         for name in ("max_train", "max_test"):
             value = getattr(self, name)
             if value is not None and value < 2:
-                raise _option(name, value, "at least 2 examples")
+                raise _meaningless(name, value, "at least 2 examples")
         if not 0 < self.test < 1:
-            raise _option("test", self.test, "a share between 0 and 1, such as 0.2")
+            raise _meaningless("test", self.test, "a share between 0 and 1, such as 0.2")
         if self.noise is not None and not self.noise > 0:
-            raise _option("noise", self.noise, "a positive variance, or none to have it chosen")
+            raise _meaningless("noise", self.noise, "a positive variance, or none")
         if self.folds < 0 or self.folds == 1:
-            raise _option("folds", self.folds, "2 or more folds, or 0 for none")
+            raise _meaningless("folds", self.folds, "2 or more folds, or 0 for none")
         if self.image_size < 1:
-            raise _option("image_size", self.image_size, "a positive number of pixels")
+            raise _meaningless("image_size", self.image_size, "a positive number of pixels")
+        if self.class_weight not in (None, "balanced"):
+            raise _meaningless("class_weight", self.class_weight, "'balanced', or none")
 
 
-def _option(name: str, value: object, remedy: str) -> WidelimitError:
-    option = name.replace("_", "-")
-    return WidelimitError(
-        f"--{option} has no meaning with this value.", got=str(value), remedy=f"give {remedy}"
+def _meaningless(name: str, value: object, remedy: str) -> OptionError:
+    return OptionError(
+        f"The option {name} has no meaning with the value {value}.",
+        got=str(value),
+        remedy=f"give {remedy}",
+        option=name,
     )
 
 
@@ -100,39 +105,40 @@ def _option(name: str, value: object, remedy: str) -> WidelimitError:
 class Result:
     """A tested model and all that a report shows of how it came about."""
 
-    source: LabelledFile
-    choice: NamedNetwork
     settings: Settings
     model: Model
+    train: Source
+    test: Source
     examples: Examples
-    """The examples used, those of `train` first."""
-    y: np.ndarray
-    train: np.ndarray
-    test: np.ndarray
-    batch: Batch
-    data: NetworkKernels
+    """The test examples as the network sees them."""
+    predicted: Predicted
+    score: Score
+    folds: Score | None
+    """The same by cross-validation inside the training part."""
+    curve: list[tuple[int, np.ndarray]]
+    """Scores of parts of the examples that were not learned from, by how many were."""
     kernel: np.ndarray
-    """Of the training examples; with another solver than `Cholesky`, of the first of them."""
-    outcome: Outcome
+    """Of the first training examples."""
+    eigenvalues: np.ndarray
     baselines: tuple[Baseline, ...]
-    """What simpler methods reach on the same test part."""
     notes: tuple[str, ...]
+    python: str
     seconds: dict[str, float]
 
     @property
-    def tested(self) -> Examples:
-        """The test examples."""
-        return self.examples.take(self.test)
+    def task(self) -> Task:
+        """What is predicted."""
+        return self.model.task
 
     @property
-    def truth(self) -> np.ndarray:
-        """Their labels or targets."""
-        return self.y[self.test]
+    def process(self) -> FittedGP:
+        """The Gaussian process inside the model."""
+        return self.model.estimator.process_
 
-
-def kept_kernel(folder: Path, settings: Settings) -> Path:
-    """Where in a folder the tiles of a kernel are kept."""
-    return folder / f"kernel_{settings.kernel.value}"
+    @property
+    def right(self) -> np.ndarray:
+        """Which test examples are classified correctly."""
+        return self.predicted.answers == self.test.y
 
 
 def run(
@@ -151,201 +157,296 @@ def run(
     """
     settings = settings or Settings()
     begin = time.monotonic()
-    path = Path(path)
+    path, how = Path(path), how or Reading()
     source = read_source(path, task, sized(path, how, settings))
-    rows, train_size, notes = divided(source, settings)
-    examples, y = source.examples.take(rows), source.y[rows]
-    train, test = np.arange(train_size), np.arange(train_size, len(rows))
-    _require_every_class(source, y, train)
-    preparation, more = prepare(examples.take(train), path, settings, source.columns.get("text"))
-    notes = [*source.notes, *notes, *more, *preparation.notes(examples)]
-    consider(train_size, len(test), preparation.dtype, settings.solver, listener)
-    batch = preparation(examples)
-    targets, kind = Targets.of(y, task, train), settings.kernel
-    some = batch.take(slice(0, min(train_size, COMPARED)))
-    networks = alternatives(examples.kind, settings.network, batch, depth=settings.depth)
-    choice, note = best_of(networks, some, targets, preparation.dtype, kind)
-    notes += [] if note is None else [note]
-    describe(source, choice, notes, train_size, len(test), listener)
-    inputs, data = network_data(choice, preparation, batch, train_size, settings)
-    if repeats := count_repeats(data.groups):
-        notes.append(
-            f"{repeats:,} of {train_size:,} training examples repeat another one; "
-            "they are left out together where the noise is chosen"
-        )
-        listener.say(notes[-1])
-    read = time.monotonic() - begin
+    train_rows, test_rows, notes = divided(source, task, settings)
+    train, test = source.take(train_rows), source.take(test_rows)
+    _require_every_class(source, train, task)
+    require_positions(source, settings)
+    prepare = preparation(train, settings)
+    notes = [*source.notes, *notes, *vector_notes(prepare)]
+    consider(len(train), len(test), _dtype(source), settings.solver, listener)
+    _describe(source, task, notes, len(train), len(test), listener)
     store = None if kernel_folder is None else kept_kernel(kernel_folder, settings)
-    folds = min(settings.folds, train_size // 2)
-    choices: dict[str, Any] = {"noise": settings.noise, "folds": folds, "listener": listener}
-    found: FittedGP
-    if isinstance(settings.solver, Cholesky):
-        where = {"store": store, "workers": settings.workers, "listener": listener}
-        kernel = np.asarray(compute(data, inputs, (kind,), **where)[kind])
-        computed = time.monotonic() - begin - read
-        outcome = evaluate(kernel, targets, train, test, groups=data.groups, **choices)
-        if train_size > BEGINNING and settings.noise is None:
-            notes.append(f"the noise was chosen on {BEGINNING:,} of the training examples")
-        kernel = kernel[:train_size, :train_size]
-        data = data.with_net(amplify(choice.net, outcome.amplitude))
-        process = GP(data.net, kind=kind, noise=outcome.noise, engine=data.engine)
-        found = FittedGP(process, data, outcome.posterior)
-        seconds = {"kernel": computed, "fit": time.monotonic() - begin - read - computed}
-    else:
-        where = {"store": store, "workers": settings.workers, "solver": settings.solver}
-        kernel, outcome, found = solved(data, inputs, targets, kind=kind, **where, **choices)
-        data = found.data
-        seconds = {"kernel and fit": time.monotonic() - begin - read}
-        if train_size > len(kernel):
-            notes.append(
-                f"noise, folds and the kernel that is shown are of the first {len(kernel):,} "
-                f"training examples"
-            )
+    estimator = _estimator(task, settings, None if store is None else str(store))
+    read = time.monotonic() - begin
+    model = Model.of(task, prepare, estimator, source, f"{len(train)} examples of {path.name}")
+    with listener.bar(f"kernel of {len(train):,} examples"):
+        _fit(model, train, store, settings, listener)
+    fitted = time.monotonic() - begin - read
+    process = model.estimator.process_
+    listener.say(f"network {model.estimator.summary_}")
+    with listener.bar("test") as advance:
+        examples = model.examples(test)
+        predicted = model.predict(test)
+        score = scored(task, test.y, predicted.answers)
+        advance(1, 3)
+        kernel = training_kernel(process)
+        folds = _cross_validated(model, train, min(settings.folds, len(train) // 2))
+        advance(2, 3)
+        curve = _learning_curve(model, train, kernel)
+        eigenvalues = Spectrum.of(kernel).values[::-1]
+        advance(3, 3)
     with listener.bar("ridge and boosting, for comparison"):
-        others = baselines(batch, targets, train, test)
-    fitted: FittedClassifier | FittedGP = found
-    if outcome.temperature is not None:
-        classes = np.arange(len(source.class_names))
-        fitted = FittedClassifier(found, outcome.temperature, classes)
-    model = Model(
-        task,
-        preparation,
-        fitted,
-        source.class_names,
-        source.columns["label"],
-        targets.shift,
-        targets.scale,
-        f"{train_size} examples of {path.name}, network '{choice.name}'",
-    )
+        others = baselines(task, model.examples(train), train.y, examples, test.y)
+    notes += model.lost_words(source)
+    lines = Lines(source, how, settings.image_size, settings.seed, model, len(train), len(test))
     return Result(
-        source,
-        choice,
         settings,
         model,
-        examples,
-        y,
         train,
         test,
-        batch,
-        data,
+        examples,
+        predicted,
+        score,
+        folds,
+        curve,
         kernel,
-        outcome,
+        eigenvalues,
         others,
         tuple(notes),
-        {"read": read, **seconds},
+        str(lines),
+        {"read": read, "kernel and fit": fitted, "test": time.monotonic() - begin - read - fitted},
     )
 
 
-def sized(path: Path, how: Reading | None, settings: Settings) -> Reading:
+def kept_kernel(folder: Path, settings: Settings) -> Path:
+    """Where in a folder the tiles of a kernel are kept."""
+    return folder / f"kernel_{settings.kernel.value}"
+
+
+def sized(path: Path, how: Reading, settings: Settings) -> Reading:
     """Folders of images are read at the size they are used in."""
-    how = how or Reading()
     return replace(how, image_size=settings.image_size) if path.is_dir() else how
 
 
-def divided(source: LabelledFile, settings: Settings) -> tuple[np.ndarray, int, list[str]]:
-    """Rows to use, training rows first, how many those are, and what was left out."""
+def divided(
+    source: Source, task: Task, settings: Settings
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Training rows, test rows, and what was left out."""
+    kind = source.kind
+    most = settings.max_train or MOST_TRAIN[kind], settings.max_test or MOST_TEST[kind]
+    rows = np.arange(len(source))
     if source.test is None:
-        order = stratified_order(source.y, key=settings.seed)
-        count = max(1, round(settings.test * len(order)))
-        test, train = order[:count], order[count:]
-    else:  # each part in an order whose beginnings have the classes in proportion
-        rest = np.setdiff1d(np.arange(len(source)), source.test)
+        count = max(1, round(settings.test * len(rows)))
+        wanted = len(rows) - count, count
+        train, test = split(rows, source.y, task, settings.seed, *map(min, wanted, most))
+    else:
+        parts = np.setdiff1d(rows, source.test), source.test
+        wanted = len(parts[0]), len(parts[1])
         train, test = (
-            part[stratified_order(source.y[part], key=settings.seed)]
-            for part in (rest, source.test)
+            part
+            if len(part) <= limit
+            else split(part, source.y, task, settings.seed, limit, len(part) - limit)[0]
+            for part, limit in zip(parts, most, strict=True)
         )
-    kind = source.examples.kind
-    train, few = _capped(train, settings.max_train or MOST_TRAIN[kind], "train")
-    test, fewer = _capped(test, settings.max_test or MOST_TEST[kind], "test")
-    return np.concatenate([train, test]), len(train), few + fewer
+    notes = [
+        f"{use} {len(used):,} of {all_of:,} {what} examples (--max-{name} {all_of} uses them all)"
+        for use, used, all_of, what, name in (
+            ("learning from", train, wanted[0], "training", "train"),
+            ("testing on", test, wanted[1], "held-out", "test"),
+        )
+        if len(used) < all_of
+    ]
+    return train, test, notes
 
 
-def _capped(rows: np.ndarray, most: int, part: str) -> tuple[np.ndarray, list[str]]:
-    """The first `most` rows of a part, and a note where there are more."""
-    if len(rows) <= most:
-        return rows, []
-    use = {"train": "learning from", "test": "testing on"}[part]
-    what = {"train": "training", "test": "held-out"}[part]
-    note = (
-        f"{use} {most:,} of {len(rows):,} {what} examples (--max-{part} {len(rows)} uses them all)"
+def preparation(train: Source, settings: Settings) -> Any:
+    """What makes arrays of the examples, not yet fitted; None where nothing is to do."""
+    if train.kind in (Kind.TABLE, Kind.TEXT, Kind.MIXED) and train.frame is not None:
+        text = train.columns.get("text")
+        vectorizer = None if text is None else word_vectorizer(train, settings)
+        return prepare_columns(train.x, text=text, vectorizer=vectorizer)
+    if train.kind is Kind.IMAGE and train.mask is None:
+        return ImageResizer(settings.image_size)
+    require("bytes", train.x.size * 8, "the examples as floating-point numbers")
+    return None
+
+
+def word_vectorizer(source: Source, settings: Settings) -> WordVectorizer:
+    """Vectors from the file that was named, else found near the data."""
+    beside = source.path if source.path.is_dir() else source.path.parent
+    vectors: Any = settings.vectors
+    if vectors is None and not find_vectors(None).sample:
+        vectors = None  # those of the data directory
+    elif vectors is None and not (found := find_vectors(None, beside)).sample:
+        vectors = found.place
+    return WordVectorizer(
+        None if vectors is None else str(vectors),
+        length=settings.length,
+        keep=settings.keep.value,
+        phrase=settings.phrase,
     )
-    return rows[:most], [note]
 
 
-def prepare(
-    train: Examples, path: Path, settings: Settings, column: str | None
-) -> tuple[Preparation, list[str]]:
-    """Fit the way from examples to arrays on the training examples."""
-    if train.kind is Kind.TABLE:
-        return TablePreparation.fit(train), []
-    if train.kind is Kind.MIXED:
-        text, notes = prepare(train.texts, path, settings, column)
-        assert isinstance(text, TextPreparation)
-        return MixedPreparation(text, TablePreparation.fit(train.columns)), notes
-    if train.kind is not Kind.TEXT:
-        return ArrayPreparation.fit(train, size=settings.image_size), []
-    beside = path if path.is_dir() else path.parent
-    found = find_vectors(settings.vectors, beside)
+def vector_notes(prepare: Any) -> list[str]:
+    """Where word vectors come from."""
+    steps = [step for _, step, _ in getattr(prepare, "transformers", ())]
+    vectorizer = next((one for one in steps if isinstance(one, WordVectorizer)), None)
+    if vectorizer is None:
+        return []
+    place: Any = vectorizer.vectors
+    found = find_vectors(place)
     notes = [f"word vectors: {len(found.vectors):,} words from {found.place}"]
     if found.sample:
         notes.append("the sample knows few words: give GloVe vectors with --vectors FILE")
-    preparation = TextPreparation.fit(
-        train,
-        found.vectors,
-        length=settings.length,
-        keep=settings.keep,
-        phrase=settings.phrase,
-        column=column,
-    )
-    return preparation, notes
+    return notes
 
 
-def network_data(
-    choice: NamedNetwork,
-    preparation: Preparation,
-    batch: Batch,
-    train_size: int,
-    settings: Settings,
-) -> tuple[Inputs, NetworkKernels]:
-    """All examples as inputs of the network, and the training part with heads drawn for it."""
-    looks = choice.name not in (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
-    if looks:  # kernels between all pairs of positions
-        shape = (batch.x[0] if isinstance(batch.x, tuple) else batch.x).shape[1:-1]
-        require("positions", math.prod(shape), f"examples of shape {shape}")
-    engine = Engine(dtype=preparation.dtype, samples=settings.samples, key=settings.seed)
-    inputs = read_inputs(choice.net, batch.x, batch.mask, dtype=engine.dtype)
-    return inputs, NetworkKernels.make(choice.net, inputs[slice(0, train_size)], engine=engine)
+def _dtype(source: Source) -> type:
+    return np.float64 if source.kind is Kind.TABLE else np.float32
 
 
-def describe(
-    source: LabelledFile,
-    choice: NamedNetwork,
-    notes: list[str],
-    train: int,
-    test: int,
-    listener: Listener,
+def _estimator(task: Task, settings: Settings, store: str | None) -> Any:
+    options: dict[str, Any] = {
+        "network": "auto" if settings.network is None else str(settings.network),
+        "kind": settings.kernel.value,
+        "depth": settings.depth,
+        "noise": settings.noise,
+        "samples": settings.samples,
+        "solver": settings.solver,
+        "store": store,
+        "random_state": settings.seed,
+    }
+    if task is Task.REGRESS:
+        return InfiniteNetworkRegressor(**options)
+    return InfiniteNetworkClassifier(class_weight=settings.class_weight, **options)
+
+
+def _fit(
+    model: Model, train: Source, store: Path | None, settings: Settings, listener: Listener
+) -> None:
+    """Fit the pipeline; the kernel of another run in its place is replaced."""
+    from ...data.locks import alone
+    from ...scale.cluster import local_client
+
+    if store is None:
+        model.fit(train)
+        return
+    with alone(store.with_name(f".{store.name}.lock")):
+        if KernelStore.exists(store):
+            listener.say(f"a kernel of an earlier run is in '{store}'")
+            repair(store, listener)
+        workers = nullcontext() if settings.workers is None else local_client(settings.workers)
+        with workers as client:
+            model.estimator._client = client
+            try:
+                model.fit(train)
+            except OtherKernelError as other:
+                listener.say(f"it is another one ({other.rule}) and is replaced")
+                empty(store)
+                model.fit(train)
+            finally:
+                model.estimator._client = None
+
+
+def scored(task: Task, truth: np.ndarray, answers: np.ndarray) -> Score:
+    """Accuracy of classes or R² of numbers."""
+    if task is Task.CLASSIFY:
+        return scores.accuracy(answers == truth)
+    return scores.r_squared(truth, answers)
+
+
+def training_kernel(process: FittedGP) -> np.ndarray:
+    """Of the first training examples: from the factor if there is one, `K = LLᵀ − noise`."""
+    posterior = process.posterior
+    if isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor):
+        lower = posterior.factor.lower[:SHOWN, :SHOWN]
+        kernel = lower @ lower.T
+        noise = np.broadcast_to(np.asarray(process.gp.noise), (len(posterior),))[: len(kernel)]
+        kernel[np.diag_indices_from(kernel)] -= noise + posterior.jitter
+        return kernel
+    some = process.data.inputs[slice(0, SHOWN)]
+    ntk = process.gp.kind is KernelKind.NTK
+    return np.asarray(chosen(process.data.corner(some, ntk=ntk), process.gp.kind), np.float64)
+
+
+def _cross_validated(model: Model, train: Source, folds: int) -> Score | None:
+    """Every training example predicted by a posterior that has not seen its fold."""
+    posterior = model.estimator.process_.posterior
+    dense = isinstance(posterior, GPPosterior) and posterior.extendable
+    if folds < 2 or not dense:
+        return None
+    y = model.kept(train)
+    groups = np.empty(len(y), int)
+    groups[stratified_order(_order_by(model, y), key=1)] = np.arange(len(y)) % folds
+    left_out = posterior.with_groups(groups).leave_one_out.mean
+    return scored(model.task, y, model.answers(left_out))
+
+
+def _order_by(model: Model, y: np.ndarray) -> np.ndarray:
+    """Class numbers, or the targets themselves."""
+    return y if model.task is Task.REGRESS else np.unique(y, return_inverse=True)[1]
+
+
+def _learning_curve(
+    model: Model, train: Source, kernel: np.ndarray
+) -> list[tuple[int, np.ndarray]]:
+    """Scores on parts of the training examples that were not learned from, by how many were.
+
+    Blocks of one kernel with one noise: the first N/2, N/4, … in an order that mixes the classes.
+    """
+    from sklearn.metrics import accuracy_score, r2_score
+
+    process, y = model.estimator.process_, model.kept(train)
+    if not isinstance(process.posterior, GPPosterior) or len(kernel) < 4 * _SHORTEST_CURVE:
+        return []
+    order = stratified_order(_order_by(model, y))
+    order = order[order < len(kernel)]
+    noise = np.broadcast_to(np.asarray(process.gp.noise), (len(y),))
+
+    def metric(truth: np.ndarray, answers: np.ndarray) -> float:
+        if model.task is Task.CLASSIFY:
+            return float(accuracy_score(truth, answers))
+        unit = float(np.abs(y).max()) or 1.0  # squares of extreme numbers do not fit
+        return float(r2_score(truth / unit, answers / unit))
+
+    curve = []
+    for size in [len(order) // 2**k for k in reversed(range(1, _CURVE_PARTS))]:
+        if size < _SHORTEST_CURVE:
+            continue
+        seen, rest = order[:size], order[size:]
+        targets = process.posterior.targets[seen]
+        part = GPPosterior.condition(kernel[np.ix_(seen, seen)], targets, noise=noise[seen])
+        answers = model.answers(part.mean(kernel[np.ix_(rest, seen)]))
+        parts = np.array_split(np.arange(len(rest)), min(5, len(rest) // 4))
+        curve.append((size, np.array([metric(y[rest][p], answers[p]) for p in parts])))
+    return curve
+
+
+def _describe(
+    source: Source, task: Task, notes: list[str], train: int, test: int, listener: Listener
 ) -> None:
     """Tell the user what is about to happen."""
-    kind = source.examples.kind
     columns = ", ".join(f"{role} '{name}'" for role, name in source.columns.items())
-    listener.say(f"{source.path.name}: {len(source):,} {kind} examples ({columns})")
-    if source.class_names:
-        shown = ", ".join(source.class_names[:8])
-        listener.say(f"classes: {shown}{', …' if len(source.class_names) > 8 else ''}")
+    listener.say(f"{source.path.name}: {len(source):,} {source.kind} examples ({columns})")
+    if task is Task.CLASSIFY:
+        classes = [str(label) for label in np.unique(source.y).tolist()]
+        listener.say(f"classes: {', '.join(classes[:8])}{', …' if len(classes) > 8 else ''}")
     for note in notes:
         listener.say(note)
-    listener.say(f"network '{choice.name}': {choice.summary}")
     listener.say(f"{train:,} examples to learn from, {test:,} to test on")
 
 
-def _require_every_class(source: LabelledFile, y: np.ndarray, train: np.ndarray) -> None:
-    if not source.class_names:
+def _require_every_class(source: Source, train: Source, task: Task) -> None:
+    if task is Task.REGRESS:
         return
-    missing = sorted(set(range(len(source.class_names))) - set(y[train].tolist()))
+    missing = sorted(set(map(str, source.y)) - set(map(str, train.y)))
     if missing:
-        names = ", ".join(repr(source.class_names[c]) for c in missing[:5])
         raise DataError(
-            "The training part must hold every class.",
-            got=f"none of {names} among {len(train)} training examples",
-            remedy="use more examples (--max-train), or remove these classes",
+            f"Class {missing[0]!r} is not among the training examples.",
+            got=f"{len(missing)} classes missing in {len(train)} training examples",
+            remedy="use more examples, or remove these classes",
+            option="max_train",
         )
+
+
+def require_positions(source: Source, settings: Settings) -> None:
+    """Networks that look at pairs of positions take only so many of them."""
+    plain = (NetworkName.LINEAR, NetworkName.FCN, NetworkName.MEAN)
+    if source.kind not in (Kind.SEQUENCE, Kind.IMAGE) or settings.network in plain:
+        return
+    shape = np.shape(source.x)[1:-1]
+    if source.kind is Kind.IMAGE and source.mask is None:
+        shape = tuple(min(side, settings.image_size) for side in shape)
+    require("positions", math.prod(shape), f"examples of shape {shape}")

@@ -1,7 +1,8 @@
 """A user's file or folder, read: what it holds and what is to be predicted."""
 
+import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,24 @@ import numpy as np
 
 from ...data import (
     DataError,
-    LabelNames,
-    Table,
+    find_leaks,
     load_imdb,
     load_npz,
     load_npz_split,
+    read_frame,
     read_npz,
-    read_table,
 )
 from ...data.npz import check_inputs
 from ...data.pictures import named_image_folder, named_image_folder_split
-from .columns import Roles, assign, feature, known
-from .examples import Examples, LabelledFile, TextsAndColumns
-from .kinds import Kind, Task
+from ...sklearn.networks import Kind
+from .columns import assign, label_column
+from .kinds import Task
 
 FEWEST_EXAMPLES = 10
 _RANKS = {2: Kind.TABLE, 3: Kind.SEQUENCE, 4: Kind.IMAGE}
 _MOST_CLASSES_SHARE = 0.2  # more classes than this share of the rows: numbers, not classes
+_SHOWN = 90  # characters of an example on a page
+_MOSTLY_NUMBERS = 0.8  # of the cells of a column: the others are mistakes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,171 +38,253 @@ class Reading:
     label: str | None = None
     features: Sequence[str] = ()
     split: str | None = None
+    weight: str | None = None
     drop: Sequence[str] = ()
     encoding: str = "utf-8"
     delimiter: str | None = None
-    decimal: str | None = None
-    image_size: int | None = None
+    decimal: str = "."
+    no_header: bool = False
     skip: bool = False
-    """Leave out rows that lack something and files that are no images, instead of filling in
-    values or stopping."""
+    image_size: int | None = None
 
-    def table(self, path: Path) -> Table:
+    def frame(self, path: Path) -> Any:
         """A table, with what was said about it."""
-        return read_table(
-            path,
-            encoding=self.encoding,
-            delimiter=self.delimiter,
-            decimal=self.decimal,
-            skip=self.skip,
+        return read_frame(path, **self.table_options())
+
+    def table_options(self) -> dict[str, Any]:
+        """What `read_frame` is told beyond its defaults."""
+        usual = Reading()
+        names = ("encoding", "delimiter", "decimal", "no_header", "skip")
+        return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(usual, n)}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Examples of a file: `x` is a frame of the columns that a model sees, or an array.
+
+    `y` are labels or numbers as the file has them (None without), `names` say where examples are,
+    `test` are the rows that the file holds out, `frame` has all columns of a table.
+    """
+
+    path: Path
+    kind: Kind
+    x: Any
+    y: Any
+    names: tuple[str, ...]
+    columns: dict[str, str]
+    notes: tuple[str, ...] = ()
+    mask: np.ndarray | None = None
+    test: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    frame: Any = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: np.ndarray) -> "Source":
+        """Some of the examples, in this order."""
+
+        def some(values: Any) -> Any:
+            return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+
+        parts = ("x", "y", "mask", "weights", "frame")
+        taken = {n: some(v) for n in parts if (v := getattr(self, n)) is not None}
+        return replace(self, **taken, names=tuple(self.names[i] for i in rows), test=None)
+
+    def excerpt(self, row: int) -> str:
+        """An example in a few words."""
+        if self.frame is None:
+            return f"{'×'.join(map(str, np.shape(self.x)[1:]))} numbers"
+        values = self.x.iloc[row]
+        text = self.columns.get("text")
+        shown = (
+            str(values[text])
+            if text is not None
+            else ", ".join(f"{name}={_short(value)}" for name, value in values.items())
         )
+        return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def read_source(
     path: Path | str, task: Task, how: Reading | None = None, *, labels_needed: bool = True
-) -> LabelledFile:
+) -> Source:
     """Read a table, an `.npz` file or a folder of images together with its labels.
 
     Without `labels_needed` labels are read where they are, and nothing is asked of them.
     """
     path, how = Path(path), how or Reading()
-    if not labels_needed:
-        return _inputs_alone(path, task, how)
     if path.is_dir():
         source = _folder(path, task, how)
     elif path.suffix == ".npz":
-        source = _npz(path, task)
+        source = _npz(path, task, labels_needed)
     else:
-        source = _table(path, task, how)
-    if task is Task.CLASSIFY:
-        _require_classes(source)
-    _require_enough(path, len(source))
+        source = _table(path, task, how, labels_needed)
+    if labels_needed:
+        if len(source) < FEWEST_EXAMPLES:
+            raise DataError(
+                f"'{path}' has {len(source)} examples, too few to learn from and to test on.",
+                got=f"fewer than {FEWEST_EXAMPLES}",
+                remedy="give a file with more rows",
+            )
+        if task is Task.CLASSIFY:
+            _require_classes(source)
     return source
-
-
-def _require_enough(path: Path, count: int) -> None:
-    if count < FEWEST_EXAMPLES:
-        raise DataError(
-            f"Learning and testing need at least {FEWEST_EXAMPLES} examples.",
-            got=f"{count} in '{path}'",
-            remedy="give a file with more rows",
-        )
-
-
-def image_extent(size: int | None) -> tuple[int, int] | None:
-    """`--image-size 16` as (height, width)."""
-    return None if size is None else (size, size)
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _table(path: Path, task: Task, how: Reading) -> LabelledFile:
-    table = how.table(path)
-    _require_enough(path, len(table))
+def _table(path: Path, task: Task, how: Reading, labels_needed: bool) -> Source:
+    frame = how.frame(path)
+    frame = numeric_columns(frame, path, how, label_column(frame, task, how.label))
+    drop = [*how.drop, *([how.weight] if how.weight else [])]
     roles = assign(
-        table,
+        frame,
+        path,
         task,
         text=how.text,
         label=how.label,
         features=how.features,
         split=how.split,
-        drop=how.drop,
+        drop=drop,
+        labels_needed=labels_needed,
     )
-    assert roles.label is not None  # it is needed here, so it was found
-    notes = [*table.notes, *roles.notes(table)]
+    notes = roles.notes(frame)
     if how.skip:
-        table, more = complete(table, roles.text, roles.features, roles.label, task)
-        notes += more
-    if task is Task.CLASSIFY:
-        labels = table.labels(roles.label)
-        names = LabelNames.fit(labels)
-        y, class_names = names.encode(labels), names.names
-    else:
-        y, class_names = table.numbers(roles.label)[:, 0], ()
-    return LabelledFile(
+        whole = complete(frame, [*roles.inputs, *([roles.label] if roles.label else [])])
+        if not whole.all():
+            notes.append(f"left out: {int((~whole).sum()):,} of {len(frame):,} incomplete rows")
+        frame = frame[whole]
+        if frame.empty:
+            raise DataError(
+                f"Every row of '{path}' lacks something.",
+                got=f"no row with a value in all of {', '.join(map(repr, roles.inputs))}",
+                remedy="leave --skip away, so that missing values are filled in, or leave columns "
+                "out that are mostly empty",
+                option="drop",
+            )
+    y = None
+    if not labels_needed and roles.label is not None:
+        y = _few_labels(frame[roles.label])
+    if labels_needed:
+        assert roles.label is not None  # it is needed here, so it was found
+        y = column_labels(frame, roles.label, path, task)
+        shown = [*roles.inputs, roles.label]
+        leaks = find_leaks(frame[shown], roles.label)
+        notes += [f"{leak}: the scores may say nothing" for leak in leaks]
+        repeated = int(frame[roles.inputs].astype(str).duplicated().sum())
+        if repeated:
+            notes.append(
+                f"{repeated:,} of {len(frame):,} rows repeat the inputs of another one; where the "
+                "noise is chosen, none of them predicts its copies"
+            )
+    kind = Kind.TABLE if roles.text is None else Kind.MIXED if roles.features else Kind.TEXT
+    test = None if roles.split is None else _test_part(frame, roles.split)
+    weights = None if how.weight is None else column_numbers(frame, how.weight, path)
+    names = tuple(f"row {number}" for number in frame.index)
+    return Source(
         path,
-        table_examples(table, roles.text, roles.features),
+        kind,
+        frame[roles.inputs],
         y,
-        class_names,
-        _described(roles),
+        names,
+        roles.described(),
         tuple(notes),
-        _test_part(table, roles),
+        test=test,
+        weights=weights,
+        frame=frame,
     )
 
 
-def complete(
-    table: Table,
-    text: str | None,
-    features: Sequence[str],
-    label: str | None = None,
-    task: Task = Task.CLASSIFY,
-) -> tuple[Table, list[str]]:
-    """The table without rows that lack a text, a value or the label, or hold a mistake there."""
-    good = np.ones(len(table), dtype=bool)
-    for name in features:
-        good &= known(table.column(name))
-    if text is not None:
-        values = table.column(text).values
-        good &= np.array([isinstance(value, str) and bool(value.strip()) for value in values])
-    if label is not None:
-        column = table.column(label)
-        good &= np.isfinite(column.numbers) if task is Task.REGRESS else ~column.blank
-    if good.all():
-        return table, []
-    used = [name for name in (text, *features, label) if name is not None]
-    if not good.any():
-        raise DataError(
-            "Some rows must be complete.",
-            got=f"no row of '{table.path}' with a value in all of {', '.join(map(repr, used))}",
-            remedy="leave --skip away, so that missing values are filled in, or leave out columns "
-            "that are mostly empty with --drop",
-        )
-    left = int((~good).sum())
-    note = f"left out: {left:,} of {len(table):,} rows in which something is missing or wrong"
-    return table.take(np.flatnonzero(good)), [note]
+def numeric_columns(frame: Any, path: Path, how: Reading, label: str | None) -> Any:
+    """The frame, unless a column of numbers holds something else somewhere.
+
+    Such a cell would make words of all its column. With `skip` it counts as missing.
+    """
+    pd: Any = importlib.import_module("pandas")
+
+    for name, column in frame.items():
+        if column.dtype.kind in "iufbM" or name in (label, how.text, how.split, *how.drop):
+            continue
+        there, numbers = column.notna(), pd.to_numeric(column, errors="coerce")
+        share = numbers.notna().sum() / max(1, there.sum())
+        if not _MOSTLY_NUMBERS <= share < 1:
+            continue
+        if not how.skip:
+            row = column.index[there & numbers.isna()][0]
+            raise DataError(
+                f"Column {name!r} holds {str(column.loc[row])[:40]!r} in row {row}, where most "
+                "rows have a number.",
+                got=f"{int((there & numbers.isna()).sum()):,} such rows in '{path}'",
+                remedy="correct them, say what the decimal mark is, leave such rows out, or leave "
+                "the column out",
+                option=("decimal", "skip", "drop"),
+            )
+        frame[name] = numbers
+    return frame
 
 
-def table_examples(table: Table, text: str | None, features: Sequence[str]) -> Examples:
-    """The texts, the features, or both."""
-    columns = {name: feature(table, name) for name in features}
-    return rows_of(table, text, columns)
+def complete(frame: Any, names: Sequence[str]) -> Any:
+    """Which rows have something in all of these columns; blanks are nothing."""
+    blank = frame[list(names)].map(lambda value: isinstance(value, str) and not value.strip())
+    return (frame[list(names)].notna() & ~blank).all(axis=1)
 
 
-def rows_of(table: Table, text: str | None, columns: dict[str, np.ndarray]) -> Examples:
-    """Rows as examples; beside columns a text may be missing."""
-    names = tuple(f"line {number}" for number in table.line_numbers)
-    given = {
-        name: np.fromiter(column.values, dtype=object, count=len(table))
-        for name, column in table.columns.items()
-    }
-    if text is None:
-        return Examples(Kind.TABLE, columns, names, given=given)
-    if not columns:
-        return Examples(Kind.TEXT, table.texts(text), names, given=given)
-    words = tuple(table.column(text).words.tolist())
-    return Examples(Kind.MIXED, TextsAndColumns(words, columns), names, given=given)
-
-
-def _described(roles: Roles) -> dict[str, str]:
-    found = {} if roles.label is None else {"label": roles.label}
-    if roles.text is not None:
-        found["text"] = roles.text
-    if roles.features:
-        found["features"] = ", ".join(roles.features)
-    if roles.split is not None:
-        found["split"] = roles.split
-    return found
-
-
-def _test_part(table: Table, roles: Roles) -> np.ndarray | None:
-    if roles.split is None:
+def _few_labels(column: Any) -> np.ndarray | None:
+    """Labels that nobody asked for: where all rows have one, and they are few."""
+    most = max(20, _MOST_CLASSES_SHARE * len(column))
+    if column.isna().any() or not 1 < column.nunique() <= most:
         return None
-    parts = np.array(table.labels(roles.split))
-    if set(parts.tolist()) != {"train", "test"}:
+    plain = column.dtype.kind in "iufb"
+    return column.to_numpy() if plain else column.astype(str).to_numpy(object)
+
+
+def column_labels(frame: Any, name: str, path: Path, task: Task) -> np.ndarray:
+    """Classes or numbers to predict; none may be missing."""
+    column = frame[name]
+    if column.isna().any():
+        row = column.index[column.isna()][0]
         raise DataError(
-            f"Column {roles.split!r} must say 'train' or 'test' and hold both.",
-            got=", ".join(map(repr, sorted(set(parts.tolist()))[:5])),
+            f"Column {name!r} is empty in row {row}.",
+            got=f"{int(column.isna().sum()):,} empty of {len(column):,} in '{path}'",
+            remedy="fill them in, or leave incomplete rows out",
+            option="skip",
+        )
+    if task is Task.REGRESS:
+        return column_numbers(frame, name, path)
+    values = column.to_numpy()
+    if values.dtype.kind in "iub":
+        return values
+    return np.array([str(value) for value in values], dtype=object)
+
+
+def column_numbers(frame: Any, name: str, path: Path) -> np.ndarray:
+    """A column of finite numbers."""
+    column: Any = frame[name]
+    if column.dtype.kind not in "iufb" or column.isna().any():
+        pd: Any = importlib.import_module("pandas")
+
+        wrong = column.index[pd.to_numeric(column, errors="coerce").isna()]
+        row = wrong[0] if len(wrong) else column.index[0]
+        raise DataError(
+            f"Column {name!r} holds no number in row {row}.",
+            got=f"{column.loc[row]!r} in '{path}'",
+            remedy="correct it, name another column, or say what the decimal mark is",
+            option=("target", "decimal"),
+        )
+    return column.to_numpy(np.float64)
+
+
+def _test_part(frame: Any, split: str) -> np.ndarray:
+    parts = frame[split].astype(str).to_numpy()
+    if set(parts) != {"train", "test"}:
+        raise DataError(
+            f"Column {split!r} says something else than 'train' and 'test'.",
+            got=", ".join(map(repr, sorted(set(parts))[:5])),
             remedy="correct the column, or leave --split away for a random test part",
         )
     return np.flatnonzero(parts == "test")
@@ -209,88 +293,94 @@ def _test_part(table: Table, roles: Roles) -> np.ndarray | None:
 # --- arrays and folders ---------------------------------------------------------------------------
 
 
-def _npz(path: Path, task: Task) -> LabelledFile:
-    held = read_npz(path)
-    test, notes = None, []
+def _npz(path: Path, task: Task, labels_needed: bool) -> Source:
+    held, notes, test, class_names = read_npz(path), [], None, ()
     if "x_train" in held:
         data = load_npz_split(path)
         parts = data.train, data.test
-        x = _stacked(path, [part.x for part in parts])
+        if len({part.x.shape[1:] for part in parts}) > 1:
+            raise DataError(
+                "Training and test inputs have different shapes.",
+                got=f"{parts[0].x.shape[1:]} and {parts[1].x.shape[1:]} in '{path}'",
+                remedy="pad or resize them, and give masks where they are padded",
+            )
+        x = np.concatenate([part.x for part in parts])
         without = [name for name in ("mask_train", "mask_test") if name not in held]
         mask = np.concatenate([part.real for part in parts]) if len(without) < 2 else None
         if len(without) == 1:
             notes.append(f"no {without[0]} in the file: all its positions are taken as real")
         y, class_names = np.concatenate([part.y for part in parts]), data.class_names
         test = np.arange(len(parts[0]), len(x))
-    else:
+    elif "y" in held or labels_needed:
         data = load_npz(path)
         x, y, mask, class_names = data.x, data.y, data.mask, data.class_names
-    y, class_names = _as_task(path, y, class_names, task)
-    examples = array_examples(path, x, mask)
-    return LabelledFile(path, examples, y, class_names, {"label": "y"}, tuple(notes), test)
+    else:
+        x, mask = read_npz(path, "x")["x"], held.get("mask")
+        check_inputs(path, x, mask)
+        y = None
+    if y is not None:
+        y = _as_task(path, y, class_names, task) if labels_needed else _named(y, class_names)
+    return array_source(path, x, mask, y=y, columns={"label": "y"}, notes=tuple(notes), test=test)
 
 
-def _stacked(path: Path, parts: list[np.ndarray]) -> np.ndarray:
-    if len({part.shape[1:] for part in parts}) > 1:
+def array_source(path: Path, x: np.ndarray, mask: np.ndarray | None, **more: Any) -> Source:
+    """Rows (N, channels), sequences (N, positions, channels) or images (N, h, w, channels)."""
+    if x.ndim not in _RANKS:
         raise DataError(
-            "Training and test inputs have one shape.",
-            got=f"{parts[0].shape[1:]} and {parts[1].shape[1:]} in '{path}'",
-            remedy="pad or resize them, and give masks where they are padded",
+            f"x has {x.ndim} axes in '{path}'.",
+            got=f"shape {x.shape}",
+            remedy="save rows (N, channels), sequences (N, positions, channels) or images "
+            "(N, height, width, channels)",
         )
-    return np.concatenate(parts)
+    names = tuple(f"row {i}" for i in range(len(x)))
+    more = {"y": None, "columns": {}} | more
+    return Source(path, _RANKS[x.ndim], x, names=names, mask=mask, **more)
 
 
-def _as_task(
-    path: Path, y: np.ndarray, class_names: tuple[str, ...], task: Task
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _named(y: np.ndarray, class_names: tuple[str, ...]) -> np.ndarray:
+    return np.array(class_names, dtype=object)[y] if class_names else y
+
+
+def _as_task(path: Path, y: np.ndarray, class_names: tuple[str, ...], task: Task) -> np.ndarray:
     """Whole numbers may be targets too; fractions are no classes."""
     if task is Task.REGRESS and class_names:
         try:
-            return np.array([float(class_names[number]) for number in y]), ()
+            return np.array([float(class_names[number]) for number in y])
         except ValueError:
             raise DataError(
-                "Regression needs numbers to predict.",
-                got=f"labels such as {class_names[0]!r} in '{path}'",
+                f"y holds {class_names[0]!r} in '{path}', which is no number to predict.",
+                got="labels",
                 remedy="use 'widelimit classify', or store numbers as y",
             ) from None
     if task is Task.CLASSIFY and not class_names:
         raise DataError(
-            "Classes are whole numbers or texts.",
-            got=f"y of floating-point numbers in '{path}'",
+            f"y holds floating-point numbers in '{path}', which are no classes.",
+            got=f"dtype {y.dtype}",
             remedy="use 'widelimit regress', or store y as integers or texts",
         )
-    return y, class_names
+    return _named(y, class_names)
 
 
-def array_examples(path: Path, x: np.ndarray, mask: np.ndarray | None) -> Examples:
-    """Rows (N, channels), sequences (N, positions, channels) or images (N, h, w, channels)."""
-    if x.ndim not in _RANKS:
-        raise DataError(
-            "Inputs are rows (N, channels), sequences (N, positions, channels) or images "
-            "(N, height, width, channels).",
-            got=f"x of shape {x.shape} in '{path}'",
-            remedy="reshape x before saving it",
-        )
-    kind = _RANKS[x.ndim]
-    return Examples(kind, x, tuple(f"row {i}" for i in range(len(x))), mask)
-
-
-def _folder(path: Path, task: Task, how: Reading) -> LabelledFile:
+def _folder(path: Path, task: Task, how: Reading) -> Source:
     if task is Task.REGRESS:
         raise DataError(
-            "Folders name classes, not numbers to predict.",
-            got=f"the folder '{path}'",
+            f"The folder '{path}' names classes, not numbers to predict.",
+            got="a folder",
             remedy="use 'widelimit classify', or an .npz file with x and y",
         )
     if (path / "train" / "pos").is_dir() and any((path / "train" / "pos").glob("*.txt")):
+        pd: Any = importlib.import_module("pandas")
+
         data = load_imdb(path)
-        texts = (*data.texts_train, *data.texts_test)
-        y = np.concatenate([data.y_train, data.y_test])
+        texts = [*data.texts_train, *data.texts_test]
+        y = _named(np.concatenate([data.y_train, data.y_test]), data.class_names)
         names = tuple(f"review {i}" for i in range(len(texts)))
         test = np.arange(len(data.y_train), len(texts))
-        examples = Examples(Kind.TEXT, texts, names)
-        return LabelledFile(path, examples, y, data.class_names, {"label": "folder"}, (), test)
-    options: dict[str, Any] = {"size": image_extent(how.image_size), "skip_other": how.skip}
+        frame = pd.DataFrame({"text": texts}, index=range(1, len(texts) + 1))
+        columns = {"label": "folder", "text": "text"}
+        return Source(path, Kind.TEXT, frame, y, names, columns, test=test, frame=frame)
+    size = None if how.image_size is None else (how.image_size,) * 2
+    options: dict[str, Any] = {"size": size, "skip": how.skip}
     test = None
     if (path / "train").is_dir() and (path / "test").is_dir():
         both, names = named_image_folder_split(path, **options)
@@ -300,67 +390,35 @@ def _folder(path: Path, task: Task, how: Reading) -> LabelledFile:
     else:
         data, names = named_image_folder(path, **options)
         x, y, class_names = data.x, data.y, data.class_names
-    examples = Examples(Kind.IMAGE, x, names)
-    return LabelledFile(path, examples, y, class_names, {"label": "folder"}, (), test)
-
-
-def _inputs_alone(path: Path, task: Task, how: Reading) -> LabelledFile:
-    """A file whose labels do not matter: none may be there."""
-    if path.is_dir():
-        return _folder(path, task, how)
-    if path.suffix == ".npz":
-        held = read_npz(path)
-        if "x_train" in held or "y" in held:
-            return _npz(path, task if _classes_in(held) else Task.REGRESS)
-        x, mask = read_npz(path, "x")["x"], held.get("mask")
-        check_inputs(path, x, mask)
-        examples = array_examples(path, x, mask)
-        return LabelledFile(path, examples, np.empty(0), (), {})
-    table = how.table(path)
-    roles = assign(
-        table,
-        task,
-        text=how.text,
-        label=how.label,
-        features=how.features,
-        drop=how.drop,
-        labels_needed=False,
+    return Source(
+        path, Kind.IMAGE, x, _named(y, class_names), tuple(names), {"label": "folder"}, test=test
     )
-    notes = [*table.notes, *roles.notes(table)]
-    if how.skip:
-        table, more = complete(table, roles.text, roles.features)
-        notes += more
-    examples = table_examples(table, roles.text, roles.features)
-    y, class_names = np.empty(0), ()
-    if roles.label is not None and not table.column(roles.label).blank.any():
-        labels = table.labels(roles.label)
-        if 1 < len(set(labels)) <= max(20, _MOST_CLASSES_SHARE * len(labels)):
-            names = LabelNames.fit(labels)
-            y, class_names = names.encode(labels), names.names
-    return LabelledFile(path, examples, y, class_names, _described(roles), tuple(notes))
-
-
-def _classes_in(held: dict[str, np.ndarray]) -> bool:
-    return held["y_train" if "x_train" in held else "y"].dtype.kind != "f"
 
 
 # --- what must hold -------------------------------------------------------------------------------
 
 
-def _require_classes(source: LabelledFile) -> None:
+def _require_classes(source: Source) -> None:
     """Enough examples of every class, and classes that are classes."""
-    counts = np.bincount(source.y, minlength=len(source.class_names))
-    classes = len(counts)
-    if classes > max(20, _MOST_CLASSES_SHARE * len(source)):
+    classes, counts = np.unique(source.y, return_counts=True)
+    if len(classes) > max(20, _MOST_CLASSES_SHARE * len(source)):
         raise DataError(
-            "Classes are few, and each has several examples.",
-            got=f"{classes} different labels in {len(source)} examples of '{source.path}'",
-            remedy="name another label column with --label, or use 'widelimit regress' for numbers",
+            f"{len(classes)} different labels in {len(source)} examples are no classes.",
+            got=f"column {source.columns['label']!r} of '{source.path}'",
+            remedy="name another column, or use 'widelimit regress' for numbers",
+            option="label",
         )
-    rare = [f"{source.class_names[c]!r} ({counts[c]})" for c in np.flatnonzero(counts < 2)]
+    if len(classes) < 2:
+        raise DataError(
+            f"All examples of '{source.path}' have one label.",
+            got=f"{classes[0]!r} alone" if len(classes) else "no label",
+            remedy="name another column, or add examples of other classes",
+            option="label",
+        )
+    rare = [f"{label!r}" for label, count in zip(classes, counts, strict=True) if count < 2]
     if rare:
         raise DataError(
-            "Every class needs at least two examples: one to learn from, one to test.",
+            f"Class {rare[0]} has one example, where one is needed to learn from and one to test.",
             got=f"{', '.join(rare[:5])} in '{source.path}'",
-            remedy="add examples, or remove or merge these classes",
+            remedy="add examples, or remove these classes",
         )
