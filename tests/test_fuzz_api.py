@@ -81,7 +81,7 @@ ROOMS = {
     "gram": lambda x, v: GPPosterior.condition(x, np.ones(4), noise=0.1),
     "pad": lambda x, v: data.pad([ROWS, x]),
     "labels": lambda x, v: data.LabelNames.fit(["a", "b"]).encode([str(v)]),
-    "table": lambda x, v: data.read_table(str(v)),
+    "table": lambda x, v: data.read_frame(str(v)),
     "save": lambda x, v: wl.save(v, "/dev/null"),
 }
 

@@ -12,16 +12,16 @@ from widelimit.data import (
     load_texts,
     load_texts_split,
     load_vectors,
+    read_frame,
     read_image,
     read_npz,
-    read_table,
 )
 from widelimit.errors import WidelimitError
 
 READERS = {
     "t.npz": [read_npz, load_npz, load_npz_split, load_vectors],
     "t.png": [read_image],
-    "": [read_table, load_texts, load_texts_split, load_vectors],
+    "": [read_frame, load_texts, load_texts_split, load_vectors],
 }
 
 

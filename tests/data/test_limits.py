@@ -14,10 +14,10 @@ from widelimit.data import (
     DataError,
     load_npz,
     load_vectors,
+    read_frame,
     read_image,
     read_images,
     read_npz,
-    read_table,
 )
 from widelimit.data.files import lines, read_members
 from widelimit.data.limits import ENVIRONMENT, LIMITS, allowed, limit
@@ -99,7 +99,7 @@ def test_a_gzip_bomb(tmp_path, monkeypatch):
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(40):
             file.write(bytes(MEGABYTE))
-    refused("one line", read_table, path)
+    refused("one line", read_frame, path)
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write((bytes(9999) + b"\n") * 1000)
     monkeypatch.setenv(ENVIRONMENT, "bytes=5MB")
@@ -121,18 +121,18 @@ def test_a_million_columns(tmp_path):
     names = ",".join(f"c{i}" for i in range(10**6))
     path = tmp_path / "t.csv"
     path.write_text(f"{names}\n")
-    assert "columns=1000000" in refused("20,000 columns", read_table, path)
+    assert "columns=1000000" in refused("20,000 columns", read_frame, path)
 
 
 def test_many_rows_and_cells(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "1,2\n" * 50)
     monkeypatch.setenv(ENVIRONMENT, "rows=20")
-    refused("rows", read_table, path)
+    refused("rows", read_frame, path)
     monkeypatch.setenv(ENVIRONMENT, "cells=60")
-    refused("values of a table", read_table, path)
+    refused("values of a table", read_frame, path)
     monkeypatch.setenv(ENVIRONMENT, "cells=100")
-    assert len(read_table(path)) == 50
+    assert len(read_frame(path)) == 50
 
 
 @pytest.mark.usefixtures("modest")

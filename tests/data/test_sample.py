@@ -1,3 +1,6 @@
+import importlib
+from pathlib import Path
+
 import numpy as np
 
 from widelimit.data import (
@@ -11,7 +14,6 @@ from widelimit.data import (
     load_texts,
     sample_directory,
 )
-from widelimit.data.sample import make
 
 
 def ridge_accuracy(x_train, y_train, x_test, y_test, strength):
@@ -68,7 +70,9 @@ def test_texts_are_ready_and_real():
     assert load_sample_texts(length=7).x_train.shape == (400, 7, 100)
 
 
-def test_sample_is_what_its_recipe_makes(real_data, tmp_path):
+def test_sample_is_what_its_recipe_makes(real_data, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    make = importlib.import_module("make_sample")
     images = make.make_images(load_cifar10(real_data))
     sentences = load_texts(real_data / "rt_polarity.jsonl.gz")
     texts, vectors = make.make_texts(sentences, load_glove(real_data))

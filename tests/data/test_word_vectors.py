@@ -95,7 +95,7 @@ def test_no_word_of_the_vocabulary(tmp_path):
 
 def test_wrong_encoding(tmp_path):
     (tmp_path / "v.txt").write_bytes("good 1\ncafé 2\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"line 2 .*not utf-8"):
+    with pytest.raises(DataError, match=r"Line 2 .*not written in utf-8"):
         load_vectors(tmp_path / "v.txt")
 
 

@@ -9,7 +9,6 @@ cache; `download=True` fetches the official archive and checks its SHA-256.
 from .arrays import read_npz, save_npz
 from .batches import pad
 from .cifar import CIFAR10_CLASSES, load_cifar10
-from .columns import Column, Holds
 from .datasets import (
     Dataset,
     Labelled,
@@ -20,8 +19,8 @@ from .datasets import (
 from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
 from .embedding import Embedder, Empty, Keep, Unknown
 from .errors import DataError, MissingDataError
-from .files import save_figure, write_text, writing
-from .frames import column_holds, find_leaks, read_frame
+from .files import save_figure, write_csv, write_text, writing
+from .frames import Holds, column_holds, find_leaks, read_frame
 from .imdb import load_imdb
 from .labels import LabelNames
 from .npz import load_npz, load_npz_split
@@ -40,8 +39,7 @@ from .sample import (
     load_sample_vectors,
     sample_directory,
 )
-from .tables import Table, read_table, write_csv
-from .texts import load_scored_texts, load_texts, load_texts_split
+from .texts import load_texts, load_texts_split
 from .tokens import Tokenizer
 from .vectors import WordVectors, load_glove, load_vectors
 from .words import FoundVectors, find_vectors
@@ -52,7 +50,6 @@ __all__ = [
     "GLOVE",
     "IMDB",
     "ZCA",
-    "Column",
     "DataError",
     "Dataset",
     "Embedder",
@@ -66,7 +63,6 @@ __all__ = [
     "MissingDataError",
     "RemoteFile",
     "Standardise",
-    "Table",
     "TextDataset",
     "Tokenizer",
     "Unknown",
@@ -88,7 +84,6 @@ __all__ = [
     "load_sample_sentences",
     "load_sample_texts",
     "load_sample_vectors",
-    "load_scored_texts",
     "load_texts",
     "load_texts_split",
     "load_vectors",
@@ -97,7 +92,6 @@ __all__ = [
     "read_image",
     "read_images",
     "read_npz",
-    "read_table",
     "sample_directory",
     "save_figure",
     "save_npz",

@@ -1,5 +1,6 @@
 """Read files with errors a person can act on; write them whole or not at all."""
 
+import csv
 import errno
 import gzip
 import io
@@ -12,15 +13,14 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from .errors import DataError
-from .limits import require
+from .limits import limit, require
 
-_CHUNK = 65536
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK\x03\x04"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 DAMAGE = (
@@ -155,6 +155,15 @@ def write_text(path: Path | str, text: str) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
+def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file with a header line, whole or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
 def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:
     """Write a Matplotlib figure in the format of the name (`.png`, `.pdf`, `.svg` …)."""
     path = Path(path)
@@ -179,27 +188,6 @@ def read_bytes(path: Path | str) -> bytes:
         return path.read_bytes()
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that refuses to unpack more than is allowed, and lines that never end."""
-
-    def __init__(self, stream: Any, path: Path):
-        self.stream, self.path = stream, path
-        self.bytes = self.line = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self.stream.read(len(buffer))
-        buffer[: len(chunk)] = chunk
-        self.bytes += len(chunk)
-        require("bytes", self.bytes, f"'{self.path}', unpacked so far")
-        end = chunk.rfind(b"\n")
-        self.line = self.line + len(chunk) if end < 0 else len(chunk) - end - 1
-        require("line", self.line, f"'{self.path}', a line so far")
-        return len(chunk)
-
-
 def lines(
     path: Path | str, *, encoding: str = "utf-8", member: str = ""
 ) -> Generator[str, None, None]:
@@ -208,31 +196,31 @@ def lines(
     Plain and gzip files are told apart by their first bytes; in a zip file `member` is read.
     """
     path = Path(path)
-    done = 0
+    most, done, size = limit("line"), 0, 0
     with reading(path), path.open("rb") as raw:
         start = raw.read(4)
         raw.seek(0)
         try:
             with (
                 _unpacked(path, raw, start, member) as stream,
-                io.BufferedReader(_Bounded(stream, path), _CHUNK) as bounded,
-                io.TextIOWrapper(bounded, encoding=_with_mark(encoding), newline="") as text,
+                io.TextIOWrapper(stream, encoding=_with_mark(encoding), newline="") as text,
             ):
-                for line in text:
+                while line := text.readline(most + 1):
+                    size += len(line)
+                    require("line", len(line), f"line {done + 1} of '{path}'")
+                    require("bytes", size, f"'{path}', unpacked so far")
                     yield line
                     done += 1
         except UnicodeError as error:
-            # Everything before the chunk that failed has been yielded, so the line is known.
             inside = isinstance(error, UnicodeDecodeError)
             before = error.object[: error.start].count(b"\n") if inside else 0
             raise _undecodable(path, encoding, done + before + 1, start) from error
-        except (LookupError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
+        except LookupError as error:
             raise DataError(
-                "An encoding must have a name that Python knows.",
-                got=f"encoding={encoding!r}",
-                remedy="use 'utf-8', 'latin-1', 'cp1252' or 'utf-16'",
+                f"Python knows no encoding {encoding!r}.",
+                got=str(error),
+                remedy="name one such as 'utf-8', 'latin-1' or 'utf-16'",
+                option="encoding",
             ) from error
 
 
@@ -280,11 +268,12 @@ def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
 
 
 def _undecodable(path: Path, encoding: str, line: int, start: bytes) -> DataError:
-    remedy = "pass encoding='latin-1' or 'cp1252' if it came from an old program, or save as UTF-8"
+    remedy = "name its encoding, 'latin-1' or 'cp1252' if it came from an old program"
     if start.startswith(UTF16_MARKS):
-        remedy = "it starts like UTF-16: pass encoding='utf-16' or save it as UTF-8"
+        remedy = "it starts like UTF-16: name that, or save it as UTF-8"
     return DataError(
-        f"A text file must be written in the encoding it is read with ({encoding}).",
-        got=f"line {line} of '{path}' is not {encoding}",
+        f"Line {line} of '{path}' is not written in {encoding}.",
+        got="other bytes",
         remedy=remedy,
+        option="encoding",
     )

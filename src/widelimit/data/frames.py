@@ -4,6 +4,7 @@ The dtypes that pandas finds say what a column is; texts that all are ISO dates 
 pandas cannot read is the user's to convert. Files are measured before they are read.
 """
 
+import enum
 import gzip
 import json
 import warnings
@@ -15,16 +16,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MissingExtraError
-from .columns import Holds
 from .errors import DataError
 from .files import damaged, reading, require_file
 from .limits import require
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 MARKS = (",", ";", "\t", "|")
 """What separates columns, as far as it is found out."""
+
+
+class Holds(enum.Enum):
+    """What a column holds; the values are words for messages."""
+
+    NUMBERS = "numbers"
+    DATES = "dates"
+    CATEGORIES = "categories"
+    TEXTS = "texts"
+    NAMES = "a different name in every row"
+    WORDS = "too many different words"
+    ONE_VALUE = "the same in every row"
+    NOTHING = "empty"
+    LISTS = "lists or objects"
+
+    def __str__(self) -> str:
+        return self.value
+
 
 _JSON = (".json", ".jsonl", ".ndjson")
 _CHUNK = 1 << 20
@@ -63,7 +81,7 @@ def read_frame(
         elif kind in _JSON:
             _measure(path)
             lined = kind != ".json" or _first(path, encoding) not in ("[", "{")
-            how = {"convert_dates": False, "dtype": False, "precise_float": True}
+            how: dict[str, Any] = {"convert_dates": False, "dtype": False, "precise_float": True}
             with _located(path, encoding, lined):
                 frame = pd.read_json(path, lines=lined, encoding=encoding, **how)
         elif kind in (".csv", ".tsv", ".txt", ".data"):
@@ -72,7 +90,7 @@ def read_frame(
             mark = delimiter or max(MARKS, key=first.count)
             width = first.count(mark) + 1
             require("columns", width, f"'{path}'")
-            require("cells", rows * width, f"'{path}' with {rows:,} lines")
+            require("cells", (rows - (not no_header)) * width, f"'{path}' with {rows:,} lines")
             if not no_header:
                 _require_names(path, first.split(mark))
             frame = pd.read_csv(
@@ -104,7 +122,7 @@ def _checked(frame: Any, path: Path, date_format: str, *, no_header: bool) -> "D
     names = [f"column {i}" for i in range(1, frame.shape[1] + 1)] if no_header else frame.columns
     frame.columns = [str(name).strip() for name in names]
     frame.index = range(1, len(frame) + 1)
-    for name in frame.columns[frame.columns.duplicated()]:
+    for name in frame.columns[frame.columns.duplicated()]:  # pyright: ignore
         raise DataError(
             f"Two columns are called {name!r}.", got=f"'{path}'", remedy="rename one of them"
         )
@@ -122,8 +140,8 @@ def _checked(frame: Any, path: Path, date_format: str, *, no_header: bool) -> "D
     return frame
 
 
-def _dates(column: "Series", form: str) -> "Series | None":
-    """The column as dates, if all that is there is one."""
+def _dates(column: Any, form: str) -> Any:
+    """The column as dates, if all that is there is one; None where it is not."""
     import pandas as pd
 
     there = column.dropna()
@@ -147,7 +165,7 @@ def _no_rows(path: Path) -> DataError:
 # --- what columns are -----------------------------------------------------------------------------
 
 
-def column_holds(column: "Series") -> Holds:
+def column_holds(column: Any) -> Holds:
     """What a column is: by its dtype, and texts by how often they come back."""
     from pandas.api import types
 
@@ -177,7 +195,7 @@ def column_holds(column: "Series") -> Holds:
     return Holds.NAMES if distinct == rows else Holds.WORDS
 
 
-def find_leaks(frame: "DataFrame", target: str) -> list[str]:
+def find_leaks(frame: Any, target: str) -> list[str]:
     """Sentences about columns that give the target away, alone or as a sum.
 
     A column gives it away if each of its values, on average met at least three times, goes with one
@@ -203,7 +221,7 @@ def find_leaks(frame: "DataFrame", target: str) -> list[str]:
     return found
 
 
-def _explained(columns: "DataFrame", target: "Series") -> list[str]:
+def _explained(columns: Any, target: Any) -> list[str]:
     """The columns of which the target is a linear map; none where it is not."""
     x, y = columns.to_numpy(np.float64), target.to_numpy(np.float64)
     x, y = (x - x.mean(axis=0)), y - y.mean()

@@ -1,4 +1,4 @@
-"""Make the sample from larger files: `python -m widelimit.data.sample.make DIRECTORY`.
+"""Make the sample from larger files: `python benchmarks/make_sample.py DIRECTORY`.
 
 The directory holds CIFAR-10 and GloVe in any form the loaders read, and `rt_polarity.jsonl.gz`.
 The same files give the same sample.
@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ..arrays import save_npz
-from ..cifar import load_cifar10
-from ..datasets import Dataset, Labelled, LabelledTexts, TextDataset
-from ..files import writing
-from ..labels import LabelNames
-from ..preprocess import downsample
-from ..texts import load_texts
-from ..tokens import Tokenizer
-from ..vectors import WordVectors, load_glove
-from . import IMAGES, SENTENCES, VECTORS, sample_directory
+from widelimit.data.arrays import save_npz
+from widelimit.data.cifar import load_cifar10
+from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset
+from widelimit.data.files import writing
+from widelimit.data.labels import LabelNames
+from widelimit.data.preprocess import downsample
+from widelimit.data.sample import IMAGES, SENTENCES, VECTORS, sample_directory
+from widelimit.data.texts import load_texts
+from widelimit.data.tokens import Tokenizer
+from widelimit.data.vectors import WordVectors, load_glove
 
 CLASSES = ("airplane", "automobile", "frog", "horse")
 SIDE = 16
