@@ -132,8 +132,9 @@ class Reader:
             return args[0][args[1]]
         if name in _SAME and not isinstance(args[0], Region):
             return args[0]
-        if all(isinstance(v, Held) for v in live):
-            found = self.read(node, name.rstrip("_"), args, kwargs, live, where)
+        held = [v for v in live if isinstance(v, Held)]
+        if len(held) == len(live):
+            found = self.read(node, name.rstrip("_"), args, kwargs, held, where)
             if found is not None:
                 return found
         if name == "embedding":
