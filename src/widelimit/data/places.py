@@ -16,6 +16,11 @@ def data_root(directory: Path | str | None = None) -> Path:
         return Path(directory).expanduser()
     if place := os.environ.get(ENVIRONMENT):
         return Path(place).expanduser()
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """This package's folder in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "widelimit"
 

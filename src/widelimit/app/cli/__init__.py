@@ -14,7 +14,7 @@ except ImportError as error:
 
 from .about import info
 from .audit import audit
-from .ending import ended_well, prepare_streams
+from .ending import ended_well, keep_programs, prepare_streams
 from .estimate import estimate
 from .law import law
 from .learn import classify, regress
@@ -43,5 +43,6 @@ for command in (predict, kernel, estimate, law, audit, reproduce, info):
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is a few clear lines, not a traceback."""
     prepare_streams()
+    keep_programs()
     with ended_well():
         app(arguments, prog_name="widelimit", standalone_mode=True)

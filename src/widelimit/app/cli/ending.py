@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...data.files import abandon
+from ...data.places import cache_folder
 from ...errors import MissingExtraError, WidelimitError
 from .screen import Screen
 
@@ -117,6 +118,19 @@ def _watch(reader: int, done: threading.Event) -> None:
             os.write(2, f"{_INTERRUPTED}\n".encode())
             os._exit(130)
     os.close(reader)
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder, unless JAX was told where to.
+
+    A second run of a command then starts at once. A bounded cache is locked while it is written.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+        jax.config.update("jax_compilation_cache_max_size", 1 << 30)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def prepare_streams() -> None:

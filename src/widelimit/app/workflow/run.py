@@ -189,7 +189,10 @@ def run(
         advance(3, 3)
     with listener.bar("ridge and boosting, for comparison"):
         others = baselines(task, model.examples(train), train.y, examples, test.y)
-    notes += model.lost_words(source)
+    lost = model.lost_words(source)
+    for note in lost:
+        listener.say(note)
+    notes += lost
     lines = Lines(source, how, settings.image_size, settings.seed, model, len(train), len(test))
     return Result(
         settings,
