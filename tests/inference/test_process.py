@@ -232,7 +232,7 @@ def test_unusable_data_is_named():
     gp = GP(dense(), noise=0.1)
     with pytest.raises(NumericalError, match="first in row 3"):
         gp.fit(X, np.where(np.arange(len(X)) == 3, np.nan, Y))
-    with pytest.raises(NumericalError, match="NaN or infinite"):
+    with pytest.raises(NumericalError, match="not finite numbers"):
         gp.fit(np.where(X > 1, np.nan, X), Y)
     with pytest.raises(ShapeError, match="one row per example"):
         gp.fit(X, Y[:-1])

@@ -205,7 +205,7 @@ class _Masks(_Task):
             self._require(seen, layer, "reads padding alone")
         return after, None
 
-    def _require(self, good: np.ndarray, layer: Layer, left: str) -> None:
+    def _require(self, good: Any, layer: Layer, left: str) -> None:
         bad = np.flatnonzero(~good)
         if bad.size:
             raise ShapeError(

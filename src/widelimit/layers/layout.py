@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError, OptionError, ShapeError
 from ..state import Example, Mean, Outline, Pair
 from .base import Facts, Layer, Memo
 from .compose import Serial
@@ -36,9 +36,16 @@ class Rearrange(Layer):
         groups: Sequence[int] | None = None,
     ):
         """See the class; `groups` are counts of axes, by default 1 for each."""
-        self.order = tuple(int(axis) for axis in order)
-        self.factors = None if factors is None else tuple(tuple(map(int, f)) for f in factors)
-        self.groups = None if groups is None else tuple(map(int, groups))
+        try:
+            self.order = tuple(int(axis) for axis in order)
+            self.factors = None if factors is None else tuple(tuple(map(int, f)) for f in factors)
+            self.groups = None if groups is None else tuple(map(int, groups))
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                "Rearrange takes tuples of whole numbers.",
+                got=f"order={order!r}, factors={factors!r}, groups={groups!r}",
+                remedy="name axes by numbers, such as order=(1, 2, 0)",
+            ) from error
         count = len(self.order) if self.factors is None else sum(map(len, self.factors))
         if sorted(self.order) != list(range(count)) or sum(self.merged) != count:
             raise NetworkError(

@@ -114,7 +114,7 @@ class Readings(eqx.Module):
         `memory` bounds the bytes used beyond inputs and result. `progress`: None is a bar on a
         terminal; or a bool, or a function of done and total tiles.
 
-        Under `jax.jit`, `grad` or `vmap` kernels are those outside, to rounding – but for float32
+        Under `jit`, `grad` or `vmap` kernels are those outside, to rounding – but for float32
         kernels of nearly equal inputs, the diagonal among them. Single precision cannot tell their
         angles; outside, such pairs are computed again in double precision, which a program that is
         being traced cannot enter. There Θ of an activation with a kink is off by up to 2e-4 of its

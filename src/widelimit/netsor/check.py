@@ -66,9 +66,9 @@ def _growths(program: Program) -> tuple[tuple[str, Growth, tuple[str, ...]], ...
     for node in program.nodes:
         if not isinstance(node, Map | ScalarMap):
             continue
-        function, growth = node.function, node.function.growth
-        how = "declared"
-        if growth is None:
-            growth, how = function.growth_for(len(node.operands)), "found by probing"
-        seen.setdefault((f"'{function.name}' ({how})", growth), []).append(node.label)
+        growth, how = node.function.growth, "declared"
+        if growth is None and isinstance(node, Map):
+            growth, how = node.function.growth_for(len(node.operands)), "found by probing"
+        assert growth is not None
+        seen.setdefault((f"'{node.function.name}' ({how})", growth), []).append(node.label)
     return tuple((name, growth, tuple(labels)) for (name, growth), labels in seen.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class ClosedForm:
 
 def _few_shapes(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """The compiled function on arrays of any shape: each shape of its own would be compiled."""
-    run = jitted(function)
+    run = functools.cache(lambda: jitted(function))  # to ask for options starts JAX
 
     def on_arrays(*arrays: np.ndarray) -> np.ndarray:
         arrays = tuple(np.broadcast_arrays(*arrays))
@@ -49,7 +50,7 @@ def _few_shapes(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
         for full, array in zip(padded, arrays, strict=True):
             full[:count] = array.ravel()
         with jax.enable_x64(True):
-            return np.asarray(run(*padded))[:count].reshape(arrays[0].shape)
+            return np.asarray(run()(*padded))[:count].reshape(arrays[0].shape)
 
     return on_arrays
 

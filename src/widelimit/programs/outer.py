@@ -153,7 +153,8 @@ def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`dot_general`, of outer products or of anything else."""
     if any(isinstance(value, Outer) for value in operands):
         return [contracted(machine, step, *operands)]
-    return [contraction(machine, step, *operands, outer_product)]
+    left, right = operands
+    return [contraction(machine, step, left, right, outer_product)]
 
 
 def contracted(machine: Machine, step: Step, left: Any, right: Any) -> WideVector:

@@ -29,6 +29,7 @@ from .store import KernelStore, Tile
 try:
     from dask import config as dask_config
     from distributed import Client, KilledWorker, LocalCluster, wait
+    from distributed.client import FuturesCancelledError
 except ImportError as missing:
     raise MissingExtraError("distributed", "scale") from missing
 
@@ -166,7 +167,7 @@ def _finished(client: Any, running: dict[Any, Any]) -> list[Any]:
             alone = 0.0 if client.nthreads() else alone + _LOOK
             if alone > PATIENCE:
                 raise _no_worker_lived(f"no worker for {PATIENCE:.0f} seconds") from None
-        except asyncio.CancelledError:  # of a task whose data died
+        except (asyncio.CancelledError, FuturesCancelledError):  # of a task whose data died
             pass
         if ended := [future for future in running if future.status != "pending"]:
             return ended

@@ -222,9 +222,7 @@ class Traced:
         chosen = tuple(whole("widths", width) for width in listed("widths", widths))
         law = self.limit()
         size = law.mean.size
-        marginals = tuple(
-            law.at(*np.unravel_index(i, law.shape)) if law.shape else law.at() for i in range(size)
-        )
+        marginals = tuple(law.at(*place) for place in np.ndindex(law.shape))
         limit = Limit(law, law.mean.ravel(), law.flat_covariance(), marginals)
         return compare(limit, self._outputs(size), chosen, whole("draws", draws), as_key(key))
 

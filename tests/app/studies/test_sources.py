@@ -54,7 +54,7 @@ def test_patches_keep_neighbours_together():
 @pytest.mark.parametrize(
     ("name", "load"),
     [
-        ("cifar-10-python.tar.gz", lambda: sources.images(Size.SMALL, side=8, train=40, test=40)),
+        ("cifar-10-binary.tar.gz", lambda: sources.images(Size.SMALL, side=8, train=40, test=40)),
         ("cifar10.npz", lambda: sources.images(Size.SMALL, side=8, train=40, test=40)),
         ("imdb.csv", lambda: sources.imdb(Size.SMALL)),
         ("rt_polarity.jsonl.gz", lambda: sources.rt_polarity(Size.SMALL)),

@@ -236,10 +236,12 @@ def _as_in_training(model: Model, frame: Any, path: Path, how: Reading) -> Any:
 
 def _new_categories(model: Model, frame: Any) -> list[str]:
     """Categories that were not there in training, by column."""
-    step: Any
-    step, names = _steps(model).get(Holds.CATEGORIES.value, (None, []))
+    steps = _steps(model)
+    if Holds.CATEGORIES.value not in steps:
+        return []
+    step, names = steps[Holds.CATEGORIES.value]
     notes = []
-    for name, known in zip(names, () if step is None else step.categories_, strict=True):
+    for name, known in zip(names, step.categories_, strict=True):
         new = sorted({str(one) for one in frame[name].dropna()} - {str(one) for one in known})
         notes += [f"new in {name!r}: {', '.join(new[:5])}"] if new else []
     return notes

@@ -256,6 +256,14 @@ def column_labels(frame: Any, name: str, path: Path, task: Task) -> np.ndarray:
         )
     if task is Task.REGRESS:
         return column_numbers(frame, name, path)
+    nested = [row for row, value in column.items() if isinstance(value, list | dict)]
+    if nested:
+        raise DataError(
+            f"Column {name!r} holds a list or an object in row {nested[0]}.",
+            got=f"{str(column.loc[nested[0]])[:60]} in '{path}'",
+            remedy="write one label for every example",
+            option="label",
+        )
     values = column.to_numpy()
     if values.dtype.kind in "iub":
         return values
