@@ -127,7 +127,7 @@ def keep_programs() -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
         jax.config.update("jax_compilation_cache_max_size", 1 << 30)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
