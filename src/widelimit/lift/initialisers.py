@@ -139,8 +139,9 @@ def require_independent(array: np.ndarray, where: str) -> None:
             "Weights do not look freshly drawn: entries that are independent, centred and of one "
             "size.",
             got=where,
-            remedy="lift a freshly initialised model, or take the standard deviations from "
-            "its weights: lift(model, x, deviations='measured')",
+            remedy="lift a freshly initialised model; lift(model, x, deviations='measured') takes "
+            "arrays for random numbers of the size that they have, which fixed tables (sines of "
+            "positions) are not",
         )
 
 
