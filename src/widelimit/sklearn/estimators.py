@@ -128,16 +128,16 @@ class _NetworkEstimator(BaseEstimator):
         """Examples, targets and weights, without examples of weight 0."""
         if sample_weight is None:
             return examples, y, None
-        weights = _check_sample_weight(
-            sample_weight, np.empty((len(y), 1)), dtype=np.float64, ensure_non_negative=True
-        )
-        if not weights.any():
+        if not np.asarray(sample_weight).any():
             raise NumericalError(
                 "Every example has weight 0.",
                 got="sample_weight of zeros",
                 remedy="give some of them a positive weight",
                 option="sample_weight",
             )
+        weights = _check_sample_weight(
+            sample_weight, np.empty((len(y), 1)), dtype=np.float64, ensure_non_negative=True
+        )
         counts = weights > 0
         if counts.all():
             return examples, y, weights
