@@ -5,7 +5,7 @@ The slow reference, and every example alone, without its padding.
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,8 @@ def sampled(part: Part) -> bool:
     return any(is_sampled(p) for p in part.all())
 
 
-Kernel = dict[tuple[int, int], np.ndarray]
+Pair = tuple[int, int]
+Kernel = dict[Pair, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,20 @@ def _announced(said: list[warnings.WarningMessage]) -> float:
     return largest
 
 
-def found(part: Part, c: Composition, *, apart: bool, sampler: Any = None) -> Found:
-    """The library's kernels: of one array with a mask, or of two arrays without."""
+def found(
+    part: Part, c: Composition, *, apart: bool, sampler: Any = None, pair: Pair = (0, 1)
+) -> Found:
+    """The library's kernels: of one array with a mask, or of two arrays (of a pair) without."""
     options = {"dtype": c.dtype} if c.tokens else {}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         net = build(part)
         if apart:
-            one, two = (tuple(x[None] for x in c.alone(i)) for i in (0, 1))
+            one, two = (tuple(x[None] for x in c.alone(i)) for i in pair)
             inputs = (one, two) if len(one) > 1 else (one[0], two[0])
             options["sampler"] = sampler
             k = net.kernel(*inputs, **options)
-            places = {(0, 1): (0, 0)}
+            places = {pair: (0, 0)}
         else:
             k = net.kernel(c.x, mask=c.mask, sampler=sampler, **options)
             places = {pair: pair for pair in PAIRS}
@@ -219,10 +222,24 @@ def against_drawn_scores(c: Composition, ours: Found) -> list[Finding]:
 # --- without padding -----------------------------------------------------------------------------
 
 
-def _bound_to_grid(part: Part) -> bool:
-    """Whether a part holds a matrix over positions, which fits one length only."""
-    pattern, bias = part.options.get("pattern"), part.options.get("bias")
-    return (pattern or ("",))[0] == "allowed" or (bias or ("",))[0] == "matrix"
+def _matrices(part: Part) -> dict[str, tuple[str, np.ndarray]]:
+    """The options of a part that hold a matrix over positions, which fits one length only."""
+    held = {name: part.options.get(name) for name in ("pattern", "bias")}
+    return {name: one for name, one in held.items() if one and one[0] in ("allowed", "matrix")}
+
+
+def _cut(part: Part, length: int) -> Part:
+    """The same network for inputs of this length."""
+    matrices = {n: (kind, m[:length, :length]) for n, (kind, m) in _matrices(part).items()}
+    return replace(part.to(**matrices), parts=tuple(_cut(one, length) for one in part.parts))
+
+
+def can_be_cut(c: Composition) -> bool:
+    """Whether all matrices are over the positions of the input, one sequence of them."""
+    x, _ = c.streams[0]
+    sizes = {m.shape for part in c.part.all() for _, m in _matrices(part).values()}
+    moves = any(p.options.get("window") and p["stride"] != 1 for p in c.part.all())
+    return len(c.streams) == 1 and sizes <= {x.shape[1:2] * 2} and not (moves and sizes)
 
 
 def has_padding(c: Composition) -> bool:
@@ -231,21 +248,30 @@ def has_padding(c: Composition) -> bool:
 
 def against_alone(c: Composition, ours: Found, sampler: Any, loss: float) -> list[Finding]:
     """Right padding changes nothing, and its rows and columns are zero."""
-    if not has_padding(c) or not c.right_padded or any(_bound_to_grid(p) for p in c.part.all()):
+    if not has_padding(c) or not c.right_padded:
         return []
-    try:
-        alone = found(c.part, c, apart=True, sampler=sampler)
-    except wl.WidelimitError as error:
-        return [Finding("padded and alone", c, f"alone it is refused: {error}")]
+    pairs = {(0, 1): c.part}
+    if any(_matrices(part) for part in c.part.all()):
+        # No network takes both lengths: each example by itself, with the matrix that fits it
+        # (drawn scores keep the length of their sampler; the slow reference has both).
+        cut = sampler is None and can_be_cut(c)
+        lengths = [len(c.alone(i)[0]) for i in (0, 1)] if cut else []
+        pairs = {(i, i): _cut(c.part, length) for i, length in enumerate(lengths)}
     findings = []
-    for (name, padded), (_, plain) in zip(ours.both(), alone.both(), strict=True):
-        allowed = tolerance(c, ours, name) * loss
-        exact = np.zeros(padded[0, 1].shape)
-        exact[tuple(slice(n) for n in plain[0, 1].shape)] = plain[0, 1]
-        error = np.abs(padded[0, 1] - exact).max() / _scale(padded)
-        if not error <= allowed:
-            detail = f"{name} off by {error:.1e}\n  padded {_entry(padded[0, 1])}, {_entry(exact)}"
-            findings.append(Finding("padded and alone", c, detail))
+    for pair, part in pairs.items():
+        try:
+            alone = found(part, c, apart=True, sampler=sampler, pair=pair)
+        except wl.WidelimitError as error:
+            return [Finding("padded and alone", c, f"alone it is refused: {error}")]
+        for (name, padded), (_, plain) in zip(ours.both(), alone.both(), strict=True):
+            allowed = tolerance(c, ours, name) * loss
+            exact = np.zeros(padded[pair].shape)
+            exact[tuple(slice(n) for n in plain[pair].shape)] = plain[pair]
+            error = np.abs(padded[pair] - exact).max() / _scale(padded)
+            if not error <= allowed:
+                numbers = f"padded {_entry(padded[pair])}, {_entry(exact)}"
+                detail = f"{name}{pair} off by {error:.1e}\n  {numbers}"
+                findings.append(Finding("padded and alone", c, detail))
     return findings
 
 

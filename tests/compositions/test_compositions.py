@@ -14,6 +14,7 @@ import pytest
 from agreement import Estimate
 from comparisons import (
     against_alone,
+    can_be_cut,
     check,
     compared,
     fitted,
@@ -63,8 +64,23 @@ def test_padding_changes_no_scores_under_dropout(seed):
     assert not findings, str(findings[0])
 
 
+@pytest.mark.parametrize("seed", [26, 50, 167])
+def test_fixed_patterns_know_padding(seed):
+    """Matrices over positions, cut to the length of each example, where scores are known."""
+    c = draw(seed)
+    assert any((p.options.get("pattern") or ("",))[0] == "allowed" for p in c.part.all())
+    assert has_padding(c)
+    assert can_be_cut(c)
+    findings = against_alone(c, found(c.part, c, apart=False), None, 1.0)
+    assert not findings, str(findings[0])
+
+
+# Beyond the first forty: causal and fixed patterns with grouped keys.
+GROUPED = (51, 63, 70, 93, 97, 112)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(40), *GROUPED])
 def test_scores_under_dropout(seed):
     """The same with padding, alone, and where the slow reference draws them."""
     findings, _ = compared(draw_noisy_scores(seed))
