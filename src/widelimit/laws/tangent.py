@@ -102,7 +102,7 @@ def _seen(layer: MultiHead, examples: Example) -> _Sides:
 def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
     """Everything given one draw of the scores."""
     ((path, layer),) = random_layers(net).items()
-    draw_any = maker(scheme_of(inputs, 1))
+    draw_any = maker(scheme_of(net, inputs, 1))
 
     def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> _Recorded:
         field = draw_any(path, layer, examples, key)
@@ -263,7 +263,9 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
 @compiled
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
     examples = stack_inputs(net, inputs, with_ntk=True)
-    end = draw(net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(inputs, 1))).end
+    end = draw(
+        net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(net, inputs, 1))
+    ).end
     return flatten(end.landmarks.forced().ntk)
 
 
