@@ -20,12 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
-from ..engine.door import read_inputs
-from ..engine.folding import need_before
-from ..engine.inputs import Data, Inputs
-from ..engine.phases import EncodedBlock, start
-from ..engine.scores import finite_layers, maker
-from ..engine.walk import Drawn, check_masks, draw
+from ..engine.inputs import Data, Inputs, read_inputs
+from ..engine.phases import EncodedBlock, finite_layers, maker, start
+from ..engine.walk import Drawn, check_masks, draw, need_before
 from ..errors import NetworkError
 from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer

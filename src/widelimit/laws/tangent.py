@@ -25,8 +25,15 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.inputs import Inputs
-from ..engine.phases import EncodedBlock, Realisation, cross_one, encode_one
-from ..engine.scores import finite_layers, maker, random_layers
+from ..engine.phases import (
+    EncodedBlock,
+    Realisation,
+    cross_one,
+    encode_one,
+    finite_layers,
+    maker,
+    random_layers,
+)
 from ..engine.walk import draw, memo_at
 from ..errors import NetworkError, WidelimitError
 from ..factorizations import eigh

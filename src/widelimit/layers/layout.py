@@ -12,7 +12,6 @@ from jaxtyping import Array
 from ..errors import NetworkError, OptionError, ShapeError
 from ..state import Example, Mean, Outline, Pair
 from .base import Facts, Layer, Memo
-from .compose import Serial
 
 
 class Rearrange(Layer):
@@ -103,10 +102,3 @@ class Rearrange(Layer):
 
     def features(self, example: Example) -> Array | None:
         return example.features
-
-
-def rearrangement(net: Layer) -> Rearrange | None:
-    """The order in which a network takes its inputs, where it is another than theirs."""
-    while isinstance(net, Serial) and net.layers:
-        net = net.layers[0]
-    return net if isinstance(net, Rearrange) else None
