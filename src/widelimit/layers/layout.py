@@ -41,7 +41,7 @@ class Rearrange(Layer):
             self.groups = None if groups is None else tuple(map(int, groups))
         except (TypeError, ValueError) as error:
             raise OptionError(
-                "Rearrange takes tuples of whole numbers.",
+                "The options of Rearrange are not tuples of whole numbers.",
                 got=f"order={order!r}, factors={factors!r}, groups={groups!r}",
                 remedy="name axes by numbers, such as order=(1, 2, 0)",
             ) from error
