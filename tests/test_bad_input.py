@@ -109,7 +109,7 @@ CASES = {
     ),
     "window too large": (
         lambda: wl.Serial(wl.Conv(8, 5, padding="valid"), wl.MeanPool()).kernel(np.ones((2, 4, 3))),
-        "window must fit",
+        "window is longer than the positions",
     ),
     "sequence shorter than a valid window": (
         lambda: wl.Serial(wl.Conv(8, 3, padding="valid"), wl.MeanPool()).kernel(
@@ -160,11 +160,11 @@ CASES = {
     "floats as tokens": (lambda: TOKENS.kernel(np.ones((2, 3))), "integer token ids"),
     "embedding in the middle": (
         lambda: wl.Serial(wl.Dense(4), wl.Embedding(8, vocabulary=5)).kernel(np.ones((2, 3))),
-        "as the first layer",
+        "Embedding is not the first layer",
     ),
     "select outside": (
         lambda: wl.Serial(wl.Select(9)).kernel(np.ones((2, 4, 3))),
-        "inside the axis",
+        "does not lie within the positions",
     ),
     "output of another shape": (
         lambda: VECTORS.kernel_into((np.empty((3, 3)), np.empty((3, 3))), np.ones((2, 3))),
@@ -208,7 +208,7 @@ CASES = {
     "a hyperparameter that is infinite": (lambda: wl.Dense(3, b_std=np.inf), "finite real number"),
     "parameters for other channels": (
         lambda: VECTORS.apply(VECTORS.init(jax.random.key(0), (3,)), np.ones((2, 4))),
-        "number of channels they meet",
+        "drawn for other channels than they meet",
     ),
     "select beyond a short sequence": (
         lambda: wl.Serial(wl.Dense(4), wl.Select(3)).kernel([np.ones((2, 3)), np.ones((5, 3))]),
@@ -268,7 +268,7 @@ def test_shape_of_one_example_has_channels():
     ],
 )
 def test_a_thousand_nested_layers_are_refused(around):
-    with pytest.raises(wl.errors.NetworkError, match="at most 40 deep"):
+    with pytest.raises(wl.errors.NetworkError, match="more than 40 deep"):
         functools.reduce(lambda net, _: around(net), range(1000), wl.Dense(3))
 
 
@@ -276,7 +276,7 @@ def test_layers_nested_too_deeply_spoil_nothing():
     net = wl.Dense(3)
     for _ in range(40):
         net = wl.Serial(net)
-    with pytest.raises(wl.errors.NetworkError, match="at most 40 deep"):
+    with pytest.raises(wl.errors.NetworkError, match="more than 40 deep"):
         wl.Serial(net)
     found = net.kernel(np.ones((2, 3)))  # the deepest that is allowed
     np.testing.assert_array_equal(found.nngp, wl.Dense(3).kernel(np.ones((2, 3))).nngp)

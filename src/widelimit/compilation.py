@@ -20,6 +20,8 @@ noticed (`engine.threads`). Calls back into Python, which may wait as well, occu
 import functools
 import gc
 import itertools
+import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,6 +31,8 @@ import jax
 import numpy as np
 from equinox.internal import Static, hashable_combine, hashable_partition
 from jax.core import Tracer
+
+from .errors import ForkError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -126,3 +130,44 @@ def _jitted(function: Callable[..., Any], rest: Any, inner: bool) -> Callable[..
 
     run.__name__ = run.__qualname__ = getattr(function, "__name__", "run")
     return jax.jit(run) if inner else jitted(run)
+
+
+# --- forked processes: JAX stays behind in the parent ---------------------------------------------
+
+_started = False  # whether this process has entered the library's computations
+_parent: int | None = None  # whose copy this process is, if JAX had started there
+
+
+def require_own_jax() -> None:
+    """Refuse in a forked copy of a process in which JAX was running.
+
+    It costs a look at one variable: the children themselves take note when they begin.
+    """
+    global _started
+    _started = True
+    if _parent is not None:
+        raise ForkError(
+            "JAX does not survive a fork: its threads stay in the parent, and the child would wait "
+            "for them forever.",
+            got=f"process {os.getpid()}, forked from {_parent} after JAX had started",
+            remedy='start processes with multiprocessing.get_context("forkserver") or "spawn" '
+            "(for all: multiprocessing.set_start_method), or fork before the first computation",
+        )
+
+
+def _note_fork() -> None:
+    """Runs in every forked child, before anything else of it."""
+    global _parent
+    if _jax_runs():
+        _parent = os.getppid()
+
+
+def _jax_runs() -> bool:
+    """Whether JAX has started its threads; before that, forking is safe."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    asked = getattr(bridge, "backends_are_initialized", None)
+    return _started if asked is None else bool(asked())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)

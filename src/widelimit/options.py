@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Key
 from scipy.special import expit, logit
 
+from .compilation import require_own_jax
 from .errors import OptionError
-from .forks import require_own_jax
 
 Member = TypeVar("Member", bound=Enum)
 Function = TypeVar("Function", bound=Callable[..., Any])

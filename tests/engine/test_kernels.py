@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.engine import folding
 
 RNG = np.random.default_rng(0)
 NET = wl.Serial(wl.Conv(8, 3, w_std=1.4, b_std=0.2), wl.Relu(), wl.MeanPool(), wl.Dense(1))
@@ -200,7 +199,7 @@ def test_a_loop_over_equal_layers_is_the_same_network(monkeypatch):
         return np.array([block.layers[0].weights.w_std for block in grad.layers[:9]])
 
     looped, slopes_looped = net.kernel(x), slopes()
-    monkeypatch.setattr(folding, "_LEAST", 100)
+    monkeypatch.setattr(walk, "_LEAST", 100)
     jax.clear_caches()
     plain, slopes_plain = net.kernel(x), slopes()
     jax.clear_caches()

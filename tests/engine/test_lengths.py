@@ -7,7 +7,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.app.studies.readouts import Readouts
-from widelimit.engine import lengths, tiles
+from widelimit.engine import tiles
 from widelimit.engine.inputs import Inputs
 
 # The last three are the longest, neighbours and thus a slice; the others are scattered.
@@ -37,19 +37,19 @@ def _net(*middle: wl.Layer, end: wl.Layer | None = None) -> wl.Serial:
 @pytest.fixture
 def cheap_compilations(monkeypatch):
     """As if the forty short sequences were worth as many compilations as thousands are."""
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
 
 
 @pytest.mark.usefixtures("cheap_compilations")
 def test_groups_hold_every_example_once_and_no_real_position_is_cut():
-    found = lengths.groups(_net(), Inputs(_sequences(), _MASK, False))
+    found = tiles.groups(_net(), Inputs(_sequences(), _MASK, False))
     assert [group.length for group in found] == [8, 16, 24]
     assert sorted(np.concatenate([group.members for group in found])) == list(range(40))
     assert all(_LENGTHS[g.members].max() <= (g.length or 0) for g in found)
 
 
 def test_few_examples_are_not_worth_more_compilations():
-    assert len(lengths.groups(_net(), Inputs(_sequences(), _MASK, False))) == 1
+    assert len(tiles.groups(_net(), Inputs(_sequences(), _MASK, False))) == 1
 
 
 def test_more_work_is_worth_more_groups_and_these_leave_the_least_padding():
@@ -57,7 +57,7 @@ def test_more_work_is_worth_more_groups_and_these_leave_the_least_padding():
     counts = []
     for size in (50, 200, 800, 3200):
         drawn = rng.integers(1, 121, size=size)
-        ends = lengths._ends(drawn, 120)
+        ends = tiles._ends(drawn, 120)
         counts.append(len(ends))
         marks = range(8, 120, 8)
         padded: dict[tuple[int, ...], int] = {
@@ -82,7 +82,7 @@ def test_more_work_is_worth_more_groups_and_these_leave_the_least_padding():
 )
 @pytest.mark.usefixtures("cheap_compilations")
 def test_layers_that_see_the_array_s_length_get_all_of_it(net):
-    found = lengths.groups(net, Inputs(_sequences(), _MASK, False))
+    found = tiles.groups(net, Inputs(_sequences(), _MASK, False))
     assert [group.length for group in found] == [None]
 
 
@@ -92,7 +92,7 @@ def test_sorted_and_cut_kernels_are_those_at_full_length(monkeypatch):
     cut = net.kernel(x, mask=mask)
     # Ten rows are cut to other lengths than all of them: the same sequences meet at different ones.
     block = net.kernel(x[:10], x, mask=mask[:10], mask2=mask)
-    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])
+    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.uncut(inputs)])
     full = net.kernel(x, mask=mask)
     for one, two, three in zip(cut, full, block, strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6)
@@ -119,9 +119,9 @@ def _side_by_side() -> wl.Concat:
 )
 def test_branches_are_cut_too(net, monkeypatch):
     x, mask = _short_or_long()
-    assert [g.length for g in lengths.groups(net, Inputs(x, mask, False))] == [8, 24]
+    assert [g.length for g in tiles.groups(net, Inputs(x, mask, False))] == [8, 24]
     cut = net.kernel(x, mask=mask)
-    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [lengths.whole(inputs)])
+    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.uncut(inputs)])
     for one, two in zip(cut, net.kernel(x, mask=mask), strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6, atol=1e-7)
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from widelimit.engine.moments import Moments
+from widelimit.engine.tiles import Moments
 
 
 def test_batches_of_any_size_give_the_moments_of_all_draws():

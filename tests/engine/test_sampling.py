@@ -14,7 +14,7 @@ import widelimit as wl
 from widelimit.engine import kernel as kernel_module
 from widelimit.engine import sampling
 from widelimit.engine.budget import error_bound
-from widelimit.engine.door import outline_of
+from widelimit.engine.inputs import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
 from widelimit.engine.sampling import realisations
 from widelimit.errors import OptionError

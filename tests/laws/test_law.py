@@ -47,6 +47,28 @@ def z_score(found: Estimate, truth: np.ndarray | float) -> float:
     return float(np.max(np.abs(np.asarray(found.value) - truth) / found.error))
 
 
+@pytest.mark.parametrize("std", [0.5, 1.0, 2.0])
+def test_a_class_token_is_a_position_more(std):
+    """The law of an input whose covariance has the token's variance in front."""
+    x, attention = (
+        np.random.default_rng(0).standard_normal((1, 2, 8)),
+        wl.Attention(qk_std=2, heads=1),
+    )
+    net = wl.Serial(wl.Dense(8), wl.layers.ClassToken(std=std), attention)
+    covariance = np.zeros((3, 3))
+    covariance[0, 0], covariance[1:, 1:] = std**2, x[0] @ x[0].T / 8
+    law, other = net.law(x), law_from_covariance(attention, covariance)
+    for at in np.ndindex(1, 3):
+        for one, two in zip(
+            (law.moments(at=at), law.kurtosis(at)),
+            (other.moments(at=at), other.kurtosis(at)),
+            strict=True,
+        ):
+            # Features in another order are other Sobol points, whose errors are estimates of eight.
+            error = np.hypot(one.error, two.error)
+            assert np.all(np.abs(one.value - two.value) < 6 * error + 0.01 * np.abs(two.value))
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_two_tokens_against_quadrature(heads):
     v, w = two_token_variances(heads)

@@ -10,7 +10,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.engine.inputs import as_inputs
-from widelimit.engine.scores import refuse_factorised_ntk, refuse_finite_heads
+from widelimit.engine.phases import refuse_factorised_ntk, refuse_finite_heads
 from widelimit.errors import NetworkError, WidelimitError
 from widelimit.laws import tangent as engine
 from widelimit.laws import tokens_with_covariance

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import widelimit as wl
-from widelimit.engine.door import outline_of
+from widelimit.engine.inputs import outline_of
 from widelimit.engine.phases import Realisation, cross_one, encode_block
 from widelimit.engine.sampling import realisations
 from widelimit.layers.attention.closed import elementwise_kernels, homogeneous_kernels

@@ -11,7 +11,7 @@ from strangers import Affine, Sharpened, Waves
 import widelimit as wl
 from widelimit import persist, registry
 from widelimit.app.drawing import diagram
-from widelimit.engine import lengths
+from widelimit.engine import tiles
 from widelimit.engine.inputs import Inputs
 from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters
 from widelimit.inference.amplitude import amplify
@@ -62,11 +62,11 @@ def test_it_is_drawn_and_made_wider(name):
 
 @pytest.mark.parametrize("name", ["Affine", pytest.param("RMSNorm", marks=pytest.mark.slow)])
 def test_padding_is_cut_above_it(name, monkeypatch):
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
     net = wl.Serial(wl.Conv(8, 3), LAYERS[name], wl.MeanPool())
     mask = np.arange(24)[None] < np.array([4, 24, 5, 3])[:, None]
     x = RNG.standard_normal((4, 24, 3)) * mask[..., None]
-    assert [g.length for g in lengths.groups(net, Inputs(x, mask, False))] == [8, 24]
+    assert [g.length for g in tiles.groups(net, Inputs(x, mask, False))] == [8, 24]
     alone = net.kernel(x[:1, :4], x[2:3, :5])
     np.testing.assert_allclose(net.kernel(x, mask=mask).ntk[0, 2], alone.ntk[0, 0], rtol=1e-11)
 

@@ -54,7 +54,7 @@ def test_shares_are_two_or_more_numbers(shares):
 
 
 def test_streams_that_cannot_be_added():
-    with pytest.raises(ShapeError, match="positions left"):
+    with pytest.raises(ShapeError, match="still have positions"):
         wl.Serial(wl.Parallel(wl.Dense(8), TABLE), AddStreams((1, 1))).kernel((WORDS, ROWS))
     activated = wl.Serial(wl.Dense(8), wl.Relu())
     with pytest.raises(NetworkError, match="fresh weights"):

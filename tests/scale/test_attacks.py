@@ -16,7 +16,7 @@ pytest.importorskip("zarr")
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, WrapperStore
 
-from widelimit.engine import lengths
+from widelimit.engine import tiles
 from widelimit.scale import KernelStore, StoreError
 
 X = examples(30)
@@ -242,7 +242,7 @@ def test_deep_and_large_descriptions(stores):
 
 
 def test_orders_of_sequences_are_part_of_the_digest(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=20)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))

@@ -9,7 +9,7 @@ import pytest
 from stores import TILE, chunks, examples, network
 
 import widelimit as wl
-from widelimit.engine import lengths
+from widelimit.engine import tiles
 
 pytest.importorskip("zarr")
 from zarr.storage import LocalStore
@@ -124,7 +124,7 @@ def test_descriptions_with_a_bit_that_flipped(tmp_path, name, old, new):
 
 def test_a_length_in_the_manifest_that_has_changed(tmp_path, monkeypatch):
     """Tiles are cut by it: those that are still to come would be of shortened sequences."""
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=12)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))

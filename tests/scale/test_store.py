@@ -11,7 +11,7 @@ import pytest
 from stores import TILE, Counter, chunks, corrupt, empty, examples, network, truncate
 
 import widelimit as wl
-from widelimit.engine import lengths
+from widelimit.engine import tiles
 from widelimit.engine.threads import one_at_a_time
 
 pytest.importorskip("zarr")
@@ -75,8 +75,8 @@ def test_sampled_kernels_keep_their_standard_errors(tmp_path):
 
 
 def test_sequences_are_sorted_by_length_inside(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
-    monkeypatch.setattr(lengths, "_MOST_GROUPS", 2)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_MOST_GROUPS", 2)
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)) for n in rng.integers(1, 24, size=20)]
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
@@ -203,7 +203,7 @@ def test_more_examples_extend_it(tmp_path, monkeypatch):
 
 def test_an_extension_that_was_stopped_is_not_what_the_next_one_is(tmp_path, monkeypatch):
     """It had written the new shapes of its arrays, and not yet the manifest."""
-    monkeypatch.setattr(lengths, "_COMPILATION", 1e-6)
+    monkeypatch.setattr(tiles, "_COMPILATION", 1e-6)
     rng = np.random.default_rng(0)
     net = wl.Serial(wl.Dense(4), wl.MeanPool(), wl.Dense(1))
 

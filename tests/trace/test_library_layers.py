@@ -6,7 +6,7 @@ import pytest
 from networks import ATTENTION, NETWORKS
 
 import widelimit as wl
-from widelimit.engine.door import outline_of
+from widelimit.engine.inputs import outline_of
 from widelimit.engine.walk import run
 from widelimit.finite.widths import with_width
 from widelimit.trace import trace

@@ -11,8 +11,6 @@ from ..layers.base import Layer
 from ..state import Kernels
 from .inputs import Inputs
 from .kernel import Problem, mean_kernels
-from .lengths import groups
-from .moments import Moments
 from .phases import (
     EncodedBlock,
     Realisation,
@@ -24,7 +22,7 @@ from .phases import (
 )
 from .precision import with_leaves
 from .sampling import Sampler, realisations
-from .tiles import Pairs, TilePlan
+from .tiles import Moments, Pairs, TilePlan, groups
 
 
 def compute_diagonal(problem: Problem) -> Kernels:

@@ -17,8 +17,7 @@ from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .budget import Budget, error_bound
-from .door import agreed, read_inputs
-from .inputs import Data, Inputs, is_traced
+from .inputs import Data, Inputs, agreed, is_traced, read_inputs
 from .phases import (
     EncodedBlock,
     Realisation,
@@ -27,11 +26,11 @@ from .phases import (
     kernel_dtype,
     mirrored,
     precision,
+    refuse_factorised_ntk,
     symmetrise,
 )
 from .precision import narrow, precisions, with_leaves
 from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
-from .scores import refuse_factorised_ntk
 from .tiles import Tile, TilePlan, tiles
 from .walk import check_masks
 

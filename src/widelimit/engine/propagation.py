@@ -32,10 +32,8 @@ from ..layers.compose import Serial, is_sampled, streams_of
 from ..options import RandomKey, as_key, choice, whole
 from ..progress import Callback, Progress
 from ..state import Need
-from .door import read_inputs
-from .inputs import is_traced
-from .phases import EncodedBlock, kernel_dtype, precision, start, start_pair
-from .scores import maker
+from .inputs import is_traced, read_inputs
+from .phases import EncodedBlock, kernel_dtype, maker, precision, start, start_pair
 from .walk import check_masks, cross, draw
 
 if TYPE_CHECKING:

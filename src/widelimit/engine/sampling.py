@@ -24,10 +24,8 @@ from ..layers.compose import Path
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
 from .budget import Budget, Drawn, error_bound
-from .door import read_inputs
-from .inputs import Inputs
-from .phases import Realisation, draw_block, precision
-from .scores import finite_layers, random_layers
+from .inputs import Inputs, read_inputs
+from .phases import Realisation, draw_block, finite_layers, precision, random_layers
 from .tiles import tiles
 
 _SAMPLES, _REPLICATES = 32, 8

@@ -13,8 +13,8 @@ from ..compilation import compiled
 from ..engine import walk
 from ..engine.inputs import Data, Inputs
 from ..engine.kernel import agreed, read_inputs
-from ..engine.moments import Moments
 from ..engine.phases import precision
+from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
 from ..layers.compose import is_noisy
 from ..options import RandomKey, as_key, whole

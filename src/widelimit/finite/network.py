@@ -7,12 +7,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Key
 
-from ..compilation import compiled
+from ..compilation import compiled, require_own_jax
 from ..engine import walk
-from ..engine.door import entered, outline_of, read_inputs
+from ..engine.inputs import entered, outline_of, read_inputs
 from ..engine.walk import check_masks
 from ..errors import ShapeError, WidelimitError
-from ..forks import require_own_jax
 from ..layers.base import Layer, Params
 from ..layers.compose import streams_of, takes_tokens
 from ..options import RandomKey, as_key

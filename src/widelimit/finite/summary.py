@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from ..engine.door import outline_of
+from ..compilation import require_own_jax
+from ..engine.inputs import outline_of
 from ..errors import NetworkError
-from ..forks import require_own_jax
 from ..layers.base import Layer
 from ..layers.compose import Serial
 from ..state import Outline

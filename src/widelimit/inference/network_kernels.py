@@ -14,11 +14,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.diagonal import own_kernels
-from ..engine.door import read_inputs
-from ..engine.inputs import Data, Inputs
+from ..engine.inputs import Data, Inputs, read_inputs
 from ..engine.kernel import Problem
+from ..engine.phases import finite_layers
 from ..engine.sampling import Sampler, covering
-from ..engine.scores import finite_layers
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
 from ..layers.compose import is_sampled

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..engine.inputs import Data
-from ..engine.scores import refuse_finite_heads
+from ..engine.phases import refuse_finite_heads
 from ..errors import NumericalError, ShapeError
 from ..layers.base import Layer
 from ..options import RandomKey, choice, positive

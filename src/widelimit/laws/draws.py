@@ -20,12 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
-from ..engine.door import read_inputs
-from ..engine.folding import need_before
-from ..engine.inputs import Data, Inputs
-from ..engine.phases import EncodedBlock, start
-from ..engine.scores import finite_layers, maker
-from ..engine.walk import Drawn, check_masks, draw
+from ..engine.inputs import Data, Inputs, read_inputs
+from ..engine.phases import EncodedBlock, finite_layers, maker, start
+from ..engine.walk import Drawn, check_masks, draw, need_before
 from ..errors import NetworkError
 from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
@@ -94,9 +91,14 @@ def stack_inputs(
     return dataclasses.replace(examples, features=features, landmarks=marks)
 
 
-def scheme_of(inputs: Inputs, samples: int) -> Scheme:
-    """Every position of every input is a landmark, so that features are exact up to rounding."""
-    return Scheme(samples, inputs.size * math.prod(inputs.outline.positions), 0.0)
+def scheme_of(net: Layer, inputs: Inputs, samples: int) -> Scheme:
+    """Every position of every input is a landmark, so that features are exact up to rounding.
+
+    Of the layer that meets most: a `ClassToken` adds a position to those of the inputs.
+    """
+    outlines = [inputs.outline, *outlines_of(net, inputs.outline).values()]
+    longest = max(math.prod(outline.positions) for outline in outlines)
+    return Scheme(samples, inputs.size * longest, 0.0)
 
 
 class Latent(eqx.Module):
@@ -118,7 +120,7 @@ class Latent(eqx.Module):
         head_widths: HeadWidths = HeadWidths.INFINITE,
     ) -> "Latent":
         """Find out which normals the network needs; enter double precision before."""
-        scheme = scheme_of(inputs, samples)
+        scheme = scheme_of(net, inputs, samples)
         narrow = narrow_layers(net) if head_widths is HeadWidths.GIVEN else {}
         random = with_random_scores(net) if narrow else net
         plain = cls(random, inputs, scheme, ())

@@ -14,10 +14,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
+from ..compilation import require_own_jax
 from ..engine.inputs import Data, Inputs
 from ..errors import NetworkError, ShapeError
 from ..finite.widths import with_heads
-from ..forks import require_own_jax
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, choice, whole

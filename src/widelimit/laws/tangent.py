@@ -25,8 +25,15 @@ from jaxtyping import Array, Float, Key
 
 from ..compilation import compiled
 from ..engine.inputs import Inputs
-from ..engine.phases import EncodedBlock, Realisation, cross_one, encode_one
-from ..engine.scores import finite_layers, maker, random_layers
+from ..engine.phases import (
+    EncodedBlock,
+    Realisation,
+    cross_one,
+    encode_one,
+    finite_layers,
+    maker,
+    random_layers,
+)
 from ..engine.walk import draw, memo_at
 from ..errors import NetworkError, WidelimitError
 from ..factorizations import eigh
@@ -102,7 +109,7 @@ def _seen(layer: MultiHead, examples: Example) -> _Sides:
 def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
     """Everything given one draw of the scores."""
     ((path, layer),) = random_layers(net).items()
-    draw_any = maker(scheme_of(inputs, 1))
+    draw_any = maker(scheme_of(net, inputs, 1))
 
     def make(path: Path, layer: Any, examples: Any, key: Key[Array, ""]) -> _Recorded:
         field = draw_any(path, layer, examples, key)
@@ -263,7 +270,9 @@ def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
 @compiled
 def _deterministic(net: Layer, inputs: Inputs) -> Array:
     examples = stack_inputs(net, inputs, with_ntk=True)
-    end = draw(net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(inputs, 1))).end
+    end = draw(
+        net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(net, inputs, 1))
+    ).end
     return flatten(end.landmarks.forced().ntk)
 
 

@@ -121,7 +121,7 @@ def TransformerBlock(
         attention = Attention(width, heads=heads, **attention_options)
     elif attention_options:
         raise WidelimitError(
-            "A block takes an attention layer, or the options to make one.",
+            "A block got both an attention layer and the options to make one.",
             got=f"attention= and {sorted(attention_options)}",
             remedy="put the options into the Attention layer",
         )

@@ -58,7 +58,7 @@ class Branches(Composite):
         outlines = [branch.outline(before) for branch in self.branches]
         if len({o.positions for o in outlines}) > 1:
             raise ShapeError(
-                "Branches that are merged keep the same positions.",
+                "Branches that are merged do not end in the same positions.",
                 got=", ".join(str(o.positions) for o in outlines),
                 remedy="give all branches the same strides and pooling",
             )
@@ -86,8 +86,8 @@ class Additive(Branches):
         if len(correlated) > 1:
             names = " and ".join(type(b).__name__ for b in correlated)
             raise NetworkError(
-                "Kernels add over branches that are uncorrelated: all but one of them must end in "
-                "fresh weights (Dense, Conv or Attention, then linear layers only).",
+                "Several branches do not end in fresh weights (Dense, Conv or Attention, then "
+                "linear layers only): kernels add over branches that are uncorrelated.",
                 got=f"{len(correlated)} branches that do not ({names})",
                 remedy="end the branch in fresh weights: Residual(Serial(Relu(), Dense(width)))",
             )
@@ -137,7 +137,7 @@ class Residual(Additive):
         value = None if weight is None else hyperparameter(weight, "weight")
         if isinstance(value, np.ndarray) and not 0 <= value <= 1:
             raise OptionError(
-                "A residual weight α mixes √α x + √(1−α) g(x).",
+                "The residual weight α is not between 0 and 1: it mixes √α x + √(1−α) g(x).",
                 got=f"weight={weight!r}",
                 remedy="give a number between 0 and 1, or None for x + g(x)",
             )
@@ -210,7 +210,7 @@ def require_same_channels(outlines: Sequence[Outline], how: str) -> None:
     """Raise unless all branches have as many channels."""
     if len({outline.channels for outline in outlines}) > 1:
         raise ShapeError(
-            f"Branches that are {how} have the same number of channels.",
+            f"Branches that are {how} do not have the same number of channels.",
             got=" and ".join(str(outline.channels) for outline in outlines),
             remedy="give the last layers of all branches the same width",
         )

@@ -35,7 +35,7 @@ class Composite(Layer):
     def __check_init__(self) -> None:
         if _depth(self) > _MOST_NESTED:
             raise NetworkError(
-                f"Layers stand inside each other at most {_MOST_NESTED} deep.",
+                f"Layers stand inside each other more than {_MOST_NESTED} deep.",
                 got=f"{type(self).__name__} around {_MOST_NESTED} others, one inside the other",
                 remedy="put layers one after another, Serial(*layers), or use Repeat(layer, times)",
             )
@@ -59,7 +59,7 @@ class Serial(Composite):
         for layer in layers:
             if not isinstance(layer, Layer):
                 raise NetworkError(
-                    "Serial takes layers as separate arguments.",
+                    "Serial got something that is no layer; it takes layers as separate arguments.",
                     got=repr(layer),
                     remedy="write Serial(Dense(64), Relu(), …); unpack a list with *",
                 )
@@ -112,7 +112,7 @@ class Parallel(Composite):
     def outline(self, before: Any) -> Any:
         if not isinstance(before, tuple) or len(before) != len(self.networks):
             raise ShapeError(
-                "Parallel takes one stream for each of its networks.",
+                "Parallel met another number of streams than it has networks.",
                 got=f"{len(before) if isinstance(before, tuple) else 1} streams",
                 remedy=f"pass x as a tuple of {len(self.networks)} arrays",
             )
@@ -123,7 +123,7 @@ def require_layers(branches: tuple[Any, ...], name: str) -> None:
     """Raise unless there is at least one, and all are layers."""
     if not branches or not all(isinstance(branch, Layer) for branch in branches):
         raise NetworkError(
-            f"{name} takes one or more layers as separate arguments.",
+            f"{name} did not get one or more layers as separate arguments.",
             got=repr(branches),
             remedy=f"write {name}(first, second); Serial() is the identity",
         )

@@ -24,7 +24,7 @@ from .tokens import ClassToken, PositionTable
 
 # Words about training, files, tokenisers, what is returned and how texts are generated: none
 # changes the function at initialisation. Dropout is that of evaluation, where nothing is dropped.
-_BESIDE = {
+_WITHOUT_EFFECT = {
     "_attn_implementation", "_name_or_path", "architectures", "attention_dropout",
     "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "bad_words_ids",
     "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
@@ -313,7 +313,7 @@ def _llama(values: dict[str, Any], outputs: int) -> Serial:
     groups = shape.heads if groups is None else whole("num_key_value_heads", groups)
     if shape.heads % groups:
         raise _contradiction(
-            "Heads share keys in equal groups.",
+            "The heads that share keys do not make equal groups.",
             values,
             "num_attention_heads",
             "num_key_value_heads",
@@ -429,7 +429,7 @@ def _checked(config: Mapping[str, Any], fields: _Fields, kind: str) -> dict[str,
     """Fields with their defaults; unknown ones are refused."""
     labels = {"num_labels", "id2label"}
     fixed = _ALONE | fields.fixed
-    unknown = sorted(map(str, {*config} - {*fields.defaults} - {*fixed} - _BESIDE - labels))
+    unknown = sorted(map(str, {*config} - {*fields.defaults} - {*fixed} - _WITHOUT_EFFECT - labels))
     if unknown:
         raise OptionError(
             f"A configuration of type {kind!r} says what no such network is known to have.",
@@ -457,7 +457,7 @@ def _labels(config: Mapping[str, Any], outputs: int | None) -> int:
     given = {name: count for name, count in said.items() if count is not None}
     if len(set(given.values())) > 1:
         raise OptionError(
-            "A classifier has one number of outputs.",
+            "The numbers of outputs disagree: a classifier has one number of outputs.",
             got=", ".join(f"{name}: {count}" for name, count in given.items()),
             remedy="leave out all but one",
         )

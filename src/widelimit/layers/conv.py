@@ -99,7 +99,7 @@ class Conv(Layer):
     def mask(self, mask: Array) -> Array | None:
         if self.padding is Padding.CIRCULAR:
             raise ShapeError(
-                "Circular padding joins the two ends of a sequence, wherever its end is.",
+                "Circular padding met a mask: the two ends it joins are those of the array.",
                 got="a mask, so lengths that vary inside one array",
                 remedy="use padding='same', or call the kernel once per length without a mask",
             )

@@ -111,7 +111,7 @@ def require_channels(x: Array, weight: Array) -> None:
     """Raise where parameters were drawn for inputs with other channels."""
     if x.shape[-1] != weight.shape[-2]:
         raise ShapeError(
-            "Parameters are drawn for the number of channels they meet.",
+            "The parameters were drawn for other channels than they meet.",
             got=f"{x.shape[-1]} channels, and weights for {weight.shape[-2]}",
             remedy="call init with the shape of one example, x.shape[1:]",
         )
@@ -205,7 +205,7 @@ class Embedding(Layer):
     def outline(self, before: Outline) -> Outline:
         if before.channels != 0:
             raise ShapeError(
-                "Embedding takes integer token ids of shape (N, positions…), as the first layer.",
+                "Embedding is not the first layer, which gets integer token ids (N, positions…).",
                 got=f"an input with {before.channels} channels",
                 remedy="pass an integer array without a channel axis, or use Dense for vectors",
             )

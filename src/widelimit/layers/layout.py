@@ -12,7 +12,6 @@ from jaxtyping import Array
 from ..errors import NetworkError, OptionError, ShapeError
 from ..state import Example, Mean, Outline, Pair
 from .base import Facts, Layer, Memo
-from .compose import Serial
 
 
 class Rearrange(Layer):
@@ -42,7 +41,7 @@ class Rearrange(Layer):
             self.groups = None if groups is None else tuple(map(int, groups))
         except (TypeError, ValueError) as error:
             raise OptionError(
-                "Rearrange takes tuples of whole numbers.",
+                "The options of Rearrange are not tuples of whole numbers.",
                 got=f"order={order!r}, factors={factors!r}, groups={groups!r}",
                 remedy="name axes by numbers, such as order=(1, 2, 0)",
             ) from error
@@ -103,10 +102,3 @@ class Rearrange(Layer):
 
     def features(self, example: Example) -> Array | None:
         return example.features
-
-
-def rearrangement(net: Layer) -> Rearrange | None:
-    """The order in which a network takes its inputs, where it is another than theirs."""
-    while isinstance(net, Serial) and net.layers:
-        net = net.layers[0]
-    return net if isinstance(net, Rearrange) else None

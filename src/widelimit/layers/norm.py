@@ -20,7 +20,7 @@ def checked_rate(rate: float, name: str = "rate") -> float:
     number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not number or not 0 <= rate < 1:
         raise OptionError(
-            "A dropout rate is a probability below 1.",
+            "The dropout rate is no probability below 1.",
             got=f"{name}={rate!r}",
             remedy="give a number with 0 ≤ rate < 1",
         )
@@ -91,7 +91,7 @@ class LayerNorm(_Normalisation):
     def outline(self, before: Outline) -> Outline:
         if before.raw and before.channels == 1:
             raise ShapeError(
-                "LayerNorm compares the channels of a position with their mean.",
+                "LayerNorm met one channel, which equals its own mean.",
                 got="inputs of one channel, all of which it would make zero",
                 remedy="put Dense, Conv or Flatten() before it, or leave it out",
             )

@@ -77,7 +77,7 @@ class _Pool(PositionMap):
         self.padding = choice(Padding, padding, "padding")
         if self.padding is Padding.CIRCULAR:
             raise ShapeError(
-                "Pooling windows do not wrap around.",
+                "padding='circular' is not known for pooling, whose windows do not wrap around.",
                 got="padding='circular'",
                 remedy="use padding='valid' or 'same'",
             )
@@ -191,7 +191,7 @@ class Select(PositionMap):
             isinstance(i, bool) or not isinstance(i, int | np.integer) for i in given
         ):
             raise OptionError(
-                "index= is an integer, or one for each position axis.",
+                "index= is not an integer, nor one for each position axis.",
                 got=f"index={index!r}",
                 remedy="give an integer (sequences) or a tuple (images)",
             )
@@ -211,7 +211,7 @@ class Select(PositionMap):
             not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
         ):
             raise ShapeError(
-                "Select takes one index for each position axis, inside the axis.",
+                "The index of Select does not lie within the positions of its input.",
                 got=f"index {self.index!r} for positions of shape {positions}",
                 remedy="give an integer (sequences) or a tuple (images) within the shape",
             )
@@ -226,7 +226,7 @@ class Select(PositionMap):
             return f[index]
         if len(index) != 1:
             raise ShapeError(
-                "Counting from the end of the real positions is defined for sequences.",
+                "A negative index of Select cannot be counted from the end of a masked image.",
                 got=f"index {self.index!r} with a mask over {len(index)} position axes",
                 remedy="select by non-negative indices",
             )
@@ -258,7 +258,7 @@ class Flatten(Layer):
 
     def mask(self, mask: Array) -> Array | None:
         raise ShapeError(
-            "Flatten gives every position its own weights: no meaning for variable lengths.",
+            "Flatten met a mask: it gives every position its own weights.",
             got="a mask",
             remedy="pool or select a position instead (MeanPool, Select), or pass no mask",
         )

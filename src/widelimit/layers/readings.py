@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
-from ..forks import require_own_jax
 from ..options import RandomKey
 from ..state import Kernels
 
@@ -126,7 +125,6 @@ class Readings(eqx.Module):
         """
         from ..engine.kernel import Problem, compute
 
-        require_own_jax()
         problem = Problem.read(_layer(self), x1, x2, mask, mask2, sampler, ntk, dtype, memory)
         problem = problem.draw(key=key, samples=samples, tolerance=tolerance)
         return compute(problem, tolerance, progress)
@@ -160,7 +158,6 @@ class Readings(eqx.Module):
         """
         from ..engine.kernel import Problem, fill, refuse_store_options, stream
 
-        require_own_jax()
         problem = Problem.read(_layer(self), x1, x2, mask, mask2, sampler, ntk, dtype, memory)
         problem = problem.draw(key=key, samples=samples)
         if callable(target):
@@ -194,7 +191,6 @@ class Readings(eqx.Module):
         from ..engine.diagonal import compute_diagonal
         from ..engine.kernel import Problem
 
-        require_own_jax()
         problem = Problem.read(_layer(self), x, None, mask, None, sampler, ntk, dtype, memory)
         return compute_diagonal(problem.draw(key=key, samples=samples, tolerance=tolerance))
 
@@ -220,7 +216,6 @@ class Readings(eqx.Module):
         from ..engine.kernel import Problem
         from ..scale.cost import measure
 
-        require_own_jax()
         problem = Problem.read(_layer(self), x, None, mask, None, sampler, ntk, dtype, memory)
         return measure(problem.draw(), examples, tests)
 

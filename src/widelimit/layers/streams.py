@@ -30,7 +30,7 @@ class AddStreams(Layer):
         numbers = isinstance(given, np.ndarray)
         if given.ndim != 1 or given.size < 2 or (numbers and bool((given < 0).any())):
             raise OptionError(
-                "Streams are added with a share for each, and there are at least two.",
+                "shares= does not hold a share for each of two or more streams.",
                 got=f"shares={shares!r}",
                 remedy="pass numbers that are not negative, such as AddStreams((0.5, 0.5))",
             )
@@ -47,13 +47,13 @@ class AddStreams(Layer):
     def outline(self, before: Any) -> Outline:
         if not isinstance(before, tuple) or len(before) != self.facts.streams:
             raise ShapeError(
-                "AddStreams takes one stream for each of its shares.",
+                "AddStreams met another number of streams than it has shares.",
                 got=f"{len(before) if isinstance(before, tuple) else 1} streams",
                 remedy=f"pass x as a tuple of {self.facts.streams} arrays, and start with Parallel",
             )
         if any(one.positions for one in before):
             raise ShapeError(
-                "Streams that are added have no positions left.",
+                "AddStreams met streams that still have positions.",
                 got=" and ".join(str(one.positions) for one in before),
                 remedy="end each network of Parallel with MeanPool(), Flatten() or Select()",
             )

@@ -51,7 +51,7 @@ class PositionTable(TrainedVectors):
         _require_channels(before, "PositionTable")
         if self.most is not None and math.prod(before.positions) > self.most:
             raise ShapeError(
-                "A table of positions has a row for each of them.",
+                "The table of positions has fewer rows than the input has positions.",
                 got=f"{math.prod(before.positions)} positions, and {self.most} rows",
                 remedy="shorten inputs, or give the table more rows",
             )
@@ -72,7 +72,7 @@ class PositionTable(TrainedVectors):
         drawn = params["place"]
         if any(extent > most for extent, most in zip(x.shape, drawn.shape, strict=True)):
             raise ShapeError(
-                "A table of positions holds for the positions that it was drawn for.",
+                "The table of positions was drawn for fewer positions than the input has.",
                 got=f"an input of shape {x.shape}, and a table of shape {drawn.shape}",
                 remedy="call init with the longest inputs",
             )
@@ -186,7 +186,7 @@ def _in_order(rows: Array, order: Array | None) -> Array:
 def _require_channels(before: Outline, name: str) -> None:
     if not before.positions or not before.channels:
         raise ShapeError(
-            f"{name} works on vectors at positions.",
+            f"{name} met an input without positions or without channels.",
             got=f"an input of shape {before.shape}",
             remedy="put it after Dense, Conv or Embedding, on inputs with positions",
         )
@@ -195,7 +195,7 @@ def _require_channels(before: Outline, name: str) -> None:
 def _require_wide(before: Outline, name: str) -> None:
     if before.raw:
         raise NetworkError(
-            f"{name} adds random vectors, which are orthogonal only along many channels.",
+            f"{name} stands on raw inputs; its vectors are orthogonal only along many channels.",
             got="raw inputs, whose channels do not grow with the width",
             remedy="put a Dense or Conv layer in front of it",
         )

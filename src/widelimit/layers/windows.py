@@ -75,7 +75,7 @@ class Axis(NamedTuple):
         """Raise where no window fits."""
         if self.out < 1:
             raise ShapeError(
-                "With 'valid' padding the window must fit into the positions.",
+                "The window is longer than the positions, which padding='valid' does not allow.",
                 got=f"a window of {self.window} on {self.length} positions",
                 remedy="use a smaller window, longer inputs, or padding='same'",
             )
@@ -91,7 +91,7 @@ def layout(
     """The windows on every axis of `positions`."""
     if not positions:
         raise ShapeError(
-            "Convolution and pooling move over positions.",
+            "The input has no positions: convolution and pooling move over positions.",
             got="an input without position axes, shape (N, channels)",
             remedy="give inputs (N, positions…, channels), or put the layer before Flatten",
         )

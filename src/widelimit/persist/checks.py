@@ -9,8 +9,7 @@ import numpy as np
 
 from ..data.preprocess import Standardise
 from ..data.vectors import WordVectors
-from ..engine.door import read_inputs
-from ..engine.inputs import Inputs
+from ..engine.inputs import Inputs, read_inputs
 from ..inference import FittedClassifier, FittedGP, GPPosterior, KernelKind
 from ..inference.network_kernels import NetworkKernels, require_scalar_output
 from ..layers.base import Layer

@@ -19,12 +19,11 @@ from scipy.linalg import cholesky
 
 from ..engine.inputs import Inputs
 from ..engine.kernel import Problem
-from ..engine.lengths import groups
 from ..engine.phases import precision
 from ..engine.precision import precisions
 from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
-from ..engine.tiles import Pairs, TilePlan
+from ..engine.tiles import Pairs, TilePlan, groups
 from ..errors import PrecisionError
 from ..layers.base import Layer
 from ..options import whole

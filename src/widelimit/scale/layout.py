@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.inputs import Inputs
-from ..engine.lengths import LengthGroup, groups
+from ..engine.tiles import LengthGroup, groups
 from ..layers.base import Layer
 from .description import digests
 

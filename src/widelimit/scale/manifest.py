@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import numpy as np
 
-from ..engine.folding import need_before
 from ..engine.inputs import Inputs
 from ..engine.sampling import Sampler
+from ..engine.walk import need_before
 from ..layers.base import Layer
 from ..state import Need
 from .description import Description, describe, differences

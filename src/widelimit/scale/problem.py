@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from ..engine.kernel import Problem
-from ..engine.lengths import LengthGroup
 from ..engine.phases import mirrored, precision, symmetrise
 from ..engine.precision import narrow, precisions
 from ..engine.sampling import realisations
-from ..engine.tiles import Pairs
+from ..engine.tiles import LengthGroup, Pairs
 from ..errors import PrecisionError
 from ..state import Kernels
 from .layout import Side

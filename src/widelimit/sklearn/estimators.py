@@ -22,8 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from ..data import stratified_order
-from ..engine.door import read_inputs
-from ..engine.inputs import Data
+from ..engine.inputs import Data, read_inputs
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..inference import (
     GP,

@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..compilation import compiled
-from ..engine.door import read_inputs
-from ..engine.inputs import Inputs
+from ..engine.inputs import Inputs, read_inputs
 from ..engine.sampling import Sampler
 from ..errors import MissingExtraError, NetworkError, OptionError, ShapeError
 from ..inference import (

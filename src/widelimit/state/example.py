@@ -95,10 +95,10 @@ class Example(eqx.Module):
         """This example with itself."""
         if self.nngp is None:
             raise NetworkError(
-                "A layer looks at the part of an example's covariance that it says it needs.",
-                got="a layer that looks, and whose need_own is Need.NONE",
-                remedy="define need_own of that layer: Need.DIAGONAL for variances, Need.FULL for "
-                "all pairs of positions",
+                "A layer asks for an example's own covariance and does not say that it needs it.",
+                got="a layer whose facts have need_own=Need.NONE",
+                remedy="give that layer Facts(need_own=…): Need.DIAGONAL for variances, "
+                "Need.FULL for all pairs of positions",
             )
         return Pair(self.nngp, None, self.rank, self.full)
 

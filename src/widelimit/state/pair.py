@@ -326,7 +326,7 @@ def require_equal_positions(one: tuple[int, ...], two: tuple[int, ...]) -> None:
     """Raise where two inputs have no equal positions to be compared at."""
     if one != two:
         raise ShapeError(
-            "Flatten gives every position its own weights: all inputs have the same positions.",
+            "Flatten met inputs of different positions: it gives every position its own weights.",
             got=f"inputs with positions {one} and {two}",
             remedy="pool or select a position instead (MeanPool, Select), or bring the inputs to "
             "one length",

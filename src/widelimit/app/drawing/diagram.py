@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.door import outline_of
+from ...engine.inputs import outline_of
 from ...layers.base import Layer
 from ...layers.branches import Residual
 from ...layers.compose import Parallel, Serial

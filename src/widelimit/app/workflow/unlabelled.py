@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ...engine.door import read_inputs
-from ...engine.inputs import Inputs
+from ...engine.inputs import Inputs, read_inputs
 from ...inference import Engine, NetworkKernels
 from ...sklearn.inputs import Examples, Scaler, arranged, is_table
 from ...sklearn.networks import Kind, NamedNetwork, candidates

@@ -126,7 +126,7 @@ class CrossAttention(QueriedAttention):
     def outline(self, before: Any) -> Outline:
         if not isinstance(before, tuple) or len(before) != 2 or not before[1].positions:
             raise ShapeError(
-                "CrossAttention takes two streams (queries, context), the second with positions.",
+                "CrossAttention lacks two streams (queries, context), the second with positions.",
                 got=repr(before),
                 remedy="pass x as a tuple of two arrays, and start with Parallel or CrossAttention",
             )

@@ -214,7 +214,7 @@ def pass_noise(
     size = own.shape[0]
     if size > slots:
         raise ShapeError(
-            "Scores under dropout that were drawn for some positions hold for no more.",
+            "Scores under dropout were drawn for fewer positions than the input has.",
             got=f"inputs with {size} positions, drawn for {slots}",
             remedy="pad what the model or the sampler is fitted with to the longest inputs that "
             "will come",

@@ -83,7 +83,7 @@ class Attention(MultiHead):
         finite = self.heads != INFINITE
         if self.kv_heads is not None and finite and self.heads % self.kv_heads:
             raise WidelimitError(
-                "Grouped heads share keys and values in equal groups.",
+                "kv_heads= does not divide the heads into equal groups.",
                 got=f"heads={heads!r}, kv_heads={kv_heads!r}",
                 remedy="let kv_heads divide heads",
             )
@@ -116,7 +116,7 @@ class Attention(MultiHead):
         key_width = shapes["key"][-1]
         if self.positions.rotary is not None and key_width % 2:
             raise WidelimitError(
-                "Rotary encodings turn pairs of key channels.",
+                "key_width= is odd: rotary encodings turn pairs of key channels.",
                 got=f"a key width of {key_width}",
                 remedy="give an even key_width=",
             )

@@ -149,7 +149,7 @@ class MultiHead(Layer):
         """The number of heads of a finite network."""
         if self.heads == INFINITE:
             raise NetworkError(
-                "A finite network has finitely many heads.",
+                "A layer with infinitely many heads cannot be drawn as a finite network.",
                 got="heads=INFINITE",
                 remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
             )
@@ -302,7 +302,7 @@ class MultiHead(Layer):
             return dataclasses.replace(memo, inverse_lengths=lengths, **table)
         if field is None:
             raise NetworkError(
-                "Scores at 1/√d are random: heads are drawn before kernels are taken.",
+                "No heads were drawn for attention at 1/√d, whose scores are random.",
                 got="an attention layer without drawn heads",
                 remedy="call kernel, sampler or law on the whole network",
             )

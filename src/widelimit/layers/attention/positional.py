@@ -104,7 +104,7 @@ class Encoding(eqx.Module):
         least = float(np.linalg.eigvalsh(covariance.astype(np.float64))[0])
         if not least > -10 * covariance.shape[0] * np.finfo(covariance.dtype).eps:
             raise NumericalError(
-                "The covariance of a positional encoding is positive semi-definite.",
+                "The covariance of the positional encoding is not positive semi-definite.",
                 got=f"a smallest eigenvalue of {least:.3g} over positions {positions}",
                 remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
             )
@@ -128,7 +128,7 @@ class Encoding(eqx.Module):
         """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
         if any(extent > most for extent, most in zip(positions, grid, strict=True)):
             raise ShapeError(
-                "A positional encoding that was drawn for some positions holds for no more.",
+                "The positional encoding was drawn for few positions, and holds for no more.",
                 got=f"inputs with positions {positions}, drawn for {grid}",
                 remedy="pad what the model is fitted with (or the sampler, or the weights drawn) "
                 "to the longest inputs that will come",
@@ -185,7 +185,7 @@ class Decay(Encoding):
         """
         if isinstance(rate, int | float) and rate < 0:
             raise WidelimitError(
-                "A decay rate is not negative: nearby positions are more alike than distant ones.",
+                "The decay rate is negative: nearby positions would be the least alike.",
                 got=f"rate={rate!r}",
                 remedy="give a rate of at least 0",
             )
@@ -201,7 +201,7 @@ class Decay(Encoding):
         self.on_values = bool(on_values)
         if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
             raise WidelimitError(
-                "Combine.MIX shares a total variance of 1: √(1−σ²) x + σ p.",
+                "The deviation σ is above 1, where Combine.MIX, √(1−σ²) x + σ p, has no meaning.",
                 got=f"strength={strength!r}",
                 remedy="give a strength σ between 0 and 1, or use Combine.SUM",
             )
@@ -285,7 +285,7 @@ class AdditiveBias(ScoreBias):
         size = len(places)
         if self.value.shape != (size, size):
             raise ShapeError(
-                "A score bias has one row and one column for each position.",
+                "The score bias does not have one row and one column for each position.",
                 got=f"a matrix of shape {tuple(self.value.shape)} for {size} positions",
                 remedy="give a matrix of that size, or a function of the offsets",
             )
@@ -318,7 +318,7 @@ class Rotary(eqx.Module):
         """Raise unless positions are a sequence."""
         if len(positions) != 1:
             raise ShapeError(
-                "Rotary encodings are defined along a sequence.",
+                "Rotary met an input that is no sequence: it is defined along a sequence.",
                 got=f"positions of shape {positions}",
                 remedy="flatten the positions into one axis, or use Decay, which takes any number",
             )

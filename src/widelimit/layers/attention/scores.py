@@ -114,7 +114,7 @@ class RowwiseMap(ScoreMap):
         """
         if not callable(fn):
             raise NetworkError(
-                "RowwiseMap takes a function of one query's scores and of which keys count.",
+                "RowwiseMap did not get a function of one query's scores and of which keys count.",
                 got=repr(fn),
                 remedy="e.g. RowwiseMap(lambda g, allowed: jax.nn.softmax(g, where=allowed))",
             )
@@ -138,8 +138,8 @@ def checked_score_map(score_map: Any) -> ScoreMap:
     """A score map; by default softmax."""
     if score_map is not None and not isinstance(score_map, ScoreMap):
         raise WidelimitError(
-            "score_map= takes Softmax(), IdentityMap(), ElementwiseMap(fn), RowwiseMap(fn), or a "
-            "ScoreMap of your own.",
+            "score_map= is none of Softmax(), IdentityMap(), ElementwiseMap(fn), RowwiseMap(fn), "
+            "nor a ScoreMap of your own.",
             got=repr(score_map),
             remedy="wrap a function: ElementwiseMap(Relu())",
         )
@@ -203,7 +203,7 @@ class Allowed(Pattern):
         array = np.asarray(matrix)
         if array.ndim != 2 or array.shape[0] != array.shape[1] or array.dtype != bool:
             raise ShapeError(
-                "An attention pattern is a square boolean matrix (query, key).",
+                "The attention pattern is no square boolean matrix (query, key).",
                 got=f"shape {array.shape}, dtype {array.dtype}",
                 remedy="flatten the positions and convert to bool",
             )
@@ -217,7 +217,7 @@ class Allowed(Pattern):
         size = int(np.prod(positions))
         if array.shape[0] != size:
             raise ShapeError(
-                "An attention pattern has one row and one column for each position.",
+                "The attention pattern does not have one row and one column for each position.",
                 got=f"a pattern of {array.shape} for {size} positions",
                 remedy="give a matrix of that size, or use Causal or Local, which fit any length",
             )
