@@ -72,7 +72,7 @@ def matmul(
         if not common:
             return total
         for mine, others, slots_here in _meetings(common, by_slot, theirs):
-            gram = integrator.second(operand, other, mine[None], others[None])[:, 0]
+            gram = integrator.second_once(operand, other, mine, others)
             if len(gram) > len(total):
                 total = np.repeat(total, len(gram), axis=0)
             place = _positions(mine, operand.size)
