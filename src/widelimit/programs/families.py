@@ -23,7 +23,7 @@ from .extents import Extent, Wide
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
-from .products import HALF, reduce_width, window_values
+from .products import HALF, combined, reduce_width, require_room, window_values
 from .records import Rule
 from .refusals import RefusedError
 from .scalars import NormalGroup, WideScalar
@@ -450,7 +450,11 @@ def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     axes = tuple(int(a) for a in step.params[0]["axes"])
     if vector.axis in axes:
         return [reduce_width(machine, step, vector, axes)]
-    return [by_basis(step, vector)]
+    kept = [a for a in range(len(vector.shape)) if a not in axes]
+    shape = tuple(vector.shape[a] for a in kept)
+    members = vector.indices.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    ones = np.ones((1, *members.shape))
+    return [combined(step, vector, members, ones, shape, kept.index(vector.axis))]
 
 
 def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -525,6 +529,7 @@ def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
 
 def by_basis(step: Step, vector: WideVector) -> WideVector:
     """A linear operation over finite axes, from what it does to every member alone."""
+    require_room(step, 1, vector.size, vector.size)
     basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
     params = dict(step.params[0])
     out = np.asarray(jax.vmap(lambda a: step.primitive.bind(a, **params))(jnp.asarray(basis)))

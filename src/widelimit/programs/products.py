@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NumericalError
+from ..printing import counted
 from .entrywise import aligned, leading_power
 from .gaussian import Form
 from .integration import Method
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # Means below this share of the deviations are rounding errors of means that are zero.
 _NOTHING = 1e-9
+MOST_COEFFICIENTS = 1 << 27  # of a mixture: a gigabyte
 
 
 @dataclass(frozen=True)
@@ -102,19 +104,46 @@ def mixture(step: Step, left: Any, right: Any, dims: Dims) -> WideVector:
     data = np.asarray(number.value(), float)
     members = arranged(vector.indices, own, 0)  # (b, f, c)
     entries = arranged(np.arange(math.prod(number.shape)).reshape(number.shape), own, 1)
-    batch, free, inner = members.shape
-    other = entries.shape[1]
-    flat = data.reshape(data.shape[0], -1)
-    size = batch * free * other
-    weights = np.zeros((flat.shape[0], batch, free, other, vector.size))
-    b, f, o = np.ogrid[:batch, :free, :other]
-    for c in range(inner):
-        weights[:, b, f, o, members[:, :, None, c]] += flat[:, entries[:, None, :, c]]
+    full = (*members.shape[:2], entries.shape[1], members.shape[2])
+    inner = full[-1]
+    flat = data.reshape(len(data), -1)[:, entries[:, None]]
+    numbers = np.broadcast_to(flat, (len(data), *full)).reshape(len(data), -1, inner)
+    members = np.broadcast_to(members[:, :, None], full).reshape(-1, inner)
     shape, axis = _result_shape(vector, number.shape, own)
     # Axes come as (batch, vector's, number's); the step wants (batch, left's, right's).
-    mixed = vector.mixed(weights.reshape(flat.shape[0], size, vector.size), shape, axis)
+    mixed = combined(step, vector, members, numbers, shape, axis)
     mixed = replace(mixed, power=vector.power + number.power)
     return _left_first(mixed, side, own, len(vector.shape), len(number.shape))
+
+
+def combined(
+    step: Step,
+    vector: WideVector,
+    members: np.ndarray,
+    numbers: np.ndarray,
+    shape: tuple[int, ...],
+    axis: int,
+) -> WideVector:
+    """`Σ_t numbers_it v[members_it]` (-1: nothing) for every result i of a family.
+
+    `members` (results, terms), `numbers` (draws or 1, results, terms).
+    """
+    require_room(step, len(numbers), len(members), vector.size)
+    weights = np.zeros((len(numbers), len(members), vector.size))
+    results = np.arange(len(members))
+    for term, row in enumerate(members.T):
+        weights[:, results, np.maximum(row, 0)] += np.where(row < 0, 0.0, numbers[..., term])
+    return vector.mixed(weights, shape, axis)
+
+
+def require_room(step: Step, draws: int, results: int, size: int) -> None:
+    """Raise where a mixture has more coefficients than fit into memory."""
+    if draws * results * size > MOST_COEFFICIENTS:
+        raise step.refuse(
+            f"Sums over finite axes exceed {MOST_COEFFICIENTS} coefficients.",
+            got=f"{results} sums of {size} vectors, for {counted(draws, 'draw')} of the scalars",
+            remedy="trace fewer examples or positions at once, or take fewer draws",
+        )
 
 
 def _result_shape(
@@ -604,12 +633,12 @@ def _through(
     codes, which = np.unique(queries * part.u.size + left[kept], return_inverse=True)
     pairs = np.stack(np.divmod(codes, part.u.size))
     scores = summed_products(machine, step, vector, part.u, pairs, (len(codes),))
-    numbers = np.asarray(scores.value(), float)[:, which]
-    outputs = np.nonzero(kept)[0]
-    weights = np.zeros((len(numbers), len(entries), part.v.size))
-    for draw, row in zip(weights, numbers, strict=True):
-        np.add.at(draw, (outputs, right[kept]), row)
-    mixed = part.v.mixed(weights, (len(entries),), 0)
+    drawn = np.asarray(scores.value(), float)
+    numbers = np.zeros((len(drawn), *left.shape))
+    numbers[:, kept] = drawn[:, which]
+    numbers = numbers.reshape(len(drawn), len(entries), -1)
+    members = np.where(kept, right, -1).reshape(len(entries), -1)
+    mixed = combined(step, part.v, members, numbers, (len(entries),), 0)
     return replace(mixed, power=scores.power - part.u.power)
 
 
@@ -678,7 +707,7 @@ def _convolution(machine: Machine, step: Step, left: Any, right: Any) -> Any:
         entries = _entries(_patches(left, lhs, index), _kernel(right, rhs), groups[0])
         if isinstance(left, WideVector) and isinstance(right, WideVector):
             return _outer_kernel(left, right, entries, outputs, out)
-        result = _by_numbers(left, right, entries)
+        result = _by_numbers(step, left, right, entries)
     elif groups[0] != 1:
         raise step.refuse(
             "Channels of a convolution are grouped all together or each alone.",
@@ -737,7 +766,7 @@ def _entries(patches: np.ndarray, kernel: np.ndarray, groups: int) -> _Entries:
     return _Entries((batch, positions, outs), rows.reshape(-1, terms), columns.reshape(-1, terms))
 
 
-def _by_numbers(left: Any, right: Any, entries: _Entries) -> WideVector:
+def _by_numbers(step: Step, left: Any, right: Any, entries: _Entries) -> WideVector:
     """The first layer, where numbers mix the kernel's members; and gradients of such layers."""
     vector, number, members, places, axis = (
         (right, left, entries.right, entries.left, 2)
@@ -745,13 +774,9 @@ def _by_numbers(left: Any, right: Any, entries: _Entries) -> WideVector:
         else (left, right, entries.left, entries.right, 0)
     )
     data = np.asarray(number.value(), float)
-    flat = data.reshape(len(data), -1)[:, np.maximum(places, 0)]
-    flat = np.where((places < 0) | (members < 0), 0.0, flat)
-    weights = np.zeros((len(data), len(members), vector.size))
-    results = np.arange(len(members))
-    for term in range(members.shape[1]):
-        weights[:, results, np.maximum(members[:, term], 0)] += flat[..., term]
-    mixed = vector.mixed(weights, entries.shape, axis)
+    numbers = data.reshape(len(data), -1)[:, np.maximum(places, 0)]
+    members = np.where(places < 0, -1, members)
+    mixed = combined(step, vector, members, numbers, entries.shape, axis)
     return replace(mixed, power=vector.power + number.power)
 
 
