@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from widelimit.errors import NetworkError
+from widelimit.programs import products
 from widelimit.trace import RefusedError, trace
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4))
@@ -274,3 +275,23 @@ def test_a_tied_readout_has_no_tangent_kernel():
 
     with pytest.raises(RefusedError, match="Gradient independence"):
         trace(make, X[:, 0]).ntk()
+
+
+@pytest.mark.parametrize(
+    ("pool", "most", "sums"),
+    [
+        (lambda h: h.mean(axis=0), 24, "8 sums of 3 vectors, for 1 draw of"),  # the embedding
+        (lambda h: jnp.cumsum(h, axis=0)[-1], 64, "8 sums of 8 vectors, for 1 draw of"),
+    ],
+)
+def test_mixtures_that_do_not_fit_are_named(monkeypatch, pool, most, sums):
+    def make(n, key):
+        w, v = drawn(key, (n, 3), (3, n))
+        return lambda x: pool(jnp.tanh(x @ w.T)) @ v.T
+
+    x = np.ones((2, 4, 3))
+    monkeypatch.setattr(products, "MOST_COEFFICIENTS", most)
+    assert trace(make, x).limit().covariance().value.shape == (2, 2, 3, 3)
+    monkeypatch.setattr(products, "MOST_COEFFICIENTS", most - 1)
+    with pytest.raises(RefusedError, match=sums):
+        trace(make, x).limit()

@@ -16,6 +16,7 @@ from scipy import special
 
 from ..errors import NumericalError
 
+_FEW = 64  # pairs that are summed over all orders at once, not order by order
 _CLOSE = 0.5  # correlations above which a tail is worth adding
 
 
@@ -137,10 +138,14 @@ def mehler(
     b = np.ascontiguousarray(np.moveaxis(second, -1, 0))[:orders, ..., None, :]
     draws = max(a.shape[1], b.shape[1], rho.shape[0])
     total = np.zeros((draws, *rho.shape[1:]))
-    term = np.empty_like(total)
-    for k in reversed(range(orders)):
-        total *= rho
-        total += np.multiply(a[k], b[k], out=term)
+    if total.size < _FEW:
+        powers = np.power.outer(rho, np.arange(orders))
+        total += (np.moveaxis(powers, -1, 0) * a * b).sum(axis=0)
+    else:
+        term = np.empty_like(total)
+        for k in reversed(range(orders)):
+            total *= rho
+            total += np.multiply(a[k], b[k], out=term)
     if top < _CLOSE or max(_share_left(left), _share_left(right)) < left.grid.negligible:
         return total
     whole, half = left.grid.orders, left.grid.orders // 2

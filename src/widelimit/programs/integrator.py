@@ -8,6 +8,7 @@ variables it needs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ class Integrator:
         self.draws, self.rule, self.rng = draws, rule, rng
         self.used = self.worst = Method.CLOSED_FORM
         """The least exact method since `used` was set last, and at all."""
+        self._seconds: dict[tuple[Any, ...], tuple[np.ndarray, Method]] = {}
 
     def note(self, method: Method) -> None:
         """Numbers rest on a method."""
@@ -74,6 +76,23 @@ class Integrator:
                 return left @ np.swapaxes(np.moveaxis(two[:, :, columns], 1, -1), -1, -2)
 
             return self._averaged([u, v], products)
+
+    def second_once(
+        self, u: WideVector, v: WideVector, rows: np.ndarray, columns: np.ndarray
+    ) -> np.ndarray:
+        """`E[u_i v_j]` for members `rows` (A,), `columns` (B,): (draws or 1, A, B), kept.
+
+        What several weights are applied to has its second moments taken once.
+        """
+        key = (u, v, rows.tobytes(), columns.tobytes())
+        if key not in self._seconds:
+            before, self.used = self.used, Method.CLOSED_FORM
+            found = self.second(u, v, rows[None], columns[None])[:, 0]
+            self._seconds[key] = (found, self.used)
+            self.note(before)
+        found, method = self._seconds[key]
+        self.note(method)
+        return found
 
     def _inherit(self, vector: WideVector) -> None:
         for form in vector.forms():
@@ -314,8 +333,9 @@ class Integrator:
 
     def _draws(self, tree: Tree) -> int:
         """How many laws of the scalars an expression distinguishes."""
-        # One point is enough to see the shape.
-        return int(np.shape(tree.evaluate(Deviations([0.0])))[0])
+        if "draws" not in tree.memory:  # one point is enough to see the shape
+            tree.memory["draws"] = int(np.shape(tree.evaluate(Deviations([0.0])))[0])
+        return tree.memory["draws"]
 
     # ---- points -----------------------------------------------------------------------------
 
@@ -438,17 +458,19 @@ def _needed_members(
 
 def _joint(forms: list[Form], count: int) -> np.ndarray:
     """Covariances of all members of forms, (draws or 1, count, count)."""
-    rows = []
-    for a in forms:
-        each = np.arange(a.size)[None]
-        parts = [a.covariance(b, each, np.arange(b.size)[None])[:, 0] for b in forms]
-        draws = max(len(part) for part in parts)
-        spread = [np.broadcast_to(part, (draws, *part.shape[1:])) for part in parts]
-        rows.append(np.concatenate(spread, axis=2))
-    draws = max([1, *(len(row) for row in rows)])
-    if not rows:
-        return np.zeros((1, 0, 0))
-    return np.concatenate([np.broadcast_to(r, (draws, *r.shape[1:])) for r in rows], axis=1)
+    each = [np.arange(form.size)[None] for form in forms]
+    parts = {
+        (i, j): a.covariance(b, each[i], each[j])[:, 0]
+        for i, a in enumerate(forms)
+        for j, b in enumerate(forms[: i + 1])
+    }
+    ends = np.cumsum([0, *(form.size for form in forms)])
+    where = [slice(*bounds) for bounds in itertools.pairwise(ends)]
+    total = np.zeros((max([1, *map(len, parts.values())]), count, count))
+    for (i, j), part in parts.items():
+        total[:, where[i], where[j]] = part
+        total[:, where[j], where[i]] = np.swapaxes(part, 1, 2)
+    return total
 
 
 def form_values(form: Form, members: dict[tuple[int, int], np.ndarray]) -> np.ndarray:

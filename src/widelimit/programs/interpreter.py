@@ -10,22 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import parameters
-from .arrays import is_key
+from .entrywise import is_key
 from .extents import Wide, fit_power
-from .family_steps import opaque
+from .families import EntryLaw, opaque
 from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
 from .keys import Keys
 from .layout import whole
-from .matrices import Opaque, WeightArray, WideMatrix
-from .outer import Outer
+from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .refusals import NOWHERE, RefusedError
 from .scalars import DotGroup, WideScalar
 from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
-from .structure import Value
 from .vectors import WideVector
 
 
@@ -53,7 +50,7 @@ class Machine:
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
         self.records: list[Record] = []
-        self.laws: list[tuple[Step, parameters.EntryLaw]] = []
+        self.laws: list[tuple[Step, EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
         self._tail, self._live = tail_of(program), live_slots(program)
@@ -163,7 +160,7 @@ class Machine:
         count = 1 + len(self.matrices) + len(self.vector_forms)
         return f"W{count}"
 
-    def note_parameter(self, step: Step, law: parameters.EntryLaw) -> None:
+    def note_parameter(self, step: Step, law: EntryLaw) -> None:
         """Remember a parameter's law for the listing and the audit."""
         self.laws.append((step, law))
 

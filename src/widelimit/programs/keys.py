@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from .scalars import WideScalar
 from .steps import Step
 
 if TYPE_CHECKING:
-    from .interpreter import Machine
+    pass
 
 
 def _children() -> bool:
@@ -70,9 +69,3 @@ class Keys:
                 return np.broadcast_to(first[..., None], (*first.shape, *words))
             case _:
                 return first
-
-
-def derived_keys(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """A step on keys."""
-    arrays = [np.asarray(value.value()[0]) for value in operands]
-    return [WideScalar.constant(machine.keys.derive(step, *arrays))]

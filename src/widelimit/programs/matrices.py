@@ -1,4 +1,4 @@
-"""Weight matrices: parameters with two width axes, known by the variance of their entries."""
+"""Values with two width axes: weights, known by their entries' variance, and outer products."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .gaussian import GaussianSource
+from .gaussian import GaussianSource, Remap
 from .layout import Layout, refinement
+from .scalars import WideScalar
 from .vectors import WideVector
 
 
@@ -112,3 +113,106 @@ class WideMatrix:
         ]
         slots = np.array(numbers).reshape(shape)
         return replace(self, slots=slots, layouts={**self.layouts, axis: layout})
+
+
+Value = WideScalar | WideVector | WideMatrix
+
+
+@dataclass(frozen=True)
+class OuterProduct:
+    """`Σ_c u[left_oc] ⊗ v[right_oc]` for every entry o of a family; -1 for no term."""
+
+    u: WideVector
+    v: WideVector
+    left: np.ndarray
+    right: np.ndarray
+
+    def swapped(self) -> OuterProduct:
+        """The transpose."""
+        return OuterProduct(self.v, self.u, self.right, self.left)
+
+    def taken(self, index: np.ndarray) -> OuterProduct:
+        """Other entries (-1: zero)."""
+        gone = (index < 0)[:, None]
+        safe = np.maximum(index, 0)
+        return replace(
+            self,
+            left=np.where(gone, -1, self.left[safe]),
+            right=np.where(gone, -1, self.right[safe]),
+        )
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A family of outer products; `axes` are the places of u's and v's width axes."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, int]
+    parts: tuple[OuterProduct, ...]
+    power: Fraction
+
+    is_zero = False
+
+    @property
+    def layouts(self) -> dict[int, Layout]:
+        """Both width axes and how they are cut."""
+        first = self.parts[0]
+        return {self.axes[0]: first.u.layout, self.axes[1]: first.v.layout}
+
+    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
+        """`axes` maps old width axes to new ones."""
+        parts = tuple(part.taken(index.ravel()) for part in self.parts)
+        return Outer(index.shape, (axes[self.axes[0]], axes[self.axes[1]]), parts, self.power)
+
+    def relaid(self, layouts: dict[int, Layout]) -> Outer:
+        """The same entries under other names of the cells."""
+        parts = tuple(
+            replace(
+                p,
+                u=replace(p.u, layout=layouts[self.axes[0]]),
+                v=replace(p.v, layout=layouts[self.axes[1]]),
+            )
+            for p in self.parts
+        )
+        return replace(self, parts=parts)
+
+    def refined(self, axis: int, layout: Layout) -> Outer:
+        """One width axis cut further."""
+        old = self.layouts[axis]
+        if layout == old:
+            return self
+        remap = refinement(self.shape, axis, old, layout)
+        cut = remap.cut
+        assert cut is not None
+        piece = cut.major_index * cut.minor + cut.minor_index
+        shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
+        parts = []
+        for part in self.parts:
+            side = "u" if axis == self.axes[0] else "v"
+            table = "left" if side == "u" else "right"
+            vector: WideVector = getattr(part, side)
+            finer = vector.refined(layout)
+            own = refinement(vector.shape, vector.axis, vector.layout, layout)
+            assert own.cut is not None
+            pieces = own.cut.major_index * cut.minor + own.cut.minor_index
+            lookup = np.empty((vector.size, cut.major * cut.minor), int)
+            lookup[own.index, pieces] = np.arange(finer.size)
+            taken = part.taken(remap.index)
+            members = getattr(taken, table)
+            moved = np.where(members < 0, -1, lookup[np.maximum(members, 0), piece[:, None]])
+            parts.append(replace(taken, **{side: finer, table: moved}))
+        return Outer(shape, self.axes, tuple(parts), self.power)
+
+    def times(self, number: WideScalar, entries: np.ndarray) -> Outer:
+        """Entry by entry times numbers (draws or 1, entries)."""
+        parts = []
+        for part in self.parts:
+            count = part.left.shape[1]
+            rows = np.arange(len(part.left))[:, None] * count + np.arange(count)
+            flat = np.maximum(part.left.ravel(), 0)
+            spread = part.u.remapped_members(Remap(flat))
+            scaled = spread.times(np.repeat(entries, count, axis=1))
+            scaled = replace(scaled, shape=(flat.size,), axis=0)
+            left = np.where(part.left < 0, -1, rows)
+            parts.append(replace(part, u=replace(scaled, layout=part.u.layout), left=left))
+        return replace(self, parts=tuple(parts), power=self.power + number.power)

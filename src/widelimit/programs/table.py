@@ -1,5 +1,8 @@
 """The table of primitives: one record for each that the engine reads.
 
+Rules are in `entrywise` (numbers, functions of entries), `families` (parameters, moved members,
+sums) and `products` (contractions, convolutions).
+
 A primitive that is not here is run on numbers of order one, and refused on vectors and weights.
 """
 
@@ -14,15 +17,11 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from . import closed_forms, structure
-from . import family_steps as f
-from .convolution import convolve
-from .elementwise import elementwise, mapped
-from .keys import derived_keys
-from .outer import contract
-from .parameters import drawn, iota, written
+from . import closed_forms
+from . import families as f
+from .entrywise import elementwise, mapped, on_scalars
+from .products import contract, convolve
 from .records import Order, Record
-from .scalar_steps import on_scalars
 from .steps import SAMPLERS
 
 UNKNOWN = Record(on_scalars, f.refused)
@@ -111,15 +110,15 @@ TABLE: dict[str, Record] = {
     **dict.fromkeys(("and", "or", "not", "xor"), _one()),
     "map": Record(mapped, mapped),
     # Bookkeeping on axes.
-    "reshape": _moves(f.reshaped),
-    "transpose": _moves(f.alone(structure.transpose)),
-    "broadcast_in_dim": _moves(f.alone(structure.broadcast)),
-    "squeeze": _moves(f.alone(structure.squeeze)),
+    "reshape": _moves(f.alone(f.reshape)),
+    "transpose": _moves(f.alone(f.transpose)),
+    "broadcast_in_dim": _moves(f.alone(f.broadcast)),
+    "squeeze": _moves(f.alone(f.squeeze)),
     "expand_dims": _moves(f.refused),
-    "take": _moves(f.alone(structure.take)),
-    "rev": _moves(f.alone(structure.reverse)),
-    "tile": _linear(f.alone(structure.tile)),
-    "slice": _moves(f.sliced),
+    "take": _moves(f.alone(f.take)),
+    "rev": _moves(f.alone(f.reverse)),
+    "tile": _linear(f.alone(f.tile)),
+    "slice": _moves(f.alone(f.slices)),
     "split": _moves(f.split),
     "concatenate": _moves(f.side_by_side),
     "stack": _moves(f.side_by_side),
@@ -144,14 +143,14 @@ TABLE: dict[str, Record] = {
          "reduce_or", "reduce_and", "select_and_gather_add", "reduce_prod"), _numbers,
     ),
     # Where parameters come from.
-    "iota": Record(iota, f.refused, _LEADING),
+    "iota": Record(f.iota, f.refused, _LEADING),
     "qr": Record(on_scalars, f.orthogonal),
-    **dict.fromkeys(SAMPLERS, Record(drawn, drawn)),
+    **dict.fromkeys(SAMPLERS, Record(f.drawn, f.drawn)),
     **dict.fromkeys(
         ("random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_seed",
-         "random_clone"), Record(derived_keys, f.refused),
+         "random_clone"), Record(f.derived_keys, f.refused),
     ),
-    **dict.fromkeys(("initial", "weights"), Record(written, f.refused)),
+    **dict.fromkeys(("initial", "weights"), Record(f.written, f.refused)),
 }  # fmt: skip
 
 COORDINATEWISE = frozenset(name for name, record in TABLE.items() if record.coordinatewise)

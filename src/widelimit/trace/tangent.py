@@ -22,7 +22,7 @@ from ..errors import NetworkError
 from ..laws.marginal import average
 from ..programs.integration import Integration
 from ..programs.interpreter import Machine
-from ..programs.outer import Outer
+from ..programs.matrices import Outer
 from ..programs.refusals import RefusedError
 from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram

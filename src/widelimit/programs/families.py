@@ -1,0 +1,871 @@
+"""Rules of primitives that make families of vectors, move their members about, and add them up.
+
+Arrays stand with their width axes shrunk to one entry for every cell; an operation is then run on
+the numbers of the members. Where an operation cuts a width axis, layouts are refined first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from .entrywise import on_scalars
+from .extents import Extent, Wide
+from .gaussian import Form, GaussianSource, Remap
+from .layout import Layout, whole
+from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
+from .products import HALF, combined, reduce_width, require_room, window_values
+from .records import Rule
+from .refusals import RefusedError
+from .scalars import NormalGroup, WideScalar
+from .steps import Step
+from .trees import Apply, Atom, Leaf
+from .vectors import WideVector
+
+if TYPE_CHECKING:
+    from .interpreter import Machine
+
+
+# ---- moved members ---------------------------------------------------------------------------
+
+
+def layouts_of(value: Value) -> dict[int, Layout]:
+    """Width axes and how they are cut."""
+    if isinstance(value, WideVector):
+        return {value.axis: value.layout}
+    return {} if isinstance(value, WideScalar) else value.layouts
+
+
+def numbers_of(value: WideVector | WideMatrix) -> np.ndarray:
+    """The flat number of every member."""
+    return np.arange(math.prod(value.shape)).reshape(value.shape)
+
+
+def refined(value: Any, axis: int, layout: Layout) -> Any:
+    """The value with one width axis cut further."""
+    return value.refined(layout) if isinstance(value, WideVector) else value.refined(axis, layout)
+
+
+def rebuilt(value: WideVector | WideMatrix, index: np.ndarray, axes: dict[int, int]) -> Any:
+    """New members; `axes` maps old width axes to new ones."""
+    if isinstance(value, WideVector):
+        return value.reindexed(index, axes[value.axis])
+    return value.reindexed(index, axes)
+
+
+def cut_refused(step: Step, got: str) -> Exception:
+    """A width axis is taken apart in a way that is not understood."""
+    return step.refuse(
+        "A width axis is cut into equal or proportional blocks of channels.",
+        got=got,
+        remedy="split channels at fixed fractions of the width, in one order throughout",
+    )
+
+
+def transpose(machine: Machine, step: Step, value: Any) -> Any:
+    """Axes in another order."""
+    return _permuted(value, step.params[0]["permutation"])
+
+
+def _permuted(value: Any, order: Sequence[int]) -> Any:
+    """The value with its axes in the given order."""
+    places = [int(p) for p in order]
+    axes = {old: places.index(old) for old in layouts_of(value)}
+    return rebuilt(value, numbers_of(value).transpose(places), axes)
+
+
+def squeeze(machine: Machine, step: Step, value: Any) -> Any:
+    """Axes of length one removed."""
+    gone = {int(d) % len(value.shape) for d in step.params[0]["dimensions"]}
+    axes = {old: old - sum(d < old for d in gone) for old in layouts_of(value)}
+    return rebuilt(value, np.squeeze(numbers_of(value), tuple(gone)), axes)
+
+
+def take(machine: Machine, step: Step, value: Any) -> Any:
+    """One entry of the first axis: a scanned array's row."""
+    axes = {old: old - 1 for old in layouts_of(value)}
+    return rebuilt(value, numbers_of(value)[step.params[0]["index"]], axes)
+
+
+def reverse(machine: Machine, step: Step, value: Any) -> Any:
+    """Finite axes backwards."""
+    dimensions = tuple(int(d) for d in step.params[0]["dimensions"])
+    if set(dimensions) & set(layouts_of(value)):
+        raise cut_refused(step, "channels in reversed order")
+    return rebuilt(value, np.flip(numbers_of(value), dimensions), {a: a for a in layouts_of(value)})
+
+
+def tile(machine: Machine, step: Step, value: Any) -> Any:
+    """Axes repeated; channels side by side with themselves."""
+    repeats = [tuple(int(r) for r in p["reps"]) for p in step.params]
+    if len(set(repeats)) > 1:
+        raise cut_refused(step, "an array repeated as often as the width")
+    for axis in layouts_of(value):
+        if repeats[0][axis] > 1:
+            value = concatenate(step, [value] * repeats[0][axis], axis)
+    axes = {a: a for a in layouts_of(value)}
+    finite = [1 if a in axes else times for a, times in enumerate(repeats[0])]
+    return rebuilt(value, np.tile(numbers_of(value), finite), axes)
+
+
+def broadcast(machine: Machine, step: Step, value: Any) -> Any:
+    """`broadcast_in_dim` of a value that has its width axes already."""
+    places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
+    axes = {old: places[old] for old in layouts_of(value)}
+    target = step.results[0].shape
+    if len(step.results[0].wide_axes) > len(axes):
+        raise step.refuse(
+            "A value has one width axis.",
+            got="a vector repeated along a second width axis",
+            remedy="contract with weights instead of broadcasting over channels",
+        )
+    shape = []
+    by_place = {new: value.shape[old] for old, new in axes.items()}
+    for i, extent in enumerate(target):
+        shape.append(by_place[i] if i in by_place else int(extent))  # pyright: ignore
+    lifted = [1] * len(shape)
+    for old, new in enumerate(places):
+        lifted[new] = value.shape[old]
+    index = np.broadcast_to(numbers_of(value).reshape(lifted), shape)
+    return rebuilt(value, index, axes)
+
+
+def reshape(machine: Machine, step: Step, value: Any) -> Any:
+    """Merges and splits of axes; a group of axes holds at most one width axis."""
+    old, new = step.operands[0].shape, step.results[0].shape
+    order = step.params[0].get("dimensions")
+    if order is not None:
+        value, old = _permuted(value, order), tuple(old[a] for a in order)
+    groups = _matched(old, new)
+    if groups is None:
+        raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
+    for left, right in groups:
+        wide = [a for a in left if isinstance(old[a], Wide)]
+        if wide:
+            value = _cut_for(step, value, wide[0], left, right, old, new)
+    shape: list[int] = []
+    axes: dict[int, int] = {}
+    moved: dict[int, Layout] = {}
+    for left, right in groups:
+        wide = [a for a in left if isinstance(old[a], Wide)]
+        if not wide:
+            shape += [int(new[b]) for b in right]  # pyright: ignore[reportArgumentType]
+            continue
+        layout, axis = layouts_of(value)[wide[0]], wide[0]
+        before, after = _product(old, left, axis)
+        target = next(b for b in right if isinstance(new[b], Wide))
+        lead, trail = _product(new, right, target)
+        major, minor = before * layout.major // lead, after * layout.minor // trail
+        for b in right:
+            if b == target:
+                axes[axis] = len(shape)
+                moved[axis] = Layout(major, minor, layout.unit)
+                shape.append(major * minor)
+            else:
+                shape.append(int(new[b]))  # pyright: ignore[reportArgumentType]
+    # Within a group the order is (leading axes, major, minor, trailing axes), old and new.
+    index = numbers_of(value).reshape(shape)
+    result = rebuilt(value, index, axes)
+    return _relaid(result, {axes[a]: moved[a] for a in axes})
+
+
+def _cut_for(
+    step: Step,
+    value: Any,
+    axis: int,
+    left: list[int],
+    right: list[int],
+    old: tuple[Extent, ...],
+    new: tuple[Extent, ...],
+) -> Any:
+    """Cut a width axis as finely as the new axes around it need."""
+    layout = layouts_of(value)[axis]
+    before, after = _product(old, left, axis)
+    target = next(b for b in right if isinstance(new[b], Wide))
+    lead, trail = _product(new, right, target)
+    major, minor = layout.major, layout.minor
+    k = lead // math.gcd(before * major, lead)
+    m = trail // math.gcd(after * minor, trail)
+    return refined(value, axis, layout.finer(k, m))
+
+
+def _product(shape: tuple[Extent, ...], group: list[int], axis: int) -> tuple[int, int]:
+    before = math.prod(int(shape[a]) for a in group if a < axis)  # pyright: ignore
+    after = math.prod(int(shape[a]) for a in group if a > axis)  # pyright: ignore
+    return before, after
+
+
+def _matched(
+    old: tuple[Extent, ...], new: tuple[Extent, ...]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Groups of consecutive axes with equal products."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right = [], []
+        a, b = (Fraction(1), 0), (Fraction(1), 0)
+        while True:
+            if a == b and (left or right):
+                break
+            smaller = (a[1], a[0]) <= (b[1], b[0])
+            if smaller and i < len(old):
+                a = _times(a, old[i])
+                left.append(i)
+                i += 1
+            elif j < len(new):
+                b = _times(b, new[j])
+                right.append(j)
+                j += 1
+            elif i < len(old):
+                a = _times(a, old[i])
+                left.append(i)
+                i += 1
+            else:
+                return None
+        if a[1] > 1:
+            return None
+        groups.append((left, right))
+    return groups
+
+
+def _times(total: tuple[Fraction, int], extent: Extent) -> tuple[Fraction, int]:
+    if isinstance(extent, Wide):
+        return total[0] * extent.share, total[1] + 1
+    return total[0] * extent, total[1]
+
+
+def _shown(shape: tuple[Extent, ...]) -> str:
+    return f"({', '.join(str(extent) for extent in shape)})"
+
+
+def slices(machine: Machine, step: Step, value: Any) -> Any:
+    """`slice`; along width axes at fixed fractions of the width."""
+    starts = [p["start_indices"] for p in step.params]
+    limits = [p["limit_indices"] for p in step.params]
+    strides = step.params[0]["strides"] or (1,) * len(value.shape)
+    return _sliced(step, value, starts, limits, strides, machine.program.widths)
+
+
+def _sliced(
+    step: Step, value: Any, starts: Any, limits: Any, strides: Any, widths: tuple[int, ...]
+) -> Any:
+    chosen: list[Any] = [
+        slice(int(a), int(b), int(s)) for a, b, s in zip(starts[0], limits[0], strides, strict=True)
+    ]
+    after: dict[int, Layout] = {}
+    for axis in list(layouts_of(value)):
+        layout = layouts_of(value)[axis]
+        begin = [int(s[axis]) for s in starts]
+        end = [int(s[axis]) for s in limits]
+        stride = int(strides[axis])
+        whole = [layout.extent * w for w in widths]
+        if stride == 1 and all(b == 0 for b in begin) and end == whole:
+            chosen[axis] = slice(None)
+            continue
+        if stride > 1:
+            if (
+                len(set(begin)) != 1
+                or begin[0] >= stride
+                or any(w - stride >= e for w, e in zip(whole, end, strict=True))
+            ):
+                raise cut_refused(step, f"every {stride}th channel from {begin[0]}")
+            value = refined(value, axis, layout.finer(1, stride // math.gcd(layout.minor, stride)))
+            layout = layouts_of(value)[axis]
+            minor = np.arange(layout.cells) % layout.minor
+            keep = np.flatnonzero(minor % stride == begin[0])
+            chosen[axis] = keep
+            after[axis] = Layout(layout.major, layout.minor // stride, layout.unit)
+            continue
+        shares = [
+            {Fraction(e, w) for e, w in zip(ends, widths, strict=True)} for ends in (begin, end)
+        ]
+        if any(len(s) != 1 for s in shares) or layout.minor > 1:
+            raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {whole[0]}")
+        low, high = (s.pop() for s in shares)
+        pieces = math.lcm(*((bound / layout.unit).denominator for bound in (low, high)))
+        value = refined(value, axis, layout.finer(pieces, 1))
+        layout = layouts_of(value)[axis]
+        keep = np.arange(int(low / layout.unit), int(high / layout.unit))
+        chosen[axis] = keep
+        after[axis] = Layout(len(keep), 1, layout.unit)
+    index = numbers_of(value)
+    for axis, which in enumerate(chosen):
+        picked = np.arange(index.shape[axis])[which]
+        index = np.take(index, picked, axis=axis)
+    result = rebuilt(value, index, {a: a for a in layouts_of(value)})
+    return _relaid(result, {**layouts_of(result), **after})
+
+
+def _relaid(value: Any, layouts: dict[int, Layout]) -> Any:
+    """The same members, whose cells are named otherwise."""
+    if isinstance(value, WideVector):
+        return replace(value, layout=layouts[value.axis])
+    return value.relaid(layouts)
+
+
+def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`split` as slices."""
+    value, widths = operands[0], machine.program.widths
+    axis = int(step.params[0]["axis"])
+    sizes = [p["sizes"] for p in step.params]
+    rank = len(value.shape)
+    true = [_true_shape(value, w) for w in widths]
+    found = []
+    for k in range(len(sizes[0])):
+        starts = [[0] * rank for _ in widths]
+        limits = [list(shape) for shape in true]
+        for w in range(len(widths)):
+            starts[w][axis] = sum(int(s) for s in sizes[w][:k])
+            limits[w][axis] = starts[w][axis] + int(sizes[w][k])
+        found.append(_sliced(step, value, starts, limits, (1,) * rank, widths))
+    return found
+
+
+def _true_shape(value: Any, width: int) -> list[int]:
+    layouts = layouts_of(value)
+    return [
+        int(layouts[a].extent * width) if a in layouts else s for a, s in enumerate(value.shape)
+    ]
+
+
+def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
+    """Vectors side by side, along a finite axis or along channels."""
+    # Rolling an axis of length 1 leaves empty parts.
+    values = [value for value in values if math.prod(value.shape)] or values[:1]
+    powers = {v.power for v in values if not v.is_zero}
+    if len(powers) > 1:
+        raise step.refuse(
+            "Concatenated parts have one order of magnitude.",
+            got=f"parts that scale as {', '.join(f'n^{p}' for p in sorted(powers))}",
+            remedy="rescale the parts so that all stay of order one",
+        )
+    power = powers.pop() if powers else values[0].power
+    if any(isinstance(v, WideMatrix) for v in values):
+        raise step.refuse(
+            "Weight matrices are used as they are.",
+            got="a concatenation of weight matrices",
+            remedy="apply the matrices one by one",
+        )
+    along = values[0].axis == axis
+    if along:
+        if any(v.layout.minor > 1 for v in values):
+            raise cut_refused(step, "a concatenation of interleaved channels")
+        unit = _greatest([v.layout.unit for v in values])
+        values = [v.refined(v.layout.finer(int(v.layout.unit / unit), 1)) for v in values]
+        cells = sum(v.layout.cells for v in values)
+        layout = Layout(cells, 1, unit)
+    else:
+        layout = values[0].layout
+        for v in values[1:]:
+            layout = layout.common(v.layout)
+        values = [v.refined(layout) for v in values]
+    values = [replace(v, power=power) for v in values]
+    offsets = np.cumsum([0, *(v.size for v in values)])
+    index = np.concatenate(
+        [v.indices + o for v, o in zip(values, offsets[:-1], strict=True)], axis=axis
+    )
+    total: WideVector | None = None
+    position = np.arange(offsets[-1])
+    for v, begin in zip(values, offsets[:-1], strict=True):
+        inside = (position >= begin) & (position < begin + v.size)
+        spread = v.reindexed(np.where(inside, position - begin, -1)[index], values[0].axis)
+        spread = replace(spread, layout=layout)
+        total = spread if total is None else total.plus(spread)
+    assert total is not None
+    return total
+
+
+def _greatest(units: list[Fraction]) -> Fraction:
+    denominator = math.lcm(*(u.denominator for u in units))
+    return Fraction(math.gcd(*(int(u * denominator) for u in units)), denominator)
+
+
+def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...]) -> Any:
+    """Gather, dynamic slice, pad: run on the members' numbers; channels are taken whole."""
+    params = dict(step.params[0])
+    layouts = layouts_of(value)
+    result_axes = step.results[0].wide_axes
+    if len(result_axes) != len(layouts):
+        raise _picks_channels(step)
+    numbers = jnp.asarray(numbers_of(value) + 1)
+    if step.name == "gather":
+        sizes = list(params["slice_sizes"])
+        numbering = params["dimension_numbers"]
+        gone = {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
+        if set(layouts) & gone or any(
+            int(p["slice_sizes"][axis]) != layout.extent * width
+            for axis, layout in layouts.items()
+            for p, width in zip(step.params, widths, strict=True)
+        ):
+            raise _picks_channels(step)
+        for axis in layouts:
+            sizes[axis] = value.shape[axis]
+        params["slice_sizes"] = tuple(sizes)
+        params["fill_value"] = 0
+    elif step.name == "dynamic_slice":
+        sizes = list(params["slice_sizes"])
+        for axis in layouts:
+            sizes[axis] = value.shape[axis]
+        params["slice_sizes"] = tuple(sizes)
+    index = np.asarray(step.primitive.bind(numbers, *others, **params)) - 1
+    return rebuilt(value, index, dict(zip(sorted(layouts), result_axes, strict=True)))
+
+
+def _picks_channels(step: Step) -> Exception:
+    return step.refuse(
+        "Channels are exchangeable: no operation picks single ones.",
+        got=f"'{step.name}' along a width axis",
+        remedy="index positions, tokens or heads, and read channels out through weights",
+    )
+
+
+# ---- sums, windows, factors ------------------------------------------------------------------
+
+
+def alone(rule: Callable[[Machine, Step, Any], Any]) -> Rule:
+    """The rule of a step with one operand and one result."""
+    return lambda machine, step, operands: [rule(machine, step, operands[0])]
+
+
+def picked(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`gather` and `dynamic_slice` at fixed indices."""
+    if not isinstance(operands[0], WideVector | WideMatrix | Outer):
+        raise along_width(step)
+    others = [_fixed_index(step, value) for value in operands[1:]]
+    return [by_index(step, operands[0], others, machine.program.widths)]
+
+
+def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`reduce_sum`, over channels or over finite axes."""
+    vector = _one_vector(step, operands)
+    axes = tuple(int(a) for a in step.params[0]["axes"])
+    if vector.axis in axes:
+        return [reduce_width(machine, step, vector, axes)]
+    kept = [a for a in range(len(vector.shape)) if a not in axes]
+    shape = tuple(vector.shape[a] for a in kept)
+    members = vector.indices.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    ones = np.ones((1, *members.shape))
+    return [combined(step, vector, members, ones, shape, kept.index(vector.axis))]
+
+
+def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Linear in the family, whatever its finite axes do."""
+    vector = _one_vector(step, operands)
+    if step.name == "cumsum" and int(step.params[0]["axis"]) == vector.axis:
+        raise along_width(step)
+    return [by_basis(step, vector)]
+
+
+def largest(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Maxima and minima over finite axes or windows."""
+    return [window_values(step, _one_vector(step, operands))]
+
+
+def unchanged(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Nothing happens."""
+    return list(operands)
+
+
+def refused(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Operations along the width that have no limit."""
+    raise along_width(step)
+
+
+def _one_vector(step: Step, operands: list[Any]) -> WideVector:
+    if len(operands) != 1 or not isinstance(operands[0], WideVector):
+        raise along_width(step)
+    return operands[0]
+
+
+def side_by_side(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`concatenate`, and `stack` of what a scan puts out."""
+    axis = int(step.params[0]["axis" if step.name == "stack" else "dimension"])
+    if step.name == "stack":
+        if any(isinstance(v, WideMatrix) for v in operands):
+            raise step.refuse(
+                "Weight matrices are used as they are.",
+                got="weights that a scan puts out",
+                remedy="return activations from the scan, not weights",
+            )
+        operands = [_lifted(v, axis) for v in operands]
+    prepared = [
+        v if isinstance(v, (WideVector, WideMatrix)) else _as_vector(step) for v in operands
+    ]
+    return [concatenate(step, prepared, axis)]
+
+
+def _as_vector(step: Step) -> WideVector:
+    raise step.refuse(
+        "Parts that are joined all grow with the width, or none does.",
+        got="numbers joined to a vector along its channels",
+        remedy="project them to the width with weights first",
+    )
+
+
+def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`pad` along finite axes."""
+    vector, fill = _one_vector(step, operands[:1]), operands[1]
+    config = [(int(a), int(b), int(c)) for a, b, c in step.params[0]["padding_config"]]
+    if any(config[vector.axis]):
+        raise cut_refused(step, "padding along the channels")
+    numbers = jnp.asarray(vector.indices + 1)
+    index = np.asarray(jax.lax.pad(numbers, jnp.asarray(0, numbers.dtype), config)) - 1
+    found = vector.reindexed(index, vector.axis)
+    value = float(np.ravel(fill.value())[0])
+    if value:
+        constant = np.where(index.ravel() < 0, value, found.constant)
+        found = replace(found, constant=constant)
+    return [found]
+
+
+def by_basis(step: Step, vector: WideVector) -> WideVector:
+    """A linear operation over finite axes, from what it does to every member alone."""
+    require_room(step, 1, vector.size, vector.size)
+    basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
+    params = dict(step.params[0])
+    out = np.asarray(jax.vmap(lambda a: step.primitive.bind(a, **params))(jnp.asarray(basis)))
+    axes = step.results[0].wide_axes
+    weights = out.reshape(vector.size, -1).T[None]
+    return vector.mixed(weights, out.shape[1:], axes[0])
+
+
+def orthogonal(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
+    """The orthogonal factor of a Gaussian matrix acts like a Gaussian of the same variance."""
+    matrix = operands[0]
+    if not isinstance(matrix, WideMatrix) or matrix.constant is not None or len(matrix.shape) != 2:
+        raise step.refuse(
+            "Orthogonal weights are the factor of one Gaussian matrix.",
+            got="another factorisation",
+            remedy="use jax.nn.initializers.orthogonal, or a Gaussian of variance 1/fan_in",
+        )
+    longest = max(layout.extent for layout in matrix.layouts.values())
+    scale = float(longest) ** -0.5
+    return [replace(matrix, scale=scale, power=-HALF), Opaque()]  # pyright: ignore
+
+
+def opaque(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
+    """The rest of an orthogonal factorisation: signs of its diagonal, for the factor alone."""
+    others = [value for value in operands if not isinstance(value, Opaque)]
+    if step.name == "mul" and len(others) == 1 and isinstance(others[0], WideMatrix):
+        if all(v.signs for v in operands if isinstance(v, Opaque)):
+            return [others[0]]
+    elif not any(isinstance(value, (WideVector, WideMatrix)) for value in others):
+        signs = step.name == "sign" or (
+            step.name in ("broadcast_in_dim", "convert_element_type") and operands[0].signs
+        )
+        return [Opaque(signs) for _ in step.results]  # pyright: ignore[reportReturnType]
+    raise along_width(step)
+
+
+def _fixed_index(step: Step, value: Any) -> Any:
+    if not isinstance(value, WideScalar) or not value.fixed:
+        raise step.refuse(
+            "Positions are chosen by fixed indices, not by activations.",
+            got=f"'{step.name}' at computed indices",
+            remedy="index with constants or with the input's own token ids",
+        )
+    return jnp.asarray(value.value()[0])
+
+
+def _lifted(value: Any, axis: int) -> Any:
+    if isinstance(value, WideVector):
+        shape = (*value.shape[:axis], 1, *value.shape[axis:])
+        return replace(value, shape=shape, axis=value.axis + (axis <= value.axis))
+    return value
+
+
+def along_width(step: Step) -> RefusedError:
+    """An operation along the width that has no limit."""
+    return step.refuse(
+        "Channels are exchangeable: along the width there are sums, dot products and weights.",
+        got=f"'{step.name}' along the width, or on weights",
+        remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no "
+        "limit here; apply them over positions",
+    )
+
+
+# ---- where parameters come from --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EntryLaw:
+    """`centre + spread·T(z)` with z standard normal; T is the identity for Gaussian entries.
+
+    `variance` is that of T(z), whose mean is 0.
+    """
+
+    name: str
+    transform: Callable[[Any], Any] | None
+    variance: float
+    centre: float
+    spread: float
+    power: Fraction
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of an entry, without the power of n."""
+        return abs(self.spread) * float(np.sqrt(self.variance))
+
+
+def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
+    """The law of one entry of a sampler's output."""
+    if step.name in ("_normal", "_normal_real"):
+        return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
+    numbers = [_one_bound(step, a) for a in arguments[1:]]
+    if step.name == "_uniform":
+        low, high = numbers
+        powers = {a.power for a in arguments[1:] if not a.is_zero}
+        if len(powers) > 1:
+            raise step.refuse(
+                "Both ends of a uniform law scale alike with the width.",
+                remedy="draw from (−a, a) with a = c·n^(−1/2)",
+            )
+        power = powers.pop() if powers else Fraction(0)
+        return EntryLaw("uniform", _uniform, 1 / 3, (low + high) / 2, (high - low) / 2, power)
+    if any(a.power != 0 for a in arguments[1:]):
+        raise step.refuse(
+            "The shape of an initial law does not depend on the width.",
+            got=f"'{step.name}' with bounds that change with the width",
+            remedy="draw from a fixed law and scale the result",
+        )
+    if step.name == "_truncated_normal":
+        low, high = numbers
+        if low != -high:
+            raise step.refuse(
+                "Truncated normals are symmetric.",
+                got=f"bounds {low:g} and {high:g}",
+                remedy="use bounds (−c, c)",
+            )
+        mass = float(special.erf(high / np.sqrt(2)))
+        density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
+        return EntryLaw(
+            "truncated normal",
+            _Truncated(mass),
+            1 - 2 * high * density / mass,
+            0.0,
+            1.0,
+            Fraction(0),
+        )
+    raise step.refuse(
+        "Parameters are drawn by normal, uniform or truncated normal laws.",
+        got=f"'{step.name}'",
+        remedy="use jax.random.normal, uniform or truncated_normal; dropout and other noise in the "
+        "forward pass is switched off before tracing",
+    )
+
+
+def _one_bound(step: Step, bound: Any) -> float:
+    """A bound of a sampler, which is one number for all entries."""
+    if isinstance(bound, WideScalar) and bound.fixed:
+        found = np.unique(np.asarray(bound.value()))
+        if found.size == 1:
+            return float(found[0])
+    raise step.refuse(
+        "All entries of a parameter have one law.",
+        got=f"'{step.name}' with bounds that differ between entries, or are drawn themselves",
+        remedy="draw from a fixed law, and multiply by what differs: s * uniform(key, shape, "
+        "minval=-1, maxval=1)",
+    )
+
+
+def _uniform(z: Any) -> Any:
+    return special.erf(z / np.sqrt(2))
+
+
+@dataclass(frozen=True)
+class _Truncated:
+    mass: float
+
+    def __call__(self, z: Any) -> Any:
+        return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
+
+
+def identity_of(machine: Machine, step: Step, key: Any) -> tuple[Any, ...]:
+    """Equal keys and shapes draw equal numbers; one key draws arrays of one law and shape."""
+    shape = step.results[0].shape
+    for number in np.unique(key) if machine.is_live(step.results[0]) else ():
+        if machine.drawn_from.setdefault(int(number), (step.name, shape)) != (step.name, shape):
+            raise step.refuse(
+                "A random key draws one array.",
+                got="a key that drew an array of another law or shape before: the two are not "
+                "independent",
+                remedy="split the key, and give every parameter its own",
+            )
+    return step.name, np.asarray(key).tobytes(), shape
+
+
+def drawn(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
+    return [_parameter(machine, step, operands)]
+
+
+def _parameter(machine: Machine, step: Step, arguments: list[WideScalar]) -> Any:
+    law = entry_law(step, arguments)
+    slot = step.results[0]
+    wide = slot.wide_axes
+    key = identity_of(machine, step, arguments[0].value())
+    if not wide:
+        return _finite(machine, step, law, key)
+    if len(wide) == 1:
+        return _vector(machine, step, law, key)
+    if len(wide) > 2:
+        raise step.refuse(
+            "Parameters have at most two width axes.",
+            got=f"{len(wide)} of them",
+            remedy="keep one width axis for inputs and one for outputs",
+        )
+    return _matrix(machine, step, law, key)
+
+
+def iota(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Numbers along an axis."""
+    wide = step.results[0].wide_axes
+    if not wide:
+        return on_scalars(machine, step, operands)
+    return [Opaque() if len(wide) == 2 else channel_number(machine, step)]
+
+
+def channel_number(machine: Machine, step: Step) -> WideVector:
+    """`iota` along the channels: `n` times a place that is uniform between 0 and the axis' share.
+
+    Sums over channels are integrals over places, as if every channel had drawn its own: this is
+    how sinusoidal tables enter.
+    """
+    slot = step.results[0]
+    axis = slot.wide_axes[0]
+    extent = slot.shape[axis]
+    assert isinstance(extent, Wide)
+    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(slot.shape))  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    zero = np.zeros((1, size))
+    dimension = int(step.params[0]["dimension"])
+    if dimension != axis:
+        numbers = np.indices(shape)[dimension].reshape(1, -1).astype(float)
+        return WideVector(shape, axis, whole(extent.share), Fraction(0), numbers)
+    form = machine.places.get(extent.share)
+    if form is None:
+        source = GaussianSource("channel", np.eye(1)[None], ordered=True)
+        form = machine.places[extent.share] = Form.members(machine.labels, source, 0, 1)
+    place = functools.partial(_scaled, special.ndtr, float(extent.share))
+    tree = Apply("channel", place, (Leaf(form.remapped(Remap(np.zeros(size, int)))),))
+    return WideVector(
+        shape, axis, whole(extent.share), Fraction(1), zero, parts=((None, Atom((tree,))),)
+    )
+
+
+def _initial(machine: Machine, step: Step) -> WideVector:
+    """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
+    params = step.params[0]
+    form = machine.vector_forms.get(params["key"])
+    if form is None:
+        source = GaussianSource("x", np.asarray(params["covariance"])[None])
+        form = Form.members(machine.labels, source, 0, source.size)
+        machine.vector_forms[params["key"]] = form
+    member = form.remapped(Remap(np.array([params["position"]])))
+    constant = np.full((1, 1), params["mean"][params["position"]])
+    layout = whole(Fraction(1))
+    if not member.variance.any():
+        return WideVector((1,), 0, layout, Fraction(0), constant)
+    return WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))
+
+
+def _weights(machine: Machine, step: Step) -> WideMatrix:
+    """A matrix with entries `N(0, std²/n)`."""
+    params, layout = step.params[0], whole(Fraction(1))
+    weights = machine.matrices.setdefault(params["matrix"], WeightArray(str(params["matrix"])))
+    layouts, slots = {0: layout, 1: layout}, np.zeros((1, 1), int)
+    return WideMatrix(weights, slots, layouts, {0: 0, 1: 1}, params["std"], Fraction(-1, 2))
+
+
+def written(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A parameter that a program states itself."""
+    return [(_initial if step.name == "initial" else _weights)(machine, step)]
+
+
+def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar:
+    shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    found = machine.finite.get(key)
+    if found is None:
+        group = NormalGroup(size, 1.0, machine.integrator)
+        found = machine.finite[key] = group
+    if law.transform is None and machine.on_tail(step.results[0]):
+        weights = law.spread * np.eye(size)[None]
+        centre = np.full((1, *shape), law.centre)
+        return WideScalar(shape, centre, power=law.power, pending=((found, weights),))
+
+    def compute() -> np.ndarray:
+        z = found.values()
+        entries = z if law.transform is None else law.transform(z)
+        return (law.centre + law.spread * entries).reshape(-1, *shape)
+
+    return WideScalar(shape, functools.cache(compute), power=law.power)
+
+
+def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector:
+    extents = step.results[0].shape
+    axis = step.results[0].wide_axes[0]
+    extent = extents[axis]
+    assert isinstance(extent, Wide)
+    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(extents))  # pyright: ignore
+    size = int(np.prod(shape, dtype=int))
+    form = machine.vector_forms.get(key)
+    if form is None:
+        source = GaussianSource(machine.parameter_name(step), np.eye(size)[None])
+        form = machine.vector_forms[key] = Form.members(machine.labels, source, 0, size)
+    machine.note_parameter(step, law)
+    centre = np.full((1, size), law.centre)
+    base = WideVector(shape, axis, whole(extent.share), law.power, centre)
+    if law.transform is None:
+        scale = np.full((1, size), law.spread)
+        return WideVector(shape, axis, base.layout, law.power, centre, form, scale)
+    scaled = functools.partial(_scaled, law.transform, law.spread)
+    tree = Apply(law.name, scaled, (Leaf(form),))
+    part = (None, Atom((tree,)))
+    return WideVector(shape, axis, base.layout, law.power, centre, parts=(part,))
+
+
+def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
+    return spread * transform(z)
+
+
+def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix:
+    if law.centre != 0:
+        raise step.refuse(
+            "Weight matrices have mean zero.",
+            got=f"{law.name} entries of mean {law.centre:g}",
+            remedy="draw from a centred law",
+        )
+    extents = step.results[0].shape
+    wide = step.results[0].wide_axes
+    shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
+    weights = machine.matrices.get(key)
+    if weights is None:
+        entries = int(np.prod(shape, dtype=int))
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(step), entries)
+    machine.note_parameter(step, law)
+    size = int(np.prod(shape, dtype=int))
+    layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore
+    return WideMatrix(
+        weights,
+        np.arange(size).reshape(shape),
+        layouts,
+        {a: k for k, a in enumerate(wide)},
+        law.deviation,
+        law.power,
+    )
+
+
+def derived_keys(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A step on keys."""
+    arrays = [np.asarray(value.value()[0]) for value in operands]
+    return [WideScalar.constant(machine.keys.derive(step, *arrays))]
