@@ -42,6 +42,24 @@ def whole(tmp_path_factory):
     return path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """The file of a Pipeline with steps of scikit-learn's and of ours."""
+    pd = pytest.importorskip("pandas")
+    from sklearn.pipeline import make_pipeline
+
+    from widelimit.sklearn import InfiniteNetworkRegressor, prepare_columns
+
+    frame = pd.DataFrame({"a": np.arange(12.0), "b": ["x", "y", "z"] * 4})
+    frame["day"], frame["text"] = pd.date_range("2020", periods=12), "a good film"
+    frame.loc[3, "a"] = np.nan
+    columns = prepare_columns(frame, text="text")
+    model = make_pipeline(columns, InfiniteNetworkRegressor("linear", noise=0.1))
+    path = tmp_path_factory.mktemp("pipeline") / "p.wl"
+    save(model.fit(frame, np.arange(12.0)), path)
+    return path.read_bytes()
+
+
 def check_damage(folder, whole, content):
     """What can still be loaded is what was saved: every byte of content has a checksum."""
     path = folder / "m.wl"
@@ -94,6 +112,11 @@ def fuzz(count, folder, whole):
 
 def test_damaged_models(tmp_path, whole):
     assert min(fuzz(FEW, tmp_path, whole)) >= FEW // 2
+
+
+def test_altered_steps_of_a_pipeline(tmp_path, pipeline):
+    count = tried(FEW, altered(pipeline), lambda content: check_altered(tmp_path, content))
+    assert count >= FEW // 2
 
 
 @pytest.mark.slow

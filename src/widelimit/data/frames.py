@@ -4,11 +4,13 @@ The dtypes that pandas finds say what a column is; texts that all are ISO dates 
 pandas cannot read is the user's to convert. Files are measured before they are read.
 """
 
+import csv
 import enum
 import gzip
 import json
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import numpy as np
 
 from ..errors import MissingExtraError
 from .errors import DataError
-from .files import damaged, reading, require_file
+from .files import lines, reading, require_file
 from .limits import require
 
 if TYPE_CHECKING:
@@ -86,13 +88,14 @@ def read_frame(
                 frame = pd.read_json(path, lines=lined, encoding=encoding, **how)
         elif kind in (".csv", ".tsv", ".txt", ".data"):
             rows = _measure(path)
-            first = next(_lines(path, encoding), "")
+            first = next(lines(path, encoding=encoding), "")
             mark = delimiter or max(MARKS, key=first.count)
+            names = next(csv.reader([first], delimiter=mark), []) if len(mark) == 1 else []
             width = first.count(mark) + 1
             require("columns", width, f"'{path}'")
             require("cells", (rows - (not no_header)) * width, f"'{path}' with {rows:,} lines")
             if not no_header:
-                _require_names(path, first.split(mark))
+                _require_names(path, [name.strip() for name in names])
             frame = pd.read_csv(
                 path,
                 sep=mark,
@@ -111,10 +114,12 @@ def read_frame(
                 got=f"the ending {path.suffix!r}",
                 remedy="save it as .csv, .tsv, .jsonl or .parquet",
             )
-    return _checked(frame, path, date_format, no_header=no_header)
+    return _checked(frame, path, date_format, no_header=no_header, skip=skip)
 
 
-def _checked(frame: Any, path: Path, date_format: str, *, no_header: bool) -> "DataFrame":
+def _checked(
+    frame: Any, path: Path, date_format: str, *, no_header: bool, skip: bool
+) -> "DataFrame":
     """Rows numbered from 1, columns named by texts, dates as dates, no infinite number."""
     if frame.empty:
         raise _no_rows(path)
@@ -122,18 +127,18 @@ def _checked(frame: Any, path: Path, date_format: str, *, no_header: bool) -> "D
     names = [f"column {i}" for i in range(1, frame.shape[1] + 1)] if no_header else frame.columns
     frame.columns = [str(name).strip() for name in names]
     frame.index = range(1, len(frame) + 1)
-    for name in frame.columns[frame.columns.duplicated()]:  # pyright: ignore
-        raise DataError(
-            f"Two columns are called {name!r}.", got=f"'{path}'", remedy="rename one of them"
-        )
+    _require_different(path, list(frame.columns))
     for name, column in frame.items():
         if column.dtype.kind in "fiu":
             infinite = frame.index[np.isinf(column)]
-            if len(infinite):
+            if skip:
+                frame[name] = column.replace([np.inf, -np.inf], np.nan)
+            elif len(infinite):
                 raise DataError(
                     f"Column {name!r} holds an infinite number in row {infinite[0]}.",
                     got=f"{len(infinite)} of {len(frame)} rows of '{path}'",
-                    remedy="correct these rows, or leave them empty",
+                    remedy="correct these rows, or leave them out",
+                    option="skip",
                 )
         elif (dates := _dates(column, date_format)) is not None:
             frame[name] = dates
@@ -252,18 +257,14 @@ def _measure(path: Path) -> int:
     return rows + (line > 0)
 
 
-def _lines(path: Path, encoding: str) -> Iterator[str]:
-    opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig" if encoding == "utf-8" else encoding) as file:
-        yield from file
-
-
 def _first(path: Path, encoding: str) -> str:
-    return next((line.strip()[0] for line in _lines(path, encoding) if line.strip()), "")
+    rows = lines(path, encoding=encoding)
+    return next((line.strip()[0] for line in rows if line.strip()), "")
 
 
 def _require_names(path: Path, names: list[str]) -> None:
-    """Names of columns are no fractions: such a first line is a row."""
+    """Names differ, and are no fractions: such a first line is a row."""
+    _require_different(path, [name for name in names if name])
     fractions = [name for name in names if "." in name and _is_number(name)]
     if len(names) > 1 and 2 * len(fractions) >= len(names):
         raise DataError(
@@ -271,6 +272,13 @@ def _require_names(path: Path, names: list[str]) -> None:
             got=f"numbers such as {fractions[0]!r}",
             remedy="write a line with names above it, or say that there is none",
             option="no_header",
+        )
+
+
+def _require_different(path: Path, names: list[str]) -> None:
+    for name in (name for name in names if names.count(name) > 1):
+        raise DataError(
+            f"Two columns are called {name!r}.", got=f"'{path}'", remedy="rename one of them"
         )
 
 
@@ -307,7 +315,7 @@ def _located(path: Path, encoding: str, lined: bool) -> Iterator[None]:
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         if not lined or isinstance(error, UnicodeError):
             raise
-        for number, line in enumerate(_lines(path, encoding), start=1):
+        for number, line in enumerate(lines(path, encoding=encoding), start=1):
             try:
                 row = json.loads(line) if line.strip() else {}
             except (ValueError, RecursionError) as wrong:
@@ -333,32 +341,27 @@ def _pandas_errors(path: Path, encoding: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of mixed columns, which are texts then
+            warnings.filterwarnings("error", message="Length of header")  # cells would be lost
             yield
     except (DataError, MissingExtraError, OSError, EOFError):
         raise
-    except UnicodeError as error:
-        raise DataError(
-            f"'{path}' is not written in {encoding}.",
-            got=str(error)[:200],
-            remedy="name its encoding, such as 'latin-1' or 'utf-16', or save it as UTF-8",
-            option="encoding",
-        ) from error
     except EmptyDataError as error:
         raise _no_rows(path) from error
-    except LookupError as error:
-        raise DataError(
-            f"Python knows no encoding {encoding!r}.",
-            got=str(error)[:200],
-            remedy="name one such as 'utf-8', 'latin-1' or 'utf-16'",
-            option="encoding",
-        ) from error
     except Exception as error:  # pandas and its parsers raise many kinds
-        why = str(error).strip().splitlines() or [type(error).__name__]
-        if "EOF inside string" in str(error):
-            raise damaged(path, why[0]) from error
+        if isinstance(error, UnicodeError | LookupError):
+            for _ in lines(path, encoding=encoding):  # which names the line
+                pass
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"'{path}' cannot be read as a table."
+        if found := re.search(r"EOF inside string starting at row (\d+)", why):
+            what = f"Line {int(found[1]) + 1} of '{path}' opens a quote that is never closed."
+        elif found := re.search(r"Expected (\d+) fields in line (\d+)", why):
+            what = f"Line {found[2]} of '{path}' has more cells than there are columns."
+        elif "Length of header" in why:
+            what = f"Line 2 of '{path}' has more cells than line 1 has names."
         raise DataError(
-            f"'{path}' cannot be read as a table.",
-            got=why[0][:300],
+            what,
+            got=why[:300],
             remedy="correct that line, name what separates columns, or leave such lines out; what "
             "pandas cannot read must be converted first",
             option=("delimiter", "skip"),

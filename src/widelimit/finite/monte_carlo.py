@@ -176,11 +176,13 @@ def _kernels(
 ) -> tuple[Array, Array | None]:
     """NNGP and tangent kernels of several draws."""
 
-    def one(key: Any) -> tuple[Array, Array | None]:
-        passes = _Passes.make(net, _Draw.make(net, rows, columns, key, noisy), rows, columns)
+    def one(draw: _Draw) -> tuple[Array, Array | None]:
+        passes = _Passes.make(net, draw, rows, columns)
         return passes.nngp(), passes.ntk() if with_ntk else None
 
-    return jax.vmap(one)(keys)
+    # Weights are drawn one network after the other: XLA compiles that in half the time.
+    draws = jax.lax.map(lambda key: _Draw.make(net, rows, columns, key, noisy), keys)
+    return jax.vmap(one)(draws)
 
 
 def _streamed(

@@ -133,6 +133,8 @@ def _(made: WordVectors) -> None:
     vectors = made.vectors
     if vectors.ndim != 2 or len(vectors) != len(made.words) or vectors.dtype.kind != "f":
         raise ValueError(f"word vectors of shape {vectors.shape} for {len(made.words)} words")
+    if not all(isinstance(word, str) for word in made.words):
+        raise ValueError("words that are no texts")
 
 
 @_require_whole.register

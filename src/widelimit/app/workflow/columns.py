@@ -96,6 +96,14 @@ def assign(
             remedy="name the column of texts, or the columns to use",
             option=("text", "feature"),
         )
+    for name in features:
+        if holds.get(name) is Holds.LISTS:
+            raise DataError(
+                f"Column {name!r} holds lists or objects, of which no feature is made.",
+                got=f"'{path}'",
+                remedy="write one number, date or word in every row, or leave the column out",
+                option=("feature", "drop"),
+            )
     used = {text, *chosen}
     left_out = {name: _why(holds[name], features) for name in rest if name not in used}
     return Roles(label, text, chosen, split, left_out | dict.fromkeys(drop, "--drop"))

@@ -17,7 +17,7 @@ from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from .columns import require_columns
 from .kinds import Task
-from .sources import Reading, Source, array_source, column_labels, complete
+from .sources import Reading, Source, array_source, column_labels, complete, finite_numbers
 
 _MEASURED = (Holds.NUMBERS, Holds.DATES)
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -217,7 +217,7 @@ def _as_in_training(model: Model, frame: Any, path: Path, how: Reading) -> Any:
     for name in (*numbers, *dates):
         column = frame[name]
         if name in numbers:
-            found = pd.to_numeric(column, errors="coerce")
+            found = finite_numbers(column, how.decimal)
         else:
             found = pd.to_datetime(column, errors="coerce")
         wrong = column.notna() & found.isna()

@@ -205,12 +205,10 @@ def numeric_columns(frame: Any, path: Path, how: Reading, label: str | None) -> 
 
     Such a cell would make words of all its column. With `skip` it counts as missing.
     """
-    pd: Any = importlib.import_module("pandas")
-
     for name, column in frame.items():
         if column.dtype.kind in "iufbM" or name in (label, how.text, how.split, *how.drop):
             continue
-        there, numbers = column.notna(), pd.to_numeric(column, errors="coerce")
+        there, numbers = column.notna(), finite_numbers(column, how.decimal)
         share = numbers.notna().sum() / max(1, there.sum())
         if not _MOSTLY_NUMBERS <= share < 1:
             continue
@@ -226,6 +224,15 @@ def numeric_columns(frame: Any, path: Path, how: Reading, label: str | None) -> 
             )
         frame[name] = numbers
     return frame
+
+
+def finite_numbers(column: Any, decimal: str) -> Any:
+    """The numbers of a column, also where something else in it made texts of them."""
+    pd: Any = importlib.import_module("pandas")
+
+    if decimal != "." and column.dtype.kind not in "iufb":
+        column = column.astype(str).str.replace(decimal, ".", regex=False)
+    return pd.to_numeric(column, errors="coerce").replace([np.inf, -np.inf], np.nan)
 
 
 def complete(frame: Any, names: Sequence[str]) -> Any:
