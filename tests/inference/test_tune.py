@@ -200,3 +200,14 @@ def test_optimisers_of_optax_are_stepped_and_stop_early():
         tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, patience=3)
     short = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=4).runs[0]
     assert (len(short.values), short.stopped) == (4, "after 4 steps")
+
+
+def test_equal_examples_are_left_out_together_while_tuning():
+    """One of two equal rows predicts the other: without noise, were it not left out with it."""
+    x = np.concatenate([X, X])
+    y = np.concatenate([Y, Y]) + np.tile([0.5, -0.5], len(X))
+    f = criterion(dense(), x, y, LeaveOneOutDensity(), noise=0.1)
+    fitted = f.gp.fit(x, y)
+    assert f(f.start())[0] == pytest.approx(fitted.leave_one_out.log_density.sum(), rel=1e-9)
+    error, _ = gaps(f, f.start())
+    assert error < 1e-5

@@ -256,7 +256,11 @@ class Criterion:
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
             noise = np.asarray(model.noise)
             return GPPosterior.condition(
-                chosen(kernels, model.kind), self.targets, noise=noise, jitter=model.jitter
+                chosen(kernels, model.kind),
+                self.targets,
+                noise=noise,
+                jitter=model.jitter,
+                groups=self.data.groups,
             )
 
     def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
