@@ -67,27 +67,18 @@ class Cholesky(Solver):
 class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
-    The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
-    other machines need one that all reach), in a folder of its own that goes with the model. In a
-    folder `keep` it stays instead, and a run that was stopped goes on with its blocks. Two rows of
-    blocks of `block` examples are in memory; a worker has three blocks. `progress(done, blocks)` is
-    called as it goes.
+    The factor takes 4 N² bytes: in a temporary folder that goes with the model, or in a `folder`,
+    which workers of other machines must reach too. There it stays, and a run that was stopped goes
+    on with its blocks. Two rows of blocks of `block` examples are in memory; a worker has three
+    blocks. `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
-    keep: str | os.PathLike[str] | None = None
     block: int = 2048
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("block", self.block)
-        if self.folder is not None and self.keep is not None:
-            raise OptionError(
-                "BlockedCholesky has one place for its factor.",
-                got=f"folder={self.folder!r} and keep={self.keep!r}",
-                remedy="give folder= for a factor that goes with the model, or keep= for one that "
-                "stays",
-            )
 
     def condition(self, data, y, *, kind, noise, jitter):
         kernel = _kernel(data, kind)
@@ -95,7 +86,6 @@ class BlockedCholesky(Solver):
             kernel,
             checks.variances(noise, "The noise", len(data)),
             folder=None if self.folder is None else os.fspath(self.folder),
-            keep=None if self.keep is None else os.fspath(self.keep),
             block=self.block,
             jitter=jitter or Jitter(),
             client=data.engine.client,
