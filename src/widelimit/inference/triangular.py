@@ -11,6 +11,7 @@ lock, which SciPy's `cholesky` does until it is done: meanwhile progress is show
 import abc
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -73,7 +74,7 @@ def _back(corner: np.ndarray, right: np.ndarray, trans: int = 0) -> np.ndarray:
 class Triangular(abc.ABC):
     """What follows from the triangular factor `L` of `A = L Lᵀ`, read in blocks."""
 
-    places: Int[np.ndarray, " n"] | slice = slice(None)
+    places: Any = slice(None)
     """Numbers of the examples as they stand in the factor."""
 
     @property
