@@ -5,9 +5,7 @@ pooling, or pooling alone. Both are solved exactly with as many training images 
 allows, and compared on the same 8,000 test images. FOLDER has `cifar10_full.npz`.
 """
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,11 +14,8 @@ from widelimit.app.studies import cifar10
 from widelimit.app.studies.accuracy import gap
 from widelimit.inference import KernelKind
 from widelimit.layers.base import Layer
-from widelimit.scale import local_client
 
-from .phases import Record, Run, read_images
-
-SIDE = 8
+from .phases import Sizes, SolverName, Study, Workers
 
 
 def networks() -> dict[str, Layer]:
@@ -35,32 +30,21 @@ def networks() -> dict[str, Layer]:
 def run(
     folder: Path,
     out: Path = Path("out/attention_more_data"),
-    sizes: Annotated[str, typer.Option(help="Training images, commas between.")] = "4000,12000",
+    sizes: Sizes = "4000,12000",
     tests: int = 8_000,
-    solver: Annotated[
-        str, typer.Option(help="cholesky, blocked, gradients or descent.")
-    ] = "cholesky",
-    workers: Annotated[int, typer.Option(help="0: this process alone.")] = 2,
+    solver: SolverName = "cholesky",
+    workers: Workers = 2,
 ) -> None:
     """Both networks at every size, and the paired difference of their accuracies."""
-    out.mkdir(parents=True, exist_ok=True)
-    counts = sorted(int(size) for size in sizes.split(","))
-    record = Record(out / "record.json")
-    images = read_images(folder, counts[-1], tests, SIDE)
-    for size in counts:
-        found = {}
-        for name, net in networks().items():
-            with local_client(workers) if workers else nullcontext() as client:
-                Run(name, net, images, out, record, solver, client).kernels(size)
-            solving = Run(name, net, images, out, record, solver)
-            for kind in KernelKind:
-                found[name, kind] = solving.tested(size, kind)
+    study = Study(folder, out, sizes, tests, solver, workers)
+    for size in study.counts:
+        found = {name: study.learned(name, net, size) for name, net in networks().items()}
         for kind in KernelKind:
-            said = gap(found["attention", kind], found["pooling", kind])
+            said = gap(found["attention"][kind], found["pooling"][kind])
             entry = {"difference": said.difference, "low": said.low, "high": said.high}
-            record.known[f"{size} {kind.value} attention - pooling"] = entry
+            study.record.known[f"{size} {kind.value} attention - pooling"] = entry
             print(f"{size} {kind.value}: attention is {said.verdict}: {entry}", flush=True)
-        record.write()
+        study.record.write()
 
 
 if __name__ == "__main__":

@@ -6,21 +6,15 @@ training images and 8,000 tests. FOLDER has `cifar10_full.npz`. A run that was s
 """
 
 import math
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from widelimit import Conv, Dense, Flatten, Relu, Serial
-from widelimit.inference import KernelKind
 from widelimit.layers.base import Layer
-from widelimit.scale import local_client
 
-from .phases import Record, Run, read_images
-
-SIZES = (2_000, 4_000, 8_000, 20_000, 50_000)
-SIDE = 8
+from .phases import Sizes, SolverName, Study, Workers
 
 
 def networks() -> dict[str, Layer]:
@@ -37,29 +31,17 @@ def networks() -> dict[str, Layer]:
 def run(
     folder: Path,
     out: Path = Path("out/cifar10_all"),
-    sizes: Annotated[str, typer.Option(help="Training images, commas between.")] = ",".join(
-        map(str, SIZES)
-    ),
+    sizes: Sizes = "2000,4000,8000,20000,50000",
     tests: int = 8_000,
     network: Annotated[str, typer.Option(help="dense, convolutions or both.")] = "both",
-    solver: Annotated[
-        str, typer.Option(help="cholesky, blocked, gradients or descent.")
-    ] = "descent",
-    workers: Annotated[int, typer.Option(help="0: this process alone.")] = 2,
+    solver: SolverName = "descent",
+    workers: Workers = 2,
 ) -> None:
     """Compute, solve and predict, smallest size first."""
-    out.mkdir(parents=True, exist_ok=True)
-    counts = sorted(int(size) for size in sizes.split(","))
-    record = Record(out / "record.json")
-    images = read_images(folder, counts[-1], tests, SIDE)
-    wanted = {k: net for k, net in networks().items() if network in (k, "both")}
-    for name, net in wanted.items():
-        for size in counts:
-            with local_client(workers) if workers else nullcontext() as client:
-                Run(name, net, images, out, record, solver, client).kernels(size)
-            solving = Run(name, net, images, out, record, solver)
-            for kind in KernelKind:
-                solving.tested(size, kind)
+    study = Study(folder, out, sizes, tests, solver, workers)
+    for name, net in networks().items():
+        for size in study.counts if network in (name, "both") else ():
+            study.learned(name, net, size)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ import json
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from widelimit import Engine
 from widelimit.app.studies.accuracy import Accuracy, Validated
@@ -35,10 +36,14 @@ from widelimit.inference import (
 from widelimit.inference.choice import MOST_EXAMPLES, best_trial
 from widelimit.inference.network_kernels import chosen
 from widelimit.layers.base import Layer
-from widelimit.scale import KernelStore
+from widelimit.scale import KernelStore, local_client
 
 TILE = 1024
-_ROWS = 500
+_ROWS, _SIDE = 500, 8
+
+Sizes = Annotated[str, typer.Option(help="Training images, commas between.")]
+SolverName = Annotated[str, typer.Option(help="cholesky, blocked, gradients or descent.")]
+Workers = Annotated[int, typer.Option(help="0: this process alone.")]
 
 
 @dataclass
@@ -76,7 +81,7 @@ def solver_of(name: str, place: Path) -> Solver:
     keep = place.with_suffix(f".{name}")
     return {
         "cholesky": Cholesky(),
-        "blocked": BlockedCholesky(keep=keep, progress=_told("blocks")),
+        "blocked": BlockedCholesky(folder=keep, progress=_told("blocks")),
         "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
         "descent": BlockDescent(keep=keep, progress=_told("steps")),
     }[name]
@@ -193,3 +198,28 @@ class Run:
                 np.save(file, correct)
         print(f"  accuracy {result.accuracy:.4f} ({low:.4f} to {high:.4f})", flush=True)
         return result
+
+
+@dataclass
+class Study:
+    """Several networks on the same images, at several sizes, in one output folder."""
+
+    folder: Path
+    out: Path
+    sizes: str
+    tests: int
+    solver: str
+    workers: int
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.counts = sorted(int(size) for size in self.sizes.split(","))
+        self.record = Record(self.out / "record.json")
+        self.images = read_images(self.folder, self.counts[-1], self.tests, _SIDE)
+
+    def learned(self, name: str, net: Layer, size: int) -> dict[KernelKind, Accuracy]:
+        """Kernels by workers, then both solves and predictions by this process."""
+        parts = (name, net, self.images, self.out, self.record, self.solver)
+        with local_client(self.workers) if self.workers else nullcontext() as client:
+            Run(*parts, client).kernels(size)
+        return {kind: Run(*parts).tested(size, kind) for kind in KernelKind}

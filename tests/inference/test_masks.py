@@ -67,7 +67,6 @@ def test_classifiers_predict_with_a_mask():
 
 @pytest.mark.slow
 def test_tuned_models_and_both_predictors_predict_with_a_mask():
-    pytest.importorskip("optax", reason="needs the extra 'fit'")
     tuned = wl.tune(wl.GP(NET), X, Y, MASK, steps=2)
     ragged = [x[:n] for x, n in zip(X, LENGTHS, strict=True)]
     for fitted in (tuned.fitted, wl.GP(NET, kind="ntk").fit(X, Y, MASK)):

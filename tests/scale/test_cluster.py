@@ -71,7 +71,7 @@ def test_workers_factorise_and_predict(tmp_path, two_threads, monkeypatch, solve
     asked = []
     submit = two_threads.submit
     monkeypatch.setattr(
-        two_threads, "submit", lambda *a, **k: asked.append(a[0].__name__) or submit(*a, **k)
+        two_threads, "submit", lambda *a, **k: asked.append(a[0].__qualname__) or submit(*a, **k)
     )
     engine = wl.Engine(dtype=np.float64, store=tmp_path / "k", client=two_threads)
     model = wl.GP(network(), noise=0.1, engine=engine, solver=solver).fit(x, x[:, 0])
@@ -80,7 +80,7 @@ def test_workers_factorise_and_predict(tmp_path, two_threads, monkeypatch, solve
     np.testing.assert_allclose(found.std, wanted.std, rtol=1e-7)
     assert "_block" in asked
     if isinstance(solver, wl.inference.BlockedCholesky):
-        assert asked.count("_compute") == 5 * 6 // 2
+        assert asked.count("_Work.compute") == 5 * 6 // 2
 
 
 def test_a_client_without_workers(tmp_path):

@@ -25,9 +25,9 @@ from jaxtyping import Int
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..data.files import writing
-from ..errors import NumericalError, WidelimitError, warn
+from ..errors import NumericalError, WidelimitError
 from . import checks
-from .solve import Jitter, JitterWarning
+from .solve import Jitter, warn_of_jitter
 from .triangular import Triangular, edges
 
 Report = Callable[[int, int], None]
@@ -73,28 +73,19 @@ class BlockFiles:
 class StoredFactor(Triangular):
     """The lower Cholesky factor of `A = K + noise + jitter`, in blocks on disk.
 
-    It is the factor of `A` with its examples in `order`, which is how the kernel stands on disk.
+    It is the factor of `A` with its examples in the order `places`, as the kernel stands on disk.
     """
 
     files: BlockFiles
-    order: Int[np.ndarray, " n"] = field(repr=False)
+    places: Int[np.ndarray, " n"] = field(repr=False)
     jitter: float
     scale: float
     unit: float
-    keeper: "Folder" = field(repr=False)
-
-    @property
-    def folder(self) -> str:
-        """Where its blocks are."""
-        return self.files.folder
+    temporary: "_Temporary | None" = field(repr=False)
 
     @property
     def spans(self) -> list[slice]:
         return self.files.spans
-
-    @property
-    def places(self) -> Int[np.ndarray, " n"]:
-        return self.order
 
     def corner(self, i: int) -> np.ndarray:
         return self._at(i, i)
@@ -112,7 +103,7 @@ class StoredFactor(Triangular):
             return self.files.read((i, j))
         except (OSError, ValueError) as error:
             raise WidelimitError(
-                f"Block ({i}, {j}) of the factor in '{self.folder}' is missing or damaged "
+                f"Block ({i}, {j}) of the factor in '{self.files.folder}' is missing or damaged "
                 f"({error}).",
                 got="a model whose factor is not on disk as it was written",
                 remedy="fit the model again; give BlockedCholesky(folder=...) a place that is kept",
@@ -124,26 +115,26 @@ def factorise_in_blocks(
     noise: np.ndarray,
     *,
     folder: str | None,
-    keep: str | None,
     block: int,
     jitter: Jitter,
     client: Any = None,
     progress: Report | None = None,
 ) -> StoredFactor:
-    """The factor of `kernel + noise`; its folder is removed with the last reference.
+    """The factor of `kernel + noise`, in a temporary folder that goes with its last reference.
 
-    In a folder `keep` it stays, and a call that was stopped goes on.
+    In a folder of the user it stays, and a call that was stopped goes on.
     """
     order = _order(kernel)
-    with _writable(folder or keep):
-        keeper = Folder(folder) if keep is None else _Kept(_kept_place(keep, kernel, noise, block))
+    with _writable(folder):
+        temporary = None if folder else _Temporary()
+        around = temporary.path if temporary else _kept(str(folder), kernel, noise, block)
     diagonal = np.asarray(kernel.diagonal(), np.float64)
     unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
     start, limit = jitter.range_for(len(order), unit)
     added, attempt = 0.0, 0
     while True:
         # A folder of its own: workers may still be at a block of an attempt that failed.
-        files = BlockFiles(str(keeper.path / str(attempt)), len(order), block)
+        files = BlockFiles(str(around / str(attempt)), len(order), block)
         try:
             with _writable(files.folder):
                 _run(_Work(kernel, noise + added, order, files), client, progress)
@@ -158,65 +149,39 @@ def factorise_in_blocks(
                 ) from error
             added = min(max(start * scale, added * jitter.growth), limit * scale)
             attempt += 1
-    if added:
-        warn(
-            JitterWarning(
-                f"The kernel matrix is not positive definite in floating point; added {added:.3g} "
-                f"to its diagonal ({added / scale:.1e} of the mean diagonal)."
-            )
-        )
-    return StoredFactor(files, order, added, scale, unit, keeper)
+    warn_of_jitter(added, scale)
+    return StoredFactor(files, order, added, scale, unit, temporary)
 
 
-class Folder:
-    """A folder of one factor, which goes when nobody holds the factor any more.
+class _Temporary:
+    """A folder that goes when nobody holds its factor any more."""
 
-    Every fit has its own, also below a folder that a user has named: a solver is used for several
-    models, at once too, and none may write into what another one reads.
-    """
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="widelimit-factor-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
-    def __init__(self, around: str | None):
-        """A new one, in a folder or in that of the system for temporary files."""
-        self.named = around is not None
-        if around is not None:
-            os.makedirs(around, exist_ok=True)
-            around = os.path.abspath(around)  # workers have a folder of their own
-        self.path = Path(tempfile.mkdtemp(prefix="widelimit-factor-", dir=around))
-        self.end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def __deepcopy__(self, memo: Any) -> "Folder":
+    def __deepcopy__(self, memo: Any) -> "_Temporary":
         return self
 
     def __reduce__(self) -> Any:
-        """Who reads the copy may live longer: a named folder then stays."""
-        if not self.named:
-            raise WidelimitError(
-                "The factor of this model is in a temporary folder, which goes with its process.",
-                got="a copy to be sent or kept of a model with solver=BlockedCholesky()",
-                remedy="fit with BlockedCholesky(folder=...), and remove that folder yourself",
-            )
-        self.end.detach()
-        return _Kept, (self.path,)
+        raise WidelimitError(
+            "The factor of this model is in a temporary folder, which goes with its process.",
+            got="a copy to be sent or kept of a model with solver=BlockedCholesky()",
+            remedy="fit with BlockedCholesky(folder=...), and remove that folder yourself",
+        )
 
 
-class _Kept(Folder):
-    """The folder of a factor that came from elsewhere, or that a later call goes on with."""
+def _kept(folder: str, kernel: Any, noise: np.ndarray, block: int) -> Path:
+    """A folder of its own for the factor of this kernel, noise and size of blocks.
 
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return _Kept, (self.path,)
-
-
-def _kept_place(keep: str, kernel: Any, noise: np.ndarray, block: int) -> Path:
-    """A folder for the factor of this kernel, noise and size of blocks."""
+    A solver is used for several models, and none may write into what another one reads.
+    """
     if isinstance(kernel, np.ndarray):
         known = hashlib.sha256(np.ascontiguousarray(kernel).data).hexdigest()
     else:
         known = f"{kernel.store.manifest.store} {kernel.name} {kernel.shape}"
     mark = hashlib.sha256(f"{known} {block}".encode() + noise.tobytes()).hexdigest()[:24]
-    path = Path(os.path.abspath(keep)) / f"factor-{mark}"
+    path = Path(os.path.abspath(folder)) / f"factor-{mark}"  # workers are in folders of their own
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -302,12 +267,8 @@ def _by_workers(work: _Work, places: list[Place], client: Any) -> Iterator[Place
         i, j = place
         return [one for one in ((i, j - 1), (j, j)) if one in still and one != place]
 
-    for place, _ in by_workers(client, _compute, [Sent(client, work)], places, after=after):
+    for place, _ in by_workers(client, _Work.compute, [Sent(client, work)], places, after=after):
         yield place
-
-
-def _compute(work: _Work, place: Place) -> None:
-    work.compute(place)
 
 
 def _order(kernel: Any) -> np.ndarray:

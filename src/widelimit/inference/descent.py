@@ -19,11 +19,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import cho_factor, cho_solve
 
-from .krylov import Solved
+from .krylov import Solved, improved
 
 Rows = Callable[[np.ndarray], np.ndarray]  # numbers of examples to their rows of the kernel
-# Sweeps from a computed residual that do not gain this factor will not gain by others.
-_GAIN = 0.5
 
 
 def block_descent(
@@ -41,20 +39,17 @@ def block_descent(
     rng: np.random.Generator,
     progress: Callable[[int, float, np.ndarray], None],
 ) -> Solved:
-    """Steps until `error(Z, B − (K + I) Z)` is at most the tolerance, with the true residual.
+    """Sweeps over all blocks, at most `most`, until the error is at most the tolerance.
 
-    `blocks` and landmarks together are all examples. There are at most `most` sweeps over all
-    blocks; `progress(step, error, Z)` is called after every step.
+    `blocks` and landmarks together are all examples. `progress(step, error, Z)` is called after
+    every step.
     """
-    found, count, before = np.array(start), 0, np.inf
-    lower = low_rank[landmarks]
-    while True:
-        residual = right - product(found)
-        now = error(found, residual)
-        if now <= tolerance or count >= most * len(blocks) or now > _GAIN * before:
-            return Solved(found, residual, now, count)
-        before = now
-        while now > tolerance and count < most * len(blocks):
+    lower, most_steps = low_rank[landmarks], most * len(blocks)
+
+    def sweeps(
+        found: np.ndarray, residual: np.ndarray, now: float, count: int
+    ) -> tuple[np.ndarray, int]:
+        while now > tolerance and count < most_steps:
             for index in rng.permutation(len(blocks)):
                 mine = blocks[index]
                 kernel = rows(mine)
@@ -72,3 +67,6 @@ def block_descent(
                 progress(count, now, found)
                 if now <= tolerance:
                     break
+        return found, count
+
+    return improved(product, right, np.array(start), error, tolerance, most_steps, sweeps)

@@ -154,10 +154,8 @@ class Conditioned(abc.ABC):
     """A process conditioned on targets, whatever the solver."""
 
     vector_targets: bool
-
-    @abc.abstractmethod
-    def rounding(self) -> float:
-        """Machine epsilon of the precision in which kernels were computed."""
+    unit: Any
+    """Machine epsilon of the precision in which kernels were computed."""
 
     @abc.abstractmethod
     def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
@@ -171,8 +169,15 @@ class Conditioned(abc.ABC):
         self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
     ) -> Float[np.ndarray, " draws *points"]:
         """Functions drawn from the posterior at the test examples: (draws, test[, outputs])."""
+        whole("draws", draws)
         mean, covariance = self.mean(cross), self.covariance(cross, corner)
-        return drawn_functions(mean, covariance, corner, unit=self.rounding(), draws=draws, key=key)
+        # Rounding is measured by the prior: the posterior may be all rounding.
+        scale = float(np.diagonal(np.asarray(corner)).max())
+        root = semidefinite_root(covariance, scale=scale, unit=self.unit)
+        outputs = mean.size // len(mean)
+        white = generator(key).standard_normal((draws * outputs, root.shape[1]))
+        spread = (white @ root.T).reshape(draws, outputs, len(mean)).transpose(0, 2, 1)
+        return mean + spread.reshape(draws, *mean.shape)
 
     def _outputs(self, columns: np.ndarray) -> np.ndarray:
         return columns[:, 0] if self.vector_targets else columns
@@ -275,7 +280,7 @@ class GPPosterior(Conditioned):
         for start in range(0, len(block), checks.ROWS_PER_BLOCK):
             rows = slice(start, start + checks.ROWS_PER_BLOCK)
             explained[rows] = self.factor.explained(block[rows].T)
-        unit = max(self.factor.unit, checks.rounding_unit(block))
+        unit = max(self.unit, checks.rounding_unit(block))
         variance = checks.variances_from_difference(
             prior - explained, largest_prior=float(prior.max()), unit=unit
         )
@@ -286,10 +291,12 @@ class GPPosterior(Conditioned):
         block = self._cross(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         checks.matrix(prior, "The kernel of the test examples", rows=len(block))
-        unit = max(self.factor.unit, checks.rounding_unit(block))
+        unit = max(self.unit, checks.rounding_unit(block))
         return symmetrised(prior - self.factor.gram(block.T), prior, unit)
 
-    def rounding(self) -> float:
+    @property
+    def unit(self) -> float:
+        """Machine epsilon of the precision in which kernels were computed."""
         return self.factor.unit
 
     @cached_property
@@ -321,40 +328,19 @@ class GPPosterior(Conditioned):
         return self.factor.calibration_rows
 
     def _left_out(self, inverse: np.ndarray, rows: np.ndarray) -> LeaveOneOut:
-        """Of sorted `rows`, and with each the other members of its group."""
+        """Of some examples, from their entries of `diag(A⁻¹)`; groups have blocks of it."""
         parts = repeated(self.groups, rows)
-        if not parts:
-            found = LeaveOneOut.of(self.targets[rows], self.weights[rows], inverse)
-            return found.mapped(self._outputs)
-        members = np.concatenate(parts)
-        every = np.union1d(rows, members)
-        wanted = np.searchsorted(every, rows)
-        diagonal = np.ones(len(every))  # those of members are in their blocks
-        diagonal[wanted] = inverse
-        found = LeaveOneOut.of(
-            self.targets[every],
-            self.weights[every],
-            diagonal,
-            together=[
-                (np.searchsorted(every, part), block)
-                for part, block in zip(parts, self._inverse_blocks(parts), strict=True)
-            ],
-        )
-        return LeaveOneOut(*(part[wanted] for part in found)).mapped(self._outputs)
-
-    @property
-    def extendable(self) -> bool:
-        """Whether `extend` takes more data: the factor is in memory."""
-        return isinstance(self.factor, Factor)
-
-    def _inverse_blocks(self, parts: list[np.ndarray]) -> list[np.ndarray]:
-        """`(A⁻¹)_GG` of every group."""
-        whole, ends = self.factor.inverse_block(np.concatenate(parts)), 0
-        blocks = []
-        for part in parts:
-            begin, ends = ends, ends + len(part)
-            blocks.append(whole[begin:ends, begin:ends])
-        return blocks
+        diagonal = np.ones(len(self))
+        diagonal[rows] = inverse
+        together = []
+        if parts:
+            block = self.factor.inverse_block(np.concatenate(parts))
+            ends = np.cumsum([len(part) for part in parts])
+            spans = zip([0, *ends], ends, strict=False)
+            blocks = [block[begin:end, begin:end] for begin, end in spans]
+            together = list(zip(parts, blocks, strict=True))
+        found = LeaveOneOut.of(self.targets, self.weights, diagonal, together=together)
+        return LeaveOneOut(*(part[rows] for part in found)).mapped(self._outputs)
 
     def extend(
         self,
@@ -392,25 +378,3 @@ class GPPosterior(Conditioned):
         return checks.matrix(
             cross, "The kernel of test against training examples", columns=len(self)
         )
-
-
-def drawn_functions(
-    mean: np.ndarray,
-    covariance: np.ndarray,
-    corner: Values,
-    *,
-    unit: float,
-    draws: int,
-    key: RandomKey,
-) -> Float[np.ndarray, " draws *points"]:
-    """`mean` plus draws from `N(0, covariance)`, independent for each output.
-
-    Rounding is measured by the prior (`corner`): the posterior may be all rounding.
-    """
-    whole("draws", draws)
-    scale = float(np.diagonal(np.asarray(corner)).max())
-    root = semidefinite_root(covariance, scale=scale, unit=unit)
-    outputs = mean.size // len(mean)
-    white = generator(key).standard_normal((draws * outputs, root.shape[1]))
-    spread = (white @ root.T).reshape(draws, outputs, len(mean)).transpose(0, 2, 1)
-    return mean + spread.reshape(draws, *mean.shape)

@@ -35,6 +35,31 @@ class Solved(NamedTuple):
     iterations: int
 
 
+def improved(
+    product: Operator,
+    right: Block,
+    start: Block,
+    error: Callable[[np.ndarray, np.ndarray], float],
+    tolerance: float,
+    most: int,
+    go_on: Callable[[np.ndarray, np.ndarray, float, int], tuple[np.ndarray, int]],
+) -> Solved:
+    """Iterate until `error(Z, B − A Z)` is at most the tolerance, with the true residual.
+
+    `go_on(Z, residual, error, count)` iterates with residuals that are updated, and returns Z and
+    the count. What is returned may be further off, after `most` iterations or where rounding allows
+    no more.
+    """
+    found, count, before = start, 0, np.inf
+    while True:
+        residual = right - product(found)
+        now = error(found, residual)
+        if now <= tolerance or count >= most or now > _GAIN * before:
+            return Solved(found, residual, now, count)
+        before = now
+        found, count = go_on(found, residual, now, count)
+
+
 def block_gradients(
     product: Operator,
     root_inverse: Operator,
@@ -46,58 +71,35 @@ def block_gradients(
     most: int,
     progress: Callable[[int, float, np.ndarray], None],
 ) -> Solved:
-    """Iterate until `error(Z, B − A Z)` is at most the tolerance, with the true residual.
+    """Block conjugate gradients; `progress(iteration, error, Z)` is called after each iteration."""
 
-    `progress(iteration, error, Z)` is called after every iteration. What is returned may be further
-    off, after `most` iterations or where rounding allows no more.
-    """
-    found, count, before = start, 0, np.inf
-    while True:
-        residual = right - product(found)
-        now = error(found, residual)
-        if now <= tolerance or count >= most or now > _GAIN * before:
-            return Solved(found, residual, now, count)
-        before = now
-        enough = max(tolerance, _PROGRESS * now)
-        found, count = _rounds(
-            product, root_inverse, found, residual, count, error, enough, most, progress
-        )
+    def rounds(
+        found: np.ndarray, residual: np.ndarray, now: float, count: int
+    ) -> tuple[np.ndarray, int]:
+        basis, left = _orthonormal(root_inverse(residual))
+        steps, enough = basis, max(tolerance, _PROGRESS * now)
+        while count < most:
+            ahead = root_inverse(steps)
+            moved = product(ahead)
+            inside = root_inverse(moved)
+            try:
+                curvature = cho_factor(steps.T @ inside, lower=True, check_finite=False)
+            except LinAlgError:  # the space is exhausted: what is left is rounding
+                break
+            lengths = cho_solve(curvature, left)
+            found = found + ahead @ lengths
+            residual = residual - moved @ lengths
+            count += 1
+            reached = error(found, residual)
+            progress(count, reached, found)
+            if reached <= enough:
+                break
+            basis, turned = _orthonormal(basis - cho_solve(curvature, inside.T).T)
+            steps = basis + steps @ turned.T
+            left = turned @ left
+        return found, count
 
-
-def _rounds(
-    product: Operator,
-    root_inverse: Operator,
-    found: np.ndarray,
-    residual: np.ndarray,
-    count: int,
-    error: Callable[[np.ndarray, np.ndarray], float],
-    enough: float,
-    most: int,
-    progress: Callable[[int, float, np.ndarray], None],
-) -> tuple[np.ndarray, int]:
-    """Iterations with residuals that are updated, until they are small."""
-    basis, left = _orthonormal(root_inverse(residual))
-    steps = basis
-    while count < most:
-        ahead = root_inverse(steps)
-        moved = product(ahead)
-        inside = root_inverse(moved)
-        try:
-            curvature = cho_factor(steps.T @ inside, lower=True, check_finite=False)
-        except LinAlgError:  # the space is exhausted: what is left is rounding
-            return found, count
-        lengths = cho_solve(curvature, left)
-        found = found + ahead @ lengths
-        residual = residual - moved @ lengths
-        count += 1
-        reached = error(found, residual)
-        progress(count, reached, found)
-        if reached <= enough:
-            return found, count
-        basis, turned = _orthonormal(basis - cho_solve(curvature, inside.T).T)
-        steps = basis + steps @ turned.T
-        left = turned @ left
-    return found, count
+    return improved(product, right, start, error, tolerance, most, rounds)
 
 
 def _orthonormal(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -71,9 +71,6 @@ class LandmarkPosterior(Conditioned):
     vector_targets: bool = field(repr=False)
     jitter: float = 0.0
 
-    def rounding(self) -> float:
-        return self.unit
-
     def _block(self, cross: Values) -> np.ndarray:
         """Checked kernels with those examples that predictions need."""
         return checks.matrix(

@@ -28,7 +28,7 @@ from .network_kernels import (
 )
 from .noise import LeaveOneOutNoise, Noise, settled
 from .nystrom import RefinedPosterior
-from .solve import Jitter
+from .solve import Factor, Jitter
 from .solvers import Cholesky, Posterior, Solver
 
 
@@ -130,10 +130,10 @@ class GP:
         some = data if len(rows) == size else replace(data, inputs=data.inputs[rows])
         whole = None
         if isinstance(self.solver, Cholesky) and (len(rows) == size or self.engine.store):
-            whole = np.asarray(chosen(data.train(ntk=self._ntk), self.kind))
+            whole = np.asarray(chosen(data.train(ntk=self.with_ntk), self.kind))
             kernel = whole if len(rows) == size else whole[np.ix_(rows, rows)]
         else:
-            kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self._ntk), self.kind))
+            kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self.with_ntk), self.kind))
         groups = None if data.groups is None else data.groups[rows]
         trials = noise_trials(
             kernel,
@@ -159,7 +159,8 @@ class GP:
         return replace(gp.fitted(data, posterior, noise), trials=trials)
 
     @property
-    def _ntk(self) -> bool:
+    def with_ntk(self) -> bool:
+        """Whether the tangent kernel is needed."""
         return self.kind is KernelKind.NTK
 
     def fitted(self, data: NetworkKernels, posterior: Posterior, noise: Values) -> "FittedGP":
@@ -262,7 +263,8 @@ class FittedGP:
                     got="a model with one noise variance per example, and none for the new ones",
                     remedy="pass noise=... to extend",
                 )
-        if not isinstance(self.posterior, GPPosterior) or not self.posterior.extendable:
+        known = self.posterior
+        if not isinstance(known, GPPosterior) or not isinstance(known.factor, Factor):
             raise OptionError(
                 f"A model with solver={self.gp.solver!r} is fitted to all its data at once.",
                 got="more data for a fitted one",
@@ -271,23 +273,16 @@ class FittedGP:
             )
         other = self.data.read(x, mask)
         data = self.data.extended(other)
-        posterior = self.posterior.extend(
-            self._cross(other),
-            self._corner(other),
-            y,
-            noise=noise,
-            jitter=self.gp.jitter,
-            groups=data.groups,
-        )
+        blocks = self._cross(other), self._corner(other)
+        more = {"noise": noise, "jitter": self.gp.jitter, "groups": data.groups}
+        posterior = known.extend(*blocks, y, **more)
         return FittedGP(self.gp, data, posterior)
 
     def _cross(self, other: Inputs) -> np.ndarray:
-        kind = self.gp.kind
-        return chosen(self.data.cross(other, ntk=kind is KernelKind.NTK), kind)
+        return chosen(self.data.cross(other, ntk=self.gp.with_ntk), self.gp.kind)
 
     def _corner(self, other: Inputs) -> np.ndarray:
-        kind = self.gp.kind
-        return chosen(self.data.corner(other, ntk=kind is KernelKind.NTK), kind)
+        return chosen(self.data.corner(other, ntk=self.gp.with_ntk), self.gp.kind)
 
     def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         other = self.data.read(x, mask)

@@ -223,14 +223,20 @@ def _factorise_in_place(
         jitter = min(max(first, jitter * policy.growth, 1.5 * proven), last)
         np.fill_diagonal(storage, diagonal + jitter)
     if jitter > 0.0:
+        why = f" Cause: {_cause(storage, diagonal, scale, unit, added_to)}."
+        warn_of_jitter(jitter, scale, why)
+    return jitter
+
+
+def warn_of_jitter(added: float, scale: float, why: str = "") -> None:
+    """Say what was added to the diagonal, if anything was."""
+    if added:
         warn(
             JitterWarning(
-                f"The kernel matrix is not positive definite in floating point; added {jitter:.3g} "
-                f"to its diagonal ({jitter / scale:.1e} of the mean diagonal). "
-                f"Cause: {_cause(storage, diagonal, scale, unit, added_to)}."
+                f"The kernel matrix is not positive definite in floating point; added {added:.3g} "
+                f"to its diagonal ({added / scale:.1e} of the mean diagonal).{why}"
             )
         )
-    return jitter
 
 
 def _first_lost_pivot(storage: np.ndarray, diagonal: np.ndarray) -> int:

@@ -14,7 +14,7 @@ import abc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -67,27 +67,18 @@ class Cholesky(Solver):
 class BlockedCholesky(Solver):
     """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
-    The factor takes 4 N² bytes in `folder` (None: a temporary one, on this machine; workers of
-    other machines need one that all reach), in a folder of its own that goes with the model. In a
-    folder `keep` it stays instead, and a run that was stopped goes on with its blocks. Two rows of
-    blocks of `block` examples are in memory; a worker has three blocks. `progress(done, blocks)` is
-    called as it goes.
+    The factor takes 4 N² bytes: in a temporary folder that goes with the model, or in a `folder`,
+    which workers of other machines must reach too. There it stays, and a run that was stopped goes
+    on with its blocks. Two rows of blocks of `block` examples are in memory; a worker has three
+    blocks. `progress(done, blocks)` is called as it goes.
     """
 
     folder: str | os.PathLike[str] | None = None
-    keep: str | os.PathLike[str] | None = None
     block: int = 2048
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self):
         whole("block", self.block)
-        if self.folder is not None and self.keep is not None:
-            raise OptionError(
-                "BlockedCholesky has one place for its factor.",
-                got=f"folder={self.folder!r} and keep={self.keep!r}",
-                remedy="give folder= for a factor that goes with the model, or keep= for one that "
-                "stays",
-            )
 
     def condition(self, data, y, *, kind, noise, jitter):
         kernel = _kernel(data, kind)
@@ -95,7 +86,6 @@ class BlockedCholesky(Solver):
             kernel,
             checks.variances(noise, "The noise", len(data)),
             folder=None if self.folder is None else os.fspath(self.folder),
-            keep=None if self.keep is None else os.fspath(self.keep),
             block=self.block,
             jitter=jitter or Jitter(),
             client=data.engine.client,
@@ -105,7 +95,43 @@ class BlockedCholesky(Solver):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ConjugateGradients(Solver):
+class _Iterations(Solver):
+    """What iterations over the kernel have in common."""
+
+    tolerance: float
+    rank: int | None = None
+    keep: str | os.PathLike[str] | None = None
+    key: RandomKey = 0
+    progress: Callable[[int, float], None] | None = None
+    _most: ClassVar[str]
+
+    def __post_init__(self):
+        positive("tolerance", self.tolerance)
+        for name in ("rank", "block", self._most):
+            if getattr(self, name, None) is not None:
+                whole(name, getattr(self, name))
+
+    def condition(self, data, y, *, kind, noise, jitter):
+        name = type(self).__name__
+        _refuse(jitter, name, "and noise is needed anyway")
+        # Before the expensive part: kernels without noise are singular.
+        variances = checks.positive_noise(noise, len(data), name)
+        factor = Iterative.make(
+            _kernel(data, kind),
+            variances,
+            rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
+            block=getattr(self, "block", None),
+            rng=generator(self.key),
+            tolerance=self.tolerance,
+            most_iterations=getattr(self, self._most),
+            keep=self.keep,
+            progress=self.progress,
+        )
+        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConjugateGradients(_Iterations):
     """Iterations over the kernel, for one right-hand side per output and per test example.
 
     They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
@@ -116,24 +142,12 @@ class ConjugateGradients(Solver):
     """
 
     tolerance: float = 1e-10
-    rank: int | None = None
     most_iterations: int = 1000
-    keep: str | os.PathLike[str] | None = None
-    key: RandomKey = 0
-    progress: Callable[[int, float], None] | None = None
-
-    def __post_init__(self):
-        positive("tolerance", self.tolerance)
-        whole("most_iterations", self.most_iterations)
-        if self.rank is not None:
-            whole("rank", self.rank)
-
-    def condition(self, data, y, *, kind, noise, jitter):
-        return _iterated(self, data, y, kind, noise, jitter, self.most_iterations)
+    _most = "most_iterations"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BlockDescent(Solver):
+class BlockDescent(_Iterations):
     """Steps that read a block of rows of the kernel and solve exactly for them and for landmarks.
 
     `rank` landmarks (None: 4√N) are part of every step, `block` examples are a block; of a stored
@@ -143,20 +157,9 @@ class BlockDescent(Solver):
     """
 
     tolerance: float = 1e-8
-    rank: int | None = None
     block: int = 1024
     most_sweeps: int = 300
-    keep: str | os.PathLike[str] | None = None
-    key: RandomKey = 0
-    progress: Callable[[int, float], None] | None = None
-
-    def __post_init__(self):
-        positive("tolerance", self.tolerance)
-        for name in ("block", "most_sweeps", *(("rank",) if self.rank is not None else ())):
-            whole(name, getattr(self, name))
-
-    def condition(self, data, y, *, kind, noise, jitter):
-        return _iterated(self, data, y, kind, noise, jitter, self.most_sweeps)
+    _most = "most_sweeps"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -215,34 +218,6 @@ class Nystrom(Solver):
         block = columns(rows).T
         refined = RefinedPosterior.of(posterior, found, y, noise=noise, rows=rows, kernels=block)
         return data, refined
-
-
-def _iterated(
-    solver: ConjugateGradients | BlockDescent,
-    data: NetworkKernels,
-    y: Values,
-    kind: KernelKind,
-    noise: Values,
-    jitter: Jitter | None,
-    most: int,
-) -> tuple[NetworkKernels, GPPosterior]:
-    """The posterior behind iterations over the kernel."""
-    name = type(solver).__name__
-    _refuse(jitter, name, "and noise is needed anyway")
-    # Before the expensive part: kernels without noise are singular.
-    variances = checks.positive_noise(noise, len(data), name)
-    factor = Iterative.make(
-        _kernel(data, kind),
-        variances,
-        rank=solver.rank or max(16, 4 * int(np.sqrt(len(data)))),
-        block=solver.block if isinstance(solver, BlockDescent) else None,
-        rng=generator(solver.key),
-        tolerance=solver.tolerance,
-        most_iterations=most,
-        keep=solver.keep,
-        progress=solver.progress,
-    )
-    return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
 
 
 def _refuse(jitter: Jitter | None, solver: str, why: str) -> None:

@@ -11,6 +11,7 @@ lock, which SciPy's `cholesky` does until it is done: meanwhile progress is show
 import abc
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -73,6 +74,9 @@ def _back(corner: np.ndarray, right: np.ndarray, trans: int = 0) -> np.ndarray:
 class Triangular(abc.ABC):
     """What follows from the triangular factor `L` of `A = L Lᵀ`, read in blocks."""
 
+    places: Any = slice(None)
+    """Numbers of the examples as they stand in the factor."""
+
     @property
     @abc.abstractmethod
     def spans(self) -> Sequence[slice]:
@@ -89,11 +93,6 @@ class Triangular(abc.ABC):
     @abc.abstractmethod
     def below(self, i: int) -> Iterator[tuple[slice, np.ndarray]]:
         """What stands below it, in parts with their rows."""
-
-    @property
-    def places(self) -> Int[np.ndarray, " n"] | slice:
-        """Numbers of the examples as they stand in the factor."""
-        return slice(None)
 
     def __len__(self) -> int:
         return self.spans[-1].stop

@@ -237,10 +237,6 @@ class TileWork:
         self.walk.store.write(tile, self.walk.tile(tile))
 
 
-def _compute_tile(work: TileWork, tile: Tile) -> None:
-    work.compute(tile)
-
-
 def computed_by_workers(
     problem: Problem, store: KernelStore, tiles: Sequence[Tile], client: Any
 ) -> Generator[Tile, None, None]:
@@ -253,7 +249,7 @@ def computed_by_workers(
             remedy="give a folder on a shared disk, or the address of an object store",
         )
     work = Sent(client, TileWork(problem, store.place))
-    for tile, _ in by_workers(client, _compute_tile, [work], tiles):
+    for tile, _ in by_workers(client, TileWork.compute, [work], tiles):
         yield tile
 
 

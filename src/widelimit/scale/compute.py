@@ -20,7 +20,7 @@ from ..state import Kernels
 from .errors import StoreError
 from .manifest import Manifest
 from .places import Place, alone, located
-from .problem import Walk, manifest_of
+from .problem import Walk
 from .store import KernelStore, Tile
 from .watch import Watch
 
@@ -39,30 +39,32 @@ def compute_into_store(
     client: Any,
     progress: bool | Callback | None,
 ) -> Kernels:
-    """The kernels in a store, whose arrays are read when they are indexed."""
+    """The kernels in a store, begun, extended or gone on with, whatever it takes.
+
+    Their arrays are read when they are indexed.
+    """
     problem.require_numbers()
-    found = into_store(problem, place, tile=tile, client=client, progress=progress).kernels
+    place = located(place)
+    with alone(place):
+        whole, store = _prepared(problem, place, tile)
+    there = set(store.list_tiles())
+    pending = [tile for tile in store.manifest.tiles if tile not in there]
+    if pending:
+        store = KernelStore(place, read_only=False) if store.read_only else store
+        _fill(whole, store, there, pending, client, progress)
+    found = store.kernels
     return found if problem.ntk else Kernels(found.nngp, None, found.nngp_error)
 
 
-def into_store(
+def _fill(
     problem: Problem,
-    place: Place,
-    *,
-    tile: int | None = None,
-    client: Any = None,
-    progress: bool | Callback | None = None,
-) -> KernelStore:
-    """The store, complete: begun, extended or gone on with, whatever it takes."""
-    place = located(place)
-    with alone(place):
-        problem, store = _prepared(problem, place, tile)
-    there = set(store.list_tiles())
-    pending = [tile for tile in store.manifest.tiles if tile not in there]
-    if not pending:
-        return store
-    if store.read_only:
-        store = KernelStore(place, read_only=False)
+    store: KernelStore,
+    there: set[Tile],
+    pending: list[Tile],
+    client: Any,
+    progress: bool | Callback | None,
+) -> None:
+    """Compute the tiles that are not there."""
     pairs = [int(np.prod(store.counts(tile))) for tile in pending]
     watch = Watch.make(progress, f"kernel in '{store}'", len(there), pairs)
     if client is None:
@@ -84,7 +86,6 @@ def into_store(
             len(store.manifest.tiles),
         )
         raise
-    return store
 
 
 def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem, KernelStore]:
@@ -95,7 +96,7 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
     if tile is not None:
         whole("tile", tile)
     if not KernelStore.exists(place):
-        manifest = manifest_of(problem, tile)
+        manifest = Manifest.make(problem, tile)
         if tile is not None:
             _require_room(manifest, problem.memory)
         return problem, KernelStore.begin(place, manifest)
@@ -107,7 +108,7 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
             got=f"tile={tile}",
             remedy="leave out tile=, or begin another store",
         )
-    wanted = manifest_of(problem, store.manifest.tile)
+    wanted = Manifest.make(problem, store.manifest.tile)
     store.manifest.require_same(wanted, problem.inputs, str(store))
     manifest = store.manifest.extended(problem.net, problem.inputs)
     if manifest.shape == store.manifest.shape:

@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +19,11 @@ from scipy.linalg import cholesky
 from ..engine.inputs import Inputs
 from ..engine.kernel import Problem
 from ..engine.phases import precision
-from ..engine.precision import precisions
-from ..engine.sampling import Sampler, realisations
 from ..engine.threads import in_threads
 from ..engine.tiles import Pairs, TilePlan, groups
-from ..errors import PrecisionError
 from ..layers.base import Layer
 from ..options import whole
+from .pairs import make_pairs
 from .watch import duration
 
 # Seconds of each part of the calibration, beside compiling; and the size of a matrix to factorise.
@@ -110,7 +107,7 @@ def measure(
     side = _largest_tile(net, inputs, dtype, memory, examples)
     sample = _like(inputs, min(examples, _BLOCKS * side))
     begin = clock()
-    pairs = _pairs(net, sample, sampler, dtype, ntk=ntk, memory=memory)
+    pairs = make_pairs(replace(problem, rows=sample, columns=None), [groups(net, sample)])
     with precision(pairs.dtype):
         places = pairs.places
         # The diagonal has work of its own: an example and itself are computed in double precision.
@@ -151,24 +148,6 @@ def measure(
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
         workers=os.cpu_count() or 1,
     )
-
-
-def _pairs(
-    net: Layer, sample: Inputs, sampler: Sampler | None, dtype: Any, *, ntk: bool, memory: int
-) -> Pairs:
-    """As a kernel of this dtype is computed: in double precision where single has no digits."""
-    cuts = [groups(net, sample)]
-    *others, last = precisions(dtype, [sample])
-
-    def made(inside: Any) -> Pairs:
-        with precision(inside):
-            reals, mine = realisations(net, sampler, inside), sample.astype(inside)
-            return Pairs(reals, mine, None, cuts=cuts, dtype=inside, with_ntk=ntk, memory=memory)
-
-    for inside in others:
-        with suppress(PrecisionError):
-            return made(inside)
-    return made(last)
 
 
 def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from ..engine.inputs import Inputs
-from ..engine.sampling import Sampler
+from ..engine.kernel import Problem
 from ..engine.walk import need_before
 from ..layers.base import Layer
 from ..state import Need
@@ -45,23 +45,15 @@ class Manifest:
     library: str
 
     @classmethod
-    def make(
-        cls,
-        net: Layer,
-        rows: Inputs,
-        columns: Inputs | None,
-        *,
-        sampler: Sampler | None,
-        ntk: bool,
-        dtype: Any,
-        tile: int | None = None,
-    ) -> "Manifest":
-        """For a store that is begun."""
+    def make(cls, problem: Problem, tile: int | None = None) -> "Manifest":
+        """For a store that is begun with a kernel to be computed."""
+        net, rows, columns = problem.net, problem.rows, problem.columns
+        sampler, dtype = problem.sampler, problem.dtype
         other = rows if columns is None else columns
         ends = [net.outline(side.outline).positions for side in (rows, other)]
         positions = (*ends[0], *ends[1])
         height = tile or tile_height(net, rows, other, math.prod(positions), dtype)
-        parts = ("nngp", "ntk") if ntk else ("nngp",)
+        parts = ("nngp", "ntk") if problem.ntk else ("nngp",)
         errors = tuple(f"{part}_error" for part in parts)
         return cls(
             uuid4().hex,

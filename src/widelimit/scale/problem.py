@@ -1,33 +1,16 @@
 """The pairs of a kernel to be computed, cut as its store is: what every process of a run has."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from ..engine.kernel import Problem
 from ..engine.phases import mirrored, precision, symmetrise
-from ..engine.precision import narrow, precisions
-from ..engine.sampling import realisations
-from ..engine.tiles import LengthGroup, Pairs
-from ..errors import PrecisionError
+from ..engine.precision import narrow
 from ..state import Kernels
 from .layout import Side
-from .manifest import Manifest
+from .pairs import make_pairs
 from .store import NAMES, KernelStore, Tile
-
-
-def manifest_of(problem: Problem, tile: int | None) -> Manifest:
-    """The manifest of a store that is begun with a kernel to be computed."""
-    return Manifest.make(
-        problem.net,
-        problem.rows,
-        problem.columns,
-        sampler=problem.sampler,
-        ntk=problem.ntk,
-        dtype=problem.dtype,
-        tile=tile,
-    )
 
 
 class Walk:
@@ -37,27 +20,8 @@ class Walk:
         """Draws heads where the network needs them; examples are encoded when they are needed."""
         self.problem, self.store = problem, store
         cuts = [[part for strip in side.groups for part in strip] for side in store.manifest.sides]
-        # Tiles are kept in the precision asked for; single has no digits for some of the work.
-        *others, last = precisions(problem.dtype, problem.inputs)
-        for inside in others:
-            with suppress(PrecisionError):
-                self.pairs = self._pairs(cuts, inside)
-                return
-        self.pairs = self._pairs(cuts, last)
-
-    def _pairs(self, cuts: list[list[LengthGroup]], inside: Any) -> Pairs:
-        problem = self.problem
-        sides = [side.astype(inside) for side in problem.inputs]
-        with precision(inside):
-            return Pairs(
-                realisations(problem.net, problem.sampler, inside),
-                sides[0],
-                None if problem.columns is None else sides[1],
-                cuts=cuts,
-                dtype=inside,
-                with_ntk=problem.ntk,
-                memory=problem.memory,
-            )
+        # Tiles are kept in the precision asked for, whatever the work is done in.
+        self.pairs = make_pairs(problem, cuts)
 
     @cached_property
     def _blocks(self) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:

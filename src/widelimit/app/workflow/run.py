@@ -367,7 +367,7 @@ def training_kernel(process: FittedGP) -> np.ndarray:
 def _cross_validated(model: Model, train: Source, folds: int) -> Score | None:
     """Every training example predicted by a posterior that has not seen its fold."""
     posterior = model.estimator.process_.posterior
-    dense = isinstance(posterior, GPPosterior) and posterior.extendable
+    dense = isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor)
     if folds < 2 or not dense:
         return None
     y = model.kept(train)
