@@ -439,7 +439,7 @@ def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
         )
 
 
-def agreed(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
+def match_inputs(rows: Inputs, columns: Inputs) -> tuple[Inputs, Inputs]:
     """Two batches that can meet: equal channels, equally many position axes, one dtype."""
     if rows.kinds != columns.kinds:
         raise ShapeError(

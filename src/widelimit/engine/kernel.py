@@ -17,7 +17,7 @@ from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .budget import Budget, error_bound
-from .inputs import Data, Inputs, agreed, is_traced, read_inputs
+from .inputs import Data, Inputs, is_traced, match_inputs, read_inputs
 from .phases import (
     EncodedBlock,
     Realisation,
@@ -69,7 +69,7 @@ class Problem:
         """Check what a user gave to `Layer.kernel`."""
         rows, columns = read_inputs(net, x1, mask, dtype=dtype, name="x1"), None
         if x2 is not None:
-            rows, columns = agreed(rows, read_inputs(net, x2, mask2, dtype=dtype, name="x2"))
+            rows, columns = match_inputs(rows, read_inputs(net, x2, mask2, dtype=dtype, name="x2"))
         elif mask2 is not None:
             raise ShapeError(
                 "mask2= is given without x2.", got="mask2=", remedy="pass x2, or mask= for x1"
@@ -126,7 +126,7 @@ def compute(problem: Problem, tolerance: float | None, progress: bool | Callback
         return _traced_kernel(problem)
     problem.require_numbers()
     while True:
-        result, sampler = _assembled(problem, (None, None), progress), problem.sampler
+        result, sampler = _assemble(problem, (None, None), progress), problem.sampler
         if sampler is None or tolerance is None:
             return result
         # The sampler was sized on a few examples: all of them have the last word.
@@ -145,7 +145,7 @@ def compute(problem: Problem, tolerance: float | None, progress: bool | Callback
 def fill(problem: Problem, target: Sequence[Any], progress: bool | Callback | None) -> Kernels:
     """Arrays or memory maps that a user has, filled; errors of sampled kernels are new arrays."""
     problem.require_numbers()
-    return _assembled(problem, _checked_target(problem, target), progress)
+    return _assemble(problem, _check_target(problem, target), progress)
 
 
 def stream(problem: Problem, target: Sink, progress: bool | Callback | None) -> Kernels:
@@ -231,7 +231,7 @@ def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
     return Kernels(*mean)
 
 
-def _assembled(
+def _assemble(
     problem: Problem, target: tuple[Any, Any], progress: bool | Callback | None
 ) -> Kernels:
     """The whole matrices from their tiles; a symmetric one from its upper half."""
@@ -265,7 +265,7 @@ def _result_shape(problem: Problem) -> tuple[int, ...]:
     return (one.size, two.size, *ends[0], *ends[1])
 
 
-def _checked_target(problem: Problem, target: Sequence[Any]) -> Arrays:
+def _check_target(problem: Problem, target: Sequence[Any]) -> Arrays:
     """A pair of arrays that the result can be written to."""
     if len(target) != 2:
         raise ShapeError(

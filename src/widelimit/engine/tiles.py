@@ -293,7 +293,7 @@ class Blocks:
 
     def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
         """Examples of the batch, cut as a block is and filled up to `size`."""
-        return self.blocks[block].group.of(self.inputs, _filled_up(members, size))
+        return self.blocks[block].group.of(self.inputs, _fill_up(members, size))
 
     def exact(self, block: int) -> int:
         """A block of the length at which pairs of this block are redone in double precision.
@@ -322,7 +322,7 @@ class Blocks:
             return encoding
 
 
-def _filled_up(index: np.ndarray, size: int) -> np.ndarray:
+def _fill_up(index: np.ndarray, size: int) -> np.ndarray:
     """Copies of the last example fill a short block: one shape, one compilation."""
     return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
 
@@ -372,7 +372,7 @@ class Pairs:
             return sides[0], sides[-1]
 
         self.left, self.right = blocks(reals)
-        self.reals = _covered(reals, (self.left, self.right), dtype)
+        self.reals = _extend_realisations(reals, (self.left, self.right), dtype)
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
         redone = dtype == np.float32 and is_kinked(self.reals[0].net)
@@ -465,7 +465,7 @@ def tiles(
     yield from progress.track(walk, len(work)) if progress else walk
 
 
-def _covered(
+def _extend_realisations(
     reals: Sequence[Realisation], sides: tuple[Blocks, ...], dtype: Any
 ) -> Sequence[Realisation]:
     """Realisations whose duals hold for the variances that these examples reach."""

@@ -92,7 +92,7 @@ def _walk(task: _Task, layer: Layer, state: Any, given: Any, need: Need = Need.F
 
         trees = zip(layer.parts, task.inside(layer, given), strict=True)
         links = map(Link, trees, task.needs(layer, state, need))
-        state, kept = folded(step, state, list(links), loops=task.folds)
+        state, kept = fold(step, state, list(links), loops=task.folds)
         return task.trim(state, need), task.gather(kept)
     if not layer.parts:
         return task.visit(layer, state, given, need)
@@ -302,11 +302,13 @@ def _memo(layer: Layer, example: Any, drawn: tuple[Any, ...]) -> LayerMemo:
     return LayerMemo(layer.memo(example, *drawn), mask)
 
 
-def _crossed(layer: Any, pair: Any, one: LayerMemo, two: LayerMemo, drawn: tuple[Any, ...]) -> Pair:
+def _cross_layer(
+    layer: Any, pair: Any, one: LayerMemo, two: LayerMemo, drawn: tuple[Any, ...]
+) -> Pair:
     return layer.cross(pair, one.own, two.own, *drawn).masked(one.mask, two.mask)
 
 
-def _encoded(
+def _encode_layer(
     layer: Any, example: Any, need: Need, memo: LayerMemo, anchors: Any, drawn: tuple[Any, ...]
 ) -> Example:
     """An example after a layer without parts."""
@@ -320,7 +322,7 @@ def _encoded(
         nngp, full = pair.nngp, pair.full
     landmarks = _streams(example, lambda one: one.landmarks)
     if landmarks is not None:
-        landmarks = jax.vmap(lambda p, m: _crossed(layer, p, memo, m, drawn).forced())(
+        landmarks = jax.vmap(lambda p, m: _cross_layer(layer, p, memo, m, drawn).forced())(
             landmarks, anchors
         )
     mask = _streams(example, lambda one: one.mask)
@@ -333,25 +335,25 @@ def _encoded(
     return Example(nngp, mean, mask, features, landmarks, full, layer.outline(outline))
 
 
-def _joined(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:
+def _merge_pairs(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:
     merged = layer.merge_pairs(pairs, one.shares.astype(pairs[0].nngp.dtype))
     return merged.masked(one.mask, two.mask)
 
 
-def _merged(
+def _merge_examples(
     layer: Branches, example: Example, ends: list[Example], memo: BranchesMemo, anchors: Any
 ) -> Example:
     """An example after branches that are merged."""
     real, shares = RealPositions.of([end.mask for end in ends]), memo.shares
     nngp, full = None, False
     if ends[0].nngp is not None:
-        pair = _joined(layer, [end.pair() for end in ends], memo, memo)
+        pair = _merge_pairs(layer, [end.pair() for end in ends], memo, memo)
         nngp, full = pair.forced().nngp, pair.full
     landmarks = None
     if example.landmarks is not None:
-        landmarks = jax.vmap(lambda other, *ps: _joined(layer, list(ps), memo, other).forced())(
-            anchors, *(end.landmarks for end in ends)
-        )
+        landmarks = jax.vmap(
+            lambda other, *ps: _merge_pairs(layer, list(ps), memo, other).forced()
+        )(anchors, *(end.landmarks for end in ends))
     mean: Mean = None
     means = [end.mean for end in ends]
     if any(isinstance(m, UnknownMean) for m in means):
@@ -386,12 +388,12 @@ class _Encode(_Task):
         anchors, scores = given
         drawn = tuple(scores.values())
         memo = _memo(layer, state, drawn)
-        return _encoded(layer, state, need, memo, anchors, drawn), memo
+        return _encode_layer(layer, state, need, memo, anchors, drawn), memo
 
     def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
         layer.require(state.outline)
         memo = BranchesMemo.of(kept, ends)
-        return _merged(layer, state, ends, memo, given[0]), memo
+        return _merge_examples(layer, state, ends, memo, given[0]), memo
 
 
 def encode(net: Layer, example: Any, need: Need, anchors: Memo, scores: Scores) -> Memo:
@@ -425,10 +427,10 @@ class _Cross(_Task):
 
     def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Pair, None]:
         one, two, scores = given
-        return self.trim(_crossed(layer, state, one, two, tuple(scores.values())), need), None
+        return self.trim(_cross_layer(layer, state, one, two, tuple(scores.values())), need), None
 
     def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
-        return _joined(layer, ends, *given[:2]), None
+        return _merge_pairs(layer, ends, *given[:2]), None
 
 
 def cross(
@@ -482,7 +484,7 @@ class _Draw(_Task):
         scores = {path: self.make(path, layer, state, key)} if random else {}
         drawn = tuple(scores.values())
         memos = jax.vmap(lambda one: _memo(layer, one, drawn))(state)
-        after = jax.vmap(lambda one, own: _encoded(layer, one, need, own, memos, drawn))(
+        after = jax.vmap(lambda one, own: _encode_layer(layer, one, need, own, memos, drawn))(
             state, memos
         )
         return after, (scores, memos)
@@ -491,9 +493,9 @@ class _Draw(_Task):
         layer.require(state.outline)
         scores, memos = self.gather(kept)
         memo = jax.vmap(BranchesMemo.of)(memos, tuple(ends))
-        after = jax.vmap(lambda one, own, *parts: _merged(layer, one, list(parts), own, memo))(
-            state, memo, *ends
-        )
+        after = jax.vmap(
+            lambda one, own, *parts: _merge_examples(layer, one, list(parts), own, memo)
+        )(state, memo, *ends)
         return after, (scores, memo)
 
 
@@ -524,7 +526,7 @@ Step = Callable[[State, Any, Need], tuple[State, Any]]
 """From the state before a layer and the layer's tree: the state after it, and what to keep."""
 
 
-def folded(
+def fold(
     step: Step, state: State, chain: Sequence[Link], *, loops: bool
 ) -> tuple[State, list[Any]]:
     """`state, kept = step(state, tree, need)` along the chain: the last state, all that is kept.
@@ -541,7 +543,7 @@ def folded(
         state, out = step(state, first.tree, first.need)
         kept.append(out)
         if len(rest) >= _LEAST and _steady(step, state, rest[0]):
-            state, outs = _looped(step, state, rest)
+            state, outs = _loop(step, state, rest)
             kept += outs
             continue
         _require_few(len(rest))
@@ -598,7 +600,7 @@ def _same_shapes(one: Any, two: Any) -> bool:
     )
 
 
-def _looped(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:
+def _loop(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:
     trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(link.tree for link in run))
     state, outs = jax.lax.scan(lambda s, tree: step(s, tree, run[0].need), state, trees)
     return state, [jax.tree.map(lambda leaf, i=i: leaf[i], outs) for i in range(len(run))]

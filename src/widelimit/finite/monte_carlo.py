@@ -11,8 +11,7 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled
 from ..engine import walk
-from ..engine.inputs import Data, Inputs
-from ..engine.kernel import agreed, read_inputs
+from ..engine.inputs import Data, Inputs, match_inputs, read_inputs
 from ..engine.phases import precision
 from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
@@ -59,7 +58,7 @@ def monte_carlo_kernel(
     columns = None
     if x2 is not None:
         columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
-        rows, columns = agreed(rows, columns)
+        rows, columns = match_inputs(rows, columns)
     for side, name in ((rows, "x1"), (columns, "x2")):
         if side is not None:
             walk.check_masks(net, side.mask, name)

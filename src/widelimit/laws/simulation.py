@@ -224,7 +224,7 @@ class _SimulationPlan:
         channels: int,
     ):
         self.layer, self.inputs = layer, inputs
-        self.queries = _checked_request(layer, inputs, positions, channels)
+        self.queries = _check_request(layer, inputs, positions, channels)
         self.channels = channels
         rest = np.setdiff1d(np.arange(inputs.positions), self.queries)
         self.order = np.concatenate([self.queries, rest])
@@ -368,7 +368,7 @@ def _stream(words: tuple[int, ...], chunk: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words, spawn_key=(chunk,))))
 
 
-def _checked_request(
+def _check_request(
     layer: _Setting, inputs: SimulatedInputs, positions: Sequence[int] | None, channels: int
 ) -> np.ndarray:
     """The query positions as an array."""
