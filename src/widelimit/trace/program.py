@@ -121,12 +121,9 @@ class Traced:
         return machine, machine.run(self.key, self.x)[0]
 
     @cached_property
-    def _first(self) -> tuple[Machine, Any]:
-        return self.run(16, INTEGRATION.seeded(jax.random.fold_in(self.key, 0)))
-
     def first_run(self) -> tuple[Machine, Any]:
         """One interpretation, kept: what listing and checks look at."""
-        return self._first
+        return self.run(16, INTEGRATION.seeded(jax.random.fold_in(self.key, 0)))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -209,7 +206,7 @@ class Traced:
 
     def check(self) -> PreconditionReport:
         """The preconditions of the limit theorem, each violated one by name and source line."""
-        return judge(facts_of(self._first[0], self._name))
+        return judge(facts_of(self.first_run[0], self._name))
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -244,7 +241,7 @@ class Traced:
         return f"Traced({self._name}, inputs of shape {self.x.shape})"
 
     def __str__(self) -> str:
-        return listing(self._first[0], self._first[1], self._name)
+        return listing(*self.first_run, self._name)
 
     @property
     def _name(self) -> str:
