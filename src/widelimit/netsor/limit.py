@@ -13,7 +13,7 @@ from ..errors import NetworkError, OptionError, ShapeError
 from ..laws.law import Law
 from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, seed_words, whole
-from ..programs.integration import Integration, LimitValue, Method, Rule
+from ..programs.integration import Integration, LimitValue, Method, Rule, estimated
 from .nodes import Dot, Map, MatMul, Vector
 from .run import Run
 from .validation import chosen_vectors, real_numbers
@@ -55,19 +55,7 @@ class _Readings:
         return self._built[rule]
 
     def read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
-        value, method = reading(self.run())
-        match method:
-            case Method.CLOSED_FORM:
-                return LimitValue(value, np.zeros_like(value), method)
-            case Method.QUADRATURE:
-                coarse = [reading(self.run(rule))[0] for rule in self.rule.coarse()]
-                return LimitValue(value, np.abs(value - np.stack(coarse)).max(axis=0), method)
-            case Method.SAMPLING:
-                count = self.rule.replicates
-                others = [self.rule.replicate(i) for i in range(1, count)]
-                values = np.stack([value, *(reading(self.run(i))[0] for i in others)])
-                error = np.std(values, axis=0, ddof=1) / np.sqrt(count)
-                return LimitValue(np.mean(values, axis=0), error, method)
+        return estimated(self.rule, lambda rule: reading(self.run(rule)))
 
 
 class ConditionalLaw:

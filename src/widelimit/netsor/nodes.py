@@ -324,25 +324,3 @@ class ScalarArithmetic(Arithmetic, Scalar):
     """A sum or product of scalars and numbers."""
 
     parts: tuple[Scalar | float, ...]
-
-
-def is_gaussian(node: Node) -> bool:
-    """Whether a line's coordinates are Gaussian (given earlier scalars) by construction."""
-    return isinstance(node, (Initial, MatMul))
-
-
-def frontier(vector: Vector) -> set[Node]:
-    """The Gaussian lines a vector is computed from, looking no further than them."""
-    stack: list[Node] = [vector]
-    found: set[Node] = set()
-    seen: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if is_gaussian(node):
-            found.add(node)
-        elif isinstance(node, Vector):
-            stack.extend(node.operands)
-    return found

@@ -796,7 +796,7 @@ def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar
     size = int(np.prod(shape, dtype=int))
     found = machine.finite.get(key)
     if found is None:
-        group = NormalGroup(size, 1.0, machine.integrator)
+        group = NormalGroup(size, machine.integrator)
         found = machine.finite[key] = group
     if law.transform is None and machine.on_tail(step.results[0]):
         weights = law.spread * np.eye(size)[None]
@@ -820,9 +820,9 @@ def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector
     size = int(np.prod(shape, dtype=int))
     form = machine.vector_forms.get(key)
     if form is None:
-        source = GaussianSource(machine.parameter_name(step), np.eye(size)[None])
+        source = GaussianSource(machine.parameter_name(), np.eye(size)[None])
         form = machine.vector_forms[key] = Form.members(machine.labels, source, 0, size)
-    machine.note_parameter(step, law)
+    machine.laws.append((step, law))
     centre = np.full((1, size), law.centre)
     base = WideVector(shape, axis, whole(extent.share), law.power, centre)
     if law.transform is None:
@@ -851,8 +851,8 @@ def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix
     weights = machine.matrices.get(key)
     if weights is None:
         entries = int(np.prod(shape, dtype=int))
-        weights = machine.matrices[key] = WeightArray(machine.parameter_name(step), entries)
-    machine.note_parameter(step, law)
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(), entries)
+    machine.laws.append((step, law))
     size = int(np.prod(shape, dtype=int))
     layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore
     return WideMatrix(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -136,6 +137,22 @@ class Rule(Integration):
         if draws > 1:
             return sobol_normals(count, dimension, rng, shifts=draws), weights
         return _sobol(count, dimension, self.words)[None], weights
+
+
+def estimated(rule: Rule, reading: Callable[[Rule], tuple[np.ndarray, Method]]) -> LimitValue:
+    """What `reading` finds by a rule, and how far it is from what other rules find."""
+    value, method = reading(rule)
+    match method:
+        case Method.CLOSED_FORM:
+            return LimitValue(value, np.zeros_like(value), method)
+        case Method.QUADRATURE:
+            coarse = [reading(other)[0] for other in rule.coarse()]
+            return LimitValue(value, np.abs(value - np.stack(coarse)).max(axis=0), method)
+        case Method.SAMPLING:
+            others = [reading(rule.replicate(i))[0] for i in range(1, rule.replicates)]
+            values = np.stack([value, *others])
+            error = np.std(values, axis=0, ddof=1) / np.sqrt(rule.replicates)
+            return LimitValue(np.mean(values, axis=0), error, method)
 
 
 @lru_cache(maxsize=32)

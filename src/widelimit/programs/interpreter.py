@@ -155,18 +155,9 @@ class Machine:
 
         return functools.cache(scoped)
 
-    def parameter_name(self, step: Step) -> str:
+    def parameter_name(self) -> str:
         """A name for a new parameter."""
-        count = 1 + len(self.matrices) + len(self.vector_forms)
-        return f"W{count}"
-
-    def note_parameter(self, step: Step, law: EntryLaw) -> None:
-        """Remember a parameter's law for the listing and the audit."""
-        self.laws.append((step, law))
-
-    def note_dot(self, step: Step, u: WideVector, v: WideVector) -> None:
-        """Remember a Gaussian scalar."""
-        self.dot_steps.append((step, u, v))
+        return f"W{1 + len(self.matrices) + len(self.vector_forms)}"
 
     @property
     def drawn(self) -> bool:
@@ -208,16 +199,13 @@ class Machine:
 
     def _checked_step(self, step: Step) -> list[Value]:
         try:
-            return self._step(step)
+            return self.apply(step, [self._read(operand, step) for operand in step.operands])
         except OrderedChannelsError as error:
             raise step.refuse(
                 "Channels that know their place are not split into blocks.",
                 got="a table over channels (such as sines and cosines) that is cut",
                 remedy="add the table to whole channels, and split after weights have acted",
             ) from error
-
-    def _step(self, step: Step) -> list[Value]:
-        return self.apply(step, [self._read(operand, step) for operand in step.operands])
 
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""

@@ -50,7 +50,6 @@ class Use:
 
     operand: WideVector
     members: dict[int, np.ndarray]
-    first: int
     scale: float
 
 

@@ -346,7 +346,7 @@ def summed_products(
         pairs = np.tile(np.arange(pairs.shape[1]), (2, 1))
     group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
-    machine.note_dot(step, u, v)
+    machine.dot_steps.append((step, u, v))
     weights = np.zeros((1, size, group.size))
     weights[0, np.repeat(np.arange(size), count), np.arange(group.size)] = 1.0
     if machine.on_tail(step.results[0]):
@@ -491,7 +491,7 @@ def matmul(
     begin = origin.extend(cross, first)
     origin.method = max(origin.method, integrator.used)
     origin.rows += [frozenset(row.tolist()) for row in slots]
-    uses.append(Use(operand, by_slot, begin, matrix.scale))
+    uses.append(Use(operand, by_slot, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF
     return WideVector((count,), 0, nothing.layout, power, zero, form, np.ones((1, count)))

@@ -239,10 +239,10 @@ class DotGroup:
 
 
 class NormalGroup:
-    """Independent normals of one deviation: a finite Gaussian parameter."""
+    """Independent standard normals: a finite Gaussian parameter."""
 
-    def __init__(self, size: int, deviation: float, integrator: Integrator):
-        self.size, self.deviation, self.integrator = size, deviation, integrator
+    def __init__(self, size: int, integrator: Integrator):
+        self.size, self.integrator = size, integrator
         self._drawn: np.ndarray | None = None
 
     @property
@@ -253,11 +253,11 @@ class NormalGroup:
     def values(self) -> np.ndarray:
         if self._drawn is None:
             shape = (self.integrator.draws, self.size)
-            self._drawn = self.deviation * self.integrator.rng.standard_normal(shape)
+            self._drawn = self.integrator.rng.standard_normal(shape)
         return self._drawn
 
     def cross(self, other: Any) -> np.ndarray | None:
-        return self.deviation**2 * np.eye(self.size)[None] if other is self else None
+        return np.eye(self.size)[None] if other is self else None
 
 
 def _cells_meet(vector: WideVector) -> bool:

@@ -27,17 +27,14 @@ class TracedLaw(JointLaw):
         mean: np.ndarray,
         *,
         key: Any,
-        random: bool,
         redraw: Callable[[int, Any], np.ndarray],
         error: np.ndarray | None = None,
     ):
-        """`kernels` (draws, n, n): one for each draw of the scalars or, if nothing is `random`,
-        one for each independent estimate of the one kernel, or one with its `error` on grids."""
-        self._kernels = kernels if random else kernels.mean(axis=0, keepdims=True)
-        super().__init__(np.ones(shape, bool), key, len(self._kernels))
+        """`kernels` (draws, n, n): one for each draw of the scalars or, where nothing is random,
+        one with its `error`."""
+        self._kernels = kernels
+        super().__init__(np.ones(shape, bool), key, len(kernels))
         self.mean = mean.reshape(shape)
-        self.replicates = None if random else kernels
-        """Independent estimates of a kernel that is not random."""
         self._draw, self._error = redraw, error
 
     def __repr__(self) -> str:
@@ -47,25 +44,26 @@ class TracedLaw(JointLaw):
     @property
     def random(self) -> bool:
         """Whether the outputs are Gaussian only given random scalars."""
-        return self.replicates is None
+        return self._error is None
 
     def covariance(self) -> Estimate:
         """The covariance of the outputs, (N, N, positions…, positions'…)."""
-        if self.replicates is None:
+        if self.random:
             return super().covariance()
         found = self.flat_covariance()
         return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 
     def flat_covariance(self) -> Estimate:
         """The covariance with all coordinates in one row, (n, n)."""
-        found = average(self._kernels if self.replicates is None else self.replicates)
+        found = average(self._kernels)
         return found if self._error is None else Estimate(found.value, self._error)
 
     def gaussian(self) -> TracedLaw:
         """The Gaussian law of the same covariance."""
         mean = self.kernels.mean(axis=0, keepdims=True)
+        none = np.zeros(mean.shape[1:])
         return TracedLaw(
-            mean, self.shape, self.mean, key=self.key, random=False, redraw=lambda count, key: mean
+            mean, self.shape, self.mean, key=self.key, redraw=lambda count, key: mean, error=none
         )
 
     def _draw_kernels(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..compilation import jitted
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey, as_key, listed, whole
 from ..programs.compare import Comparison, Limit, compare
-from ..programs.integration import Method, Rule
+from ..programs.integration import Method, Rule, estimated
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
 from ..programs.preconditions import PreconditionReport, judge
@@ -121,12 +121,9 @@ class Traced:
         return machine, machine.run(self.key, self.x)[0]
 
     @cached_property
-    def _first(self) -> tuple[Machine, Any]:
-        return self.run(16, INTEGRATION.seeded(jax.random.fold_in(self.key, 0)))
-
     def first_run(self) -> tuple[Machine, Any]:
         """One interpretation, kept: what listing and checks look at."""
-        return self._first
+        return self.run(16, INTEGRATION.seeded(jax.random.fold_in(self.key, 0)))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -142,44 +139,44 @@ class Traced:
         """
         whole("draws", draws)
         key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
-        kernels, mean, shape, random, error = self._kernels(draws, key)
+        kernels, mean, shape, error = self._kernels(draws, key)
 
         def redraw(count: int, key: Any) -> np.ndarray:
             return self._kernels(count, key)[0]
 
-        return TracedLaw(kernels, shape, mean, key=key, random=random, redraw=redraw, error=error)
+        return TracedLaw(kernels, shape, mean, key=key, redraw=redraw, error=error)
 
     def _kernels(
         self, draws: int, key: Any
-    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], bool, np.ndarray | None]:
-        parts, means = [], []
+    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], np.ndarray | None]:
+        """Kernels, mean, shape; and an error, where one kernel is not random."""
+        means: list[np.ndarray] = []
         shape: tuple[int, ...] = ()
-        done, random = 0, True
-        rule, method = INTEGRATION.seeded(key), Method.CLOSED_FORM
 
-        def one(count: int, rule: Rule) -> bool:
-            nonlocal shape, method
+        def read(count: int, rule: Rule) -> tuple[np.ndarray, Machine]:
+            nonlocal shape
             machine, output = self.run(count, rule)
             with np.errstate(all="ignore"):
                 kernel, mean, shape = _conditional(machine, output)
-            parts.append(kernel)
-            means.append(mean)
-            method = machine.integrator.worst
-            return len(kernel) > 1 or (count == 1 and bool(machine.drawn))
+            if rule.widening == 1:  # coarse grids are for errors
+                means.append(mean)
+            return kernel, machine
 
-        while random and done < draws:
-            random = one(min(_CHUNK, draws - done), rule.replicate(done))
-            done += len(parts[-1])
-        if not random and method is Method.SAMPLING:
-            for k in range(1, rule.replicates):
-                one(1, rule.replicate(k))
-        error = None
-        if not random and method is Method.QUADRATURE:
-            for coarse in rule.coarse():
-                one(1, coarse)
-            error = np.abs(np.concatenate(parts[1:]) - parts[0]).max(axis=0)
-            del parts[1:], means[1:]
-        mean, found = np.concatenate(means), np.concatenate(parts)
+        rule = INTEGRATION.seeded(key)
+        first, machine = read(min(_CHUNK, draws), rule.replicate(0))
+        if len(first) > 1 or (draws == 1 and machine.drawn):
+            starts = range(len(first), draws, _CHUNK)
+            rest = [read(min(_CHUNK, draws - i), rule.replicate(i))[0] for i in starts]
+            found, error = np.concatenate([first, *rest]), None
+        else:
+            known = (first[0], machine.integrator.worst)
+
+            def reading(other: Rule) -> tuple[np.ndarray, Method]:
+                return known if other is rule else (read(1, other)[0][0], known[1])
+
+            estimate = estimated(rule, reading)
+            found, error = estimate.value[None], estimate.error
+        mean = np.concatenate(means)
         if not (np.isfinite(mean).all() and np.isfinite(found).all()):
             raise NumericalError(
                 "The law of the outputs overflows.",
@@ -196,7 +193,7 @@ class Traced:
                 remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
-        return found, mean[0], shape, random, error
+        return found, mean[0], shape, error
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
@@ -209,7 +206,7 @@ class Traced:
 
     def check(self) -> PreconditionReport:
         """The preconditions of the limit theorem, each violated one by name and source line."""
-        return judge(facts_of(self._first[0], self._name))
+        return judge(facts_of(self.first_run[0], self._name))
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -244,7 +241,7 @@ class Traced:
         return f"Traced({self._name}, inputs of shape {self.x.shape})"
 
     def __str__(self) -> str:
-        return listing(self._first[0], self._first[1], self._name)
+        return listing(*self.first_run, self._name)
 
     @property
     def _name(self) -> str:

@@ -158,7 +158,7 @@ def _unflattened(kernels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def require_gradient_independence(traced: Traced) -> None:
     """The readout is drawn afresh from a centred law and used once, at the end."""
-    machine, output = traced.first_run()
+    machine, output = traced.first_run
     tail = [(s, u, v) for s, u, v in machine.dot_steps if machine.on_tail(s.results[0])]
     if not isinstance(output, WideScalar) or not tail:
         raise RefusedError(
