@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,21 +21,10 @@ from .gp import LeaveOneOut
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .solvers import Posterior
+
 
 _PSEUDO_EXAMPLES = 0.5
-
-
-class Calibrating(Protocol):
-    """What a temperature is fitted to: predictions of training examples without themselves."""
-
-    @property
-    def calibration_rows(self) -> np.ndarray:
-        """Examples that serve."""
-        ...
-
-    def left_out_at(self, rows: np.ndarray) -> LeaveOneOut:
-        """Their left-out predictions."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +79,7 @@ class Temperature:
     @classmethod
     def of(
         cls,
-        posterior: Calibrating,
+        posterior: "Posterior",
         labels: Int[np.ndarray, " n"],
         *,
         counts: Float[np.ndarray, " n"] | None = None,

@@ -43,6 +43,17 @@ def positive_noise(noise: Values, rows: int, who: str) -> np.ndarray:
     return found
 
 
+def level(value: float) -> float:
+    """The level of an interval."""
+    if not 0.0 < value < 1.0:
+        raise NumericalError(
+            "The level of an interval is a probability between 0 and 1.",
+            got=f"{value}",
+            remedy="pass 0.9 for ninety per cent",
+        )
+    return value
+
+
 def pairs(kernel: Any, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """All pairs of these examples, of a kernel in memory or in a store."""
     return (

@@ -22,7 +22,6 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from ..engine.inputs import unmasked
-from ..errors import NumericalError
 from ..options import RandomKey, generator, whole
 from ..printing import counted
 from . import checks
@@ -92,14 +91,8 @@ class Prediction:
         `noise` is the noise variance of the observations the interval is for, one for all or one
         for each example; 0 for the function.
         """
-        if not 0.0 < level < 1.0:
-            raise NumericalError(
-                "The level of an interval is a probability between 0 and 1.",
-                got=f"{level}",
-                remedy="pass 0.9 for ninety per cent",
-            )
         noise = checks.variances(noise, "The noise", self.variance.shape[-1])
-        half = ndtri(0.5 + level / 2.0) * np.sqrt(self.variance + noise)
+        half = ndtri(0.5 + checks.level(level) / 2.0) * np.sqrt(self.variance + noise)
         half = half if self.mean.ndim == self.variance.ndim else half[..., None]
         return self.mean - half, self.mean + half
 

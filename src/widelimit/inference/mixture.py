@@ -13,7 +13,7 @@ and what remains is `GP`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,11 +48,11 @@ from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
+from .gp import LOG_2PI
 from .mixture_prediction import MixturePrediction
 from .network_kernels import joined, require_layer, require_scalar_output
 from .noise import Noise, settled
 
-_LOG_2PI = math.log(2 * math.pi)
 # Fewer draws than these are no basis for a prediction.
 _FEWEST = 32.0
 # Chains that have not met show a scale reduction above this.
@@ -232,7 +232,7 @@ class FittedMixture:
                     "method=EllipticalSlice(), or more draws."
                 )
             )
-        return run.weighted(weights, effective)
+        return replace(run, weights=weights, effective=effective)
 
     def _chained(self, latent: Latent, data: "_Data", method: EllipticalSlice) -> "_Run":
         states, logs = _chains(latent, data, self.key, method)
@@ -249,7 +249,7 @@ class FittedMixture:
         size = min(block_size(latent), len(flat))
         blocks = (flat[i : i + size] for i in range(0, len(flat), size))
         run = _collected(latent, data, blocks, size)
-        return run.weighted(np.full(len(flat), 1.0 / len(flat)), effective)
+        return replace(run, effective=effective)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,9 +261,6 @@ class _Run:
     variances: Float[np.ndarray, "draws tests"]
     weights: Float[np.ndarray, " draws"]
     effective: float
-
-    def weighted(self, weights: np.ndarray, effective: float) -> "_Run":
-        return _Run(self.log_likelihoods, self.means, self.variances, weights, effective)
 
 
 class _Data(eqx.Module):
@@ -284,7 +281,7 @@ def _log_likelihood(whitening: Array, data: _Data) -> Array:
     rows, outputs = data.targets.shape
     white = whitening @ data.targets
     determinant = -jnp.sum(jnp.log(jnp.diagonal(whitening)))
-    return -0.5 * jnp.sum(white**2) - outputs * (determinant + 0.5 * rows * _LOG_2PI)
+    return -0.5 * jnp.sum(white**2) - outputs * (determinant + 0.5 * rows * LOG_2PI)
 
 
 @compiled

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
 
-from ..errors import NumericalError, ShapeError
+from ..errors import ShapeError
 from . import checks
 from .checks import Values
 
@@ -79,12 +79,7 @@ class MixturePrediction:
         self, level: float, *, noise: Values = 0.0
     ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
         """Ends of the central interval that holds `level` of the probability, by bisection."""
-        if not 0.0 < level < 1.0:
-            raise NumericalError(
-                "The level of an interval lies between 0 and 1.",
-                got=f"{level!r}",
-                remedy="pass 0.95 for the central 95 %",
-            )
+        checks.level(level)
         low, high = (1 - level) / 2, (1 + level) / 2
         return self._quantile(low, noise), self._quantile(high, noise)
 

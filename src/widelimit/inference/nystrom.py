@@ -71,31 +71,24 @@ class LandmarkPosterior(Conditioned):
     vector_targets: bool = field(repr=False)
     jitter: float = 0.0
 
-    def _block(self, cross: Values) -> np.ndarray:
-        """Checked kernels with those examples that predictions need."""
-        return checks.matrix(
+    def _read(self, cross: Values) -> tuple[np.ndarray, np.ndarray]:
+        """Features and means of test examples, from kernels with those that they need."""
+        block = checks.matrix(
             cross, "The kernel of test examples against landmarks", columns=len(self.landmarks)
-        ).astype(np.float64)
+        )
+        features = self._features(block.astype(np.float64))
+        return features, features @ self.weights
 
-    def _seen(self, block: np.ndarray) -> np.ndarray:
-        """The part of them with landmarks."""
-        return block
-
-    def _mean(self, block: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features @ self.weights
-
-    def _features(self, block: np.ndarray) -> np.ndarray:
-        return solve_triangular(self.lower, self._seen(block).T, lower=True).T
+    def _features(self, seen: np.ndarray) -> np.ndarray:
+        return solve_triangular(self.lower, seen.T, lower=True).T
 
     def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
         """Means from a block (test, landmarks)."""
-        block = self._block(cross)
-        return self._outputs(self._mean(block, self._features(block)))
+        return self._outputs(self._read(cross)[1])
 
     def predict(self, cross: Values, prior_variance: Values) -> Prediction:
         """Mean and variance from the block (test, landmarks) and the test diagonal."""
-        block = self._block(cross)
-        features = self._features(block)
+        features, mean = self._read(cross)
         prior = checks.variances(prior_variance, "The prior variance of the tests", len(features))
         half = solve_triangular(self.inner, features.T, lower=True)
         seen = np.einsum("nm,nm->n", features, features)
@@ -103,11 +96,11 @@ class LandmarkPosterior(Conditioned):
             prior - seen, largest_prior=float(prior.max()), unit=self.unit
         )
         variance = variance + np.einsum("mn,mn->n", half, half)
-        return Prediction(self._outputs(self._mean(block, features)), variance)
+        return Prediction(self._outputs(mean), variance)
 
     def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
         """The joint covariance of the tests, from (test, landmarks) and (test, test)."""
-        features = self._features(self._block(cross))
+        features, _ = self._read(cross)
         prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
         half = solve_triangular(self.inner, features.T, lower=True)
         return symmetrised(prior - features @ features.T + half.T @ half, prior, self.unit)
@@ -251,16 +244,11 @@ class RefinedPosterior(LandmarkPosterior):
     def __len__(self) -> int:
         return self.size
 
-    def _block(self, cross: Values) -> np.ndarray:
-        return checks.matrix(
-            cross, "The kernel of test and training examples", columns=self.size
-        ).astype(np.float64)
-
-    def _seen(self, block: np.ndarray) -> np.ndarray:
-        return block[:, self.landmarks]
-
-    def _mean(self, block: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features @ self.weights + block @ self.step
+    def _read(self, cross: Values) -> tuple[np.ndarray, np.ndarray]:
+        name = "The kernel of test and training examples"
+        block = checks.matrix(cross, name, columns=self.size).astype(np.float64)
+        features = self._features(block[:, self.landmarks])
+        return features, features @ self.weights + block @ self.step
 
     @property
     def calibration_rows(self) -> Int[np.ndarray, " rows"]:
