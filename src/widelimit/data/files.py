@@ -270,7 +270,7 @@ def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
 def _undecodable(path: Path, encoding: str, line: int, start: bytes) -> DataError:
     remedy = "name its encoding, 'latin-1' or 'cp1252' if it came from an old program"
     if start.startswith(UTF16_MARKS):
-        remedy = "it starts like UTF-16: name that, or save it as UTF-8"
+        remedy = "it starts like UTF-16: name 'utf-16', or save it as UTF-8"
     return DataError(
         f"Line {line} of '{path}' is not written in {encoding}.",
         got="other bytes",
