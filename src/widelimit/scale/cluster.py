@@ -80,7 +80,7 @@ class Sent:
     def future(self) -> Any:
         """What stands for it in a task."""
         if self._future is None or self._future.status in (*_LOST, "error"):
-            self._future = self.client.scatter(self.value, broadcast=True, hash=False)
+            [self._future] = self.client.scatter([self.value], broadcast=True, hash=False)
         return self._future
 
     def forget(self) -> None:
