@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tensor_programs as examples
 
-from widelimit.netsor import Program, Simulation, Vector, erf, examples, softmax, tanh
+from widelimit.netsor import Program, Simulation, Vector, erf, softmax, tanh
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 K2 = K[:2, :2]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensor_programs as examples
 
 from widelimit.errors import NetworkError
 from widelimit.netsor import (
@@ -13,7 +14,6 @@ from widelimit.netsor import (
     ScalarFunction,
     Severity,
     clip,
-    examples,
     exp,
     relu,
     sigmoid,

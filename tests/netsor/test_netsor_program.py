@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+import tensor_programs as examples
 
 from widelimit.errors import (
     NetworkError,
@@ -17,7 +18,6 @@ from widelimit.netsor import (
     Scalar,
     ScalarFunction,
     clip,
-    examples,
     listing,
     relu,
     softmax,
@@ -150,12 +150,6 @@ BAD = [
     (lambda p, x, w: p.output("y"), NetworkError, "takes vectors"),
     (lambda p, x, w: p["nowhere"], NetworkError, "no line named"),
     (lambda p, x, w: clip(0.0), NetworkError, "clipping limit"),
-    (lambda p, x, w: examples.multi_head_attention(K, heads=0), OptionError, "heads= is"),
-    (lambda p, x, w: examples.multi_head_attention(K, heads=1.5), OptionError, "heads= is"),
-    (lambda p, x, w: examples.attention_after_mlp(K, heads=True), OptionError, "heads= is"),
-    (lambda p, x, w: examples.stacked_attention(K, heads=[]), NetworkError, "at least one"),
-    (lambda p, x, w: examples.mlp(K, depth=0), OptionError, "depth= is a positive"),
-    (lambda p, x, w: examples.cnn(K, window=2), NetworkError, "odd positive integer"),
     (lambda p, x, w: Program().mermaid(), NetworkError, "without lines"),
 ]
 

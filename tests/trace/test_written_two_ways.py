@@ -431,7 +431,7 @@ KINDS = {
     "one key, two laws": partial(refused, one_key_two_laws, "A random key draws one array"),
     "bounds that differ": partial(refused, bounds_that_differ, "have one law"),
     "bounds that are drawn": partial(refused, bounds_that_are_drawn, "have one law"),
-    "grouped channels": partial(refused, groups_of_two_channels, "filters for each channel alone"),
+    "grouped channels": partial(refused, groups_of_two_channels, "all together or each alone"),
     "centred by coincidence": partial(refused, centred_by_coincidence, "centred at every width"),
     "steps at 0": partial(refused, steps_of_something_small, "a function that jumps at 0"),
 }

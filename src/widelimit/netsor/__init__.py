@@ -10,7 +10,6 @@ from ..programs.preconditions import (
     PreconditionWarning,
     Severity,
 )
-from . import examples
 from .functions import (
     CoordinateFunction,
     ScalarFunction,
@@ -55,7 +54,6 @@ __all__ = [
     "clip",
     "cos",
     "erf",
-    "examples",
     "exp",
     "relu",
     "sigmoid",

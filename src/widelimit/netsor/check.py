@@ -42,7 +42,7 @@ def _maker(vector: Vector) -> str:
 def _reused(program: Program) -> tuple[tuple[str, tuple[str, ...]], ...]:
     score: dict[Matrix, Dot] = {}
     for dot in program.dots:
-        for side in dot.sides:
+        for side in dot.operands:
             if isinstance(side, MatMul):
                 score.setdefault(side.matrix, dot)
     elsewhere: dict[Matrix, list[str]] = {}

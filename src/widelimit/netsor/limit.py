@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,37 +41,18 @@ def limit(program: Program, *, integration: Integration | None, key: RandomKey) 
     return LimitLaw(program, (integration or Integration()).seeded(key))
 
 
-class _Readings:
-    """Estimates with errors, from the same computation under several rules of integration."""
-
-    def __init__(self, rule: Rule, build: Callable[[Rule], Run]):
-        self.rule = rule
-        self._build = build
-        self._built: dict[Rule, Run] = {}
-
-    def run(self, rule: Rule | None = None) -> Run:
-        rule = rule or self.rule
-        if rule not in self._built:
-            self._built[rule] = self._build(rule)
-        return self._built[rule]
-
-    def read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
-        return estimated(self.rule, lambda rule: reading(self.run(rule)))
-
-
 class ConditionalLaw:
     """The limit given `draws` values of all scalars: a Gaussian family, one per draw."""
 
     def __init__(self, program: Program, scalars: np.ndarray, rule: Rule):
-        self.program = program
-        self.scalars = scalars
+        self.program, self.scalars, self._rule = program, scalars, rule
         chunk = _draws_at_once(program)
-        parts = [scalars[i : i + chunk] for i in range(0, len(scalars), chunk)]
-        self._parts = [(len(part), _Readings(rule, self._runs(part))) for part in parts]
+        self._parts = [self._runs(scalars[i : i + chunk]) for i in range(0, len(scalars), chunk)]
 
-    def _runs(self, scalars: np.ndarray) -> Callable[[Rule], Run]:
+    def _runs(self, scalars: np.ndarray) -> tuple[int, Callable[[Rule], Run]]:
         given = dict(zip(self.program.dots, scalars.T, strict=True))
-        return lambda rule: Run(self.program, rule, draws=len(scalars), given=given)
+        draws = len(scalars)
+        return draws, cache(lambda rule: Run(self.program, rule, draws=draws, given=given))
 
     def __repr__(self) -> str:
         return f"ConditionalLaw({self.program.name!r} given {self.draws} draws of its scalars)"
@@ -83,25 +65,25 @@ class ConditionalLaw:
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
         chosen = chosen_vectors(self.program, vectors)
-        values, errors, method = [], [], Method.CLOSED_FORM
-        for draws, readings in self._parts:
-            shape = (draws, len(chosen), len(chosen))
-            found = readings.read(lambda run: run.gram(chosen))
-            values.append(np.broadcast_to(found.value, shape))
-            errors.append(np.broadcast_to(found.error, shape))
-            method = max(method, found.method)
-        return LimitValue(np.concatenate(values), np.concatenate(errors), method)
+        found = [
+            estimated(self._rule, lambda rule, runs=runs: runs(rule).gram(chosen))
+            for _, runs in self._parts
+        ]
+        value, error = (
+            self._side_by_side(arrays)
+            for arrays in ([f.value for f in found], [f.error for f in found])
+        )
+        return LimitValue(value, error, max(f.method for f in found))
 
     def kernels(self, vectors: Sequence[Vector] | None = None) -> np.ndarray:
         """The values of `gram` alone, for averages over draws, which have an error of their own."""
         chosen = chosen_vectors(self.program, vectors)
-        shape = (len(chosen), len(chosen))
-        return np.concatenate(
-            [
-                np.broadcast_to(readings.run().gram(chosen)[0], (draws, *shape))
-                for draws, readings in self._parts
-            ]
-        )
+        return self._side_by_side([runs(self._rule).gram(chosen)[0] for _, runs in self._parts])
+
+    def _side_by_side(self, arrays: list[np.ndarray]) -> np.ndarray:
+        counts = [draws for draws, _ in self._parts]
+        pairs = zip(counts, arrays, strict=True)
+        return np.concatenate([np.broadcast_to(a, (n, *a.shape[-2:])) for n, a in pairs])
 
     def sample(
         self, key: RandomKey, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
@@ -111,8 +93,8 @@ class ConditionalLaw:
         chosen = chosen_vectors(self.program, vectors)
         rng = generator(key, 1)
         parts = [
-            readings.run().sample(chosen, rng, (draws, coordinates))
-            for draws, readings in self._parts
+            runs(self._rule).sample(chosen, rng, (draws, coordinates))
+            for draws, runs in self._parts
         ]
         return np.concatenate(parts)
 
@@ -135,25 +117,28 @@ class LimitLaw(Law):
     def __init__(self, program: Program, integration: Rule):
         self.program = program
         self.integration = integration
-        self._readings = _Readings(integration, lambda rule: Run(program, rule))
+        self._run = cache(lambda rule: Run(program, rule))
         self._marginals: dict[Vector, Marginal] = {}
+
+    def _read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
+        return estimated(self.integration, lambda rule: reading(self._run(rule)))
 
     # ---- deterministic part ---------------------------------------------------------------
 
     def second_moment(self, left: Vector, right: Vector) -> LimitValue:
         """`E[Z^left Z^right]` for vectors without scalars; for MatMul vectors, the covariance."""
         chosen = self._without_scalars((left, right))
-        return self._readings.read(lambda run: run.second_moment(*chosen))
+        return self._read(lambda run: run.second_moment(*chosen))
 
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v]` for all pairs, shape `(m, m)`; default: the program's outputs."""
         chosen = self._without_scalars(vectors)
-        return self._readings.read(lambda run: run.gram(chosen))
+        return self._read(lambda run: run.gram(chosen))
 
     def mean(self, vector: Vector) -> LimitValue:
         """`E[Z^vector]` for a vector without scalars; 0 for MatMul vectors."""
         (chosen,) = self._without_scalars((vector,))
-        return self._readings.read(lambda run: run.mean(chosen))
+        return self._read(lambda run: run.mean(chosen))
 
     def scalar_covariance(self, scalars: Sequence[Dot] | None = None) -> LimitValue:
         """Covariance of dot products; default: all that depend on no earlier scalar."""
@@ -166,7 +151,7 @@ class LimitLaw(Law):
                 got=", ".join(getattr(s, "label", repr(s)) for s in chosen) or "no dot products",
                 remedy="use sample_scalars for the others",
             )
-        return self._readings.read(lambda run: run.scalar_covariance(tuple(chosen)))
+        return self._read(lambda run: run.scalar_covariance(tuple(chosen)))
 
     # ---- scalars --------------------------------------------------------------------------
 
@@ -191,10 +176,6 @@ class LimitLaw(Law):
                 "Scalars are given as one row per draw, one column per dot product.",
                 got=f"shape {np.shape(scalars)} for {len(dots)} dot products",
                 remedy="pass an array of shape (draws, dots), columns as in program.dots",
-            )
-        if not np.all(np.isfinite(array)):
-            raise ShapeError(
-                "Scalars must be finite.", got="NaN or infinity", remedy="pass finite values"
             )
         return ConditionalLaw(self.program, array, self.integration)
 
@@ -276,22 +257,16 @@ class LimitLaw(Law):
     def __str__(self) -> str:
         rows = [f"limit law of {self.program.name}"]
         for node in self.program.nodes:
-            if isinstance(node, MatMul) and node.stage == 0:
-                found = self.second_moment(node, node)
-                rows.append(
-                    f"  {node.label:<12} N(0, {float(found.value):.6g})"
-                    f"  error {float(found.error):.1g}, {found.method}"
-                )
-            elif isinstance(node, MatMul):
-                rows.append(f"  {node.label:<12} Gaussian given the scalars")
-            elif isinstance(node, Dot) and node.stage == 1:
-                found = self.scalar_covariance([node])
-                rows.append(
-                    f"  {node.label:<12} scalar N(0, {float(found.value[0, 0]):.6g})"
-                    f"  error {float(found.error[0, 0]):.1g}, {found.method}"
-                )
-            elif isinstance(node, Dot):
-                rows.append(f"  {node.label:<12} scalar, Gaussian given earlier scalars")
+            if not isinstance(node, MatMul | Dot):
+                continue
+            dot = isinstance(node, Dot)
+            law = f"{'scalar, ' if dot else ''}Gaussian given {'earlier' if dot else 'the'} scalars"
+            if node.stage == dot:
+                found = self.scalar_covariance([node]) if dot else self.second_moment(node, node)
+                value, error = (float(np.ravel(x)[0]) for x in (found.value, found.error))
+                law = f"N(0, {value:.6g})  error {error:.1g}, {found.method}"
+                law = f"scalar {law}" if dot else law
+            rows.append(f"  {node.label:<12} {law}")
         return "\n".join(rows)
 
     def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:

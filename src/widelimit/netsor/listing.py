@@ -8,72 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .nodes import (
-    Dot,
-    Initial,
-    Map,
-    MatMul,
-    Node,
-    Operation,
-    ScalarArithmetic,
-    ScalarMap,
-    Vector,
-    VectorArithmetic,
-)
+from .nodes import Arithmetic, Initial, Node, Operation, ScalarMap, Vector
 
 if TYPE_CHECKING:
-    from .program import InputGroup, Program
+    from .program import Program
 
 
 def expression(node: Node, *, folded: frozenset[Node] = frozenset()) -> str:
     """The right-hand side of a line; operands in `folded` are written out in place."""
-    match node:
-        case Initial():
-            return _group_law(node.program.groups[node.group])
-        case MatMul():
-            return f"{node.matrix.label} @ {_part(node.operand, folded, wrapped=tuple(Operation))}"
-        case Map():
-            vectors = ", ".join(_part(v, folded) for v in node.vectors)
-            scalars = ", ".join(_part(s, folded) for s in node.scalars)
-            return f"{node.function.name}({vectors}{'; ' + scalars if scalars else ''})"
-        case Dot():
-            left, right = (_part(v, folded, wrapped=tuple(Operation)) for v in node.sides)
-            return f"n^(-1/2) {left}ᵀ {right}"
-        case ScalarMap():
-            arguments = ", ".join(_part(s, folded) for s in node.arguments)
-            return f"{node.function.name}({arguments})[{node.component}]"
-        case VectorArithmetic() | ScalarArithmetic():
-            return _arithmetic(node, folded)
-        case _:
-            raise TypeError(f"no such line: {type(node).__name__}")
 
+    def text(part: Node | float, *wrapped: Operation) -> str:
+        if not isinstance(part, Node):
+            return f"{part:.4g}"
+        if part not in folded:
+            return part.label
+        inside = part.text(text)
+        return f"({inside})" if getattr(part, "operation", None) in wrapped else inside
 
-def _part(
-    part: Node | float, folded: frozenset[Node], *, wrapped: tuple[Operation, ...] = ()
-) -> str:
-    """A line inside another; arithmetic of the `wrapped` kinds needs parentheses there."""
-    if not isinstance(part, Node):
-        return f"{part:.4g}"
-    if part not in folded:
-        return part.label
-    text = expression(part, folded=folded)
-    operation = getattr(part, "operation", None)
-    return f"({text})" if operation in wrapped else text
-
-
-def _arithmetic(node: VectorArithmetic | ScalarArithmetic, folded: frozenset[Node]) -> str:
-    if node.operation is Operation.PRODUCT:
-        texts = [_part(part, folded, wrapped=(Operation.SUM,)) for part in node.parts]
-        return "-" + "·".join(texts[1:]) if node.parts[0] == -1.0 else "·".join(texts)
-    first, *rest = (_part(part, folded) for part in node.parts)
-    return first + "".join(f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in rest)
-
-
-def _group_law(group: InputGroup) -> str:
-    if len(group.labels) == 1:
-        return f"N({group.mean[0]:g}, {group.covariance[0, 0]:g})"
-    mean = "0" if not np.any(group.mean) else np.array2string(group.mean, precision=3)
-    return f"N({mean}, K)"
+    return node.text(text)
 
 
 def folded_nodes(program: Program) -> frozenset[Node]:
@@ -85,7 +37,7 @@ def folded_nodes(program: Program) -> frozenset[Node]:
     return frozenset(
         node
         for node in program.nodes
-        if isinstance(node, (VectorArithmetic, ScalarArithmetic))
+        if isinstance(node, Arithmetic)
         and not program.is_named(node)
         and uses.get(node, 0) == 1
         and node not in program.outputs
@@ -127,13 +79,8 @@ def lines(program: Program) -> Iterator[Line]:
             if len(nodes) > 1:
                 text = text.removesuffix(f"[{node.component}]")
         done.update(nodes)
-        yield Line(nodes, text, _kind(node))
-
-
-def _kind(node: Node) -> str:
-    words = {MatMul: "MatMul", Dot: "Dot", ScalarMap: "Scalar", ScalarArithmetic: "Scalar"}
-    word = words.get(type(node), "Nonlin")
-    return f"{word} | p" if isinstance(node, Vector) and node.stage else word
+        kind = f"{node.kind} | p" if isinstance(node, Vector) and node.stage else node.kind
+        yield Line(nodes, text, kind)
 
 
 def listing(program: Program) -> str:
@@ -142,7 +89,7 @@ def listing(program: Program) -> str:
     if program.groups:
         rows.append("inputs, i.i.d. over coordinates")
     for group in program.groups:
-        rows.append(f"  {', '.join(group.labels)} ~ {_group_law(group)}")
+        rows.append(f"  {', '.join(group.labels)} ~ {group.text}")
         if len(group.labels) > 1:
             text = np.array2string(group.covariance, precision=3, suppress_small=True, threshold=64)
             rows += [

@@ -1,27 +1,42 @@
-"""The lines of a tensor program: vectors and scalars that combine by Python's operators."""
+"""The lines of a tensor program: vectors and scalars that combine by Python's operators.
+
+Every kind of line has three readings side by side: its formula as text, its value in the limit
+(on the engine of `programs`), and its arrays at a finite width.
+"""
 
 from __future__ import annotations
 
 import math
 import numbers
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
 
 from ..errors import NetworkError
+from ..programs.scalars import WideScalar
 from .functions import CoordinateFunction, ScalarFunction, relu
 
 if TYPE_CHECKING:
-    from .program import Program
+    from .program import InputGroup, Program
+    from .run import Run
+    from .simulate import Batch
+
+DTYPE = np.float32  # of arrays at finite widths
+Text = Callable[..., str]
+"""`text(part, *wrapped)`: a part of a formula, in parentheses if it is one of these operations."""
+_CONTRACT = {"dimension_numbers": (((1,), (0,)), ((), ()))}
 
 
 class Operation(Enum):
-    """The two arithmetic operations; everything else is built from them."""
+    """The two arithmetic operations, by their primitives; everything else is built from them."""
 
-    SUM = "sum"
-    PRODUCT = "product"
+    SUM = "add"
+    PRODUCT = "mul"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,14 +72,30 @@ class Node(ABC):
 
     # numpy scalars on the left must defer to the node's reflected operators.
     __array_ufunc__ = None
+    letter: ClassVar[str] = "s"
+    kind: ClassVar[str] = "Scalar"
 
     program: Program
     index: int
 
-    @property
     @abstractmethod
+    def text(self, text: Text) -> str:
+        """The right-hand side."""
+
+    @abstractmethod
+    def limit(self, run: Run) -> Any:
+        """The value in the limit, of values of the operands."""
+
+    @abstractmethod
+    def simulate(self, batch: Batch) -> np.ndarray:
+        """Arrays at a finite width: `(draws, n)` for vectors, `(draws,)` for scalars."""
+
+    @cached_property
     def operands(self) -> tuple[Node, ...]:
         """The lines this line reads."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        parts = (part for v in values for part in (v if isinstance(v, tuple) else (v,)))
+        return tuple(part for part in parts if isinstance(part, Node))
 
     @property
     def label(self) -> str:
@@ -86,11 +117,53 @@ class Node(ABC):
 
     @cached_property
     def bounded(self) -> bool:
-        """Whether the coordinates (or the value) have a bound that holds for every draw."""
-        return False
+        """Whether the coordinates (or the value) have a bound that holds for every draw.
+
+        The function has one or, being finite on bounded sets, all that it is applied to.
+        """
+        bounded = getattr(getattr(self, "function", None), "bounded", False)
+        gaussian = isinstance(self, MatMul | Dot)
+        return bounded or (not gaussian and all(node.bounded for node in self.operands))
 
     def __repr__(self) -> str:
         return self.program.described(self)
+
+    # Sums begin with the vector, products with the number, as one writes them.
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, (int, float)) and other == 0:
+            return self  # so that Python's sum(), which starts from 0, works
+        pair = sorted((self, _operand(other)), key=_breadth, reverse=True)
+        return self.program.arithmetic(Operation.SUM, tuple(pair))
+
+    def __mul__(self, other: Any) -> Any:
+        other = _operand(other)
+        if other == 1.0:
+            return self
+        pair = sorted((self, other), key=_breadth)
+        return self.program.arithmetic(Operation.PRODUCT, tuple(pair))
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-1.0) * other
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.program.arithmetic(Operation.SUM, (_operand(other), -self))
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __truediv__(self, other: float) -> Any:
+        divisor = _constant(other)
+        if divisor == 0:
+            raise NetworkError(
+                "A program may be divided by non-zero numbers only.",
+                got="division by 0",
+                remedy="divide by a non-zero number",
+            )
+        return self * (1.0 / divisor)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
 
 
 def _constant(value: object) -> float:
@@ -103,33 +176,19 @@ def _constant(value: object) -> float:
     return float(value)
 
 
+def _operand(value: object) -> Node | float:
+    return value if isinstance(value, Node) else _constant(value)
+
+
+def _breadth(part: Node | float) -> int:
+    return 2 if isinstance(part, Vector) else int(isinstance(part, Node))
+
+
 class Vector(Node):
     """A vector of n coordinates. `+ - *` act coordinatewise; `abs` and integer powers too."""
 
-    def __add__(self, other: Vector | Scalar | float) -> Vector:
-        if isinstance(other, (int, float)) and other == 0:
-            return self  # so that Python's sum(), which starts from 0, works
-        return self.program.vector_arithmetic(Operation.SUM, (self, _operand(other)))
-
-    def __mul__(self, other: Vector | Scalar | float) -> Vector:
-        other = _operand(other)
-        if other == 1.0:
-            return self
-        # Numbers and scalars come first, as one writes them.
-        pair = (self, other) if isinstance(other, Vector) else (other, self)
-        return self.program.vector_arithmetic(Operation.PRODUCT, pair)
-
-    def __sub__(self, other: Vector | Scalar | float) -> Vector:
-        return self + (-1.0) * other
-
-    def __rsub__(self, other: Scalar | float) -> Vector:
-        return self.program.vector_arithmetic(Operation.SUM, (_operand(other), -self))
-
-    def __neg__(self) -> Vector:
-        return self * -1.0
-
-    def __truediv__(self, other: float) -> Vector:
-        return self * (1.0 / _divisor(other))
+    letter = "e"
+    kind = "Nonlin"
 
     def __pow__(self, power: int) -> Vector:
         if not isinstance(power, int) or power < 1:
@@ -138,166 +197,144 @@ class Vector(Node):
                 got=f"power {power!r}",
                 remedy="write other powers as a function, with `p.map`",
             )
-        result = self
-        for _ in range(power - 1):
-            result = result * self
-        return result
+        return math.prod([self] * (power - 1), start=self)
 
     def __abs__(self) -> Vector:
         return relu(self) + relu(-self)
 
-    __radd__ = __add__
-    __rmul__ = __mul__
-
 
 class Scalar(Node):
     """A random number of the program: a dot product, or a function of dot products."""
-
-    def __add__(self, other: Scalar | float) -> Scalar:
-        if isinstance(other, Vector):
-            return NotImplemented
-        if isinstance(other, (int, float)) and other == 0:
-            return self
-        return self.program.scalar_arithmetic(Operation.SUM, (self, _scalar(other)))
-
-    def __mul__(self, other: Scalar | float) -> Scalar:
-        if isinstance(other, Vector):
-            return NotImplemented
-        other = _scalar(other)
-        pair = (self, other) if isinstance(other, Scalar) else (other, self)
-        return self.program.scalar_arithmetic(Operation.PRODUCT, pair)
-
-    def __sub__(self, other: Scalar | float) -> Scalar:
-        if isinstance(other, Vector):
-            return NotImplemented
-        return self + (-1.0) * other
-
-    def __rsub__(self, other: float) -> Scalar:
-        return self.program.scalar_arithmetic(Operation.SUM, (_scalar(other), -self))
-
-    def __neg__(self) -> Scalar:
-        return self * -1.0
-
-    def __truediv__(self, other: float) -> Scalar:
-        return self * (1.0 / _divisor(other))
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-
-def _operand(value: object) -> Vector | Scalar | float:
-    return value if isinstance(value, (Vector, Scalar)) else _constant(value)
-
-
-def _scalar(value: object) -> Scalar | float:
-    return value if isinstance(value, Scalar) else _constant(value)
-
-
-def _divisor(value: object) -> float:
-    divisor = _constant(value)
-    if divisor == 0:
-        raise NetworkError(
-            "A program may be divided by non-zero numbers only.",
-            got="division by 0",
-            remedy="divide by a non-zero number",
-        )
-    return divisor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Initial(Vector):
     """A given vector; coordinates are i.i.d., jointly Gaussian with the others of its group."""
 
-    group: int
-    position: int
+    letter = "x"
 
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """None: this is where a program begins."""
-        return ()
+    group: InputGroup
+    position: int
 
     @cached_property
     def bounded(self) -> bool:
         """Only a constant vector is bounded."""
-        return self.program.groups[self.group].covariance[self.position, self.position] == 0
+        return self.group.covariance[self.position, self.position] == 0
+
+    def text(self, text: Text) -> str:
+        return self.group.text
+
+    def limit(self, run: Run) -> Any:
+        law = {"mean": self.group.mean, "covariance": self.group.covariance}
+        return run.apply(self, "initial", [], key=id(self.group), position=self.position, **law)
+
+    def simulate(self, batch: Batch) -> np.ndarray:
+        return batch.inputs(self.group)[..., self.position]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MatMul(Vector):
     """`g = W h`: coordinates become Gaussian with `Cov = σ² E[Z^h Z^h']` for the same W."""
 
+    letter = "g"
+    kind = "MatMul"
+
     matrix: Matrix
     operand: Vector
 
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The vector that is multiplied."""
-        return (self.operand,)
+    def text(self, text: Text) -> str:
+        return f"{self.matrix.label} @ {text(self.operand, *Operation)}"
+
+    def limit(self, run: Run) -> Any:
+        operands = [run.matrix(self.matrix, self), run.values[self.operand]]
+        return run.apply(self, "dot_general", operands, **_CONTRACT)
+
+    def simulate(self, batch: Batch) -> np.ndarray:
+        return (batch.matrix(self.matrix) @ batch.arrays[self.operand][..., None])[..., 0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Map(Vector):
     """`h = φ(g¹, …, gᵐ; p₁, …, pᵣ)`, coordinate by coordinate."""
 
+    letter = "h"
+
     function: CoordinateFunction
     vectors: tuple[Vector, ...]
     scalars: tuple[Scalar, ...]
 
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The vectors, then the scalars."""
-        return (*self.vectors, *self.scalars)
+    def text(self, text: Text) -> str:
+        parts = [", ".join(map(text, nodes)) for nodes in (self.vectors, self.scalars) if nodes]
+        return f"{self.function.name}({'; '.join(parts)})"
 
-    @cached_property
-    def bounded(self) -> bool:
-        """φ is bounded, or (being finite on bounded sets) all its arguments are."""
-        return self.function.bounded or all(node.bounded for node in self.operands)
+    def limit(self, run: Run) -> Any:
+        operands = [run.values[operand] for operand in self.operands]
+        closed = self.function.closed_form if len(operands) == 1 else None
+        return run.apply(self, "map", operands, function=self.function.evaluate, closed=closed)
+
+    def simulate(self, batch: Batch) -> np.ndarray:
+        arguments = np.broadcast_arrays(*(batch.column(node) for node in self.operands))
+        return self.function.evaluate(*arguments).astype(DTYPE)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arithmetic(Node):
-    """A sum or product of lines and numbers."""
+    """A sum or product of lines and numbers; coordinatewise if a vector is among them."""
 
     operation: Operation
-    parts: tuple[Vector | Scalar | float, ...]
+    parts: tuple[Node | float, ...]
 
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The parts that are lines, not numbers."""
-        return tuple(part for part in self.parts if isinstance(part, Node))
+    def text(self, text: Text) -> str:
+        if self.operation is Operation.PRODUCT:
+            texts = [text(part, Operation.SUM) for part in self.parts]
+            return "-" + "·".join(texts[1:]) if self.parts[0] == -1.0 else "·".join(texts)
+        first, *rest = map(text, self.parts)
+        return first + "".join(f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in rest)
 
-    @cached_property
-    def bounded(self) -> bool:
-        """Sums and products of bounded parts are bounded."""
-        return all(node.bounded for node in self.operands)
+    def limit(self, run: Run) -> Any:
+        parts = [
+            run.values[part] if isinstance(part, Node) else WideScalar.constant(part)
+            for part in self.parts
+        ]
+        return run.apply(self, self.operation.value, parts)
+
+    def simulate(self, batch: Batch) -> np.ndarray:
+        read = batch.column if isinstance(self, Vector) else batch.array
+        one, two = map(read, self.parts)
+        return one + two if self.operation is Operation.SUM else one * two
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class VectorArithmetic(Arithmetic, Vector):
     """A coordinatewise sum or product of vectors, scalars and numbers."""
+
+
+class ScalarArithmetic(Arithmetic, Scalar):
+    """A sum or product of scalars and numbers."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dot(Scalar):
     """`p = n^{-1/2} leftᵀ right`: Gaussian in the limit, independent of all the `Z`."""
 
+    kind = "Dot"
+
     left: Vector
     right: Vector
-
-    @property
-    def sides(self) -> tuple[Vector, Vector]:
-        """The two vectors, as vectors."""
-        return (self.left, self.right)
-
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The two vectors."""
-        return self.sides
 
     @cached_property
     def stage(self) -> int:
         """One stage after the two vectors."""
         return 1 + max(self.left.stage, self.right.stage)
+
+    def text(self, text: Text) -> str:
+        return f"n^(-1/2) {text(self.left, *Operation)}ᵀ {text(self.right, *Operation)}"
+
+    def limit(self, run: Run) -> Any:
+        return run.draw(self)
+
+    def simulate(self, batch: Batch) -> np.ndarray:
+        product = np.einsum("ri,ri->r", batch.arrays[self.left], batch.arrays[self.right])
+        return product / np.sqrt(DTYPE(batch.width))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -308,19 +345,22 @@ class ScalarMap(Scalar):
     arguments: tuple[Scalar, ...]
     component: int
 
-    @property
-    def operands(self) -> tuple[Node, ...]:
-        """The function's arguments."""
-        return self.arguments
+    def text(self, text: Text) -> str:
+        return f"{self.function.name}({', '.join(map(text, self.arguments))})[{self.component}]"
 
-    @cached_property
-    def bounded(self) -> bool:
-        """The function is bounded, or all its arguments are."""
-        return self.function.bounded or all(node.bounded for node in self.operands)
+    def limit(self, run: Run) -> Any:
+        key = (self.function, self.arguments)
+        if key not in run.values:  # computed once for all components
+            arguments = [run.values[argument] for argument in self.arguments]
 
+            def compute() -> np.ndarray:
+                rows = np.broadcast_arrays(*(np.asarray(a.value()) for a in arguments))
+                return self.function.evaluate(np.stack(rows, axis=-1))
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ScalarArithmetic(Arithmetic, Scalar):
-    """A sum or product of scalars and numbers."""
+            run.values[key] = cache(compute)
+        rows = run.values[key]
+        return WideScalar((), lambda: rows()[..., self.component])
 
-    parts: tuple[Scalar | float, ...]
+    def simulate(self, batch: Batch) -> np.ndarray:
+        arguments = np.stack([batch.arrays[a] for a in self.arguments], axis=-1)
+        return self.function.evaluate(arguments)[..., self.component]

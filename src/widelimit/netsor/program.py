@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, NumericalError, ShapeError
-from ..options import RandomKey, as_key, listed, whole
+from ..options import RandomKey
 from ..printing import counted
 from ..programs.compare import Comparison, Limit, compare
 from ..programs.integration import Integration
@@ -53,6 +53,14 @@ class InputGroup:
     labels: tuple[str, ...]
     mean: np.ndarray
     covariance: np.ndarray
+
+    @property
+    def text(self) -> str:
+        """The law, in short."""
+        if len(self.labels) == 1:
+            return f"N({self.mean[0]:g}, {self.covariance[0, 0]:g})"
+        mean = "0" if not np.any(self.mean) else np.array2string(self.mean, precision=3)
+        return f"N({mean}, K)"
 
 
 def _means(mean: ArrayLike, count: int) -> np.ndarray:
@@ -108,12 +116,6 @@ class Program:
                 got=f"shape {matrix.shape}",
                 remedy="pass the S×S covariance between the S vectors",
             )
-        if not np.all(np.isfinite(matrix)):
-            raise NumericalError(
-                "The covariance of initial vectors must be finite.",
-                got="NaN or infinity",
-                remedy="check how the covariance was computed",
-            )
         scale = max(float(np.max(np.abs(matrix))), 1e-300)
         lowest = float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
         if np.max(np.abs(matrix - matrix.T)) > 1e-8 * scale or lowest < -1e-8 * scale:
@@ -129,14 +131,8 @@ class Program:
     def _group(
         self, labels: tuple[str, ...], covariance: np.ndarray, mean: np.ndarray
     ) -> tuple[Vector, ...]:
-        if not np.all(np.isfinite(mean)):
-            raise NumericalError(
-                "The mean of initial vectors must be finite.",
-                got=f"{mean}",
-                remedy="pass finite means",
-            )
-        self.groups.append(InputGroup(labels, mean, covariance))
-        group = len(self.groups) - 1
+        group = InputGroup(labels, mean, covariance)
+        self.groups.append(group)
         return tuple(
             self._register(Initial, group=group, position=i).named(label)
             for i, label in enumerate(labels)
@@ -209,23 +205,14 @@ class Program:
             for i in range(len(arguments))
         )
 
-    def vector_arithmetic(
-        self, operation: Operation, parts: tuple[Vector | Scalar | float, ...]
-    ) -> VectorArithmetic:
-        """A coordinatewise sum or product as a line."""
+    def arithmetic(self, operation: Operation, parts: tuple[Node | float, ...]) -> Node:
+        """A sum or product as a line, coordinatewise if a vector is among the parts."""
         for part in parts:
             if isinstance(part, Node):
                 self._require_kind(part, Node, "arithmetic", "lines of one program")
-        return self._register(VectorArithmetic, operation=operation, parts=parts)
-
-    def scalar_arithmetic(
-        self, operation: Operation, parts: tuple[Scalar | float, ...]
-    ) -> ScalarArithmetic:
-        """A sum or product of scalars as a line."""
-        for part in parts:
-            if isinstance(part, Node):
-                self._require_kind(part, Node, "arithmetic", "lines of one program")
-        return self._register(ScalarArithmetic, operation=operation, parts=parts)
+        vectors = any(isinstance(part, Vector) for part in parts)
+        kind = VectorArithmetic if vectors else ScalarArithmetic
+        return self._register(kind, operation=operation, parts=parts)
 
     def output(self, *vectors: Vector) -> None:
         """Declare the vectors that `limit` and `simulate` report by default."""
@@ -293,7 +280,6 @@ class Program:
         self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
     ) -> Comparison:
         """One coordinate of each output at finite `widths` beside the limit."""
-        chosen = tuple(whole("widths", width) for width in listed("widths", widths))
         law, size = self.limit(), len(self.outputs)
         marginals = tuple(law.marginal(vector) for vector in self.outputs)
         random = any(vector.stage for vector in self.outputs)
@@ -302,8 +288,7 @@ class Program:
         def outputs(width: int, count: int, seed: Any) -> np.ndarray:
             return self.simulate(width, count, seed).values[:, 0]
 
-        limit = Limit(law, np.zeros(size), second, marginals)
-        return compare(limit, outputs, chosen, whole("draws", draws), as_key(key))
+        return compare(Limit(law, np.zeros(size), second, marginals), outputs, widths, draws, key)
 
     def __repr__(self) -> str:
         lines, dots = counted(len(self.nodes), "line"), counted(len(self.dots), "dot product")
@@ -352,9 +337,8 @@ class Program:
 
     def _register(self, kind: type[_NodeT], **fields: Any) -> _NodeT:
         node = kind(program=self, index=len(self.nodes), **fields)
-        letter = {Initial: "x", MatMul: "g", Map: "h", VectorArithmetic: "e"}.get(kind, "s")
-        self._counts[letter] += 1
-        self._automatic.append(f"{letter}_{self._counts[letter]}")
+        self._counts[kind.letter] += 1
+        self._automatic.append(f"{kind.letter}_{self._counts[kind.letter]}")
         self.nodes.append(node)
         return node
 

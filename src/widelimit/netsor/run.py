@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,27 +18,12 @@ from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram, Slot, Step
 from ..programs.table import record_of
 from ..programs.vectors import WideVector
-from .nodes import (
-    Dot,
-    Initial,
-    Map,
-    MatMul,
-    Matrix,
-    Node,
-    Operation,
-    Scalar,
-    ScalarArithmetic,
-    ScalarMap,
-    Vector,
-    VectorArithmetic,
-)
+from .nodes import Dot, Matrix, Node, Vector
 
 if TYPE_CHECKING:
     from .program import Program
 
 _WIDE = Wide(Fraction(1))
-_STEPS = {Operation.SUM: "add", Operation.PRODUCT: "mul"}
-_CONTRACT = {"dimension_numbers": (((1,), (0,)), ((), ()))}
 
 
 class Run:
@@ -55,7 +39,7 @@ class Run:
     ):
         self.program = program
         self.machine = Machine(FlatProgram((1, 2, 3), (), (), ()), draws=draws, rule=rule)
-        self._values: dict[Any, Any] = {
+        self.values: dict[Any, Any] = {
             dot: WideScalar((), numbers) for dot, numbers in (given or {}).items()
         }
         self._seconds: dict[tuple[int, int], tuple[np.ndarray, Method]] = {}
@@ -129,15 +113,11 @@ class Run:
 
     def value(self, node: Node) -> Any:
         """A line's value, after those that it reads; all dot products of a stage come at once."""
-        if node not in self._values:
+        if node not in self.values:
             for line in self._missing(node):
-                if line in self._values:
-                    continue
-                if isinstance(line, Dot):
-                    self._draw(line.stage)
-                else:
-                    self._values[line] = self._compute(line)
-        return self._values[node]
+                if line not in self.values:
+                    self.values[line] = line.limit(self)
+        return self.values[node]
 
     def _missing(self, node: Node) -> list[Node]:
         """The lines that a line rests on, in an order in which they can be computed."""
@@ -145,7 +125,7 @@ class Run:
         stack = [node]
         while stack:
             line = stack.pop()
-            if line in found or line in self._values:
+            if line in found or line in self.values:
                 continue
             found.add(line)
             together = self._stage(line.stage) if isinstance(line, Dot) else ()
@@ -153,85 +133,44 @@ class Run:
         return sorted(found, key=lambda n: (n.stage, not isinstance(n, Dot), n.index))
 
     def _stage(self, stage: int) -> tuple[Dot, ...]:
-        return tuple(d for d in self.program.dots if d.stage == stage and d not in self._values)
+        return tuple(d for d in self.program.dots if d.stage == stage and d not in self.values)
 
-    def _apply(self, node: Node, name: str, operands: list[Any], **params: Any) -> Any:
+    def apply(self, node: Node, name: str, operands: list[Any], **params: Any) -> Any:
+        """What the engine's rule of a primitive makes of the operands of a line."""
         shape = (_WIDE,) if isinstance(node, Vector) else ()
         place = Place("", node.index + 1, self.program.name, self.program.described(node))
         slot = Slot(node.index, shape, np.dtype(float))
         step = Step(name, None, (params,) * 3, (), (slot,), place, record_of(name))
         return self.machine.apply(step, operands)[0]
 
-    def _compute(self, node: Node) -> Any:
-        match node:
-            case Initial():
-                group = self.program.groups[node.group]
-                initial = {"key": (id(self.program), node.group), "position": node.position}
-                law = {"mean": group.mean, "covariance": group.covariance}
-                return self._apply(node, "initial", [], **initial, **law)
-            case MatMul():
-                operands = [self._matrix(node.matrix, node), self._values[node.operand]]
-                return self._apply(node, "dot_general", operands, **_CONTRACT)
-            case Map():
-                operands = [self._values[operand] for operand in node.operands]
-                alone = len(operands) == 1
-                closed = node.function.closed_form if alone else None
-                return self._apply(
-                    node, "map", operands, function=node.function.evaluate, closed=closed
-                )
-            case VectorArithmetic() | ScalarArithmetic():
-                first, *rest = (self._part(part) for part in node.parts)
-                for other in rest:
-                    first = self._apply(node, _STEPS[node.operation], [first, other])
-                return first
-            case ScalarMap():
-                return self._component(node)
-            case _:
-                raise TypeError(f"no such line: {type(node).__name__}")
-
-    def _part(self, part: Vector | Scalar | float) -> Any:
-        return self._values[part] if isinstance(part, Node) else WideScalar.constant(float(part))
-
-    def _matrix(self, matrix: Matrix, node: Node) -> Any:
-        if matrix not in self._values:
-            self._values[matrix] = self._apply(node, "weights", [], matrix=matrix, std=matrix.std)
-        return self._values[matrix]
-
-    def _component(self, node: ScalarMap) -> WideScalar:
-        """One component of a function of scalars, which is computed once for all of them."""
-        key = (node.function, node.arguments)
-        if key not in self._values:
-            arguments = [self._values[argument] for argument in node.arguments]
-
-            def compute() -> np.ndarray:
-                rows = np.broadcast_arrays(*(np.asarray(a.value()) for a in arguments))
-                return node.function.evaluate(np.stack(rows, axis=-1))
-
-            self._values[key] = cache(compute)
-        rows = self._values[key]
-        return WideScalar((), lambda: rows()[..., node.component])
+    def matrix(self, matrix: Matrix, node: Node) -> Any:
+        """A matrix's value."""
+        if matrix not in self.values:
+            self.values[matrix] = self.apply(node, "weights", [], matrix=matrix, std=matrix.std)
+        return self.values[matrix]
 
     def _products(self, dots: tuple[Dot, ...]) -> WideVector:
         """The products of the sides of dot products, coordinate by coordinate, as one family."""
         for dot in dots:
-            for side in dot.sides:
+            for side in dot.operands:
                 self.value(side)
         sides = [
-            self._apply(dots[0], "stack", [self._values[dot.sides[k]] for dot in dots], axis=0)
+            self.apply(dots[0], "stack", [self.values[dot.operands[k]] for dot in dots], axis=0)
             for k in (0, 1)
         ]
-        return self._apply(dots[0], "mul", sides)
+        return self.apply(dots[0], "mul", sides)
 
-    def _draw(self, stage: int) -> None:
-        """The dot products `n^{-1/2} leftᵀ right` of a stage, given the earlier ones."""
-        dots = self._stage(stage)
-        total = self._apply(dots[0], "reduce_sum", [self._products(dots)], axes=(1,))
-        total = self._apply(dots[0], "mul", [total, WideScalar.constant(1.0, Fraction(-1, 2))])
+    def draw(self, dot: Dot) -> WideScalar:
+        """A dot product `n^{-1/2} leftᵀ right`, with all of its stage, given the earlier ones."""
+        dots = self._stage(dot.stage)
+        total = self.apply(dots[0], "reduce_sum", [self._products(dots)], axes=(1,))
+        total = self.apply(dots[0], "mul", [total, WideScalar.constant(1.0, Fraction(-1, 2))])
         if total.power != 0 and not total.is_zero:
             raise NumericalError(
                 "A dot product grows with the width.",
                 got=f"{dots[0].label} or another of its stage",
                 remedy="multiply both sides by fresh matrices first",
             )
-        for k, dot in enumerate(dots):
-            self._values[dot] = WideScalar((), lambda k=k: total.value()[:, k])
+        for k, each in enumerate(dots):
+            self.values[each] = WideScalar((), lambda k=k: total.value()[:, k])
+        return self.values[dot]

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import NetworkError, NumericalError
 from ..gaussians import psd_root
 from ..options import RandomKey, seed_words, whole
-from .nodes import (
-    Dot,
-    Initial,
-    Map,
-    MatMul,
-    Matrix,
-    Node,
-    Operation,
-    ScalarArithmetic,
-    ScalarMap,
-    Vector,
-    VectorArithmetic,
-)
+from .nodes import DTYPE, Dot, MatMul, Matrix, Node, Vector
 from .validation import chosen_vectors
 
 if TYPE_CHECKING:
-    from .program import Program
+    from .program import InputGroup, Program
 
-_DTYPE = np.float32
 _WORKERS = 4
 _BATCH = 256
 
@@ -111,7 +97,7 @@ def simulate(
 
 
 class _ProgramPlan:
-    """The lines that must run, and when their arrays and matrices can be dropped."""
+    """The lines that must run."""
 
     def __init__(self, program: Program, vectors: tuple[Vector, ...], width: int, coordinates: int):
         self.program, self.vectors = program, vectors
@@ -124,30 +110,23 @@ class _ProgramPlan:
                 wanted.add(node)
                 stack.extend(node.operands)
         self.lines = [node for node in program.nodes if node in wanted]
-        self.last_use: dict[Node | Matrix, int] = {}
-        for line in self.lines:
-            for used in (*line.operands, *((line.matrix,) if isinstance(line, MatMul) else ())):
-                self.last_use[used] = line.index
         matrices = {line.matrix for line in self.lines if isinstance(line, MatMul)}
         per_run = len(matrices) * width**2 + (len(self.lines) + len(vectors) + 4) * width
-        self.bytes_per_run = per_run * np.dtype(_DTYPE).itemsize
+        self.bytes_per_run = per_run * np.dtype(DTYPE).itemsize
 
     def run(
         self, draws: int, seed: np.random.SeedSequence
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One batch: recorded coordinates, Gram matrices, dot products."""
         rng = np.random.Generator(np.random.SFC64(seed))
-        state = _State(self.program, rng, draws, self.width)
+        batch = Batch(rng, draws, self.width)
         dots: list[np.ndarray] = []
         for line in self.lines:
-            state.arrays[line] = value = state.compute(line)
+            batch.arrays[line] = value = line.simulate(batch)
             if isinstance(line, Dot):
                 dots.append(value)
-            for used in (*line.operands, *((line.matrix,) if isinstance(line, MatMul) else ())):
-                if self.last_use[used] == line.index and used not in self.vectors:
-                    state.drop(used)
         # Squares of small or large coordinates leave the range of single precision.
-        stacked = np.stack([state.arrays[v] for v in self.vectors], axis=1).astype(float)
+        stacked = np.stack([batch.arrays[v] for v in self.vectors], axis=1).astype(float)
         gram = stacked @ np.swapaxes(stacked, -1, -2) / self.width
         values = np.array(np.swapaxes(stacked[..., : self.coordinates], -1, -2))
         scalars = np.stack(dots, axis=-1) if dots else np.zeros((draws, 0))
@@ -160,70 +139,36 @@ class _ProgramPlan:
         return values, gram, scalars.astype(float)
 
 
-class _State:
+class Batch:
     """The arrays of one batch of draws."""
 
-    def __init__(self, program: Program, rng: np.random.Generator, draws: int, width: int):
-        self.program, self.rng, self.draws, self.width = program, rng, draws, width
-        self.arrays: dict[Node, np.ndarray] = {}
-        self.matrices: dict[Matrix, np.ndarray] = {}
-        self.inputs: dict[int, np.ndarray] = {}
+    def __init__(self, rng: np.random.Generator, draws: int, width: int):
+        self.rng, self.draws, self.width = rng, draws, width
+        self.arrays: dict[Any, np.ndarray] = {}
 
-    def drop(self, used: Node | Matrix) -> None:
-        if isinstance(used, Matrix):
-            self.matrices.pop(used, None)
-        else:
-            self.arrays.pop(used, None)
+    def array(self, part: Node | float) -> np.ndarray:
+        """Of a line, or a number."""
+        return self.arrays[part] if isinstance(part, Node) else np.asarray(part, dtype=DTYPE)
 
-    def compute(self, node: Node) -> np.ndarray:
-        """A line's value: `(draws, n)` for vectors, `(draws,)` for scalars."""
-        match node:
-            case Initial():
-                return self._input(node.group)[..., node.position]
-            case MatMul():
-                operand = self.arrays[node.operand]
-                return (self._matrix(node.matrix) @ operand[..., None])[..., 0]
-            case Map():
-                vectors = [self.arrays[v] for v in node.vectors]
-                scalars = [self.arrays[s][:, None] for s in node.scalars]
-                arguments = np.broadcast_arrays(*vectors, *scalars)
-                return node.function.evaluate(*arguments).astype(_DTYPE)
-            case Dot():
-                product = np.einsum("ri,ri->r", self.arrays[node.left], self.arrays[node.right])
-                return product / np.sqrt(_DTYPE(self.width))
-            case ScalarMap():
-                arguments = np.stack([self.arrays[a] for a in node.arguments], axis=-1)
-                return node.function.evaluate(arguments)[..., node.component]
-            case ScalarArithmetic():
-                return combine(node.operation, [self._part(p) for p in node.parts])
-            case VectorArithmetic():
-                parts = [self._part(p) for p in node.parts]
-                columns = [p[:, None] if p.ndim == 1 else p for p in parts]
-                return combine(node.operation, columns)
-            case _:
-                raise TypeError(f"no such line: {type(node).__name__}")
+    def column(self, part: Node | float) -> np.ndarray:
+        """Ready to meet vectors."""
+        array = self.array(part)
+        return array[:, None] if array.ndim == 1 else array
 
-    def _part(self, part: Node | float) -> np.ndarray:
-        return self.arrays[part] if isinstance(part, Node) else np.asarray(part, dtype=_DTYPE)
+    def inputs(self, group: InputGroup) -> np.ndarray:
+        """The vectors of a group, `(draws, n, vectors)`."""
+        if group not in self.arrays:
+            factor = psd_root(group.covariance).astype(DTYPE)
+            noise = self._normal(self.width, len(factor))
+            self.arrays[group] = noise @ factor.T + group.mean.astype(DTYPE)
+        return self.arrays[group]
 
-    def _input(self, group: int) -> np.ndarray:
-        if group not in self.inputs:
-            law = self.program.groups[group]
-            factor = psd_root(law.covariance).astype(_DTYPE)
-            shape = (self.draws, self.width, len(factor))
-            noise = self.rng.standard_normal(shape, dtype=_DTYPE)
-            self.inputs[group] = noise @ factor.T + law.mean.astype(_DTYPE)
-        return self.inputs[group]
+    def matrix(self, matrix: Matrix) -> np.ndarray:
+        """The entries, `(draws, n, n)`."""
+        if matrix not in self.arrays:
+            self.arrays[matrix] = self._normal(self.width, self.width)
+            self.arrays[matrix] *= DTYPE(matrix.std / np.sqrt(self.width))
+        return self.arrays[matrix]
 
-    def _matrix(self, matrix: Matrix) -> np.ndarray:
-        if matrix not in self.matrices:
-            shape = (self.draws, self.width, self.width)
-            entries = self.rng.standard_normal(shape, dtype=_DTYPE)
-            entries *= _DTYPE(matrix.std / np.sqrt(self.width))
-            self.matrices[matrix] = entries
-        return self.matrices[matrix]
-
-
-def combine(operation: Operation, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum or product of arrays."""
-    return np.asarray(sum(parts) if operation is Operation.SUM else math.prod(parts))
+    def _normal(self, *shape: int) -> np.ndarray:
+        return self.rng.standard_normal((self.draws, *shape), dtype=DTYPE)

@@ -26,16 +26,19 @@ def require_std(name: str, std: object) -> None:
 
 
 def real_numbers(name: str, values: object) -> np.ndarray:
-    """`values` as an array of real numbers; raise where they are something else."""
+    """`values` as an array of finite real numbers; raise where they are something else."""
     try:
         array = np.asarray(values)
-        if array.dtype.kind not in "OcSU":
+        if array.dtype.kind in "OcSU":
+            got = f"an array of dtype {array.dtype}"
+        elif np.isfinite(array).all():
             return array.astype(float)
-        got = f"an array of dtype {array.dtype}"
+        else:
+            got = "NaN or infinity"
     except ValueError:
         got = "rows of different lengths"
     raise NumericalError(
-        f"{name} must hold real numbers.", got=got, remedy="pass an array of real numbers"
+        f"{name} must be finite real numbers.", got=got, remedy="pass an array of finite numbers"
     )
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from .gaussian import blocks_of
 from .steps import Step
 from .vectors import WideVector
 
@@ -72,8 +73,7 @@ def _channels(vector: WideVector) -> list[set[tuple[int, int]]]:
     terms = [term for form in vector.forms() for term in form.terms]
     if not vector.simple():
         # Members are mixtures of others: any of the blocks may be in any cell.
-        everything = {(id(t.source), int(k)) for t in terms for k in np.unique(t.labels)}
-        return [everything] * vector.layout.cells
+        return [set(blocks_of(vector.forms()))] * vector.layout.cells
     return [
         {
             (id(t.source), int(k))

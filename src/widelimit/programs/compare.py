@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..errors import ShapeError
 from ..figures import one_axes
 from ..laws.law import Law
 from ..laws.marginal import Marginal, jackknife
+from ..options import RandomKey, as_key, listed, whole
 from ..statistics import Estimate
 
 if TYPE_CHECKING:
@@ -106,12 +107,13 @@ class Comparison:
 def compare(
     limit: Limit,
     outputs: Callable[[int, int, Key[Array, ""]], np.ndarray],
-    widths: tuple[int, ...],
+    widths: Sequence[int],
     draws: int,
-    key: Key[Array, ""],
+    key: RandomKey,
 ) -> Comparison:
     """Moments of `outputs(width, draws, key)`, (draws, coordinates), beside those of the limit."""
-    if draws < 2 * _GROUPS or not widths:
+    widths = tuple(whole("widths", width) for width in listed("widths", widths))
+    if whole("draws", draws) < 2 * _GROUPS or not widths:
         raise ShapeError(
             f"A comparison needs at least {2 * _GROUPS} draws, at one width or more.",
             got=f"draws={draws}, widths={widths}",
@@ -122,7 +124,7 @@ def compare(
     kurtosis_error = np.array([k.error for k in kurtoses])
     found = []
     for number, width in enumerate(widths):
-        values = outputs(width, draws, jax.random.fold_in(key, number))
+        values = outputs(width, draws, jax.random.fold_in(as_key(key), number))
         centred = values - limit.mean
         groups = draws // _GROUPS
         kept = centred[: groups * _GROUPS].reshape(_GROUPS, groups, len(kurtosis))

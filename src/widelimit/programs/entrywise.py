@@ -7,7 +7,6 @@ function for every shape costs far more than running it.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -18,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .closed_forms import RELU, ClosedForm
-from .extents import Wide
-from .layout import Layout, whole
+from .layout import Layout, numbered
 from .matrices import Outer, Value, WideMatrix
 from .records import Order
 from .scalars import ZERO, WideScalar
@@ -33,27 +31,21 @@ if TYPE_CHECKING:
 
 def elementwise(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """One coordinatewise step, on values of any kind."""
-    if any(isinstance(value, Outer) for value in operands):
-        return [outer_step(step, operands)]
-    return [_coordinatewise(step, operands)]
-
-
-def _coordinatewise(step: Step, operands: list[Any]) -> Any:
-    if any(isinstance(value, WideMatrix) for value in operands):
-        return _on_matrix(step, operands)
+    if any(isinstance(value, WideMatrix | Outer) for value in operands):
+        return [_on_matrices(step, operands)]
     if step.name == "select_n" and isinstance(operands[0], WideScalar) and operands[0].fixed:
         chosen = np.unique(np.asarray(operands[0].value()))
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
-            return operands[1 + int(chosen[0])]
+            return [operands[1 + int(chosen[0])]]
     small = followed(step, operands)
     if small is not None:
-        return small
+        return [small]
     power, operands = _ordered(step, operands)
-    vectors = [value for value in operands if isinstance(value, WideVector)]
-    if not vectors:
-        return _on_scalars(step, operands, power)
-    return _on_vectors(step, operands, power)
+    if any(isinstance(value, WideVector) for value in operands):
+        return [_on_vectors(step, operands, power)]
+    shape = np.broadcast_shapes(*(value.shape for value in operands))
+    return _numbers(machine, step, [_spread(v, shape) for v in operands], power, [shape])
 
 
 # ---- powers of n ----------------------------------------------------------------------------
@@ -61,6 +53,8 @@ def _coordinatewise(step: Step, operands: list[Any]) -> Any:
 
 def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
     """The result's power, and operands that count at it (others become zero)."""
+    if not operands:
+        return ZERO, operands
     order, first = step.record.order, operands[0].power
     if isinstance(order, Fraction):
         return first * order, operands
@@ -79,7 +73,11 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         power = leading_power(counted)
         if step.name in ("max", "min", "clamp") and power > 0:
             _refuse_clipped(step, counted, power)
-        kept = [value if value.power == power else vanished(value, power) for value in counted]
+        index = not step.record.coordinatewise
+        kept = [
+            v if v.power == power or (index and _is_index(v)) else vanished(v, power)
+            for v in counted
+        ]
         return (ZERO if order is Order.RATIO else power), operands[:begin] + kept
     return ZERO, [order_one(step, value) for value in operands]
 
@@ -97,86 +95,6 @@ def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
     small = [v for v in values if v.power < power and not v.is_zero]
     if small and any(isinstance(v, WideVector) for v in values):
         raise diverging(step, power)
-
-
-# ---- scalars --------------------------------------------------------------------------------
-
-
-def _on_scalars(step: Step, operands: list[WideScalar], power: Fraction) -> WideScalar:
-    shape = np.broadcast_shapes(*(value.shape for value in operands))
-    waiting = [value for value in operands if value.pending]
-    if waiting:
-        found = _linear(step, operands, power, shape)
-        if found is not None:
-            return found
-    rough = any(value.rough for value in operands)
-    fixed = all(value.fixed for value in operands)
-
-    def compute() -> Any:
-        arrays = [_spread(value.value(), shape) for value in operands]
-        result = mapped_primitive(step, arrays)
-        if step.name in ("add", "sub") and rough:
-            _check_cancellation(step, arrays, result)
-        return result
-
-    if fixed:
-        return WideScalar(shape, compute(), power=power, rough=rough, fixed=True)
-    return WideScalar(shape, functools.cache(compute), power=power, rough=rough)
-
-
-def _spread(array: Any, shape: tuple[int, ...]) -> Any:
-    """(draws, *shape') to (draws, *shape); keys have no other shape to go to."""
-    if tuple(array.shape[1:]) == shape:
-        return array
-    missing = len(shape) - (array.ndim - 1)
-    lifted = np.reshape(array, (array.shape[0], *([1] * missing), *array.shape[1:]))
-    return np.broadcast_to(lifted, (array.shape[0], *shape))
-
-
-def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
-    size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
-    if size > 0 and result.size and np.abs(result).max() < 1e-9 * size:
-        raise step.refuse(
-            "Leading orders do not cancel: what is left is of an order that is not followed.",
-            got=f"'{step.name}' of two averages over the width that are equal in the limit",
-            remedy="write the quantity so that it is centred before it is summed over the width",
-        )
-
-
-def _linear(
-    step: Step, operands: list[WideScalar], power: Fraction, shape: tuple[int, ...]
-) -> WideScalar | None:
-    """Linear steps carry Gaussian scalars along without drawing them."""
-    if not step.record.linear:
-        return None
-    if step.name == "div" and operands[1].pending:
-        return None
-    if step.name == "mul" and all(value.pending for value in operands):
-        return None
-    size = int(np.prod(shape, dtype=int))
-
-    def spread(data: np.ndarray) -> np.ndarray:
-        return _spread(data, shape).reshape(data.shape[0], size)
-
-    pending = []
-    for k, value in enumerate(operands):
-        index = spread(np.arange(int(np.prod(value.shape, dtype=int))).reshape(1, *value.shape))[0]
-        for group, weights in value.pending:
-            taken = weights[:, index]
-            if step.name in ("neg",) or (step.name == "sub" and k == 1):
-                taken = -taken
-            if step.name in ("mul", "div"):
-                other = spread(np.asarray(operands[1 - k].base, float))
-                taken = taken * (other if step.name == "mul" else 1 / other)[..., None]
-            pending.append((group, taken))
-
-    def compute() -> Any:
-        return mapped_primitive(step, [_spread(v.base, shape) for v in operands])
-
-    rough = any(value.rough for value in operands)
-    return WideScalar(
-        shape, functools.cache(compute), power=power, rough=rough, pending=tuple(pending)
-    )
 
 
 # ---- vectors --------------------------------------------------------------------------------
@@ -315,75 +233,39 @@ def _function(step: Step) -> Callable[..., Any]:
     return function
 
 
-# ---- weight matrices ------------------------------------------------------------------------
+# ---- matrices -------------------------------------------------------------------------------
 
 
-def _on_matrix(step: Step, operands: list[Any]) -> WideMatrix:
-    """Weights may be scaled, and nothing else."""
-    matrices = [value for value in operands if isinstance(value, WideMatrix)]
-    others = [value for value in operands if not isinstance(value, WideMatrix)]
-    name, matrix = step.name, matrices[0]
-    if name in ("convert_element_type", "copy", "copy_p", "stop_gradient"):
-        return matrix
-    if name == "neg":
-        return replace(matrix, scale=-matrix.scale)
-    if len(matrices) == 1 and len(others) == 1 and isinstance(others[0], WideScalar):
-        number = others[0]
-        if name in ("add", "sub") and number.is_zero and operands[0] is matrix:
-            return matrix
-        simple = number.fixed and np.unique(np.asarray(number.value())).size == 1
-        if simple and (name == "mul" or (name == "div" and operands[0] is matrix)):
-            factor = float(np.ravel(number.value())[0])
-            power = number.power
-            if name == "div":
-                factor, power = 1 / factor, -power
-            if matrix.constant is not None:
-                return replace(
-                    matrix, constant=matrix.constant * factor, power=matrix.power + power
-                )
-            return replace(matrix, scale=matrix.scale * factor, power=matrix.power + power)
-    raise step.refuse(
-        "Weight matrices are used as they were drawn, up to a constant factor.",
-        got=f"'{name}' on a matrix with two width axes",
-        remedy="apply matrices separately (W x + V x, not (W + V) x); weight normalisation, masks "
-        "over weights and low-rank updates of them are not covered",
-    )
-
-
-# ---- outer products --------------------------------------------------------------------------
-
-
-def outer_step(step: Step, operands: list[Any]) -> Outer:
-    """Coordinatewise steps on outer products: sums, and factors without width axes."""
-    name = step.name
-    outers = [value for value in operands if isinstance(value, Outer)]
-    first = outers[0]
-    if name in ("convert_element_type", "copy", "copy_p"):
+def _on_matrices(step: Step, operands: list[Any]) -> WideMatrix | Outer:
+    """Matrices are scaled by numbers; those that are made of activations are added, too."""
+    name, matrices = step.name, [v for v in operands if isinstance(v, WideMatrix | Outer)]
+    first = matrices[0]
+    if step.record.moves or name == "stop_gradient":
         return first
+    if name in ("add", "add_any", "sub"):
+        for one, other in (operands, operands[::-1])[: 1 if name == "sub" else 2]:
+            if isinstance(one, WideMatrix | Outer) and other.is_zero:
+                return one
+        if name != "sub" and all(isinstance(value, Outer) for value in operands):
+            return _outer_sum(*operands)
+    numbers = [value for value in operands if isinstance(value, WideScalar)]
     if name == "neg":
-        minus = WideScalar.constant(-1.0)
-        return first.times(minus, np.full((1, math.prod(first.shape)), -1.0))
-    if name in ("add", "add_any"):
-        other = [v for v in operands if v is not first or operands.count(v) > 1]
-        rest = other[-1]
-        if isinstance(rest, WideMatrix) and rest.is_zero:
-            return first
-        if isinstance(rest, Outer) and len(outers) == 2:
-            return _outer_sum(outers[0], outers[1])
-    scalars = [v for v in operands if isinstance(v, WideScalar)]
-    if name in ("mul", "div") and len(scalars) == 1 and (name == "mul" or operands[0] is first):
-        number = scalars[0]
-        data = np.asarray(number.value(), float)
-        if name == "div":
-            data, number = 1 / data, WideScalar(number.shape, 1 / data, power=-number.power)
-        lead = len(first.shape) - (data.ndim - 1)
-        data = data.reshape(len(data), *([1] * lead), *data.shape[1:])
-        flat = np.broadcast_to(data, (len(data), *first.shape)).reshape(len(data), -1)
-        return first.times(number, flat)
+        numbers = [WideScalar.constant(-1.0)]
+    elif name == "div" and numbers and operands[0] is first:
+        data = 1 / np.asarray(numbers[0].value(), float)
+        power = -numbers[0].power
+        numbers = [WideScalar(numbers[0].shape, data, power=power, fixed=numbers[0].fixed)]
+    elif name != "mul":
+        numbers = []
+    if numbers and (isinstance(first, Outer) or numbers[0].is_one_number):
+        return first.times(numbers[0])
     raise step.refuse(
-        "Matrices made of activations are added, and scaled by numbers.",
-        got=f"'{name}' on an outer product over channels, or on the gradient of a weight matrix",
-        remedy="let weights act on vectors directly, and such a matrix on a vector",
+        "Matrices are used as they were drawn, up to a constant factor; those made of activations "
+        "are added, and scaled by numbers.",
+        got=f"'{name}' on a matrix with two width axes",
+        remedy="apply matrices separately (W x + V x, not (W + V) x), and matrices made of "
+        "activations to vectors; weight normalisation, masks over weights and low-rank updates of "
+        "them are not covered",
     )
 
 
@@ -394,7 +276,7 @@ def _outer_sum(one: Outer, two: Outer) -> Outer:
         return kept[0]
     for k in (0, 1):
         layout = one.layouts[one.axes[k]].common(two.layouts[two.axes[k]])
-        one, two = one.refined(one.axes[k], layout), two.refined(two.axes[k], layout)
+        one, two = one.refined_at(one.axes[k], layout), two.refined_at(two.axes[k], layout)
     if one.axes != two.axes:
         two = Outer(two.shape, one.axes, tuple(p.swapped() for p in two.parts), two.power)
     shape = np.broadcast_shapes(one.shape, two.shape)
@@ -498,8 +380,6 @@ def _multiplied(value: Any, factor: float) -> Any:
 
 def on_scalars(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
     """One step on scalars; their numbers are computed on demand."""
-    if step.name == "broadcast_in_dim" and step.results[0].wide_axes:
-        return [_widened(machine, step, operands[0])]
     if any(slot.wide_axes for slot in step.results):
         if step.name == "random_bits":
             raise step.refuse(
@@ -512,131 +392,102 @@ def on_scalars(machine: Machine, step: Step, operands: list[Any]) -> list[Value]
             got=f"'{step.name}' that makes an array along the width",
             remedy="draw what differs between channels at random (learned encodings)",
         )
-    name = step.name
-    if name == "dot_general":
-        power = operands[0].power + operands[1].power
-    elif step.record.order is Order.LEADING:
-        power = leading_power(operands) if operands else Fraction(0)
-        operands = [
-            v
-            if v.power == power or (v.fixed and v.power == 0 and _is_index(v))
-            else vanished(v, power)
-            for v in operands
-        ]
-    else:
-        operands = [order_one(step, value) for value in operands]
-        power = Fraction(0)
+    power, operands = _ordered(step, operands)
     shapes = [tuple(int(e) for e in slot.shape) for slot in step.results]  # pyright: ignore
-    if any(value.pending for value in operands):
-        found = _pending(machine, step, operands, power, shapes)
-        if found is not None:
-            return found
+    return _numbers(machine, step, operands, power, shapes)
+
+
+def _numbers(
+    machine: Machine,
+    step: Step,
+    operands: list[WideScalar],
+    power: Fraction,
+    shapes: list[tuple[int, ...]],
+) -> list[Any]:
+    """What a primitive makes of scalars, and of Gaussian ones that nobody has drawn yet."""
     rough = any(value.rough for value in operands)
     fixed = all(value.fixed for value in operands)
+    pending = _pending(step, operands, len(shapes))
 
     def compute() -> Any:
-        arrays = [value.value() for value in operands]
-        results = _run(step, arrays)
+        arrays = [value.value() if pending is None else value.base for value in operands]
+        results = _applied(step, arrays)
+        if step.name in ("add", "sub") and rough and pending is None:
+            _check_cancellation(step, arrays, results)
         return results if isinstance(results, (list, tuple)) else [results]
 
     results = machine.once(compute)
     found = []
     for k, shape in enumerate(shapes):
         part = machine.once(functools.partial(lambda i: results()[i], k))
+        waiting = () if pending is None else tuple(pending[k])
         value = part() if fixed else part
-        found.append(WideScalar(shape, value, power=power, rough=rough, fixed=fixed))
+        found.append(
+            WideScalar(shape, value, power=power, rough=rough, fixed=fixed, pending=waiting)
+        )
     return found
 
 
-def _pending(
-    machine: Machine,
-    step: Step,
-    operands: list[WideScalar],
-    power: Fraction,
-    shapes: list[tuple[int, ...]],
-) -> list[Value] | None:
-    """Linear steps on Gaussian scalars that were not drawn: act on each coefficient."""
-    if not step.record.linear or (step.name == "dot_general" and all(v.pending for v in operands)):
+def _spread(value: WideScalar, shape: tuple[int, ...]) -> WideScalar:
+    """Numbers repeated to a shape that they broadcast to."""
+    return (
+        value if value.shape == shape else value.moved(np.broadcast_to(numbered(value), shape), {})
+    )
+
+
+def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
+    size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
+    if size > 0 and result.size and np.abs(result).max() < 1e-9 * size:
+        raise step.refuse(
+            "Leading orders do not cancel: what is left is of an order that is not followed.",
+            got=f"'{step.name}' of two averages over the width that are equal in the limit",
+            remedy="write the quantity so that it is centred before it is summed over the width",
+        )
+
+
+def _pending(step: Step, operands: list[WideScalar], results: int) -> list[list[Any]] | None:
+    """Linear steps on Gaussian scalars that were not drawn act on each coefficient.
+
+    Steps that are linear in each operand alone take the others as they are.
+    """
+    waiting = [k for k, value in enumerate(operands) if value.pending]
+    each = step.name in ("mul", "div", "dot_general")
+    if not waiting or not step.record.linear:
         return None
-    base = _run(step, [value.base for value in operands])
-    bases = base if isinstance(base, (list, tuple)) else [base]
-    pending: list[list[Any]] = [[] for _ in shapes]
-    for k, value in enumerate(operands):
-        for group, weights in value.pending:
-            columns = np.moveaxis(weights, -1, 1).reshape(-1, *value.shape)
-            draws, size = weights.shape[0], weights.shape[-1]
-            others = []
-            for i, other in enumerate(operands):
-                if i == k:
-                    others.append(columns)
-                elif step.name == "dot_general":
-                    data = np.asarray(other.base)
-                    data = (
-                        np.repeat(
-                            np.broadcast_to(data, (max(draws, len(data)), *data.shape[1:])),
-                            size,
-                            axis=0,
-                        )
-                        if data.shape[0] > 1
-                        else data
-                    )
-                    others.append(data)
-                else:
-                    data = np.asarray(other.base)
-                    others.append(data if data.dtype.kind != "f" else np.zeros((1, *other.shape)))
-            if step.name == "dot_general" and len(columns) != max(len(o) for o in others):
-                return None
-            results = _run(step, others)
-            parts = results if isinstance(results, (list, tuple)) else [results]
-            for i, part in enumerate(parts):
+    if each and (len(waiting) > 1 or (step.name == "div" and waiting == [1])):
+        return None
+    pending: list[list[Any]] = [[] for _ in range(results)]
+    for k in waiting:
+        numbers = [None if i == k else np.asarray(v.base) for i, v in enumerate(operands)]
+        repeats = max([1, *(len(data) for data in numbers if each and data is not None)])
+        for group, weights in operands[k].pending:
+            draws, size = max(len(weights), repeats), weights.shape[-1]
+            spread = np.broadcast_to(weights, (draws, *weights.shape[1:]))
+            columns = np.moveaxis(spread, -1, 1).reshape(-1, *operands[k].shape)
+            arrays = [
+                columns
+                if data is None
+                else np.repeat(data, size, axis=0)
+                if each and len(data) > 1
+                else data
+                if each or data.dtype.kind != "f"
+                else np.zeros((1, *data.shape[1:]))
+                for data in numbers
+            ]
+            found = _applied(step, arrays)
+            for i, part in enumerate(found if isinstance(found, (list, tuple)) else [found]):
                 flat = np.asarray(part).reshape(draws, size, -1)
                 pending[i].append((group, np.moveaxis(flat, 1, 2)))
-    rough = any(value.rough for value in operands)
-    return [
-        WideScalar(shape, b, power=power, rough=rough, pending=tuple(p))
-        for shape, b, p in zip(shapes, bases, pending, strict=True)
-    ]
+    return pending
 
 
-def _widened(machine: Machine, step: Step, number: WideScalar) -> Value:
-    """Numbers repeated along a width axis."""
-    extents = step.results[0].shape
-    wide = list(step.results[0].wide_axes)
-    places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
-    cells = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
-    lifted = [1] * len(cells)
-    for old, new in enumerate(places):
-        lifted[new] = number.shape[old]
-    if len(wide) > 1:
-        if number.fixed and np.unique(np.asarray(number.value())).size == 1:
-            one = WideScalar.constant(float(np.ravel(number.value())[0]), number.power)
-            return machine.filled(extents, one)
-        raise step.refuse(
-            "A value has one width axis.",
-            got="numbers spread over two width axes",
-            remedy="draw weights at random",
-        )
-    data = np.asarray(number.value())
-    flat = np.broadcast_to(data.reshape(len(data), *lifted), (len(data), *cells)).reshape(
-        len(data), -1
+def _is_index(value: Any) -> bool:
+    return (
+        isinstance(value, WideScalar)
+        and value.fixed
+        and value.power == 0
+        and value.base.dtype.kind in "iub"
     )
-    extent = extents[wide[0]]
-    assert isinstance(extent, Wide)
-    return WideVector(cells, wide[0], whole(extent.share), number.power, flat)
-
-
-def _run(step: Step, arrays: list[Any]) -> Any:
-    if step.name == "take":
-        return [a[:, step.params[0]["index"]] for a in arrays]
-    if step.name == "stack":
-        draws = max(len(a) for a in arrays)
-        spread = [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
-        return np.stack(spread, axis=1 + step.params[0]["axis"])
-    return mapped_primitive(step, arrays)
-
-
-def _is_index(value: WideScalar) -> bool:
-    return value.base.dtype.kind in "iub"
 
 
 # ---- primitives on arrays --------------------------------------------------------------------
@@ -710,23 +561,20 @@ def run_primitive(step: Step, *arrays: Any) -> Any:
     return step.primitive.bind(*arrays, **params)
 
 
-def mapped_primitive(step: Step, arrays: list[Any]) -> Any:
+def _applied(step: Step, arrays: list[Any]) -> Any:
     """The primitive for every draw; arrays have a leading draw axis, of length 1 if fixed."""
-    if not any(is_key(a) for a in arrays):
-        found = coordinatewise(step, tuple(arrays))
-        if found is None:
-            found = _shaped(step, arrays)
-        if found is not None:
-            return found
-    draws = max((a.shape[0] for a in arrays), default=1)
+    found = coordinatewise(step, tuple(arrays))
+    found = _shaped(step, arrays) if found is None else found
+    if found is not None:
+        return found
     arrays = [_double(a) for a in arrays]
-    if draws == 1:
+    if all(len(a) == 1 for a in arrays):
         results = run_primitive(step, *(a[0] for a in arrays))
-        return jax.tree.map(lambda r: _host(r[None]), results)
-    axes = [0 if a.shape[0] > 1 else None for a in arrays]
-    arrays = [a if a.shape[0] > 1 else a[0] for a in arrays]
+        return jax.tree.map(lambda r: np.asarray(r)[None], results)
+    axes = [0 if len(a) > 1 else None for a in arrays]
+    arrays = [a if len(a) > 1 else a[0] for a in arrays]
     results = jax.vmap(lambda *xs: run_primitive(step, *xs), in_axes=axes)(*arrays)
-    return jax.tree.map(_host, results)
+    return jax.tree.map(np.asarray, results)
 
 
 _REDUCTIONS = {
@@ -738,36 +586,18 @@ _REDUCTIONS = {
 
 
 def _shaped(step: Step, arrays: list[Any]) -> Any | None:
-    """Operations that move or reduce axes behind the draw axis."""
+    """Reductions, joins and contractions behind the draw axis."""
     name, params = step.name, step.params[0]
-    if not arrays:
-        return None
-    first = np.asarray(arrays[0])
-    draws = first.shape[0]
     if name in _REDUCTIONS:
-        return _REDUCTIONS[name](first, axis=tuple(int(a) + 1 for a in params["axes"]))
-    if name == "reshape" and params.get("dimensions") is None:
-        return first.reshape(draws, *params["new_sizes"])
-    if name == "transpose":
-        return first.transpose(0, *(int(p) + 1 for p in params["permutation"]))
-    if name == "squeeze":
-        return first.reshape(draws, *(int(e) for e in step.results[0].shape))  # pyright: ignore
-    if name == "broadcast_in_dim":
-        shape = [int(e) for e in params["shape"]]
-        lifted = [1] * len(shape)
-        for old, new in enumerate(params["broadcast_dimensions"]):
-            lifted[int(new)] = first.shape[old + 1]
-        return np.broadcast_to(first.reshape(draws, *lifted), (draws, *shape))
-    if name == "slice":
-        strides = params["strides"] or (1,) * (first.ndim - 1)
-        chosen = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-        return first[(slice(None), *(slice(int(a), int(b), int(s)) for a, b, s in chosen))]
-    if name == "concatenate":
-        count = max(len(a) for a in arrays)
-        spread = [np.broadcast_to(a, (count, *a.shape[1:])) for a in arrays]
+        return _REDUCTIONS[name](arrays[0], axis=tuple(int(a) + 1 for a in params["axes"]))
+    if name in ("concatenate", "stack"):
+        draws = max(len(a) for a in arrays)
+        spread = [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
+        if name == "stack":
+            return np.stack(spread, axis=1 + params["axis"])
         return np.concatenate(spread, axis=int(params["dimension"]) + 1)
     if name == "dot_general":
-        return _contracted(params, first, np.asarray(arrays[1]))
+        return _contracted(params, *map(np.asarray, arrays))
     return None
 
 
@@ -795,11 +625,5 @@ def _contracted(params: dict[str, Any], left: np.ndarray, right: np.ndarray) -> 
 
 
 def _double(array: Any) -> Any:
-    if is_key(array):
-        return array
     array = jnp.asarray(array)
-    return array.astype(jnp.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
-
-
-def _host(array: Any) -> Any:
-    return array if is_key(array) else np.asarray(array)
+    return array.astype(jnp.float64) if _floating(array.dtype) else array

@@ -21,11 +21,10 @@ from scipy import special
 from .entrywise import on_scalars
 from .extents import Extent, Wide
 from .gaussian import Form, GaussianSource, Remap
-from .layout import Layout, whole
+from .layout import Layout, numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
-from .products import HALF, combined, reduce_width, require_room, window_values
+from .products import HALF, along_width, combined, reduce_width, require_room, window_values
 from .records import Rule
-from .refusals import RefusedError
 from .scalars import NormalGroup, WideScalar
 from .steps import Step
 from .trees import Apply, Atom, Leaf
@@ -36,30 +35,6 @@ if TYPE_CHECKING:
 
 
 # ---- moved members ---------------------------------------------------------------------------
-
-
-def layouts_of(value: Value) -> dict[int, Layout]:
-    """Width axes and how they are cut."""
-    if isinstance(value, WideVector):
-        return {value.axis: value.layout}
-    return {} if isinstance(value, WideScalar) else value.layouts
-
-
-def numbers_of(value: WideVector | WideMatrix) -> np.ndarray:
-    """The flat number of every member."""
-    return np.arange(math.prod(value.shape)).reshape(value.shape)
-
-
-def refined(value: Any, axis: int, layout: Layout) -> Any:
-    """The value with one width axis cut further."""
-    return value.refined(layout) if isinstance(value, WideVector) else value.refined(axis, layout)
-
-
-def rebuilt(value: WideVector | WideMatrix, index: np.ndarray, axes: dict[int, int]) -> Any:
-    """New members; `axes` maps old width axes to new ones."""
-    if isinstance(value, WideVector):
-        return value.reindexed(index, axes[value.axis])
-    return value.reindexed(index, axes)
 
 
 def cut_refused(step: Step, got: str) -> Exception:
@@ -79,29 +54,29 @@ def transpose(machine: Machine, step: Step, value: Any) -> Any:
 def _permuted(value: Any, order: Sequence[int]) -> Any:
     """The value with its axes in the given order."""
     places = [int(p) for p in order]
-    axes = {old: places.index(old) for old in layouts_of(value)}
-    return rebuilt(value, numbers_of(value).transpose(places), axes)
+    axes = {old: places.index(old) for old in value.layouts}
+    return value.moved(numbered(value).transpose(places), axes)
 
 
 def squeeze(machine: Machine, step: Step, value: Any) -> Any:
     """Axes of length one removed."""
     gone = {int(d) % len(value.shape) for d in step.params[0]["dimensions"]}
-    axes = {old: old - sum(d < old for d in gone) for old in layouts_of(value)}
-    return rebuilt(value, np.squeeze(numbers_of(value), tuple(gone)), axes)
+    axes = {old: old - sum(d < old for d in gone) for old in value.layouts}
+    return value.moved(np.squeeze(numbered(value), tuple(gone)), axes)
 
 
 def take(machine: Machine, step: Step, value: Any) -> Any:
     """One entry of the first axis: a scanned array's row."""
-    axes = {old: old - 1 for old in layouts_of(value)}
-    return rebuilt(value, numbers_of(value)[step.params[0]["index"]], axes)
+    axes = {old: old - 1 for old in value.layouts}
+    return value.moved(numbered(value)[step.params[0]["index"]], axes)
 
 
 def reverse(machine: Machine, step: Step, value: Any) -> Any:
     """Finite axes backwards."""
     dimensions = tuple(int(d) for d in step.params[0]["dimensions"])
-    if set(dimensions) & set(layouts_of(value)):
+    if set(dimensions) & set(value.layouts):
         raise cut_refused(step, "channels in reversed order")
-    return rebuilt(value, np.flip(numbers_of(value), dimensions), {a: a for a in layouts_of(value)})
+    return value.moved(np.flip(numbered(value), dimensions), {a: a for a in value.layouts})
 
 
 def tile(machine: Machine, step: Step, value: Any) -> Any:
@@ -109,34 +84,34 @@ def tile(machine: Machine, step: Step, value: Any) -> Any:
     repeats = [tuple(int(r) for r in p["reps"]) for p in step.params]
     if len(set(repeats)) > 1:
         raise cut_refused(step, "an array repeated as often as the width")
-    for axis in layouts_of(value):
+    for axis in value.layouts:
         if repeats[0][axis] > 1:
             value = concatenate(step, [value] * repeats[0][axis], axis)
-    axes = {a: a for a in layouts_of(value)}
+    axes = {a: a for a in value.layouts}
     finite = [1 if a in axes else times for a, times in enumerate(repeats[0])]
-    return rebuilt(value, np.tile(numbers_of(value), finite), axes)
+    return value.moved(np.tile(numbered(value), finite), axes)
 
 
 def broadcast(machine: Machine, step: Step, value: Any) -> Any:
-    """`broadcast_in_dim` of a value that has its width axes already."""
-    places = [int(d) for d in step.params[0]["broadcast_dimensions"]]
-    axes = {old: places[old] for old in layouts_of(value)}
-    target = step.results[0].shape
-    if len(step.results[0].wide_axes) > len(axes):
-        raise step.refuse(
-            "A value has one width axis.",
-            got="a vector repeated along a second width axis",
-            remedy="contract with weights instead of broadcasting over channels",
-        )
-    shape = []
-    by_place = {new: value.shape[old] for old, new in axes.items()}
-    for i, extent in enumerate(target):
-        shape.append(by_place[i] if i in by_place else int(extent))  # pyright: ignore
-    lifted = [1] * len(shape)
+    """`broadcast_in_dim`; numbers may be repeated along channels."""
+    slot, places = step.results[0], [int(d) for d in step.params[0]["broadcast_dimensions"]]
+    axes = {old: places[old] for old in value.layouts}
+    shape, lifted = list(slot.cells), [1] * len(slot.cells)
     for old, new in enumerate(places):
         lifted[new] = value.shape[old]
-    index = np.broadcast_to(numbers_of(value).reshape(lifted), shape)
-    return rebuilt(value, index, axes)
+        if old in axes:
+            shape[new] = value.shape[old]
+    found = value.moved(np.broadcast_to(numbered(value).reshape(lifted), shape), axes)
+    if len(slot.wide_axes) == len(axes):
+        return found
+    if not isinstance(found, WideScalar) or (len(slot.wide_axes) > 1 and not found.is_one_number):
+        raise step.refuse(
+            "A value has one width axis.",
+            got="a vector or numbers repeated along a second width axis",
+            remedy="contract with weights instead of broadcasting over channels; draw weights at "
+            "random",
+        )
+    return machine.filled(slot.shape, found)
 
 
 def reshape(machine: Machine, step: Step, value: Any) -> Any:
@@ -145,13 +120,11 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
     order = step.params[0].get("dimensions")
     if order is not None:
         value, old = _permuted(value, order), tuple(old[a] for a in order)
+    if not value.layouts:
+        return value.moved(numbered(value).reshape(step.results[0].cells), {})
     groups = _matched(old, new)
     if groups is None:
         raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
-    for left, right in groups:
-        wide = [a for a in left if isinstance(old[a], Wide)]
-        if wide:
-            value = _cut_for(step, value, wide[0], left, right, old, new)
     shape: list[int] = []
     axes: dict[int, int] = {}
     moved: dict[int, Layout] = {}
@@ -160,42 +133,23 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
         if not wide:
             shape += [int(new[b]) for b in right]  # pyright: ignore[reportArgumentType]
             continue
-        layout, axis = layouts_of(value)[wide[0]], wide[0]
-        before, after = _product(old, left, axis)
+        axis, layout = wide[0], value.layouts[wide[0]]
         target = next(b for b in right if isinstance(new[b], Wide))
+        before, after = _product(old, left, axis)
         lead, trail = _product(new, right, target)
+        # The width axis is cut as finely as the new axes around it need.
+        k = lead // math.gcd(before * layout.major, lead)
+        m = trail // math.gcd(after * layout.minor, trail)
+        layout = layout.finer(k, m)
+        value = value.refined_at(axis, layout)
         major, minor = before * layout.major // lead, after * layout.minor // trail
-        for b in right:
-            if b == target:
-                axes[axis] = len(shape)
-                moved[axis] = Layout(major, minor, layout.unit)
-                shape.append(major * minor)
-            else:
-                shape.append(int(new[b]))  # pyright: ignore[reportArgumentType]
+        moved[axis] = Layout(major, minor, layout.unit)
+        axes[axis] = len(shape) + right.index(target)
+        shape += [major * minor if b == target else int(new[b]) for b in right]  # pyright: ignore
     # Within a group the order is (leading axes, major, minor, trailing axes), old and new.
-    index = numbers_of(value).reshape(shape)
-    result = rebuilt(value, index, axes)
-    return _relaid(result, {axes[a]: moved[a] for a in axes})
-
-
-def _cut_for(
-    step: Step,
-    value: Any,
-    axis: int,
-    left: list[int],
-    right: list[int],
-    old: tuple[Extent, ...],
-    new: tuple[Extent, ...],
-) -> Any:
-    """Cut a width axis as finely as the new axes around it need."""
-    layout = layouts_of(value)[axis]
-    before, after = _product(old, left, axis)
-    target = next(b for b in right if isinstance(new[b], Wide))
-    lead, trail = _product(new, right, target)
-    major, minor = layout.major, layout.minor
-    k = lead // math.gcd(before * major, lead)
-    m = trail // math.gcd(after * minor, trail)
-    return refined(value, axis, layout.finer(k, m))
+    index = numbered(value).reshape(shape)
+    result = value.moved(index, axes)
+    return result.relaid({axes[a]: moved[a] for a in axes})
 
 
 def _product(shape: tuple[Extent, ...], group: list[int], axis: int) -> tuple[int, int]:
@@ -217,7 +171,7 @@ def _matched(
             if a == b and (left or right):
                 break
             smaller = (a[1], a[0]) <= (b[1], b[0])
-            if smaller and i < len(old):
+            if i < len(old) and (smaller or j == len(new)):
                 a = _times(a, old[i])
                 left.append(i)
                 i += 1
@@ -225,10 +179,6 @@ def _matched(
                 b = _times(b, new[j])
                 right.append(j)
                 j += 1
-            elif i < len(old):
-                a = _times(a, old[i])
-                left.append(i)
-                i += 1
             else:
                 return None
         if a[1] > 1:
@@ -262,8 +212,8 @@ def _sliced(
         slice(int(a), int(b), int(s)) for a, b, s in zip(starts[0], limits[0], strides, strict=True)
     ]
     after: dict[int, Layout] = {}
-    for axis in list(layouts_of(value)):
-        layout = layouts_of(value)[axis]
+    for axis in list(value.layouts):
+        layout = value.layouts[axis]
         begin = [int(s[axis]) for s in starts]
         end = [int(s[axis]) for s in limits]
         stride = int(strides[axis])
@@ -278,8 +228,10 @@ def _sliced(
                 or any(w - stride >= e for w, e in zip(whole, end, strict=True))
             ):
                 raise cut_refused(step, f"every {stride}th channel from {begin[0]}")
-            value = refined(value, axis, layout.finer(1, stride // math.gcd(layout.minor, stride)))
-            layout = layouts_of(value)[axis]
+            value = value.refined_at(
+                axis, layout.finer(1, stride // math.gcd(layout.minor, stride))
+            )
+            layout = value.layouts[axis]
             minor = np.arange(layout.cells) % layout.minor
             keep = np.flatnonzero(minor % stride == begin[0])
             chosen[axis] = keep
@@ -292,24 +244,17 @@ def _sliced(
             raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {whole[0]}")
         low, high = (s.pop() for s in shares)
         pieces = math.lcm(*((bound / layout.unit).denominator for bound in (low, high)))
-        value = refined(value, axis, layout.finer(pieces, 1))
-        layout = layouts_of(value)[axis]
+        value = value.refined_at(axis, layout.finer(pieces, 1))
+        layout = value.layouts[axis]
         keep = np.arange(int(low / layout.unit), int(high / layout.unit))
         chosen[axis] = keep
         after[axis] = Layout(len(keep), 1, layout.unit)
-    index = numbers_of(value)
+    index = numbered(value)
     for axis, which in enumerate(chosen):
         picked = np.arange(index.shape[axis])[which]
         index = np.take(index, picked, axis=axis)
-    result = rebuilt(value, index, {a: a for a in layouts_of(value)})
-    return _relaid(result, {**layouts_of(result), **after})
-
-
-def _relaid(value: Any, layouts: dict[int, Layout]) -> Any:
-    """The same members, whose cells are named otherwise."""
-    if isinstance(value, WideVector):
-        return replace(value, layout=layouts[value.axis])
-    return value.relaid(layouts)
+    result = value.moved(index, {a: a for a in value.layouts})
+    return result.relaid({**result.layouts, **after})
 
 
 def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -331,7 +276,7 @@ def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
 
 
 def _true_shape(value: Any, width: int) -> list[int]:
-    layouts = layouts_of(value)
+    layouts = value.layouts
     return [
         int(layouts[a].extent * width) if a in layouts else s for a, s in enumerate(value.shape)
     ]
@@ -392,11 +337,11 @@ def _greatest(units: list[Fraction]) -> Fraction:
 def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...]) -> Any:
     """Gather, dynamic slice, pad: run on the members' numbers; channels are taken whole."""
     params = dict(step.params[0])
-    layouts = layouts_of(value)
+    layouts = value.layouts
     result_axes = step.results[0].wide_axes
     if len(result_axes) != len(layouts):
         raise _picks_channels(step)
-    numbers = jnp.asarray(numbers_of(value) + 1)
+    numbers = jnp.asarray(numbered(value) + 1)
     if step.name == "gather":
         sizes = list(params["slice_sizes"])
         numbering = params["dimension_numbers"]
@@ -417,7 +362,7 @@ def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...])
             sizes[axis] = value.shape[axis]
         params["slice_sizes"] = tuple(sizes)
     index = np.asarray(step.primitive.bind(numbers, *others, **params)) - 1
-    return rebuilt(value, index, dict(zip(sorted(layouts), result_axes, strict=True)))
+    return value.moved(index, dict(zip(sorted(layouts), result_axes, strict=True)))
 
 
 def _picks_channels(step: Step) -> Exception:
@@ -583,16 +528,6 @@ def _lifted(value: Any, axis: int) -> Any:
     return value
 
 
-def along_width(step: Step) -> RefusedError:
-    """An operation along the width that has no limit."""
-    return step.refuse(
-        "Channels are exchangeable: along the width there are sums, dot products and weights.",
-        got=f"'{step.name}' along the width, or on weights",
-        remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no "
-        "limit here; apply them over positions",
-    )
-
-
 # ---- where parameters come from --------------------------------------------------------------
 
 
@@ -705,25 +640,15 @@ def identity_of(machine: Machine, step: Step, key: Any) -> tuple[Any, ...]:
 
 def drawn(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
-    return [_parameter(machine, step, operands)]
-
-
-def _parameter(machine: Machine, step: Step, arguments: list[WideScalar]) -> Any:
-    law = entry_law(step, arguments)
-    slot = step.results[0]
-    wide = slot.wide_axes
-    key = identity_of(machine, step, arguments[0].value())
-    if not wide:
-        return _finite(machine, step, law, key)
-    if len(wide) == 1:
-        return _vector(machine, step, law, key)
+    law, wide = entry_law(step, operands), step.results[0].wide_axes
+    key = identity_of(machine, step, operands[0].value())
     if len(wide) > 2:
         raise step.refuse(
             "Parameters have at most two width axes.",
             got=f"{len(wide)} of them",
             remedy="keep one width axis for inputs and one for outputs",
         )
-    return _matrix(machine, step, law, key)
+    return [(_finite, _vector, _matrix)[len(wide)](machine, step, law, key)]
 
 
 def iota(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -744,8 +669,7 @@ def channel_number(machine: Machine, step: Step) -> WideVector:
     axis = slot.wide_axes[0]
     extent = slot.shape[axis]
     assert isinstance(extent, Wide)
-    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(slot.shape))  # pyright: ignore
-    size = int(np.prod(shape, dtype=int))
+    shape, size = slot.cells, math.prod(slot.cells)
     zero = np.zeros((1, size))
     dimension = int(step.params[0]["dimension"])
     if dimension != axis:
@@ -762,7 +686,7 @@ def channel_number(machine: Machine, step: Step) -> WideVector:
     )
 
 
-def _initial(machine: Machine, step: Step) -> WideVector:
+def initial(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
     params = step.params[0]
     form = machine.vector_forms.get(params["key"])
@@ -774,30 +698,21 @@ def _initial(machine: Machine, step: Step) -> WideVector:
     constant = np.full((1, 1), params["mean"][params["position"]])
     layout = whole(Fraction(1))
     if not member.variance.any():
-        return WideVector((1,), 0, layout, Fraction(0), constant)
-    return WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))
+        return [WideVector((1,), 0, layout, Fraction(0), constant)]
+    return [WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))]
 
 
-def _weights(machine: Machine, step: Step) -> WideMatrix:
+def weights(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A matrix with entries `N(0, std²/n)`."""
     params, layout = step.params[0], whole(Fraction(1))
-    weights = machine.matrices.setdefault(params["matrix"], WeightArray(str(params["matrix"])))
+    drawn = machine.matrices.setdefault(params["matrix"], WeightArray(str(params["matrix"])))
     layouts, slots = {0: layout, 1: layout}, np.zeros((1, 1), int)
-    return WideMatrix(weights, slots, layouts, {0: 0, 1: 1}, params["std"], Fraction(-1, 2))
-
-
-def written(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """A parameter that a program states itself."""
-    return [(_initial if step.name == "initial" else _weights)(machine, step)]
+    return [WideMatrix(drawn, slots, layouts, {0: 0, 1: 1}, params["std"], Fraction(-1, 2))]
 
 
 def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar:
-    shape = tuple(int(extent) for extent in step.results[0].shape)  # pyright: ignore
-    size = int(np.prod(shape, dtype=int))
-    found = machine.finite.get(key)
-    if found is None:
-        group = NormalGroup(size, machine.integrator)
-        found = machine.finite[key] = group
+    shape, size = step.results[0].cells, math.prod(step.results[0].cells)
+    found = machine.finite.setdefault(key, NormalGroup(size, machine.integrator))
     if law.transform is None and machine.on_tail(step.results[0]):
         weights = law.spread * np.eye(size)[None]
         centre = np.full((1, *shape), law.centre)
@@ -816,8 +731,7 @@ def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector
     axis = step.results[0].wide_axes[0]
     extent = extents[axis]
     assert isinstance(extent, Wide)
-    shape = tuple(1 if i == axis else int(e) for i, e in enumerate(extents))  # pyright: ignore
-    size = int(np.prod(shape, dtype=int))
+    shape, size = step.results[0].cells, math.prod(step.results[0].cells)
     form = machine.vector_forms.get(key)
     if form is None:
         source = GaussianSource(machine.parameter_name(), np.eye(size)[None])
@@ -826,12 +740,9 @@ def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector
     centre = np.full((1, size), law.centre)
     base = WideVector(shape, axis, whole(extent.share), law.power, centre)
     if law.transform is None:
-        scale = np.full((1, size), law.spread)
-        return WideVector(shape, axis, base.layout, law.power, centre, form, scale)
+        return replace(base, form=form, scale=np.full((1, size), law.spread))
     scaled = functools.partial(_scaled, law.transform, law.spread)
-    tree = Apply(law.name, scaled, (Leaf(form),))
-    part = (None, Atom((tree,)))
-    return WideVector(shape, axis, base.layout, law.power, centre, parts=(part,))
+    return replace(base, parts=((None, Atom((Apply(law.name, scaled, (Leaf(form),)),))),))
 
 
 def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
@@ -845,19 +756,16 @@ def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix
             got=f"{law.name} entries of mean {law.centre:g}",
             remedy="draw from a centred law",
         )
-    extents = step.results[0].shape
-    wide = step.results[0].wide_axes
-    shape = tuple(1 if i in wide else int(e) for i, e in enumerate(extents))  # pyright: ignore
+    slot = step.results[0]
+    wide, size = slot.wide_axes, math.prod(slot.cells)
     weights = machine.matrices.get(key)
     if weights is None:
-        entries = int(np.prod(shape, dtype=int))
-        weights = machine.matrices[key] = WeightArray(machine.parameter_name(), entries)
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(), size)
     machine.laws.append((step, law))
-    size = int(np.prod(shape, dtype=int))
-    layouts = {a: whole(extents[a].share) for a in wide}  # pyright: ignore
+    layouts = {a: whole(slot.shape[a].share) for a in wide}  # pyright: ignore
     return WideMatrix(
         weights,
-        np.arange(size).reshape(shape),
+        np.arange(size).reshape(slot.cells),
         layouts,
         {a: k for k, a in enumerate(wide)},
         law.deviation,
@@ -865,7 +773,11 @@ def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix
     )
 
 
-def derived_keys(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """A step on keys."""
-    arrays = [np.asarray(value.value()[0]) for value in operands]
-    return [WideScalar.constant(machine.keys.derive(step, *arrays))]
+def on_keys(rule: Callable[..., np.ndarray]) -> Rule:
+    """The rule of a primitive that derives keys."""
+
+    def derived(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+        arrays = [np.asarray(value.value()[0]) for value in operands]
+        return [WideScalar.constant(rule(machine.keys, step, *arrays))]
+
+    return derived

@@ -8,6 +8,7 @@ its own independent copy of the variables; a *label* says which.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -339,6 +340,34 @@ class Form:
     def deviation(self) -> np.ndarray:
         """The root of the variance."""
         return np.sqrt(self.variance)
+
+
+def correlated(
+    ours: Iterable[Form],
+    theirs: Iterable[Form],
+    rows: np.ndarray,
+    columns: np.ndarray,
+    *,
+    simple: bool,
+) -> bool:
+    """Whether members `rows` (c, A) and `columns` (c, B) of functions of forms share variables.
+
+    Where members depend on other members' forms (not `simple`), any common block counts.
+    """
+    if not simple:
+        return bool(blocks_of(ours).keys() & blocks_of(theirs).keys())
+    theirs = list(theirs)
+    return any(a.covariance(b, rows, columns).any() for a in ours for b in theirs)
+
+
+def blocks_of(forms: Iterable[Form]) -> dict[tuple[int, int], GaussianSource]:
+    """The sources that forms are made of, by their blocks."""
+    return {
+        (id(term.source), int(label)): term.source
+        for form in forms
+        for term in form.terms
+        for label in np.unique(term.labels)
+    }
 
 
 def _by_block(a: Term, b: Term, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..gaussians import psd_root
 from .closed_forms import ClosedForm
-from .gaussian import Form, GaussianSource
+from .gaussian import Form, GaussianSource, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
 from .trees import (
@@ -538,21 +538,8 @@ def _correlated(one: _Side, two: _Side) -> bool:
     (tree, index, side), (other, other_index, other_side) = one, two
     if side == other_side:
         index, other_index = index.reshape(-1, 1), other_index.reshape(-1, 1)
-    everything = not (tree.simple() and other.simple())
-    for a in tree.forms():
-        for b in other.forms():
-            if everything:
-                shared = {
-                    (id(t.source), int(label)) for t in a.terms for label in np.unique(t.labels)
-                }
-                others = {
-                    (id(t.source), int(label)) for t in b.terms for label in np.unique(t.labels)
-                }
-                if shared & others:
-                    return True
-            elif a.covariance(b, index, other_index).any():
-                return True
-    return False
+    simple = tree.simple() and other.simple()
+    return correlated(tree.forms(), other.forms(), index, other_index, simple=simple)
 
 
 def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:

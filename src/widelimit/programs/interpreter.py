@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,11 @@ from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
 from .keys import Keys
-from .layout import whole
+from .layout import numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .refusals import NOWHERE, RefusedError
 from .scalars import DotGroup, WideScalar
-from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step, cells_of
 from .vectors import WideVector
 
 
@@ -88,8 +89,7 @@ class Machine:
         return self._given(operand, step)
 
     def _given(self, given: Given, step: Step | None) -> Value:
-        wide = [i for i, extent in enumerate(given.shape) if isinstance(extent, Wide)]
-        if not wide:
+        if not any(isinstance(extent, Wide) for extent in given.shape):
             if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
                 return WideScalar.constant(self.keys.given(given.values[0]))
             found = fit_power(given.values, self.program.widths)
@@ -108,7 +108,8 @@ class Machine:
             else set()
         )
         if len(distinct) == 1:
-            return self.filled(given.shape, WideScalar.constant(distinct.pop()))
+            number = np.full(cells_of(given.shape), distinct.pop())
+            return self.filled(given.shape, WideScalar.constant(number))
         raise _refused(
             step,
             "Arrays with a width axis are drawn from the key, or constant along it.",
@@ -118,22 +119,16 @@ class Machine:
         )
 
     def filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
-        """A constant with width axes."""
-        wide = [i for i, extent in enumerate(shape) if isinstance(extent, Wide)]
-        cells = tuple(1 if i in wide else int(extent) for i, extent in enumerate(shape))
-        data = np.asarray(number.value(), float)
-        data = np.broadcast_to(
-            data.reshape(data.shape[0], *([1] * len(cells))) if data.ndim == 1 else data,
-            (data.shape[0], *cells),
-        )
-        if len(wide) == 1:
-            flat = data.reshape(data.shape[0], -1)
-            return WideVector(cells, wide[0], whole(shape[wide[0]].share), number.power, flat)
-        layouts = {a: whole(shape[a].share) for a in wide}
-        base = {a: k for k, a in enumerate(wide)}
-        weights = WeightArray("constant", data[0].size)
-        slots = np.arange(data[0].size).reshape(cells)
+        """Numbers, in the shape of the cells, repeated along width axes."""
+        layouts = {a: whole(e.share) for a, e in enumerate(shape) if isinstance(e, Wide)}
+        data, cells = np.asarray(number.value(), float), number.shape
+        if len(layouts) == 1:
+            ((axis, layout),) = layouts.items()
+            return WideVector(cells, axis, layout, number.power, data.reshape(len(data), -1))
+        weights = WeightArray("constant", math.prod(cells))
+        base = {a: k for k, a in enumerate(layouts)}
         value = float(data.ravel()[0])
+        slots = numbered(number)
         return WideMatrix(weights, slots, layouts, base, 1.0, number.power, constant=value)
 
     # ---- what other modules ask -------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 
 from .steps import Step
-
-if TYPE_CHECKING:
-    pass
 
 
 def _children() -> bool:
@@ -19,53 +18,47 @@ def _children() -> bool:
 
 
 class Keys:
-    """Numbers for keys, by how they were derived."""
+    """Numbers for keys, by how they were derived; a method for every primitive that derives."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
+        self._known: dict[Any, int] = {}
 
-    def number(self, derivation: Any) -> int:
-        """The number of a key."""
-        return self._numbers.setdefault(derivation, len(self._numbers))
+    def _numbers(self, derivations: Iterable[Any], *shape: int) -> np.ndarray:
+        found = [self._known.setdefault(how, len(self._known)) for how in derivations]
+        return np.array(found, np.int64).reshape(shape)
 
     def given(self, key: Any) -> np.ndarray:
         """Concrete keys."""
-        data = np.asarray(jax.random.key_data(key))
-        flat = data.reshape(-1, data.shape[-1])
-        numbers = [self.number(("data", row.tobytes())) for row in flat]
-        return np.array(numbers, np.int64).reshape(data.shape[:-1])
+        return self.wrap(None, np.asarray(jax.random.key_data(key)))
 
-    def derive(self, step: Step, *arrays: np.ndarray) -> np.ndarray:
-        """What a step on keys makes."""
-        first = arrays[0]
-        match step.name:
-            case "random_split":
-                shape = tuple(int(e) for e in step.params[0]["shape"])
-                how = ("child",) if _children() else ("split", shape)
-                found = [
-                    self.number((int(parent), *how, k))
-                    for parent in first.ravel()
-                    for k in range(int(np.prod(shape, dtype=int)))
-                ]
-                return np.array(found, np.int64).reshape(*first.shape, *shape)
-            case "random_fold_in":
-                parents, data = np.broadcast_arrays(first, arrays[1])
-                how = "child" if _children() else "fold"
-                found = [
-                    self.number((int(p), how, int(d)))
-                    for p, d in zip(parents.ravel(), data.ravel(), strict=True)
-                ]
-                return np.array(found, np.int64).reshape(parents.shape)
-            case "random_seed":
-                found = [self.number(("seed", int(s))) for s in first.ravel()]
-                return np.array(found, np.int64).reshape(first.shape)
-            case "random_wrap":
-                flat = first.reshape(-1, first.shape[-1])
-                found = [self.number(("data", row.tobytes())) for row in flat]
-                return np.array(found, np.int64).reshape(first.shape[:-1])
-            case "random_unwrap":
-                # The words of a key are its number, repeated: they only identify it.
-                words = [int(e) for e in step.results[0].shape[first.ndim :]]  # pyright: ignore
-                return np.broadcast_to(first[..., None], (*first.shape, *words))
-            case _:
-                return first
+    def wrap(self, step: Step | None, data: np.ndarray) -> np.ndarray:
+        """Words."""
+        rows = data.reshape(-1, data.shape[-1])
+        return self._numbers((("data", row.tobytes()) for row in rows), *data.shape[:-1])
+
+    def unwrap(self, step: Step, keys: np.ndarray) -> np.ndarray:
+        """The words of a key are its number, repeated: they only identify it."""
+        words = [int(e) for e in step.results[0].shape[keys.ndim :]]  # pyright: ignore
+        return np.broadcast_to(keys[..., None], (*keys.shape, *words))
+
+    def seed(self, step: Step, seeds: np.ndarray) -> np.ndarray:
+        """Keys of seeds."""
+        return self._numbers((("seed", int(s)) for s in seeds.ravel()), *seeds.shape)
+
+    def split(self, step: Step, keys: np.ndarray) -> np.ndarray:
+        """Keys of keys."""
+        shape = tuple(int(e) for e in step.params[0]["shape"])
+        how = ("child",) if _children() else ("split", shape)
+        found = ((int(p), *how, k) for p in keys.ravel() for k in range(math.prod(shape)))
+        return self._numbers(found, *keys.shape, *shape)
+
+    def fold_in(self, step: Step, keys: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """Keys of keys and numbers."""
+        keys, data = np.broadcast_arrays(keys, data)
+        how = "child" if _children() else "fold"
+        pairs = zip(keys.ravel(), data.ravel(), strict=True)
+        return self._numbers(((int(p), how, int(d)) for p, d in pairs), *keys.shape)
+
+    def clone(self, step: Step, keys: np.ndarray) -> np.ndarray:
+        """The same keys."""
+        return keys

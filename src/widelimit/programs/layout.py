@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,11 @@ class Layout:
         """The coarsest layout that refines both."""
         major, minor = math.lcm(self.major, other.major), math.lcm(self.minor, other.minor)
         return Layout(major, minor, self.extent / (major * minor))
+
+
+def numbered(value: Any) -> np.ndarray:
+    """The number of every entry of a value, in its shape with cells in place of width axes."""
+    return np.arange(math.prod(value.shape)).reshape(value.shape)
 
 
 def whole(extent: Fraction) -> Layout:

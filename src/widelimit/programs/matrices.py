@@ -80,7 +80,14 @@ class WideMatrix:
         """Whether all entries are exactly zero."""
         return self.constant == 0.0 or self.scale == 0.0
 
-    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> WideMatrix:
+    def times(self, number: WideScalar) -> WideMatrix:
+        """All entries times one number."""
+        factor, power = float(np.ravel(number.value())[0]), self.power + number.power
+        if self.constant is not None:
+            return replace(self, constant=self.constant * factor, power=power)
+        return replace(self, scale=self.scale * factor, power=power)
+
+    def moved(self, index: np.ndarray, axes: dict[int, int]) -> WideMatrix:
         """`axes` maps old width axes to new ones."""
         return replace(
             self,
@@ -93,7 +100,7 @@ class WideMatrix:
         """The same entries under other names of the cells."""
         return replace(self, layouts=layouts)
 
-    def refined(self, axis: int, layout: Layout) -> WideMatrix:
+    def refined_at(self, axis: int, layout: Layout) -> WideMatrix:
         """One width axis cut further: each piece has entries of its own."""
         if layout == self.layouts[axis]:
             return self
@@ -158,7 +165,7 @@ class Outer:
         first = self.parts[0]
         return {self.axes[0]: first.u.layout, self.axes[1]: first.v.layout}
 
-    def reindexed(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
+    def moved(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
         """`axes` maps old width axes to new ones."""
         parts = tuple(part.taken(index.ravel()) for part in self.parts)
         return Outer(index.shape, (axes[self.axes[0]], axes[self.axes[1]]), parts, self.power)
@@ -175,7 +182,7 @@ class Outer:
         )
         return replace(self, parts=parts)
 
-    def refined(self, axis: int, layout: Layout) -> Outer:
+    def refined_at(self, axis: int, layout: Layout) -> Outer:
         """One width axis cut further."""
         old = self.layouts[axis]
         if layout == old:
@@ -202,8 +209,12 @@ class Outer:
             parts.append(replace(taken, **{side: finer, table: moved}))
         return Outer(shape, self.axes, tuple(parts), self.power)
 
-    def times(self, number: WideScalar, entries: np.ndarray) -> Outer:
-        """Entry by entry times numbers (draws or 1, entries)."""
+    def times(self, number: WideScalar) -> Outer:
+        """Entry by entry times numbers."""
+        data = np.asarray(number.value(), float)
+        lead = (1,) * (len(self.shape) - len(number.shape))
+        data = data.reshape(len(data), *lead, *number.shape)
+        entries = np.broadcast_to(data, (len(data), *self.shape)).reshape(len(data), -1)
         parts = []
         for part in self.parts:
             count = part.left.shape[1]

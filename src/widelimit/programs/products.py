@@ -8,7 +8,7 @@ activations, `kᵀ v` of linear attention. What the latter do to a vector is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
@@ -19,10 +19,11 @@ import numpy as np
 from ..errors import NumericalError
 from ..printing import counted
 from .entrywise import aligned, leading_power
-from .gaussian import Form
+from .gaussian import Form, correlated
 from .integration import Method
-from .layout import Layout
+from .layout import Layout, numbered
 from .matrices import Outer, OuterProduct, Use, WideMatrix
+from .refusals import RefusedError
 from .scalars import DotGroup, WideScalar
 from .steps import Step
 from .trees import Apply
@@ -36,84 +37,126 @@ _NOTHING = 1e-9
 MOST_COEFFICIENTS = 1 << 27  # of a mixture: a gigabyte
 
 
-@dataclass(frozen=True)
-class Dims:
-    """Which axes a `dot_general` contracts, pairs, and leaves."""
+Pairs = tuple[tuple[int, int], ...]
+"""Axes of the left side, each with one of the right side."""
 
-    contract: tuple[tuple[int, ...], tuple[int, ...]]
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
+
+@dataclass(frozen=True)
+class Meeting:
+    """Entries of both sides behind every result, (results, terms); -1 on both: nothing."""
+
+    entries: tuple[np.ndarray, np.ndarray]
+    shape: tuple[int, ...]
+    """Of the results."""
+    places: tuple[dict[int, int], dict[int, int]]
+    """Where the axes of either side are among the results'."""
 
     @classmethod
-    def of(cls, step: Step) -> Dims:
-        (lc, rc), (lb, rb) = step.params[0]["dimension_numbers"]
-        return cls(
-            (tuple(map(int, lc)), tuple(map(int, rc))), (tuple(map(int, lb)), tuple(map(int, rb)))
-        )
-
-    def free(self, side: int, rank: int) -> tuple[int, ...]:
-        """The axes of one side that are left."""
-        return tuple(a for a in range(rank) if a not in self.contract[side] + self.batch[side])
-
-    def swapped(self) -> Dims:
-        """The same with the sides exchanged."""
-        (a, b), (c, d) = self.contract, self.batch
-        return Dims((b, a), (d, c))
+    def of(cls, rows: np.ndarray, columns: np.ndarray, shape: Any, places: Any) -> Meeting:
+        """Of entries that broadcast to (…, terms)."""
+        nothing = (rows < 0) | (columns < 0)
+        terms = nothing.shape[-1]
+        left, right = (np.where(nothing, -1, side).reshape(-1, terms) for side in (rows, columns))
+        return cls((left, right), tuple(shape), places)
 
 
-def arranged(index: np.ndarray, dims: Dims, side: int) -> np.ndarray:
-    """Members as (batch, free, contracted), flattened."""
-    free = dims.free(side, index.ndim)
-    order = (*dims.batch[side], *free, *dims.contract[side])
-    shape = [
-        math.prod(index.shape[a] for a in axes)
-        for axes in (dims.batch[side], free, dims.contract[side])
-    ]
-    return index.transpose(order).reshape(shape)
+@dataclass(frozen=True)
+class Contraction(ABC):
+    """Which axes two arrays sum over together, and which they keep in common."""
+
+    contract: Pairs
+    batch: Pairs
+
+    @abstractmethod
+    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
+        """What meets what, by the numbers of both sides' entries in the sides' shapes."""
 
 
-def contraction(
-    machine: Machine, step: Step, left: Any, right: Any, outer: Callable[..., Any]
-) -> Any:
-    """`dot_general`: dispatch on what meets what; `outer` products keep both width axes."""
-    dims = Dims.of(step)
-    if isinstance(left, WideMatrix) and isinstance(right, WideMatrix):
+class Dims(Contraction):
+    """`dot_general`: results come as (batch, left's, right's)."""
+
+    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
+        shape, places, blocks = [], [], []
+        for side, array in enumerate((left, right)):
+            batch, summed = ([pair[side] for pair in p] for p in (self.batch, self.contract))
+            free = [a for a in range(array.ndim) if a not in (*batch, *summed)]
+            lengths = [[array.shape[a] for a in axes] for axes in (batch, free, summed)]
+            shape += lengths[1] if side else [*lengths[0], *lengths[1]]
+            first = len(shape) - len(free)
+            places.append(
+                dict(
+                    zip(
+                        (*batch, *free),
+                        (*range(len(batch)), *range(first, len(shape))),
+                        strict=True,
+                    )
+                )
+            )
+            flat = [math.prod(each) for each in lengths]
+            blocks.append(array.transpose(*batch, *free, *summed).reshape(flat))
+        return Meeting.of(blocks[0][:, :, None], blocks[1][:, None], shape, tuple(places))
+
+
+def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`dot_general`."""
+    pairs = [tuple(zip(*p, strict=True)) for p in step.params[0]["dimension_numbers"]]
+    return [_contracted(machine, step, operands, Dims(*pairs))]
+
+
+def _contracted(machine: Machine, step: Step, sides: list[Any], how: Contraction) -> Any:
+    """Dispatch on what meets what."""
+    matrices = [value for value in sides if isinstance(value, WideMatrix | Outer)]
+    if len(matrices) == 2:
         raise step.refuse(
-            "Weight matrices act on vectors.",
-            got="a product of two weight matrices",
+            "Matrices act on vectors.",
+            got="a product of two weight matrices, or of matrices made of activations",
             remedy="write W2 @ (W1 @ x) instead of (W2 @ W1) @ x",
         )
-    if isinstance(left, WideMatrix) or isinstance(right, WideMatrix):
-        return _with_matrix(machine, step, left, right, dims)
-    if isinstance(left, WideVector) and isinstance(right, WideVector):
-        return _two_vectors(machine, step, left, right, dims, outer)
-    return mixture(step, left, right, dims)
+    if matrices:
+        return _with_matrix(machine, step, sides, how)
+    left, right = sides
+    if isinstance(left, WideScalar) or isinstance(right, WideScalar):
+        return _mixture(step, sides, how)
+    axes = (left.axis, right.axis)
+    if axes not in (*how.contract, *how.batch):  # both width axes are left
+        met = how.meet(left.indices, right.indices)
+        place, other = (met.places[k][axis] for k, axis in enumerate(axes))
+        part = OuterProduct(left, right, *met.entries)
+        return Outer(met.shape, (place, other), (part,), left.power + right.power)
+    layout = left.layout.common(right.layout)
+    left, right = left.refined(layout), right.refined(layout)
+    if axes in how.contract:  # one cell's members; other cells have the same shape
+        met = how.meet(first_cell(left), first_cell(right))
+        return summed_products(machine, step, left, right, met.entries, met.shape)
+    met = how.meet(left.indices, right.indices)
+    place = met.places[0][left.axis]
+    terms = (
+        left.reindexed(i.reshape(met.shape), place).multiplied(
+            right.reindexed(j.reshape(met.shape), place)
+        )
+        for i, j in zip(*(side.T for side in met.entries), strict=True)
+    )
+    return reduce(WideVector.plus, terms)  # `Σ_c u_c v_c` for every channel
 
 
 # ---- vector with numbers --------------------------------------------------------------------
 
 
-def mixture(step: Step, left: Any, right: Any, dims: Dims) -> WideVector:
+def _mixture(step: Step, sides: list[Any], how: Contraction) -> WideVector:
     """`Σ_c s_c v_c` over finite axes: a linear combination of members."""
-    vector, number, side = (left, right, 0) if isinstance(left, WideVector) else (right, left, 1)
-    own = dims if side == 0 else dims.swapped()
-    if vector.axis in own.contract[0]:
+    side = 0 if isinstance(sides[0], WideVector) else 1
+    vector, number = sides[side], sides[1 - side]
+    if any(pair[side] == vector.axis for pair in how.contract):
         raise step.refuse(
             "A width axis is contracted with weights or with another vector.",
             remedy="sum over channels, or contract with a parameter that grows with the width",
         )
     data = np.asarray(number.value(), float)
-    members = arranged(vector.indices, own, 0)  # (b, f, c)
-    entries = arranged(np.arange(math.prod(number.shape)).reshape(number.shape), own, 1)
-    full = (*members.shape[:2], entries.shape[1], members.shape[2])
-    inner = full[-1]
-    flat = data.reshape(len(data), -1)[:, entries[:, None]]
-    numbers = np.broadcast_to(flat, (len(data), *full)).reshape(len(data), -1, inner)
-    members = np.broadcast_to(members[:, :, None], full).reshape(-1, inner)
-    shape, axis = _result_shape(vector, number.shape, own)
-    # Axes come as (batch, vector's, number's); the step wants (batch, left's, right's).
-    mixed = combined(step, vector, members, numbers, shape, axis)
-    mixed = replace(mixed, power=vector.power + number.power)
-    return _left_first(mixed, side, own, len(vector.shape), len(number.shape))
+    met = how.meet(*map(numbered, sides))
+    members, entries = met.entries[side], met.entries[1 - side]
+    numbers = data.reshape(len(data), -1)[:, np.maximum(entries, 0)]
+    mixed = combined(step, vector, members, numbers, met.shape, met.places[side][vector.axis])
+    return replace(mixed, power=vector.power + number.power)
 
 
 def combined(
@@ -146,152 +189,84 @@ def require_room(step: Step, draws: int, results: int, size: int) -> None:
         )
 
 
-def _result_shape(
-    vector: WideVector, other: tuple[int, ...], dims: Dims
-) -> tuple[tuple[int, ...], int]:
-    mine = (*dims.batch[0], *dims.free(0, len(vector.shape)))
-    theirs = dims.free(1, len(other))
-    shape = (*(vector.shape[a] for a in mine), *(other[a] for a in theirs))
-    return shape, mine.index(vector.axis)
+# ---- matrix with vector ---------------------------------------------------------------------
 
 
-def _left_first(value: WideVector, side: int, dims: Dims, mine: int, theirs: int) -> WideVector:
-    if side == 0:
-        return value
-    batch, own = len(dims.batch[0]), len(dims.free(0, mine))
-    other = len(dims.free(1, theirs))
-    order = (*range(batch), *range(batch + own, batch + own + other), *range(batch, batch + own))
-    return value.reindexed(value.indices.transpose(order), order.index(value.axis))
-
-
-# ---- MatMul ---------------------------------------------------------------------------------
-
-
-def _with_matrix(machine: Machine, step: Step, left: Any, right: Any, dims: Dims) -> Any:
-    matrix, other, side = (left, right, 0) if isinstance(left, WideMatrix) else (right, left, 1)
-    own = dims if side == 0 else dims.swapped()
-    if not isinstance(other, WideVector):
+def _with_matrix(machine: Machine, step: Step, sides: list[Any], how: Contraction) -> WideVector:
+    """Weights, or a matrix made of activations, along one of its two width axes."""
+    side = 0 if isinstance(sides[0], WideMatrix | Outer) else 1
+    matrix, vector = sides[side], sides[1 - side]
+    wide = [(p[side], p[1 - side]) for p in how.contract if p[side] in matrix.layouts]
+    if (
+        not isinstance(vector, WideVector)
+        or [b for _, b in wide] != [vector.axis]
+        or any(pair[side] in matrix.layouts for pair in how.batch)
+    ):
         raise step.refuse(
-            "A weight matrix acts on a vector along its width axis.",
-            got="a matrix with two width axes contracted with numbers only",
-            remedy="contract one of its width axes with a vector",
-        )
-    pairs = list(zip(*own.contract, strict=True))
-    wide = [(a, b) for a, b in pairs if a in matrix.layouts]
-    if len(wide) != 1 or wide[0][1] != other.axis or set(own.batch[0]) & set(matrix.layouts):
-        raise step.refuse(
-            "A weight matrix is contracted along one of its two width axes.",
-            got="another contraction of it",
-            remedy="contract one width axis of the matrix with the channels of a vector",
+            "A matrix acts on a vector along one of its two width axes.",
+            got="another contraction of it, or one with numbers only",
+            remedy="contract one width axis of weights with the channels of a vector; write linear "
+            "attention as q (kᵀ v)",
         )
     axis = wide[0][0]
-    layout = matrix.layouts[axis].common(other.layout)
-    matrix, other = matrix.refined(axis, layout), other.refined(layout)
-    slots = arranged(matrix.slots, own, 0)  # (b, free, c), cells of both width axes inside
-    members = arranged(other.indices, own, 1)  # (b, free', c)
-    batch, outer, inner = slots.shape
-    rows = members.shape[1]
-    table = np.broadcast_to(slots[:, None, :, :], (batch, rows, outer, inner)).reshape(-1, inner)
-    source = np.broadcast_to(members[:, :, None, :], (batch, rows, outer, inner)).reshape(-1, inner)
-    free = own.free(0, len(matrix.shape))
-    left_axis = next(a for a in free if a in matrix.layouts)
-    shape = (
-        *(matrix.shape[a] for a in own.batch[0]),
-        *(other.shape[a] for a in own.free(1, len(other.shape))),
-        *(matrix.shape[a] for a in free),
-    )
-    place = len(own.batch[0]) + len(own.free(1, len(other.shape))) + free.index(left_axis)
-    result = matmul(machine, step, matrix, axis, other, table, source)
-    result = replace(result, shape=shape, axis=place, layout=matrix.layouts[left_axis])
-    # Axes come as (batch, vector's, matrix's).
-    return _left_first(result, 1 - side, own.swapped(), len(other.shape), len(matrix.shape))
+    layout = matrix.layouts[axis].common(vector.layout)
+    if isinstance(matrix, Outer) and layout.cells > 1:
+        raise step.refuse(
+            "A matrix made of activations acts on channels of one kind.",
+            got="channels that were concatenated",
+            remedy="change the order of the products: (q kᵀ) v instead of q (kᵀ v)",
+        )
+    matrix, vector = matrix.refined_at(axis, layout), vector.refined(layout)
+    # Cells of both width axes are among a weight matrix's slots.
+    numbers = [matrix.slots if isinstance(matrix, WideMatrix) else numbered(matrix)]
+    numbers.insert(1 - side, vector.indices)
+    met = how.meet(*numbers)
+    entries, members = met.entries[side], met.entries[1 - side]
+    (other,) = set(matrix.layouts) - {axis}
+    if isinstance(matrix, WideMatrix):
+        terms = [matmul(machine, step, matrix, axis, vector, entries, members)]
+    else:
+        parts = (p if axis == matrix.axes[0] else p.swapped() for p in matrix.parts)
+        terms = [_through(machine, step, part, vector, entries, members) for part in parts]
+        terms = [replace(term, power=term.power + matrix.power) for term in terms]
+    # Scores with a mean are larger than those without one, by √n.
+    power = leading_power(terms)
+    total = reduce(WideVector.plus, [t for t in terms if t.power == power] or terms[:1])
+    place, layout = met.places[side][other], matrix.layouts[other]
+    return replace(total, shape=met.shape, axis=place, layout=layout)
 
 
-# ---- dot products ---------------------------------------------------------------------------
-
-
-def _two_vectors(
+def _through(
     machine: Machine,
     step: Step,
-    left: WideVector,
-    right: WideVector,
-    dims: Dims,
-    outer: Callable[..., Any],
-) -> Any:
-    paired = list(zip(*dims.contract, strict=True))
-    if (left.axis, right.axis) in paired:
-        return _dot(machine, step, left, right, dims)
-    if left.axis in dims.batch[0] and dims.batch[0].index(left.axis) == (
-        dims.batch[1].index(right.axis) if right.axis in dims.batch[1] else -1
-    ):
-        return _channelwise(left, right, dims)
-    return outer(left, right, dims)
+    part: OuterProduct,
+    vector: WideVector,
+    entries: np.ndarray,
+    members: np.ndarray,
+) -> WideVector:
+    """One part, by its entries and members; the power is without the product's own."""
+    left, right = part.left[entries], part.right[entries]  # (outputs, contracted, terms)
+    kept = left >= 0
+    queries = np.broadcast_to(members[..., None], left.shape)[kept]
+    codes, which = np.unique(queries * part.u.size + left[kept], return_inverse=True)
+    pairs = np.divmod(codes[:, None], part.u.size)
+    scores = summed_products(machine, step, vector, part.u, pairs, (len(codes),))
+    drawn = np.asarray(scores.value(), float)
+    numbers = np.zeros((len(drawn), *left.shape))
+    numbers[:, kept] = drawn[:, which]
+    numbers = numbers.reshape(len(drawn), len(entries), -1)
+    members = np.where(kept, right, -1).reshape(len(entries), -1)
+    mixed = combined(step, part.v, members, numbers, (len(entries),), 0)
+    return replace(mixed, power=scores.power - part.u.power)
 
 
-def _channelwise(left: WideVector, right: WideVector, dims: Dims) -> WideVector:
-    """`Σ_c u_c v_c` for every channel: products of members, added."""
-    layout = left.layout.common(right.layout)
-    left, right = left.refined(layout), right.refined(layout)
-    rows, columns = arranged(left.indices, dims, 0), arranged(right.indices, dims, 1)
-    batch, free, inner = rows.shape
-    other = columns.shape[1]
-    shape = (
-        *(left.shape[a] for a in dims.batch[0]),
-        *(left.shape[a] for a in dims.free(0, len(left.shape))),
-        *(right.shape[a] for a in dims.free(1, len(right.shape))),
-    )
-    axis = dims.batch[0].index(left.axis)
-    total: WideVector | None = None
-    for c in range(inner):
-        i = np.broadcast_to(rows[:, :, None, c], (batch, free, other)).reshape(shape)
-        j = np.broadcast_to(columns[:, None, :, c], (batch, free, other)).reshape(shape)
-        term = left.reindexed(i, axis).multiplied(right.reindexed(j, axis))
-        total = term if total is None else total.plus(term)
-    assert total is not None
-    return total
+# ---- sums over the width --------------------------------------------------------------------
 
 
-def _dot(
-    machine: Machine, step: Step, left: WideVector, right: WideVector, dims: Dims
-) -> WideScalar:
-    """`Σ_α u_α v_α`: n times a mean, or √n times a Gaussian."""
-    layout = left.layout.common(right.layout)
-    left, right = left.refined(layout), right.refined(layout)
-    pairs = [(a, b) for a, b in zip(*dims.contract, strict=True) if a != left.axis]
-    inner = Dims(
-        (tuple(a for a, _ in pairs), tuple(b for _, b in pairs)),
-        dims.batch,
-    )
-    # One cell's members; other cells have the same shape.
-    u = arranged(_first_cell(left), _without(inner, left.axis, right.axis), 0)
-    v = arranged(_first_cell(right), _without(inner, left.axis, right.axis), 1)
-    batch, rows, count = u.shape
-    columns = v.shape[1]
-    full = (batch, rows, columns, count)
-    i = np.broadcast_to(u[:, :, None, :], full).reshape(-1)
-    j = np.broadcast_to(v[:, None, :, :], full).reshape(-1)
-    shape = (
-        *(left.shape[a] for a in dims.batch[0]),
-        *(left.shape[a] for a in dims.free(0, len(left.shape))),
-        *(right.shape[a] for a in dims.free(1, len(right.shape))),
-    )
-    return summed_products(machine, step, left, right, np.stack([i, j]), shape, count)
-
-
-def _first_cell(vector: WideVector) -> np.ndarray:
-    """Members counted within one cell, in the shape without the width axis."""
-    shape = tuple(e for a, e in enumerate(vector.shape) if a != vector.axis)
+def first_cell(vector: WideVector) -> np.ndarray:
+    """Members counted within one cell, which the width axis has one of."""
+    shape = [1 if a == vector.axis else extent for a, extent in enumerate(vector.shape)]
     return np.arange(math.prod(shape)).reshape(shape)
-
-
-def _without(dims: Dims, left: int, right: int) -> Dims:
-    def lower(axes: tuple[int, ...], gone: int) -> tuple[int, ...]:
-        return tuple(a - (a > gone) for a in axes)
-
-    return Dims(
-        (lower(dims.contract[0], left), lower(dims.contract[1], right)),
-        (lower(dims.batch[0], left), lower(dims.batch[1], right)),
-    )
 
 
 def summed_products(
@@ -299,13 +274,23 @@ def summed_products(
     step: Step,
     u: WideVector,
     v: WideVector,
-    pairs: np.ndarray,
+    members: tuple[np.ndarray, np.ndarray],
     shape: tuple[int, ...],
-    count: int = 1,
 ) -> WideScalar:
-    """Sums over the width of products of members `pairs`, `count` consecutive ones added up."""
-    size = math.prod(shape)
-    power = u.power + v.power
+    """`Σ_α u_α v_α`: n times a mean, or √n times a Gaussian.
+
+    For every result a sum over terms: `members` (results, terms) of u and of v, counted within one
+    cell (-1: nothing).
+    """
+    size, power = math.prod(shape), u.power + v.power
+    there = members[0] >= 0
+    pairs = np.stack([side[there] for side in members])
+
+    def added(numbers: np.ndarray) -> np.ndarray:
+        table = np.zeros((len(numbers), *there.shape))
+        table[:, there] = numbers
+        return table.sum(axis=-1).reshape(-1, *shape)
+
     if u.is_zero or v.is_zero:
         return WideScalar(shape, np.zeros((1, *shape)), power=power, fixed=True)
     unit = float(u.layout.unit)
@@ -329,8 +314,8 @@ def summed_products(
         if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
             products = np.zeros_like(products)
     if products.any():
-        total = unit * products.sum(axis=1).reshape(-1, size, count).sum(axis=-1)
-        return WideScalar(shape, total.reshape(-1, *shape), power=power + 1, rough=True)
+        total = unit * added(products.sum(axis=1))
+        return WideScalar(shape, total, power=power + 1, rough=True)
     left, right = u, v
     if not independent and _share_places(u, v):
         raise step.refuse(
@@ -347,16 +332,11 @@ def summed_products(
     group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.dot_steps.append((step, u, v))
-    weights = np.zeros((1, size, group.size))
-    weights[0, np.repeat(np.arange(size), count), np.arange(group.size)] = 1.0
     if machine.on_tail(step.results[0]):
-        zero = np.zeros((1, *shape))
+        zero, weights = np.zeros((1, *shape)), np.zeros((1, size, group.size))
+        weights[0, np.nonzero(there)[0], np.arange(group.size)] = 1.0
         return WideScalar(shape, zero, power=power + HALF, pending=((group, weights),))
-
-    def compute() -> np.ndarray:
-        return group.values().reshape(-1, size, count).sum(axis=-1).reshape(-1, *shape)
-
-    return WideScalar(shape, machine.once(compute), power=power + HALF)
+    return WideScalar(shape, machine.once(lambda: added(group.values())), power=power + HALF)
 
 
 def _share_places(u: WideVector, v: WideVector) -> bool:
@@ -365,19 +345,8 @@ def _share_places(u: WideVector, v: WideVector) -> bool:
 
 def related(u: WideVector, v: WideVector) -> bool:
     """Whether members of one cell share correlated variables."""
-    rows, columns = u.by_cell(), v.by_cell()
     simple = u.simple() and v.simple()
-    for a in u.forms():
-        for b in v.forms():
-            if not simple:
-                ours = {(id(t.source), int(k)) for t in a.terms for k in np.unique(t.labels)}
-                if any(
-                    (id(t.source), int(k)) in ours for t in b.terms for k in np.unique(t.labels)
-                ):
-                    return True
-            elif a.covariance(b, rows, columns).any():
-                return True
-    return False
+    return correlated(u.forms(), v.forms(), u.by_cell(), v.by_cell(), simple=simple)
 
 
 def reduce_width(
@@ -385,14 +354,10 @@ def reduce_width(
 ) -> WideScalar:
     """`reduce_sum` over channels, and perhaps over finite axes."""
     ones = vector.constant_like(np.ones((1, vector.size)))
-    others = tuple(a for a in axes if a != vector.axis)
     kept = tuple(a for a in range(len(vector.shape)) if a not in axes)
-    index = _first_cell(vector)
-    lowered = [a - (a > vector.axis) for a in (*kept, *others)]
-    flat = index.transpose(lowered).reshape(-1)
-    count = math.prod(vector.shape[a] for a in others)
     shape = tuple(vector.shape[a] for a in kept)
-    return summed_products(machine, step, vector, ones, np.stack([flat, flat]), shape, count)
+    members = first_cell(vector).transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    return summed_products(machine, step, vector, ones, (members, members), shape)
 
 
 # ---- new limit variables ---------------------------------------------------------------------
@@ -430,7 +395,7 @@ def matmul(
     used = matrix.base[axis]
     origin, uses = weights.source(used), weights.uses.setdefault(used, [])
     by_slot: dict[int, np.ndarray] = {}
-    for slot in np.unique(slots):
+    for slot in np.unique(slots[members >= 0]):
         here = (slots == slot) & (members >= 0)
         rows, columns = np.nonzero(here)
         if len(rows) != len(np.unique(rows)):
@@ -490,7 +455,7 @@ def matmul(
     )
     begin = origin.extend(cross, first)
     origin.method = max(origin.method, integrator.used)
-    origin.rows += [frozenset(row.tolist()) for row in slots]
+    origin.rows += [frozenset(row[row >= 0].tolist()) for row in slots]
     uses.append(Use(operand, by_slot, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
     power = operand.power + matrix.power + HALF
@@ -522,124 +487,6 @@ def _positions(members: np.ndarray, size: int) -> np.ndarray:
     place = np.full(size, -1)
     place[members] = np.arange(len(members))
     return place
-
-
-# ---- outer products --------------------------------------------------------------------------
-
-
-def outer_product(left: WideVector, right: WideVector, dims: Dims) -> Outer:
-    """`dot_general` that leaves both width axes."""
-    rows, columns = arranged(left.indices, dims, 0), arranged(right.indices, dims, 1)
-    batch, first, inner = rows.shape
-    second = columns.shape[1]
-    full = (batch, first, second, inner)
-    shape = (
-        *(left.shape[a] for a in dims.batch[0]),
-        *(left.shape[a] for a in dims.free(0, len(left.shape))),
-        *(right.shape[a] for a in dims.free(1, len(right.shape))),
-    )
-    base = len(dims.batch[0])
-    own = dims.free(0, len(left.shape))
-    axes = (
-        base + own.index(left.axis),
-        base + len(own) + dims.free(1, len(right.shape)).index(right.axis),
-    )
-    part = OuterProduct(
-        left,
-        right,
-        np.broadcast_to(rows[:, :, None, :], full).reshape(-1, inner),
-        np.broadcast_to(columns[:, None, :, :], full).reshape(-1, inner),
-    )
-    return Outer(shape, axes, (part,), left.power + right.power)
-
-
-def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """`dot_general`, of outer products or of anything else."""
-    if any(isinstance(value, Outer) for value in operands):
-        return [contracted(machine, step, *operands)]
-    left, right = operands
-    return [contraction(machine, step, left, right, outer_product)]
-
-
-def contracted(machine: Machine, step: Step, left: Any, right: Any) -> WideVector:
-    """`dot_general` of outer products with a vector, along one of their width axes."""
-    dims = Dims.of(step)
-    outer, vector, first = (left, right, True) if isinstance(left, Outer) else (right, left, False)
-    dims = dims if first else dims.swapped()
-    met = [a for a, b in zip(*dims.contract, strict=True) if a in outer.axes]
-    if (
-        not isinstance(vector, WideVector)
-        or [b for a, b in zip(*dims.contract, strict=True) if a in met] != [vector.axis]
-        or set(dims.batch[0]) & set(outer.axes)
-    ):
-        raise step.refuse(
-            "A matrix made of activations acts on a vector along one of its width axes.",
-            got="another product of it",
-            remedy="write linear attention as q (kᵀ v)",
-        )
-    axis = met[0]
-    layout = outer.layouts[axis].common(vector.layout)
-    if layout.cells > 1:
-        raise step.refuse(
-            "A matrix made of activations acts on channels of one kind.",
-            got="channels that were concatenated",
-            remedy="change the order of the products: (q kᵀ) v instead of q (kᵀ v)",
-        )
-    outer, vector = outer.refined(axis, layout), vector.refined(layout)
-    entries = arranged(np.arange(math.prod(outer.shape)).reshape(outer.shape), dims, 0)
-    members = arranged(vector.indices, dims, 1)
-    batch, free, inner = entries.shape
-    full = (batch, members.shape[1], free, inner)
-    entries = np.broadcast_to(entries[:, None, :, :], full).reshape(-1, inner)
-    members = np.broadcast_to(members[:, :, None, :], full).reshape(-1, inner)
-    own, theirs = dims.free(0, len(outer.shape)), dims.free(1, len(vector.shape))
-    shape = (
-        *(outer.shape[a] for a in dims.batch[0]),
-        *(vector.shape[a] for a in theirs),
-        *(outer.shape[a] for a in own),
-    )
-    other = outer.axes[1] if axis == outer.axes[0] else outer.axes[0]
-    place = len(dims.batch[0]) + len(theirs) + own.index(other)
-    terms = []
-    for part in outer.parts:
-        part = part if axis == outer.axes[0] else part.swapped()
-        term = _through(machine, step, part, vector, entries, members)
-        terms.append(replace(term, shape=shape, axis=place, power=term.power + outer.power))
-    # Scores with a mean are larger than those without one, by √n.
-    power = leading_power(terms)
-    kept = [term for term in terms if term.power == power] or terms[:1]
-    total = reduce(WideVector.plus, kept)
-    if not first:
-        return total
-    # Axes come as (batch, vector's, outer product's); the step wants the left side's first.
-    begin = len(dims.batch[0])
-    middle = begin + len(theirs)
-    order = (*range(begin), *range(middle, len(shape)), *range(begin, middle))
-    return total.reindexed(total.indices.transpose(order), order.index(place))
-
-
-def _through(
-    machine: Machine,
-    step: Step,
-    part: OuterProduct,
-    vector: WideVector,
-    entries: np.ndarray,
-    members: np.ndarray,
-) -> WideVector:
-    """`Σ_c (u_c·q) v_c` for rows of entries and members; the power is without the product's own."""
-    left, right = part.left[entries], part.right[entries]  # (outputs, contracted, terms)
-    kept = left >= 0
-    queries = np.broadcast_to(members[..., None], left.shape)[kept]
-    codes, which = np.unique(queries * part.u.size + left[kept], return_inverse=True)
-    pairs = np.stack(np.divmod(codes, part.u.size))
-    scores = summed_products(machine, step, vector, part.u, pairs, (len(codes),))
-    drawn = np.asarray(scores.value(), float)
-    numbers = np.zeros((len(drawn), *left.shape))
-    numbers[:, kept] = drawn[:, which]
-    numbers = numbers.reshape(len(drawn), len(entries), -1)
-    members = np.where(kept, right, -1).reshape(len(entries), -1)
-    mixed = combined(step, part.v, members, numbers, (len(entries),), 0)
-    return replace(mixed, power=scores.power - part.u.power)
 
 
 # ---- convolutions and windows ----------------------------------------------------------------
@@ -677,240 +524,90 @@ def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) ->
     return np.where(missing, -1, total)
 
 
+class Window(Contraction):
+    """A convolution: patches of positions against a kernel."""
+
+    def __init__(self, numbers: Any, index: np.ndarray, *, depthwise: bool):
+        """`index` (*outputs, offsets) has the positions behind every output."""
+        self.lhs, self.rhs, self.out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+        super().__init__(
+            () if depthwise else ((self.lhs[1], self.rhs[1]),),
+            ((self.lhs[1], self.rhs[0]),) if depthwise else (),
+        )
+        self.index = index
+
+    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
+        index, (lhs, rhs, out) = self.index, (self.lhs, self.rhs, self.out)
+        rows = left.transpose(lhs[0], *lhs[2:], lhs[1])
+        rows = rows.reshape(len(rows), -1, rows.shape[-1])[:, np.maximum(index, 0)]
+        rows = np.where(index[..., None] < 0, -1, rows)  # (batch, *outputs, offsets, features)
+        columns = right.transpose(rhs[0], *rhs[2:], rhs[1])
+        outs, inner = columns.shape[0], columns.shape[-1]
+        # Each of the results' features sees the features of its group.
+        groups = rows.shape[-1] // inner
+        rows = rows.reshape(*rows.shape[:-1], groups, inner)
+        rows = rows[..., np.arange(outs) // (outs // groups), :]
+        rows = np.moveaxis(rows, -2, -3)  # (batch, *outputs, outs, offsets, inner)
+        rows = rows.reshape(*rows.shape[:-2], -1)
+        columns = np.broadcast_to(columns.reshape(outs, -1), rows.shape)
+        source = {out[0]: 0, out[1]: len(out) - 1, **{a: 1 + k for k, a in enumerate(out[2:])}}
+        order = (*(source[a] for a in range(len(out))), len(out))
+        rows, columns = rows.transpose(order), columns.transpose(order)
+        places = ({lhs[0]: out[0], lhs[1]: out[1]}, {rhs[0]: out[1]})
+        return Meeting.of(rows, columns, rows.shape[:-1], places)
+
+
 def convolve(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`conv_general_dilated` as a contraction of patches with the kernel."""
-    return [_convolution(machine, step, *operands)]
-
-
-def _convolution(machine: Machine, step: Step, left: Any, right: Any) -> Any:
+    left, right = operands
     params = step.params[0]
-    if int(params["batch_group_count"]) != 1:
-        raise step.refuse(
-            "Convolutions have no batch groups.", remedy="use feature groups or separate layers"
-        )
     numbers = params["dimension_numbers"]
-    lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    spatial = tuple(left.shape[a] for a in lhs[2:])
-    window = tuple(right.shape[a] for a in rhs[2:])
-    index = patch_index(spatial, window, params)
-    outputs = index.shape[: len(spatial)]
-    positions, offsets = math.prod(outputs), math.prod(window)
-    index = index.reshape(positions, offsets)
+    lhs, rhs = numbers.lhs_spec, numbers.rhs_spec
     groups = [int(p["feature_group_count"]) for p in step.params]
-    wide = (
-        isinstance(left, WideVector) and left.axis == lhs[0],
-        isinstance(right, WideVector) and right.axis == rhs[0],
-    )
-    if len(set(groups)) > 1:
-        result = _depthwise(machine, step, left, right, lhs, rhs, index)
-    elif wide == (True, True) or (any(wide) and WideScalar in (type(left), type(right))):
-        entries = _entries(_patches(left, lhs, index), _kernel(right, rhs), groups[0])
-        if isinstance(left, WideVector) and isinstance(right, WideVector):
-            return _outer_kernel(left, right, entries, outputs, out)
-        result = _by_numbers(step, left, right, entries)
-    elif groups[0] != 1:
-        raise step.refuse(
-            "Channels of a convolution are grouped all together or each alone.",
-            got=f"{groups[0]} feature groups",
-            remedy="use feature_group_count=1, or as many groups as channels",
-        )
-    elif isinstance(left, WideVector) and isinstance(right, WideVector) and left.axis == lhs[1]:
-        return _readout(machine, step, left, right, index, outputs)
-    elif isinstance(left, WideVector) and isinstance(right, WideMatrix):
-        result = _hidden(machine, step, left, right, lhs, rhs, index)
-    else:
-        raise _mismatched(step)
-    # The result has axes (batch, positions, features): give them back their places.
-    return _placed(result, outputs, out)
-
-
-def _numbered(value: Any) -> np.ndarray:
-    return np.arange(math.prod(value.shape)).reshape(value.shape)
-
-
-def _patches(value: Any, spec: Any, index: np.ndarray) -> np.ndarray:
-    """Members (batch, positions, offsets, features)."""
-    order = (spec[0], *spec[2:], spec[1])
-    members = _numbered(value).transpose(order)
-    flat = members.reshape(members.shape[0], -1, members.shape[-1])
-    taken = flat[:, np.maximum(index, 0)]
-    return np.where(index[None, :, :, None] < 0, -1, taken)
-
-
-def _kernel(value: Any, spec: Any) -> np.ndarray:
-    """Members (out features, offsets, in features)."""
-    order = (spec[0], *spec[2:], spec[1])
-    members = _numbered(value).transpose(order)
-    return members.reshape(members.shape[0], -1, members.shape[-1])
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """Members of the left and right side behind each result (batch, positions, features)."""
-
-    shape: tuple[int, int, int]
-    left: np.ndarray
-    """(results, terms); -1 in the padding."""
-    right: np.ndarray
-
-
-def _entries(patches: np.ndarray, kernel: np.ndarray, groups: int) -> _Entries:
-    """Sums over the window and the features of each group."""
-    batch, positions, offsets, features = patches.shape
-    outs, _, inner = kernel.shape
-    by_group = patches.reshape(batch, positions, offsets, groups, features // groups)
-    group = np.arange(outs) // (outs // groups)
-    rows = np.moveaxis(by_group[:, :, :, group], 3, 2)  # (batch, positions, outs, offsets, inner)
-    columns = np.broadcast_to(kernel, rows.shape)
-    terms = offsets * inner
-    return _Entries((batch, positions, outs), rows.reshape(-1, terms), columns.reshape(-1, terms))
-
-
-def _by_numbers(step: Step, left: Any, right: Any, entries: _Entries) -> WideVector:
-    """The first layer, where numbers mix the kernel's members; and gradients of such layers."""
-    vector, number, members, places, axis = (
-        (right, left, entries.right, entries.left, 2)
-        if isinstance(right, WideVector)
-        else (left, right, entries.left, entries.right, 0)
-    )
-    data = np.asarray(number.value(), float)
-    numbers = data.reshape(len(data), -1)[:, np.maximum(places, 0)]
-    members = np.where(places < 0, -1, members)
-    mixed = combined(step, vector, members, numbers, entries.shape, axis)
-    return replace(mixed, power=vector.power + number.power)
-
-
-def _outer_kernel(
-    left: WideVector, right: WideVector, entries: _Entries, outputs: tuple[int, ...], out: Any
-) -> Outer:
-    """The gradient of a kernel: `Σ_positions h ⊗ δ` for every offset."""
-    batch, _, outs = entries.shape
-    shape = (batch, *outputs, outs)
-    kept = entries.left >= 0
-    part = OuterProduct(left, right, entries.left, np.where(kept, entries.right, -1))
-    found = Outer(shape, (0, len(shape) - 1), (part,), left.power + right.power)
-    order = _order(out)
-    index = np.arange(math.prod(shape)).reshape(shape).transpose(order)
-    return found.reindexed(index, {0: order.index(0), len(shape) - 1: order.index(len(shape) - 1)})
-
-
-def _readout(
-    machine: Machine,
-    step: Step,
-    left: WideVector,
-    right: WideVector,
-    index: np.ndarray,
-    outputs: tuple[int, ...],
-) -> WideScalar:
-    """The last layer: a finite number of features, each a sum of dot products over the window."""
-    numbers = step.params[0]["dimension_numbers"]
-    if right.axis != numbers.rhs_spec[1]:
-        raise _mismatched(step)
-    layout = left.layout.common(right.layout)
-    left, right = left.refined(layout), right.refined(layout)
-    u = left.reindexed(_patches(left, numbers.lhs_spec, index), 3)
-    v = right.reindexed(_kernel(right, numbers.rhs_spec), 2)
-    batch, positions, offsets = u.shape[:3]
-    outs = v.shape[0]
-    order = _order(numbers.out_spec)
-    where = np.arange(batch * positions).reshape(batch, *outputs, 1)
-    feature = np.arange(outs).reshape(*([1] * (len(outputs) + 1)), outs)
-    full = (batch, *outputs, outs)
-    rows = np.broadcast_to(where, full).transpose(order)
-    columns = np.broadcast_to(feature, full).transpose(order)
-    each = np.arange(offsets)
-    pairs = np.stack([(a.reshape(-1, 1) * offsets + each).ravel() for a in (rows, columns)])
-    return summed_products(machine, step, u, v, pairs, rows.shape, offsets)
-
-
-def _order(out: Any) -> list[int]:
-    """Where the step's axes are in (batch, spatial…, feature)."""
-    source = {out[0]: 0, out[1]: len(out) - 1}
-    for k, axis in enumerate(out[2:]):
-        source[axis] = 1 + k
-    return [source[a] for a in range(len(out))]
-
-
-def _mismatched(step: Step) -> Exception:
-    return step.refuse(
-        "The channels of a convolution are contracted with its kernel.",
-        got="a kernel whose width axes do not match the input's",
-        remedy="let input channels be finite or grow with the width, like the kernel's",
-    )
-
-
-def _hidden(
-    machine: Machine,
-    step: Step,
-    left: WideVector,
-    right: WideMatrix,
-    lhs: Any,
-    rhs: Any,
-    index: np.ndarray,
-) -> WideVector:
-    if left.axis != lhs[1] or set(right.layouts) != {rhs[0], rhs[1]}:
-        raise step.refuse(
-            "A convolution contracts channels.",
-            got="a width axis among the positions",
-            remedy="keep positions finite",
-        )
-    layout = right.layouts[rhs[1]].common(left.layout)
-    right, left = right.refined(rhs[1], layout), left.refined(layout)
-    patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
-    slots = right.slots.ravel()[kernel]  # (out cells, offsets, in cells)
-    batch, positions, offsets, cells = patches.shape
-    outs = slots.shape[0]
-    full = (batch, positions, outs, offsets, cells)
-    table = np.broadcast_to(slots[None, None], full).reshape(-1, offsets * cells)
-    members = np.broadcast_to(patches[:, :, None], full).reshape(-1, offsets * cells)
-    result = matmul(machine, step, right, rhs[1], left, table, members)
-    return replace(result, shape=(batch, positions, outs), axis=2, layout=right.layouts[rhs[0]])
-
-
-def _depthwise(
-    machine: Machine, step: Step, left: Any, right: Any, lhs: Any, rhs: Any, index: np.ndarray
-) -> WideVector:
-    """Filters for each channel alone: products of members, added over the window.
-
-    With m filters for each channel, results `m·α, …, m·α + m − 1` are made of channel α.
-    """
-    widths = machine.program.widths
+    depthwise = len(set(groups)) > 1
+    grouped = groups[0] > 1 and not depthwise
+    alone = isinstance(left, WideVector) and isinstance(right, WideVector)
     if (
-        not (isinstance(left, WideVector) and isinstance(right, WideVector))
-        or (left.axis, right.axis) != (lhs[1], rhs[0])
-        or any(
-            int(p["feature_group_count"]) != left.layout.extent * width
-            for p, width in zip(step.params, widths, strict=True)
-        )
+        int(params["batch_group_count"]) != 1
+        or any(isinstance(value, Outer) for value in operands)
+        or set(lhs[2:]) & left.layouts.keys()
+        or set(rhs[2:]) & right.layouts.keys()
+        or (grouped and (lhs[1] in left.layouts or right.shape[rhs[0]] % groups[0]))
+        or (depthwise and not (alone and _same_channels(left, groups, machine.program.widths)))
     ):
         raise step.refuse(
-            "A depthwise convolution has filters for each channel alone.",
-            got="another grouping of channels",
-            remedy="use as many groups as channels",
+            "A convolution contracts channels with its kernel, all together or each alone.",
+            got="other groups of channels, a width axis among the positions, or a matrix made of "
+            "activations",
+            remedy="use feature_group_count=1, or as many groups as channels; keep positions "
+            "finite, and input channels finite or growing with the width, like the kernel's",
         )
-    filters = int(right.layout.extent / left.layout.extent)
-    ours = left.layout
-    layout = right.layout.common(Layout(ours.major, ours.minor * filters, ours.unit))
-    right = right.refined(layout)
-    left = left.refined(Layout(layout.major, layout.minor // filters, layout.unit))
-    patches, kernel = _patches(left, lhs, index), _kernel(right, rhs)
-    patches = np.repeat(patches, filters, axis=-1)
-    total: WideVector | None = None
-    for offset in range(patches.shape[2]):
-        rows = patches[:, :, offset]  # (batch, positions, cells)
-        columns = np.broadcast_to(kernel[:, offset, 0], rows.shape)
-        spread = replace(left.reindexed(rows, 2), layout=layout)
-        term = spread.multiplied(right.reindexed(columns, 2))
-        total = term if total is None else total.plus(term)
-    assert total is not None
-    return replace(total, power=left.power + right.power)
+    index = patch_index(
+        tuple(left.shape[a] for a in lhs[2:]), tuple(right.shape[a] for a in rhs[2:]), params
+    )
+    index = index.reshape(*index.shape[: len(lhs) - 2], -1)
+    if depthwise:
+        # With m filters for each channel, results m·α, …, m·α + m − 1 are made of channel α.
+        filters, ours = int(right.layout.extent / left.layout.extent), left.layout
+        layout = right.layout.common(Layout(ours.major, ours.minor * filters, ours.unit))
+        left = left.refined(Layout(layout.major, layout.minor // filters, layout.unit))
+        repeated = np.repeat(left.indices, filters, axis=lhs[1])
+        left = replace(left.reindexed(repeated, lhs[1]), layout=layout)
+    return [_contracted(machine, step, [left, right], Window(numbers, index, depthwise=depthwise))]
 
 
-def _placed(result: WideVector, outputs: tuple[int, ...], out: Any) -> WideVector:
-    """(batch, positions, features) to the order the step wants."""
-    batch, _, features = result.shape
-    split = result.indices.reshape(batch, *outputs, features)
-    return result.reindexed(split.transpose(_order(out)), out[1 if result.axis else 0])
+def _same_channels(vector: WideVector, groups: list[int], widths: tuple[int, ...]) -> bool:
+    return groups == [vector.layout.extent * width for width in widths]
+
+
+def along_width(step: Step) -> RefusedError:
+    """An operation along the width that has no limit."""
+    return step.refuse(
+        "Channels are exchangeable: along the width there are sums, dot products and weights.",
+        got=f"'{step.name}' along the width, or on weights",
+        remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no "
+        "limit here; apply them over positions",
+    )
 
 
 def window_values(step: Step, vector: WideVector) -> WideVector:
@@ -921,7 +618,7 @@ def window_values(step: Step, vector: WideVector) -> WideVector:
         params = step.params[0]
         window = tuple(int(w) for w in params["window_dimensions"])
         if window[vector.axis] != 1:
-            raise _over_channels(step)
+            raise along_width(step)
         plain = {
             "padding": params["padding"],
             "lhs_dilation": params["base_dilation"],
@@ -941,7 +638,7 @@ def window_values(step: Step, vector: WideVector) -> WideVector:
     else:
         axes = tuple(int(a) for a in step.params[0]["axes"])
         if vector.axis in axes:
-            raise _over_channels(step)
+            raise along_width(step)
         kept = [a for a in range(len(vector.shape)) if a not in axes]
         shape = tuple(vector.shape[a] for a in kept)
         rows = vector.indices.transpose(*kept, *axes).reshape(*shape, -1)
@@ -953,11 +650,3 @@ def window_values(step: Step, vector: WideVector) -> WideVector:
         return first.applied(Apply(name, function, (first.tree(), second.tree())))
 
     return replace(reduce(larger, slices), power=vector.power)
-
-
-def _over_channels(step: Step) -> Exception:
-    return step.refuse(
-        "Channels are exchangeable: along the width there are sums, dot products and weights.",
-        got=f"'{step.name}' over the channels",
-        remedy="take maxima over positions",
-    )

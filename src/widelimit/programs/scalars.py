@@ -6,9 +6,10 @@ Arrays have a leading axis for draws of the random scalars, of length 1 where no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from ..gaussians import condition, psd_root
 from .blocks import blocks_alike, shared_cells, shared_sources
 from .integrator import Integrator
+from .layout import Layout
 from .steps import Step
 from .symmetry import is_centred
 from .vectors import WideVector
@@ -64,6 +66,29 @@ class WideScalar:
         """Whether the numbers are constants of the program."""
         self._value = value
 
+    layouts: dict[int, Layout] = {}  # noqa: RUF012
+
+    def moved(self, index: np.ndarray, axes: dict[int, int]) -> WideScalar:
+        """`index` has the new shape and points into the flat old numbers; there are no `axes`."""
+        size = math.prod(self.shape)
+
+        def values() -> np.ndarray:
+            numbers = np.asarray(self.base)
+            return numbers.reshape(len(numbers), size)[:, index]
+
+        return WideScalar(
+            index.shape,
+            values() if self.fixed else cache(values),
+            power=self.power,
+            rough=self.rough,
+            fixed=self.fixed,
+            pending=tuple((g, weights[:, index.ravel()]) for g, weights in self.pending),
+        )
+
+    def relaid(self, layouts: dict[int, Layout]) -> WideScalar:
+        """There are no cells to be named."""
+        return self
+
     @classmethod
     def constant(cls, value: Any, power: Fraction = ZERO) -> WideScalar:
         """A number or array that is the same in every draw."""
@@ -81,6 +106,11 @@ class WideScalar:
             drawn = (weights @ group.values()[..., None])[..., 0]
             total = total + drawn.reshape(drawn.shape[0], *self.shape)
         return total
+
+    @property
+    def is_one_number(self) -> bool:
+        """Whether all entries are the same constant."""
+        return self.fixed and np.unique(np.asarray(self.base)).size == 1
 
     @property
     def is_zero(self) -> bool:

@@ -15,6 +15,11 @@ SAMPLERS = {"_uniform", "_normal", "_normal_real", "_truncated_normal", "_bernou
 """Calls of `jax.random` that stay whole: they are where parameters come from."""
 
 
+def cells_of(shape: tuple[Extent, ...]) -> tuple[int, ...]:
+    """A shape with 1 in place of the width axes."""
+    return tuple(1 if isinstance(extent, Wide) else int(extent) for extent in shape)
+
+
 @dataclass(frozen=True)
 class Slot:
     """A value of the flat program: its number, extents, and NumPy dtype kind."""
@@ -27,6 +32,11 @@ class Slot:
     def wide_axes(self) -> tuple[int, ...]:
         """The axes that grow with the width."""
         return tuple(i for i, extent in enumerate(self.shape) if isinstance(extent, Wide))
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The shape with 1 in place of the width axes."""
+        return cells_of(self.shape)
 
     @property
     def is_complex(self) -> bool:

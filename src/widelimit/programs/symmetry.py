@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .blocks import shared_sources
-from .gaussian import Form, GaussianSource
+from .gaussian import Form, GaussianSource, blocks_of
 from .integrator import form_values
 from .trees import LimitPoints
 from .vectors import WideVector
@@ -28,7 +28,7 @@ def is_centred(u: WideVector, v: WideVector, pairs: np.ndarray) -> bool:
     """Whether the products of members `pairs`, counted within a cell, are centred by symmetry."""
     if not shared_sources(u, v) and any(_is_odd_alone(side) for side in (u, v)):
         return True
-    blocks = {**_blocks(u), **_blocks(v)}
+    blocks = blocks_of([*u.forms(), *v.forms()])
     if not any(source.rows for source in blocks.values()):
         return True
     rng = np.random.default_rng(0)
@@ -53,19 +53,12 @@ def _is_odd_alone(vector: WideVector) -> bool:
     return vector.is_linear and not vector.constant.any()
 
 
-def _blocks(vector: WideVector) -> dict[Block, GaussianSource]:
-    return {
-        (id(term.source), int(label)): term.source
-        for form in vector.forms()
-        for term in form.terms
-        for label in np.unique(term.labels)
-    }
-
-
 def _flips(u: WideVector, v: WideVector, blocks: dict[Block, GaussianSource]) -> Iterator[Flip]:
     """Changes of sign that leave the law of all weights as it is."""
     for side in (u, v):
-        yield {block: np.ones(source.size, bool) for block, source in _blocks(side).items()}
+        yield {
+            block: np.ones(source.size, bool) for block, source in blocks_of(side.forms()).items()
+        }
     for block, source in blocks.items():
         for chosen in _apart(source):
             yield {block: chosen}

@@ -20,6 +20,7 @@ from scipy import special
 from . import closed_forms
 from . import families as f
 from .entrywise import elementwise, mapped, on_scalars
+from .keys import Keys
 from .products import contract, convolve
 from .records import Order, Record
 from .steps import SAMPLERS
@@ -39,6 +40,14 @@ def _each(
 _one = partial(_each, Order.ONE)
 _linear = partial(Record, on_scalars, order=_LEADING, linear=True)
 _moves = partial(_linear, moves=True)
+
+
+def _moved(rule: Callable[..., Any]) -> Record:
+    """What only moves the entries of its operand, of whatever kind."""
+    alone = f.alone(rule)
+    return Record(alone, alone, _LEADING, linear=True, moves=True)
+
+
 _numbers = Record(on_scalars, f.refused, _LEADING)
 
 TABLE: dict[str, Record] = {
@@ -110,16 +119,16 @@ TABLE: dict[str, Record] = {
     **dict.fromkeys(("and", "or", "not", "xor"), _one()),
     "map": Record(mapped, mapped),
     # Bookkeeping on axes.
-    "reshape": _moves(f.alone(f.reshape)),
-    "transpose": _moves(f.alone(f.transpose)),
-    "broadcast_in_dim": _moves(f.alone(f.broadcast)),
-    "squeeze": _moves(f.alone(f.squeeze)),
+    "reshape": _moved(f.reshape),
+    "transpose": _moved(f.transpose),
+    "broadcast_in_dim": _moved(f.broadcast),
+    "squeeze": _moved(f.squeeze),
     "expand_dims": _moves(f.refused),
-    "take": _moves(f.alone(f.take)),
-    "rev": _moves(f.alone(f.reverse)),
+    "take": _moved(f.take),
+    "rev": _moved(f.reverse),
     "tile": _linear(f.alone(f.tile)),
-    "slice": _moves(f.alone(f.slices)),
-    "split": _moves(f.split),
+    "slice": _moved(f.slices),
+    "split": Record(f.split, f.split, _LEADING, linear=True, moves=True),
     "concatenate": _moves(f.side_by_side),
     "stack": _moves(f.side_by_side),
     "gather": _moves(f.picked),
@@ -146,11 +155,14 @@ TABLE: dict[str, Record] = {
     "iota": Record(f.iota, f.refused, _LEADING),
     "qr": Record(on_scalars, f.orthogonal),
     **dict.fromkeys(SAMPLERS, Record(f.drawn, f.drawn)),
-    **dict.fromkeys(
-        ("random_split", "random_fold_in", "random_wrap", "random_unwrap", "random_seed",
-         "random_clone"), Record(f.derived_keys, f.refused),
-    ),
-    **dict.fromkeys(("initial", "weights"), Record(f.written, f.refused)),
+    "random_split": Record(f.on_keys(Keys.split), f.refused),
+    "random_fold_in": Record(f.on_keys(Keys.fold_in), f.refused),
+    "random_wrap": Record(f.on_keys(Keys.wrap), f.refused),
+    "random_unwrap": Record(f.on_keys(Keys.unwrap), f.refused),
+    "random_seed": Record(f.on_keys(Keys.seed), f.refused),
+    "random_clone": Record(f.on_keys(Keys.clone), f.refused),
+    "initial": Record(f.initial, f.refused),
+    "weights": Record(f.weights, f.refused),
 }  # fmt: skip
 
 COORDINATEWISE = frozenset(name for name, record in TABLE.items() if record.coordinatewise)

@@ -149,6 +149,25 @@ class WideVector:
         shape = (*self.shape[: self.axis], layout.cells, *self.shape[self.axis + 1 :])
         return replace(self.remapped_members(remap), shape=shape, layout=layout)
 
+    # What operations that only move entries ask of values of every kind.
+
+    @property
+    def layouts(self) -> dict[int, Layout]:
+        """The width axis and how it is cut."""
+        return {self.axis: self.layout}
+
+    def moved(self, index: np.ndarray, axes: dict[int, int]) -> WideVector:
+        """`axes` maps the old width axis to the new one."""
+        return self.reindexed(index, axes[self.axis])
+
+    def refined_at(self, axis: int, layout: Layout) -> WideVector:
+        """The same vector on a finer layout."""
+        return self.refined(layout)
+
+    def relaid(self, layouts: dict[int, Layout]) -> WideVector:
+        """The same entries under other names of the cells."""
+        return replace(self, layout=layouts[self.axis])
+
     @property
     def indices(self) -> np.ndarray:
         """The flat number of every member, in the vector's shape."""

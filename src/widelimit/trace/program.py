@@ -216,12 +216,11 @@ class Traced:
         self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
     ) -> Comparison:
         """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
-        chosen = tuple(whole("widths", width) for width in listed("widths", widths))
         law = self.limit()
         size = law.mean.size
         marginals = tuple(law.at(*place) for place in np.ndindex(law.shape))
         limit = Limit(law, law.mean.ravel(), law.flat_covariance(), marginals)
-        return compare(limit, self._outputs(size), chosen, whole("draws", draws), as_key(key))
+        return compare(limit, self._outputs(size), widths, draws, key)
 
     def _outputs(self, size: int) -> Callable[[int, int, Any], np.ndarray]:
         """Outputs of random models of one width, (draws, coordinates)."""

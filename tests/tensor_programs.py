@@ -11,18 +11,18 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from ..errors import NetworkError
-from ..options import whole
-from .functions import (
+from widelimit.netsor import (
     CoordinateFunction,
+    Matrix,
+    Program,
+    Scalar,
+    Vector,
     clip,
     relu,
     sigmoid,
     softmax,
     tanh,
 )
-from .nodes import Matrix, Scalar, Vector
-from .program import Program
 
 
 def mlp(
@@ -34,7 +34,6 @@ def mlp(
     b_std: float = 0.0,
 ) -> Program:
     """`h^ℓ = φ(W^ℓ h^{ℓ-1} + b^ℓ)` for several inputs at once, then a linear readout `y`."""
-    whole("depth", depth)
     p = Program(f"MLP of depth {depth}")
     hidden = _mlp_layers(p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std)
     readout = p.matrix("V")
@@ -69,13 +68,6 @@ def cnn(
     w_std: float = math.sqrt(2.0),
 ) -> Program:
     """Convolutions `g_a = k^{-1/2} Σ_o W_o h_{a+o}` (zero padding), pooling and readout `y`."""
-    whole("depth", depth)
-    if not isinstance(window, int) or window < 1 or window % 2 == 0:
-        raise NetworkError(
-            "A convolution's window is an odd positive integer, so that it has a centre.",
-            got=repr(window),
-            remedy="for instance window=3",
-        )
     p = Program(f"CNN of depth {depth}, window {window}")
     hidden: list[Vector] = list(p.inputs("x", covariance=covariance))
     reach = window // 2
@@ -190,7 +182,6 @@ def attention_layer(
     `p_h,ai = n^{-1/2} (W_Q,h x_a)ᵀ(W_K,h x_i)`. `qk_std` multiplies the scores, `ov_std` the
     output.
     """
-    whole("heads", heads)
     outputs: list[list[Vector]] = [[] for _ in tokens]
     for h in range(1, heads + 1):
         query, key = p.matrix(f"{name}Q{h}", std=qk_std), p.matrix(f"{name}K{h}")
@@ -226,7 +217,6 @@ def multi_head_attention(
     The limit: scores Gaussian with `Cov(p_h,ai, p_h,bj) = σ_QK² κ_ab κ_ij`, independent over heads;
     given them, `y ~ N(0, σ_OV² H^{-1} Σ_h A_h κ A_hᵀ)`.
     """
-    whole("heads", heads)
     p = Program(f"multi-head attention, {heads} head{'s' if heads > 1 else ''}")
     psi = clip(100.0) if input_map is None else input_map
     tokens = [psi(x).named(f"t{a}") for a, x in enumerate(p.inputs("x", covariance=covariance), 1)]
@@ -245,8 +235,6 @@ def attention_after_mlp(
     ov_std: float = 1.0,
 ) -> Program:
     """An MLP applied to every token, then attention between the tokens."""
-    whole("heads", heads)
-    whole("depth", depth)
     p = Program(f"attention with {heads} head{'s' if heads > 1 else ''} after an MLP")
     tokens = _mlp_layers(
         p, p.inputs("x", covariance=covariance), depth, activation, w_std, b_std=0.0
@@ -267,10 +255,6 @@ def stacked_attention(
 
     Scores of layer ℓ are Gaussian given those of the layers below.
     """
-    if not heads:
-        raise NetworkError(
-            "A stack needs at least one attention layer.", got="heads=[]", remedy="heads=[2, 2]"
-        )
     p = Program(f"{len(heads)} attention layers")
     tokens: Sequence[Vector] = p.inputs("x", covariance=covariance)
     for level, count in enumerate(heads, 1):
