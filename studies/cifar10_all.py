@@ -34,12 +34,15 @@ def run(
     sizes: Sizes = "2000,4000,8000,20000,50000",
     tests: int = 8_000,
     network: Annotated[str, typer.Option(help="dense, convolutions or both.")] = "both",
-    solver: SolverName = "descent",
+    solver: SolverName = "blocked",
     workers: Workers = 2,
 ) -> None:
     """Compute, solve and predict, smallest size first."""
+    known = networks()
+    if network not in (*known, "both"):
+        raise typer.BadParameter(f"{network!r} is none of {', '.join(known)}, both")
     study = Study(folder, out, sizes, tests, solver, workers)
-    for name, net in networks().items():
+    for name, net in known.items():
         for size in study.counts if network in (name, "both") else ():
             study.learned(name, net, size)
 

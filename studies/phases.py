@@ -23,7 +23,6 @@ from widelimit.app.studies.accuracy import Accuracy, Validated
 from widelimit.data.files import writing
 from widelimit.inference import (
     GP,
-    BlockDescent,
     BlockedCholesky,
     Cholesky,
     ConjugateGradients,
@@ -42,7 +41,7 @@ TILE = 1024
 _ROWS, _SIDE = 500, 8
 
 Sizes = Annotated[str, typer.Option(help="Training images, commas between.")]
-SolverName = Annotated[str, typer.Option(help="cholesky, blocked, gradients or descent.")]
+SolverName = Annotated[str, typer.Option(help="cholesky, blocked or gradients.")]
 Workers = Annotated[int, typer.Option(help="0: this process alone.")]
 
 
@@ -57,23 +56,25 @@ class Images:
 
 
 def read_images(folder: Path, train: int, tests: int, side: int) -> Images:
-    """The first images of `cifar10_full.npz`, made smaller, standardised by the training images."""
+    """The first images of `cifar10_full.npz`, made smaller, standardised by all training images.
+
+    A store of fewer images is thus part of one of more.
+    """
     from PIL import Image
 
     with np.load(folder / "cifar10_full.npz") as file:
 
-        def part(split: str, count: int) -> np.ndarray:
-            data, at = file[f"jpeg_{split}"], file[f"offsets_{split}"]
-            found = []
-            for begin, end in pairwise(at[: count + 1]):
+        def part(split: str) -> np.ndarray:
+            data, found = file[f"jpeg_{split}"], []
+            for begin, end in pairwise(file[f"offsets_{split}"]):
                 picture = Image.open(io.BytesIO(data[begin:end].tobytes())).convert("RGB")
                 found.append(np.asarray(picture.resize((side, side), Image.Resampling.BOX)))
             return np.stack(found).astype(np.float32) / 255
 
-        x, other = part("train", train), part("test", tests)
+        x, other = part("train"), part("test")[:tests]
         labels = (file["y_train"][:train].astype(int), file["y_test"][:tests].astype(int))
     mean, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
-    return Images((x - mean) / spread, labels[0], (other - mean) / spread, labels[1])
+    return Images((x[:train] - mean) / spread, labels[0], (other - mean) / spread, labels[1])
 
 
 def solver_of(name: str, place: Path) -> Solver:
@@ -83,7 +84,6 @@ def solver_of(name: str, place: Path) -> Solver:
         "cholesky": Cholesky(),
         "blocked": BlockedCholesky(folder=keep, progress=_told("blocks")),
         "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
-        "descent": BlockDescent(keep=keep, progress=_told("steps")),
     }[name]
 
 
@@ -112,6 +112,30 @@ class Record:
     def write(self) -> None:
         with writing(self.path) as file:
             file.write(json.dumps(self.known, indent=1).encode())
+        with writing(self.path.with_suffix(".md")) as file:
+            file.write(self.table().encode())
+
+    def table(self) -> str:
+        """What was found and what it took, in Markdown: a line for every network, size, kernel."""
+        lines = [
+            "| network | images | kernel | accuracy "
+            "| kernels, s | solve, s | predict, s | GiB | disk, GB |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for name, found in self.known.items():
+            if "accuracy" not in found:
+                continue
+            network, size, kind, _ = name.split()
+            both = self.known[f"{network} {size} kernels"]
+            parts = (both, self.known[f"{network} {size} {kind} solve"], found)
+            seconds = " | ".join(f"{part['seconds']:,.0f}" for part in parts)
+            peak = max(part["peak_gib"] for part in parts)
+            lines.append(
+                f"| {network} | {int(size):,} | {kind.upper()} | {found['accuracy']:.4f} "
+                f"({found['low']:.4f}–{found['high']:.4f}) | {seconds} | {peak:.1f} "
+                f"| {both['disk_gb']:.1f} |"
+            )
+        return "\n".join(lines) + "\n"
 
     @contextmanager
     def phase(self, name: str) -> Iterator[dict[str, Any]]:

@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 from inference.problems import WIDE, Indefinite, dense, examples, sampled, sequences
@@ -6,7 +7,7 @@ from sklearn.gaussian_process.kernels import Kernel
 
 import widelimit as wl
 from widelimit.errors import NetworkError, NumericalError, OptionError, ShapeError
-from widelimit.inference import GP, Engine, JitterWarning, KernelKind
+from widelimit.inference import GP, Engine, JitterWarning, KernelKind, LeaveOneOutNoise
 from widelimit.inference.mixture import FittedMixture
 
 
@@ -93,6 +94,10 @@ def test_extension_equals_refit():
     with pytest.raises(NumericalError, match="noise variance of their own"):
         each.extend(X[15:], y[15:])
     again = each.extend(X[15:], y[15:], noise=0.1)
+    assert list(each.extend(X[15:], y[15:], noise=0.2).gp.noise[14:16]) == [0.1, 0.2]
+    assert grown.gp.noise == 0.1
+    chosen = GP(dense(), noise=LeaveOneOutNoise(), engine=WIDE).fit(X[:15], y[:15])
+    assert chosen.extend(X[15:], y[15:]).trials == chosen.trials != ()
     np.testing.assert_allclose(again.log_evidence, whole.log_evidence, rtol=1e-10)
 
 
@@ -253,3 +258,15 @@ def test_unusable_networks_are_named():
     with pytest.raises(OptionError, match="kind= is one of 'nngp', 'ntk'"):
         GP(dense(), kind="kernel")
     assert GP(dense(), kind="ntk").kind is KernelKind.NTK
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jit])
+@pytest.mark.parametrize("part", ["noise", "x", "y", "test"])
+def test_a_process_inside_a_transformation_is_refused(transform, part):
+    def mean(value):
+        given = {"noise": 0.1, "x": X, "y": Y, "test": TEST} | {part: value}
+        fitted = GP(dense(wl.Relu), noise=given["noise"]).fit(given["x"], given["y"])
+        return fitted.predict(given["test"]).mean.sum()
+
+    with pytest.raises(OptionError, match="cannot be traced"):
+        transform(mean)({"noise": 0.1, "x": X, "y": Y, "test": TEST}[part])

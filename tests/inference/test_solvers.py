@@ -12,7 +12,7 @@ import pytest
 import widelimit as wl
 from widelimit.data import load_sample_images
 from widelimit.errors import OptionError
-from widelimit.inference import Temperature, iterative
+from widelimit.inference import Temperature
 from widelimit.inference.pivots import pivoted
 from widelimit.persist import ModelFileError, load, save
 
@@ -47,7 +47,6 @@ SOLVERS = {
     "cholesky": wl.inference.Cholesky(),
     "blocked": wl.inference.BlockedCholesky(block=40),
     "iterative": wl.inference.ConjugateGradients(),
-    "descent": wl.inference.BlockDescent(block=40, tolerance=1e-10),
     "all landmarks": wl.inference.Nystrom(landmarks=TRAIN),
 }
 
@@ -67,7 +66,7 @@ def test_predictions_are_those_of_a_dense_solve(images, dense, tmp_path, name, s
     np.testing.assert_allclose(
         model.posterior.left_out_at(rows).mean, dense.leave_one_out.mean[rows], rtol=1e-6, atol=1e-9
     )
-    if name in ("iterative", "descent"):  # a determinant by stochastic Lanczos
+    if name == "iterative":  # a determinant by stochastic Lanczos
         outputs = images[1].shape[1]
         error = 0.5 * outputs * model.posterior.factor.log_determinant_error
         assert 0 < error < 0.02 * abs(dense.log_evidence)
@@ -229,7 +228,7 @@ def test_iterations_go_on_from_the_last_one(images, tmp_path):
         finally:
             counts.append(seen)
 
-    with pytest.raises(wl.errors.NumericalError, match="Got: 6 steps"):
+    with pytest.raises(wl.errors.NumericalError, match="Got: 6 iterations"):
         run(6)
     run(500)
     assert counts[1][0] < counts[0][-1] * 1.5
@@ -424,9 +423,7 @@ def test_a_factor_that_is_kept_is_gone_on_with(images, tmp_path, monkeypatch):
     assert told == []
 
 
-@pytest.mark.parametrize("name", ["iterative", "descent"])
-def test_iterations_that_were_stopped_go_on(images, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(iterative, "_KEEP_SECONDS", 0.0)
+def test_iterations_that_were_stopped_go_on(images, tmp_path):
     steps = []
 
     def stop(step, error):
@@ -435,7 +432,7 @@ def test_iterations_that_were_stopped_go_on(images, tmp_path, monkeypatch, name)
             raise KeyboardInterrupt
 
     options = {"keep": tmp_path / "iterate.npz", "rank": 16}
-    solver = replace(SOLVERS[name], **options)
+    solver = replace(SOLVERS["iterative"], **options)
     with pytest.raises(KeyboardInterrupt):
         fitted(images, replace(solver, progress=stop), tmp_path / "k")
     again = []
@@ -448,20 +445,3 @@ def test_iterations_that_were_stopped_go_on(images, tmp_path, monkeypatch, name)
     again.clear()
     fitted(images, replace(solver, progress=lambda _, error: again.append(error)), tmp_path / "k")
     assert not again  # it is there already
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_block_descent_solves_what_a_factorisation_solves(seed):
-    """Whatever the noise of the examples, the landmarks and the size of the blocks."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(60, 3))
-    net = wl.Serial(wl.Dense(8, b_std=0.3), wl.Relu(), wl.Dense(1))
-    noise, y = rng.uniform(0.01, 0.5, size=60), rng.normal(size=(60, 2))
-    engine = wl.Engine(dtype=np.float64)
-    solver = wl.inference.BlockDescent(
-        rank=int(rng.integers(1, 60)), block=int(rng.integers(1, 70)), tolerance=1e-11
-    )
-    found = wl.GP(net, noise=noise, engine=engine, solver=solver).fit(x, y).predict(x[:9] + 0.1)
-    wanted = wl.GP(net, noise=noise, engine=engine).fit(x, y).predict(x[:9] + 0.1)
-    np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(found.variance, wanted.variance, rtol=1e-6, atol=1e-9)

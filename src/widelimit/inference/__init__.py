@@ -63,7 +63,6 @@ from .search import (
 )
 from .solve import Factor, Jitter, JitterWarning, factorise
 from .solvers import (
-    BlockDescent,
     BlockedCholesky,
     Cholesky,
     ConjugateGradients,
@@ -76,7 +75,6 @@ from .tune import Run, Tuned, tune
 __all__ = [
     "GP",
     "Binning",
-    "BlockDescent",
     "BlockedCholesky",
     "Cholesky",
     "Classifier",

@@ -7,13 +7,23 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from ..engine.inputs import unmasked
-from ..errors import NumericalError, ShapeError
+from ..engine.inputs import is_traced, unmasked
+from ..errors import NumericalError, OptionError, ShapeError
 
 Values = ArrayLike | Sequence[Any]
 """Whatever NumPy makes an array of: JAX and NumPy arrays, numbers, nested lists."""
 
 ROWS_PER_BLOCK = 1024
+
+
+def require_values(*parts: Any) -> None:
+    """Refuse what `grad`, `jit` or `vmap` handed over: the solvers are NumPy's and SciPy's."""
+    if is_traced(parts):
+        raise OptionError(
+            "A Gaussian process is fitted by NumPy and cannot be traced by grad, jit or vmap.",
+            got="a traced value",
+            remedy="differentiate net.kernel, which JAX traces, or choose scales with wl.tune",
+        )
 
 
 def rounding_unit(values: np.ndarray) -> float:

@@ -46,25 +46,15 @@ def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
 
 
 def _series(along: Callable[[Array], Array], degree: int) -> Array:
-    """Taylor polynomial of `along` about 0, evaluated at 1."""
-    derivatives = _value_only(along)
-    for _ in range(degree):
-        derivatives = _one_more(derivatives)
-    terms = derivatives(jnp.zeros(()))
-    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), start=terms[0])
+    """Taylor polynomial of `along` about 0, evaluated at 1; one pass gives all derivatives."""
 
-
-def _value_only(g: Callable[[Array], Array]) -> Callable[[Array], tuple[Array, ...]]:
-    return lambda s: (g(s),)
-
-
-def _one_more(
-    derivatives: Callable[[Array], tuple[Array, ...]],
-) -> Callable[[Array], tuple[Array, ...]]:
-    """From `s ↦ (g, g′, …, g⁽ᵏ⁾)` to the tuple with one derivative more, in one pass."""
-
-    def extended(s: Array) -> tuple[Array, ...]:
-        values, slopes = jax.jvp(derivatives, (s,), (jnp.ones_like(s),))
+    def derivatives(s: Array, count: int) -> tuple[Array, ...]:
+        """`(g, g′, …, g⁽ᵏ⁾)` at s."""
+        if count == 0:
+            return (along(s),)
+        tangent = (jnp.ones_like(s),)
+        values, slopes = jax.jvp(lambda at: derivatives(at, count - 1), (s,), tangent)
         return (values[0], *slopes)
 
-    return extended
+    terms = derivatives(jnp.zeros(()), degree)
+    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), start=terms[0])

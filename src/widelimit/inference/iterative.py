@@ -1,39 +1,33 @@
-"""Conjugate gradients and block descent, for many right-hand sides, over a kernel read in tiles.
+"""Conjugate gradients for many right-hand sides, over a kernel read in tiles.
 
 With noise variances `Λ`, `(K + Λ) x = b` is scaled to `(Λ^-½ K Λ^-½ + I) z = Λ^-½ b`, and
 preconditioned by `F Fᵀ + I`, where `F Fᵀ` is a low-rank part of the scaled kernel by randomly
-pivoted Cholesky (`pivots`). Every iteration of conjugate gradients reads the kernel once for all
-right-hand sides (`krylov`), a step of block descent some of its rows (`descent`).
+pivoted Cholesky (`pivots`). Every iteration reads the kernel once for all right-hand sides
+(`krylov`).
 """
 
 import hashlib
 import logging
 import os
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ..data.files import writing
 from ..errors import NumericalError
 from . import checks
 from .checks import Values
 from .conventions import LEFT_OUT, some_left_out
-from .descent import block_descent
 from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
-from .triangular import edges, unit_columns
+from .triangular import unit_columns
 
 log = logging.getLogger("widelimit.scale")
-
-# Iterates of steps that take less time are kept this often.
-_KEEP_SECONDS = 5.0
 
 Report = Callable[[int, float], None]
 """Hears the number of the iteration and the largest relative error."""
@@ -49,12 +43,9 @@ class Iterative:
     kernel: Any = field(repr=False)
     noise: Float[np.ndarray, " n"] = field(repr=False)
     low_rank: Float[np.ndarray, "n m"] = field(repr=False)
-    landmarks: Int[np.ndarray, " m"] = field(repr=False)
-    block: int | None
-    """Rows of a step of block descent; None for conjugate gradients."""
     tolerance: float
     most_iterations: int
-    keep: Path | None
+    keep: str | os.PathLike[str] | None
     unit: float
     scale: float
     progress: Report | None = field(default=None, repr=False)
@@ -67,14 +58,10 @@ class Iterative:
         noise: np.ndarray,
         *,
         rank: int,
-        block: int | None = None,
         rng: np.random.Generator,
-        tolerance: float,
-        most_iterations: int,
-        keep: str | os.PathLike[str] | None,
-        progress: Report | None,
+        **options: Any,
     ) -> "Iterative":
-        """Choose the preconditioner."""
+        """Choose the preconditioner; `options` are fields."""
         diagonal = np.asarray(kernel.diagonal(), np.float64)
         unit = checks.rounding_unit(np.asarray(kernel[:1]))
         root = np.sqrt(noise)
@@ -87,21 +74,8 @@ class Iterative:
             return block / root[chosen, None] / root[chosen]
 
         found = pivoted(diagonal / noise, columns, corner, rank, rng=rng, unit=unit)
-        scale = float(diagonal.mean())
-        place = None if keep is None else Path(keep)
-        return cls(
-            kernel,
-            noise,
-            found.factor,
-            found.pivots,
-            block,
-            tolerance,
-            most_iterations,
-            place,
-            unit,
-            scale,
-            progress,
-        )
+        known = {"unit": unit, "scale": float(diagonal.mean())}
+        return cls(kernel, noise, found.factor, **known, **options)
 
     def __len__(self) -> int:
         return len(self.noise)
@@ -127,68 +101,37 @@ class Iterative:
         self,
         scaled: np.ndarray,
         error: Callable[[np.ndarray, np.ndarray], float],
-        place: Path | None = None,
+        place: str | os.PathLike[str] | None = None,
     ) -> Solved:
         """Iterate on the scaled system until the error is below the tolerance."""
 
-        kept_at = time.monotonic()
-
         def progress(iteration: int, reached: float, found: np.ndarray) -> None:
-            nonlocal kept_at
-            log.info("%s: step %d, error %.1e", self._name, iteration, reached)
+            log.info("conjugate gradients: step %d, error %.1e", iteration, reached)
             if self.progress is not None:
                 self.progress(iteration, reached)
-            if self.block is None or time.monotonic() - kept_at > _KEEP_SECONDS:
-                _keep(place, scaled, found)
-                kept_at = time.monotonic()
+            _keep(place, scaled, found)
 
         start = _kept(place, scaled)
-        if start is None:
-            start = self._root_inverse(self._root_inverse(scaled))
-        options: dict[str, Any] = {"tolerance": self.tolerance, "most": self.most_iterations}
-        options |= {"error": error, "progress": progress}
-        if self.block is None:
-            solved = block_gradients(self._product, self._root_inverse, scaled, start, **options)
-        else:
-            options["rng"] = np.random.default_rng(0)
-            low = (self.low_rank, self.landmarks)
-            blocks = self._blocks(self.block)
-            solved = block_descent(
-                self._product, self._rows, blocks, *low, scaled, start, **options
-            )
+        solved = block_gradients(
+            self._product,
+            self._root_inverse,
+            scaled,
+            self._root_inverse(self._root_inverse(scaled)) if start is None else start,
+            error=error,
+            tolerance=self.tolerance,
+            most=self.most_iterations,
+            progress=progress,
+        )
         _keep(place, scaled, solved.found)
         if solved.error > self.tolerance:
             raise NumericalError(
-                f"{self._name.capitalize()} came to a relative error of {solved.error:.1e}, not "
+                f"Conjugate gradients came to a relative error of {solved.error:.1e}, not "
                 f"{self.tolerance:g}.",
-                got=f"{solved.iterations} steps",
-                remedy="raise rank= (more landmarks) or how many iterations or sweeps there may "
-                "be; where rounding allows no more, raise tolerance= or the noise",
+                got=f"{solved.iterations} iterations",
+                remedy="raise rank= (a better preconditioner) or most_iterations=; where rounding "
+                "allows no more, raise tolerance= or the noise",
             )
         return solved
-
-    @property
-    def _name(self) -> str:
-        return "conjugate gradients" if self.block is None else "block descent"
-
-    def _rows(self, chosen: np.ndarray) -> np.ndarray:
-        """Rows of the scaled kernel."""
-        root = np.sqrt(self.noise)
-        found = np.array(self.kernel[chosen], np.float64)
-        found /= root[chosen, None]
-        found /= root
-        return found
-
-    def _blocks(self, size: int) -> list[np.ndarray]:
-        """All examples but landmarks: strips of a store, or drawn at random."""
-        if isinstance(self.kernel, np.ndarray):
-            order = np.random.default_rng(0).permutation(len(self))
-            parts = [order[span] for span in edges(len(self), size)]
-        else:
-            strips = self.kernel.store.members[0]
-            parts = [strip[span] for strip in strips for span in edges(len(strip), size)]
-        found = [np.setdiff1d(part, self.landmarks) for part in parts]
-        return [part for part in found if len(part)] or [self.landmarks[:0]]
 
     def solve(self, right: Values, *, keep: bool = False) -> Float[np.ndarray, "n columns"]:
         """`A⁻¹ right` to the tolerance: the residual relative to each column.
@@ -291,15 +234,15 @@ def _mark(wanted: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(wanted).data).hexdigest()
 
 
-def _keep(place: Path | None, wanted: np.ndarray, found: np.ndarray) -> None:
+def _keep(place: str | os.PathLike[str] | None, wanted: np.ndarray, found: np.ndarray) -> None:
     if place is not None:
         with writing(place) as file:
             np.savez(file, mark=np.array(_mark(wanted)), found=found)
 
 
-def _kept(place: Path | None, wanted: np.ndarray) -> np.ndarray | None:
+def _kept(place: str | os.PathLike[str] | None, wanted: np.ndarray) -> np.ndarray | None:
     """The last iterate of a run that stopped, if it was for this right-hand side."""
-    if place is None or not place.exists():
+    if place is None or not os.path.exists(place):
         return None
     try:
         with np.load(place, allow_pickle=False) as file:

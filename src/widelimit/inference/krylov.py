@@ -35,31 +35,6 @@ class Solved(NamedTuple):
     iterations: int
 
 
-def improved(
-    product: Operator,
-    right: Block,
-    start: Block,
-    error: Callable[[np.ndarray, np.ndarray], float],
-    tolerance: float,
-    most: int,
-    go_on: Callable[[np.ndarray, np.ndarray, float, int], tuple[np.ndarray, int]],
-) -> Solved:
-    """Iterate until `error(Z, B − A Z)` is at most the tolerance, with the true residual.
-
-    `go_on(Z, residual, error, count)` iterates with residuals that are updated, and returns Z and
-    the count. What is returned may be further off, after `most` iterations or where rounding allows
-    no more.
-    """
-    found, count, before = start, 0, np.inf
-    while True:
-        residual = right - product(found)
-        now = error(found, residual)
-        if now <= tolerance or count >= most or now > _GAIN * before:
-            return Solved(found, residual, now, count)
-        before = now
-        found, count = go_on(found, residual, now, count)
-
-
 def block_gradients(
     product: Operator,
     root_inverse: Operator,
@@ -71,13 +46,20 @@ def block_gradients(
     most: int,
     progress: Callable[[int, float, np.ndarray], None],
 ) -> Solved:
-    """Block conjugate gradients; `progress(iteration, error, Z)` is called after each iteration."""
+    """Iterate until `error(Z, B − A Z)` is at most the tolerance, with the true residual.
 
-    def rounds(
-        found: np.ndarray, residual: np.ndarray, now: float, count: int
-    ) -> tuple[np.ndarray, int]:
+    What is returned may be further off, after `most` iterations or where rounding allows no more.
+    `progress(iteration, error, Z)` is called after each iteration.
+    """
+    found, count, before = start, 0, np.inf
+    while True:
+        residual = right - product(found)
+        now = error(found, residual)
+        if now <= tolerance or count >= most or now > _GAIN * before:
+            return Solved(found, residual, now, count)
+        before, enough = now, max(tolerance, _PROGRESS * now)
         basis, left = _orthonormal(root_inverse(residual))
-        steps, enough = basis, max(tolerance, _PROGRESS * now)
+        steps = basis
         while count < most:
             ahead = root_inverse(steps)
             moved = product(ahead)
@@ -97,9 +79,6 @@ def block_gradients(
             basis, turned = _orthonormal(basis - cho_solve(curvature, inside.T).T)
             steps = basis + steps @ turned.T
             left = turned @ left
-        return found, count
-
-    return improved(product, right, start, error, tolerance, most, rounds)
 
 
 def _orthonormal(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

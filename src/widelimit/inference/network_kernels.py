@@ -25,6 +25,7 @@ from ..layers.readings import DEFAULT_HEADS
 from ..options import RandomKey, positive, whole
 from ..printing import counted, written
 from ..state import Kernels
+from .checks import require_values
 from .gp import KernelKind
 from .repeats import Groups, input_groups
 
@@ -157,6 +158,7 @@ class NetworkKernels:
 
     def read(self, x: Data, mask: Any = None) -> Inputs:
         """Other examples, checked against the training examples."""
+        require_values(x, mask)
         other = read_inputs(self.net, x, mask, dtype=self.engine.dtype)
         if self.inputs.kinds != other.kinds:
             raise ShapeError(

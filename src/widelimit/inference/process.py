@@ -58,8 +58,8 @@ class GP:
             raise NumericalError(
                 f"{type(self.solver).__name__} is no solver.",
                 got=f"{self.solver!r}",
-                remedy="pass one of Cholesky, BlockedCholesky, ConjugateGradients, BlockDescent, "
-                "Nystrom, or leave it out",
+                remedy="pass one of Cholesky, BlockedCholesky, ConjugateGradients, Nystrom, or "
+                "leave it out",
             )
         object.__setattr__(self, "kind", choice(KernelKind, self.kind, "kind"))
 
@@ -72,6 +72,7 @@ class GP:
         With finitely many heads at 1/√d the network is a mixture of processes, not one process:
         the NNGP posterior is then that of `MixtureGP` with its default method.
         """
+        checks.require_values(self.net, self.noise, x, y, mask)
         if finite_heads(self.net) and self.kind is KernelKind.NNGP:
             return self._mixture().fit(x, y, mask)
         require_gaussian(self.net)
@@ -276,7 +277,9 @@ class FittedGP:
         blocks = self._cross(other), self._corner(other)
         more = {"noise": noise, "jitter": self.gp.jitter, "groups": data.groups}
         posterior = known.extend(*blocks, y, **more)
-        return FittedGP(self.gp, data, posterior)
+        each = posterior.noise
+        gp = replace(self.gp, noise=each[0] if (each == each[0]).all() else each)
+        return replace(self, gp=gp, data=data, posterior=posterior)
 
     def _cross(self, other: Inputs) -> np.ndarray:
         return chosen(self.data.cross(other, ntk=self.gp.with_ntk), self.gp.kind)

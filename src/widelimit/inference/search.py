@@ -109,7 +109,8 @@ def search(
     pairs = _pairs(candidates)
     chosen_kinds = [choice(KernelKind, kind, "kinds") for kind in listed("kinds", kinds)]
     levels = listed("noises", noises)
-    if not pairs or not chosen_kinds or not levels or not all(map(_is_noise, levels)):
+    numbers = all(isinstance(one, int | float | np.number) and 0 < one < np.inf for one in levels)
+    if not pairs or not chosen_kinds or not levels or not numbers:
         raise NumericalError(
             "A search tries at least one network, one kernel and one positive noise variance.",
             got=f"{len(pairs)} networks, {len(chosen_kinds)} kernels, noises {levels}",
@@ -160,7 +161,3 @@ def _pairs(candidates: Any) -> list[tuple[Any, Layer]]:
             )
         require_layer(pair[1])
     return found
-
-
-def _is_noise(noise: Any) -> bool:
-    return isinstance(noise, int | float | np.number) and 0 < float(noise) < np.inf

@@ -5,7 +5,6 @@
 | `Cholesky()` | N² | N³/3 | 8 N² bytes | everything |
 | `BlockedCholesky()` | N² | N³/3 | a row of blocks | everything; the factor is on disk |
 | `ConjugateGradients()` | N² | N² per iteration | N × right-hand sides | evidence with an error |
-| `BlockDescent()` | N² | N² per sweep | rows of a block | evidence with an error |
 | `Nystrom(landmarks=m)` | N·m | N m² | 8 N m bytes | an approximation, with an evidence bound |
 | `Nystrom(…, refined=True)` | N·m | N m² | 8 N m bytes | a better one; N entries for every test |
 """
@@ -14,7 +13,7 @@ import abc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -95,43 +94,7 @@ class BlockedCholesky(Solver):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Iterations(Solver):
-    """What iterations over the kernel have in common."""
-
-    tolerance: float
-    rank: int | None = None
-    keep: str | os.PathLike[str] | None = None
-    key: RandomKey = 0
-    progress: Callable[[int, float], None] | None = None
-    _most: ClassVar[str]
-
-    def __post_init__(self):
-        positive("tolerance", self.tolerance)
-        for name in ("rank", "block", self._most):
-            if getattr(self, name, None) is not None:
-                whole(name, getattr(self, name))
-
-    def condition(self, data, y, *, kind, noise, jitter):
-        name = type(self).__name__
-        _refuse(jitter, name, "and noise is needed anyway")
-        # Before the expensive part: kernels without noise are singular.
-        variances = checks.positive_noise(noise, len(data), name)
-        factor = Iterative.make(
-            _kernel(data, kind),
-            variances,
-            rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
-            block=getattr(self, "block", None),
-            rng=generator(self.key),
-            tolerance=self.tolerance,
-            most_iterations=getattr(self, self._most),
-            keep=self.keep,
-            progress=self.progress,
-        )
-        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ConjugateGradients(_Iterations):
+class ConjugateGradients(Solver):
     """Iterations over the kernel, for one right-hand side per output and per test example.
 
     They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
@@ -143,23 +106,32 @@ class ConjugateGradients(_Iterations):
 
     tolerance: float = 1e-10
     most_iterations: int = 1000
-    _most = "most_iterations"
+    rank: int | None = None
+    keep: str | os.PathLike[str] | None = None
+    key: RandomKey = 0
+    progress: Callable[[int, float], None] | None = None
 
+    def __post_init__(self):
+        positive("tolerance", self.tolerance)
+        whole("most_iterations", self.most_iterations)
+        if self.rank is not None:
+            whole("rank", self.rank)
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class BlockDescent(_Iterations):
-    """Steps that read a block of rows of the kernel and solve exactly for them and for landmarks.
-
-    `rank` landmarks (None: 4√N) are part of every step, `block` examples are a block; of a stored
-    kernel, those of one strip at most. The sweeps over all blocks, in random order, stop at a
-    relative residual of `tolerance`, at the latest after `most_sweeps`. `keep` and `progress` are
-    as in `ConjugateGradients`.
-    """
-
-    tolerance: float = 1e-8
-    block: int = 1024
-    most_sweeps: int = 300
-    _most = "most_sweeps"
+    def condition(self, data, y, *, kind, noise, jitter):
+        _refuse(jitter, "ConjugateGradients", "and noise is needed anyway")
+        # Before the expensive part: kernels without noise are singular.
+        variances = checks.positive_noise(noise, len(data), "Conjugate gradients")
+        factor = Iterative.make(
+            _kernel(data, kind),
+            variances,
+            rank=self.rank or max(16, 4 * int(np.sqrt(len(data)))),
+            rng=generator(self.key),
+            tolerance=self.tolerance,
+            most_iterations=self.most_iterations,
+            keep=self.keep,
+            progress=self.progress,
+        )
+        return data, GPPosterior.given(factor, y, noise=noise, groups=data.groups)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

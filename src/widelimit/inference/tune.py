@@ -137,7 +137,8 @@ def tune(
     data = NetworkKernels.make(gp.net, x, mask, engine=gp.engine)
     columns, vector = checks.targets(y, len(data))
     gp = replace(gp, noise=settled(gp.noise, lambda: data.diagonal(data.inputs, gp.kind)))
-    free = _free(gp.net, select)
+    wanted = select or (lambda h: h.scale)
+    free = tuple(h for h in hyperparameters(gp.net) if not h.absent and wanted(h))
     noisy = noise and bool(np.any(np.asarray(gp.noise) > 0))
     if not free and not noisy:
         raise NetworkError(
@@ -300,13 +301,6 @@ def _pull(
         return chosen(kernels, kind)
 
     return jax.vjp(kernel, values)[1](cotangent)[0]
-
-
-def _free(
-    net: Layer, select: Callable[[Hyperparameter], bool] | None
-) -> tuple[Hyperparameter, ...]:
-    wanted = select or (lambda h: h.scale)
-    return tuple(h for h in hyperparameters(net) if not h.absent and wanted(h))
 
 
 class _EnoughError(Exception):

@@ -6,6 +6,7 @@ sent again.
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
@@ -63,6 +64,8 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
             n_workers=workers or os.cpu_count() or 1,
             threads_per_worker=1,
             dashboard_address=None,  # pyright: ignore[reportArgumentType] none is allowed
+            # Streams and processes that end while it closes; errors of tasks are raised here.
+            silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.linalg import cholesky
 
 from ..engine.inputs import Inputs
 from ..engine.kernel import Problem
@@ -26,8 +25,8 @@ from ..options import whole
 from .pairs import make_pairs
 from .watch import duration
 
-# Seconds of each part of the calibration, beside compiling; and the size of a matrix to factorise.
-_SECONDS, _FACTORISED = 0.7, 1000
+# Seconds of each part of the calibration, beside compiling; and the side of matrices to multiply.
+_SECONDS, _PRODUCT = 0.7, 48
 # Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
 _BLOCKS = 4
 # Stored tiles, of 1024 examples a side, that are in memory at once: being filled or written.
@@ -142,7 +141,7 @@ def measure(
         rate=rate,
         compiling=compiling,
         encoding=encoding * (examples + tests + again),
-        factorising=_factorising(clock) * (examples / _FACTORISED) ** 3,
+        factorising=_factorising(clock) * examples**3,
         disk=int(count * per_pair),
         memory=int(memory + per_input * (examples + tests) + _TILES * 2**20 * parts * item),
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
@@ -202,11 +201,14 @@ def _rate(pairs: Pairs, places: list[tuple[int, int]], clock: Callable[[], float
 
 
 def _factorising(clock: Callable[[], float]) -> float:
-    """Seconds to factorise a matrix of the size that is tried."""
-    matrix = np.eye(_FACTORISED) + 0.1 / _FACTORISED
-    times = []
-    for _ in range(3):  # other work on the machine only makes it longer
+    """Seconds for each `N³` of a factorisation: a sixth of a product's, on all cores.
+
+    The products are too small for threads, whose waits for one another are what other work on the
+    machine makes longer: a hundred times, where a matrix of 1,000 is factorised beside five others.
+    """
+    matrix, times = np.ones((_PRODUCT, _PRODUCT)), []
+    for _ in range(2_000):
         begin = clock()
-        cholesky(matrix, lower=True, check_finite=False)
+        np.matmul(matrix, matrix)
         times.append(clock() - begin)
-    return min(times)
+    return float(np.median(times)) / 6 / _PRODUCT**3 / (os.cpu_count() or 1)

@@ -229,7 +229,7 @@ class KernelStore:
             content = values.tobytes()
             known += self._digest(name, tile, content)
             if self.manifest.positions:
-                content = _packed(content)
+                content = zlib.compress(content, 1, wbits=31)
             with understood(self):
                 self.files.write(key, content)
         with understood(self):
@@ -369,11 +369,6 @@ def _text(node: dict[str, Any]) -> bytes:
 
 def _checksum(node: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
-
-
-def _packed(content: bytes) -> bytes:
-    packer = zlib.compressobj(1, wbits=31)
-    return packer.compress(content) + packer.flush()
 
 
 def _unpacked(content: bytes, size: int) -> bytes:
