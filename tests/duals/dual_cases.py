@@ -91,7 +91,7 @@ SMOOTH = {
         1e-12,
         9.0,
     ),
-    "monomial": Case(partial(duals.monomial, 3), lambda x: x**3, lambda x: 3 * x**2),
+    "monomial": Case(partial(duals.Polynomial, [0, 0, 0, 1]), lambda x: x**3, lambda x: 3 * x**2),
     "polynomial": Case(
         partial(duals.Polynomial, [0.5, -1.0, 0.3, 0.2, 0.1]),
         lambda x: 0.5 - x + 0.3 * x**2 + 0.2 * x**3 + 0.1 * x**4,
@@ -103,22 +103,26 @@ SMOOTH = {
         lambda x: (4 * x**3 - 12 * x) / np.sqrt(24),
         1e-12,
     ),
-    "tanh": Case(duals.tanh, np.tanh, lambda x: 1 / np.cosh(x) ** 2, SERIES, 4.0),
-    "sigmoid": Case(duals.sigmoid, logistic, logistic_slope, SERIES, 4.0),
+    "tanh": Case(
+        partial(duals.Series, jnp.tanh), np.tanh, lambda x: 1 / np.cosh(x) ** 2, SERIES, 4.0
+    ),
+    "sigmoid": Case(partial(duals.Series, jax.nn.sigmoid), logistic, logistic_slope, SERIES, 4.0),
     "silu": Case(
-        duals.silu,
+        partial(duals.Series, jax.nn.silu),
         lambda x: x * logistic(x),
         lambda x: logistic(x) + x * logistic_slope(x),
         SERIES,
         4.0,
     ),
-    "softplus": Case(duals.softplus, lambda x: np.logaddexp(0, x), logistic, SERIES, 4.0),
+    "softplus": Case(
+        partial(duals.Series, jax.nn.softplus), lambda x: np.logaddexp(0, x), logistic, SERIES, 4.0
+    ),
     "tanh_gelu": Case(duals.tanh_gelu, gelu_by_tanh, gelu_by_tanh_slope, SERIES, 4.0),
 }
 KINKED = {
     "relu": Case(duals.relu, lambda x: np.maximum(x, 0), lambda x: np.where(x > 0, 1.0, 0.0)),
     "leaky_relu": Case(
-        partial(duals.leaky_relu, 0.1),
+        partial(duals.Rectifier, negative=0.1),
         lambda x: np.where(x > 0, x, 0.1 * x),
         lambda x: np.where(x > 0, 1.0, 0.1),
     ),
@@ -127,7 +131,7 @@ KINKED = {
         lambda x: np.where(x > 0, 1.3 * x, -0.4 * x),
         lambda x: np.where(x > 0, 1.3, -0.4),
     ),
-    "absolute": Case(duals.absolute, np.abs, np.sign),
+    "absolute": Case(partial(duals.Rectifier, negative=-1.0), np.abs, np.sign),
 }
 SIGN = {"sign": Case(duals.Sign, np.sign, np.zeros_like)}
 ALL = SMOOTH | KINKED | SIGN

@@ -218,7 +218,7 @@ def test_homogeneity_flags():
         lambda: duals.Series(jnp.tanh, tolerance=0.0),
         lambda: duals.Series(jnp.log),
         lambda: duals.Series(lambda x: x[:2]),
-        lambda: duals.monomial(-1),
+        lambda: duals.Hermite(-1),
         lambda: duals.Hermite(1.5),
         lambda: duals.Polynomial([]),
         lambda: duals.Polynomial(3.0),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensor_programs as examples
 from numpy.polynomial.hermite_e import hermegauss
 from scipy import integrate, stats
 
@@ -24,7 +25,7 @@ from widelimit.laws.draws import kernels_of
 from widelimit.laws.simulation import simulate
 from widelimit.laws.simulation_inputs import GivenGram
 from widelimit.layers.attention.heads import pivoted_cholesky
-from widelimit.netsor import Integration, examples, tanh
+from widelimit.netsor import Integration, tanh
 
 K = np.array([[1.0, 0.5, 0.2], [0.5, 1.2, -0.3], [0.2, -0.3, 0.8]])
 

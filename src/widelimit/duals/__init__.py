@@ -1,9 +1,10 @@
 """Duals: the Gaussian expectations E[φ(u)φ(v)] and E[φ'(u)φ'(v)] of an activation φ."""
 
 from .base import Dual
-from .polynomial import Hermite, Polynomial, monomial
-from .rectified import Identity, Rectifier, Sign, absolute, leaky_relu, relu
-from .series import Series, sigmoid, silu, softplus, tanh, tanh_gelu
+from .given import Given, RectifiedMonomial
+from .polynomial import Hermite, Polynomial
+from .rectified import Identity, Rectifier, Sign, relu
+from .series import Series, tanh_gelu
 from .smooth import Erf, Exp, Gaussian, Gelu, Sine, cosine
 
 __all__ = [
@@ -12,21 +13,16 @@ __all__ = [
     "Exp",
     "Gaussian",
     "Gelu",
+    "Given",
     "Hermite",
     "Identity",
     "Polynomial",
+    "RectifiedMonomial",
     "Rectifier",
     "Series",
     "Sign",
     "Sine",
-    "absolute",
     "cosine",
-    "leaky_relu",
-    "monomial",
     "relu",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "tanh",
     "tanh_gelu",
 ]

@@ -35,7 +35,7 @@ class Dual(eqx.Module):
 
     kinked: ClassVar[bool]
     """φ or φ' jumps: the derivative dual has a square-root singularity at correlation ±1."""
-    homogeneous: ClassVar[bool]
+    homogeneous: ClassVar[bool] = False
     """φ(s·x) = s·φ(x) for every s > 0."""
 
     ranged: ClassVar[bool] = False

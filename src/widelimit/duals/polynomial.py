@@ -4,6 +4,7 @@ With `b_n(q) = E[φ⁽ⁿ⁾(u)]/√n!`, a polynomial in q, Mehler's series ends
 `E[φ(u)φ(v)] = Σ_n b_n(q₁) b_n(q₂) κⁿ`, and its derivative in κ is `E[φ'(u)φ'(v)]`.
 """
 
+import abc
 from math import factorial, prod, sqrt
 from typing import Any, ClassVar
 
@@ -19,27 +20,37 @@ from .base import Dual, cast, leaf
 Factors = tuple[Float[Array, "..."], ...]
 
 
-def _sum_powers(left: Factors, right: Factors, k: Float[Array, "*s"], need_derivative: bool):
-    """`Σ_n l_n r_n κⁿ` and its slope in κ, by Horner's rule."""
-    products = [a * b for a, b in zip(left, right, strict=True)]
-    value = jnp.broadcast_to(products[-1], k.shape)
-    slope = jnp.zeros_like(k)
-    for product in products[-2::-1]:
-        slope = slope * k + value
-        value = value * k + product
-    return value, slope if need_derivative else None
-
-
 def _moment(order: int) -> int:
     """`E[z^order]` for a standard normal z: (order − 1)!! for even orders."""
     return prod(range(order - 1, 0, -2)) if order % 2 == 0 else 0
 
 
-class Polynomial(Dual):
-    """`φ(x) = Σ_j p_j x^j`: `b_n(q) = Σ_j p_j j!/(j−n)! E[z^{j−n}] q^{(j−n)/2} / √n!`."""
+class _Powers(Dual):
+    """A polynomial, known by `b_n(q)` of every power n up to its degree."""
 
     kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def prepare(self, q) -> Factors:
+        """`b_n(q)` for every n."""
+
+    def __call__(self, left: Factors, right: Factors, k, *, need_derivative: bool = True):
+        """`Σ_n b_n(q₁) b_n(q₂) κⁿ` and its slope in κ, by Horner's rule."""
+        products = [a * b for a, b in zip(left, right, strict=True)]
+        value = jnp.broadcast_to(products[-1], k.shape)
+        slope = jnp.zeros_like(k)
+        for product in products[-2::-1]:
+            slope = slope * k + value
+            value = value * k + product
+        return value, slope if need_derivative else None
+
+    def mean(self, q):
+        """`b_0(q)`."""
+        return self.prepare(q)[0]
+
+
+class Polynomial(_Powers):
+    """`φ(x) = Σ_j p_j x^j`: `b_n(q) = Σ_j p_j j!/(j−n)! E[z^{j−n}] q^{(j−n)/2} / √n!`."""
 
     coefficients: Float[Array, " powers"]
 
@@ -74,34 +85,18 @@ class Polynomial(Dual):
             total = total * q + weight * p[j]
         return total
 
-    def __call__(self, left: Factors, right: Factors, k, *, need_derivative: bool = True):
-        """`Σ_n b_n(q₁) b_n(q₂) κⁿ` and its slope."""
-        return _sum_powers(left, right, k, need_derivative)
 
-    def mean(self, q):
-        """`b_0(q)`."""
-        return self._factor(0, q)
-
-
-def monomial(degree: int) -> Polynomial:
-    """`x^degree`."""
-    return Polynomial(np.eye(_degree(degree) + 1)[-1])
-
-
-class Hermite(Dual):
+class Hermite(_Powers):
     """The normalised Hermite polynomial `h_m`, for which `E[φ(u)φ(v)] = κ^m` at variance one.
 
     `b_n(q) = √(m!/n!) /(m−n)! · E[z^{m−n}] (q − 1)^{(m−n)/2}`, exact at `q = 1`.
     """
 
-    kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
-
     degree: int = eqx.field(static=True)
 
     def __init__(self, degree: int):
         """`degree` is m."""
-        self.degree = _degree(degree)
+        self.degree = checked_degree(degree)
 
     def fn(self, x):
         """`h_m(x)` by `√j h_j = x h_{j−1} − √(j−1) h_{j−2}`."""
@@ -119,18 +114,11 @@ class Hermite(Dual):
         weight = sqrt(factorial(self.degree) / factorial(n)) * _moment(gap) / factorial(gap)
         return weight * (q - 1) ** (gap // 2)
 
-    def __call__(self, left: Factors, right: Factors, k, *, need_derivative: bool = True):
-        """`Σ_n b_n(q₁) b_n(q₂) κⁿ` and its slope."""
-        return _sum_powers(left, right, k, need_derivative)
-
-    def mean(self, q):
-        """`b_0(q)`."""
-        return self._factor(0, q)
-
 
 # Moments of higher powers leave what double precision holds.
 _MOST_DEGREE = 100
 
 
-def _degree(degree: int) -> int:
+def checked_degree(degree: int) -> int:
+    """The degree of a polynomial."""
     return whole("degree", degree, least=0, most=_MOST_DEGREE)

@@ -79,16 +79,6 @@ def relu() -> Rectifier:
     return Rectifier()
 
 
-def leaky_relu(slope: Any = 0.01) -> Rectifier:
-    """`max(x, 0) + slope·min(x, 0)`."""
-    return Rectifier(negative=slope)
-
-
-def absolute() -> Rectifier:
-    """`|x|`."""
-    return Rectifier(negative=-1.0)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)  # networks have many of them, which are traced once
 def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: Variance, k):
@@ -133,7 +123,6 @@ class Sign(Dual):
     """
 
     kinked: ClassVar[bool] = True
-    homogeneous: ClassVar[bool] = False
 
     def fn(self, x):
         """`sign(x)`."""

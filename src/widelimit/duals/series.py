@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -44,7 +44,6 @@ class Series(Dual):
     says what is reached; `extend_to` plans for larger variances.
     """
 
-    homogeneous: ClassVar[bool] = False
     ranged: ClassVar[bool] = True
 
     function: Callable[[Array], Array]
@@ -281,31 +280,6 @@ def _error_at(dual: Series, variances: np.ndarray, sign: float) -> float:
     return worst
 
 
-@cache
-def tanh() -> Series:
-    """`tanh(x)`."""
-    return Series(jnp.tanh)
-
-
-@cache
-def sigmoid() -> Series:
-    """`1/(1 + exp(−x))`."""
-    return Series(jax.nn.sigmoid)
-
-
-@cache
-def silu() -> Series:
-    """`x·sigmoid(x)`."""
-    return Series(jax.nn.silu)
-
-
-@cache
-def softplus() -> Series:
-    """`log(1 + exp(x))`."""
-    return Series(jax.nn.softplus)
-
-
-@cache
 def tanh_gelu() -> Series:
     """The tanh approximation of GELU that many trained networks use."""
     return Series(jax.nn.gelu)

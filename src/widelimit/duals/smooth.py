@@ -40,7 +40,6 @@ class Erf(Dual):
     """
 
     kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
 
     scale: Float[Array, ""]
     rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
@@ -93,7 +92,6 @@ class Gelu(Dual):
     """
 
     kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
 
     def fn(self, x):
         """`x·(1 + erf(x/√2))/2`."""
@@ -137,7 +135,6 @@ class Sine(Dual):
     """
 
     kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
     ranged: ClassVar[bool] = True
 
     scale: Float[Array, ""]
@@ -200,7 +197,6 @@ class _Exponential(Dual):
     """An exponential with a scale a and a rate b > 0."""
 
     kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
 
     scale: Float[Array, ""]
     rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))

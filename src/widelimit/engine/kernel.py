@@ -267,33 +267,24 @@ def _result_shape(problem: Problem) -> tuple[int, ...]:
 
 def _check_target(problem: Problem, target: Sequence[Any]) -> Arrays:
     """A pair of arrays that the result can be written to."""
-    if len(target) != 2:
+    shape, count = _result_shape(problem), 2 if problem.ntk else 1
+    given = [*target[:count], None][:2]
+    unfit = [word for array in given[:count] if (word := _unfit(array, shape))]
+    if len(target) != 2 or unfit:
         raise ShapeError(
-            "Kernels go into a pair of arrays.",
-            got=f"{len(target)} of them",
-            remedy="pass (nngp, ntk), or (nngp, None) with ntk=False",
+            "Kernels go into a pair of arrays of their shape.",
+            got=f"an array {unfit[0]}" if unfit else f"{len(target)} arrays",
+            remedy=f"allocate float32 or float64 arrays (or memory maps) of shape {shape}; pass "
+            "(nngp, ntk), or (nngp, None) with ntk=False",
         )
-    nngp, ntk = target if problem.ntk else (target[0], None)
-    shape = _result_shape(problem)
-    for array in (nngp, ntk) if problem.ntk else (nngp,):
-        if unfit := _unfit(array, shape):
-            raise ShapeError(
-                f"An array to be filled with kernels is {unfit}.",
-                got=type(array).__name__,
-                remedy=f"allocate float32 or float64 arrays (or memory maps) of shape {shape}",
-            )
-    if ntk is not None and (ntk is nngp or _share_memory(nngp, ntk)):
+    nngp, ntk = given
+    if nngp is ntk or (all(isinstance(a, np.ndarray) for a in given) and np.shares_memory(*given)):
         raise ShapeError(
             "Both kernels would be written into the same memory.",
             got="one array twice, or two views of one",
             remedy="allocate an array for each, or pass (nngp, None) with ntk=False",
         )
     return nngp, ntk
-
-
-def _share_memory(one: Any, two: Any) -> bool:
-    arrays = isinstance(one, np.ndarray) and isinstance(two, np.ndarray)
-    return arrays and np.shares_memory(one, two)
 
 
 def _unfit(array: Any, shape: tuple[int, ...]) -> str:

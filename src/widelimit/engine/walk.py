@@ -574,30 +574,17 @@ def _runs(chain: Sequence[Link]) -> list[list[Link]]:
 
 def _alike(one: Any, two: Any) -> bool:
     """Whether two trees differ in the numbers of their arrays only."""
-    leaves1, structure1 = jax.tree.flatten(one)
-    leaves2, structure2 = jax.tree.flatten(two)
+    (leaves1, structure1), (leaves2, structure2) = map(jax.tree.flatten, (one, two))
     return structure1 == structure2 and all(
-        _is_array(a) and _is_array(b) and a.shape == b.shape and a.dtype == b.dtype
+        hasattr(a, "dtype") and hasattr(b, "dtype") and (a.shape, a.dtype) == (b.shape, b.dtype)
         for a, b in zip(leaves1, leaves2, strict=True)
     )
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
-
-
 def _steady(step: Step, state: State, link: Link) -> bool:
+    """Whether the state has the same shape after a layer as before it."""
     after = jax.eval_shape(lambda s, tree: step(s, tree, link.need)[0], state, link.tree)
-    before = jax.eval_shape(lambda s: s, state)
-    return _same_shapes(before, after)
-
-
-def _same_shapes(one: Any, two: Any) -> bool:
-    same_structure = jax.tree.structure(one) == jax.tree.structure(two)
-    return same_structure and all(
-        a.shape == b.shape and a.dtype == b.dtype
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-    )
+    return _alike(jax.eval_shape(lambda s: s, state), after)
 
 
 def _loop(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:

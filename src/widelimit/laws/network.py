@@ -63,31 +63,12 @@ def make_law(
     return NetworkLaw(net, latent, real, as_key(key), chosen, head_widths, memory)
 
 
-def law_from_covariance(
-    net: Layer,
-    covariance: ArrayLike,
-    *,
-    key: RandomKey | None = None,
-    draws: int = 4096,
-    samples: int = 128,
-    points: Points | str = Points.AUTO,
-    head_widths: HeadWidths | str = HeadWidths.INFINITE,
-    memory: int = 2**30,
-) -> "NetworkLaw":
-    """The law for an input that is known by its covariance alone; options as for `Layer.law`.
+def law_from_covariance(net: Layer, covariance: ArrayLike, **options: Any) -> "NetworkLaw":
+    """The law for an input that is known by its covariance alone; options are those of `Layer.law`.
 
     `covariance` is `κ_ab` of one input, (S, S), or of several, (N, S, N, S).
     """
-    x = tokens_with_covariance(covariance)
-    return net.law(
-        x,
-        key=key,
-        draws=draws,
-        samples=samples,
-        points=points,
-        head_widths=head_widths,
-        memory=memory,
-    )
+    return net.law(tokens_with_covariance(covariance), **options)
 
 
 def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:
@@ -214,7 +195,7 @@ class NetworkLaw(JointLaw):
         self._require_wide_heads()
         whole("draws", draws)
         require_memory(draws * self.real.size**2, self.memory, f"{draws:,} tangent kernels")
-        drawn = tangent.mean_ntk(self.net, self.inputs, draws, self._key(key, 4))
+        drawn = tangent.sample_ntk(self.net, self.inputs, draws, None, self._key(key, 4))
         found = average(drawn)
         return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 

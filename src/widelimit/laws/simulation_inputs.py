@@ -1,6 +1,7 @@
 """Where the inputs of a simulated layer come from."""
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,17 +80,42 @@ class GaussianInputs:
         return _mapped(self.input_map, x)
 
 
-@dataclass(frozen=True, eq=False)
-class GivenInputs:
+class _Given(ABC):
+    """One fixed input: all that a layer sees of X is a matrix R with `RRᵀ = XXᵀ/n`."""
+
+    def __repr__(self) -> str:
+        return written(self)
+
+    @abstractmethod
+    def root(self, width: int) -> Float[np.ndarray, "S columns"]:
+        """R, of at most `width` columns."""
+
+    def footprint(self, width: int) -> int:
+        """Numbers held per draw while making one Gram factor."""
+        return 1
+
+    def factor(
+        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
+    ) -> Float[np.ndarray, "1 S rank"]:
+        """Lower-trapezoidal `L` with `LLᵀ = RRᵀ`, rows taken in `order`."""
+        return triangular_factor(self.root(width)[None, order])
+
+    def explicit(
+        self, rng: np.random.Generator, draws: int, *, width: int
+    ) -> Float[np.ndarray, "1 S n"]:
+        """One input with this Gram matrix: `√n (R, 0)`."""
+        root = np.sqrt(width) * self.root(width)
+        return np.pad(root, ((0, 0), (0, width - root.shape[1])))[None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GivenInputs(_Given):
     """One fixed input matrix `x` of shape (positions, channels)."""
 
     x: np.ndarray
 
     def __post_init__(self):
         object.__setattr__(self, "x", _finite_matrix(self.x, name="input"))
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @property
     def positions(self) -> int:
@@ -101,25 +127,12 @@ class GivenInputs:
         """Number of columns."""
         return self.x.shape[1]
 
-    def footprint(self, width: int) -> int:
-        """Numbers held per draw while making one Gram factor."""
-        return 1
-
-    def factor(
-        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
-    ) -> Float[np.ndarray, "1 S rank"]:
-        """Lower-trapezoidal `L` with `LLᵀ = XXᵀ/n`, rows taken in `order`."""
-        return triangular_factor(self.x[None, order] / np.sqrt(width))
-
-    def explicit(
-        self, rng: np.random.Generator, draws: int, *, width: int
-    ) -> Float[np.ndarray, "1 S n"]:
-        """Return the input itself."""
-        return self.x[None]
+    def root(self, width: int) -> Float[np.ndarray, "S n"]:
+        return self.x / np.sqrt(width)
 
 
-@dataclass(frozen=True, eq=False)
-class GivenGram:
+@dataclass(frozen=True, eq=False, repr=False)
+class GivenGram(_Given):
     """A fixed Gram matrix `XXᵀ/n` (S×S, positive semi-definite): all that the layer sees of X.
 
     This is the covariance κ of the inputs. `channels` is n, by default the layer's width.
@@ -130,11 +143,12 @@ class GivenGram:
 
     def __post_init__(self):
         gram = _finite_matrix(self.gram, name="Gram matrix")
+        remedy = "pass x @ x.T / n, or the input itself as GivenInputs(x)"
         if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-6, atol=0.0):
             raise ShapeError(
                 "The Gram matrix is not square and symmetric.",
                 got=f"shape {gram.shape}",
-                remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
+                remedy=remedy,
             )
         if self.channels is not None:
             whole("channels", self.channels)
@@ -144,11 +158,8 @@ class GivenGram:
             raise NumericalError(
                 "The Gram matrix is not positive semi-definite.",
                 got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
-                remedy="pass x @ x.T / n, or the input itself as GivenInputs(x)",
+                remedy=remedy,
             )
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @property
     def positions(self) -> int:
@@ -156,38 +167,19 @@ class GivenGram:
         return self.gram.shape[0]
 
     @functools.cached_property
-    def root(self) -> Float[np.ndarray, "S rank"]:
-        """A matrix `R` with `RRᵀ` the Gram matrix and as many columns as its rank."""
+    def _root(self) -> Float[np.ndarray, "S rank"]:
         return psd_root(self.gram, tolerance=_RANK_TOLERANCE, drop=_RANK_TOLERANCE)
 
-    def footprint(self, width: int) -> int:
-        """Numbers held per draw while making one Gram factor."""
-        return 1
-
-    def factor(
-        self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
-    ) -> Float[np.ndarray, "1 S rank"]:
-        """Lower-trapezoidal `L` with `LLᵀ` the Gram matrix, rows taken in `order`."""
-        self._require_rank(width)
-        return triangular_factor(self.root[None, order])
-
-    def explicit(
-        self, rng: np.random.Generator, draws: int, *, width: int
-    ) -> Float[np.ndarray, "1 S n"]:
-        """One input with this Gram matrix: `√n (R, 0)`."""
-        self._require_rank(width)
-        x = np.zeros((1, self.positions, width))
-        x[0, :, : self.root.shape[1]] = np.sqrt(width) * self.root
-        return x
-
-    def _require_rank(self, width: int) -> None:
-        rank = self.root.shape[1]
+    def root(self, width: int) -> Float[np.ndarray, "S rank"]:
+        """As many columns as the rank of the matrix, which no input of fewer channels has."""
+        rank = self._root.shape[1]
         if rank > width:
             raise NetworkError(
                 "The Gram matrix has a rank that no input of so few channels has.",
                 got=f"rank {rank} and {width} channels",
                 remedy=f"use channels={rank}, or a layer of at least that width",
             )
+        return self._root
 
 
 SimulatedInputs = GaussianInputs | GivenInputs | GivenGram

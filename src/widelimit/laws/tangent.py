@@ -78,6 +78,11 @@ class _Parts(NamedTuple):
     field: _Recorded
 
     @property
+    def outputs(self) -> int:
+        """How many output positions there are."""
+        return self.fixed.shape[0] // self.scores.shape[0]
+
+    @property
     def root(self) -> Float[Array, "d d"]:
         """A root of D's covariance."""
         values, vectors = eigh(self.covariance)
@@ -188,20 +193,26 @@ def _through_scores(
 
 @compiled
 def _sample(
-    net: Layer, inputs: Inputs, keys: Key[Array, " draws"], channels: int
-) -> Float[Array, "draws c c n n"]:
+    net: Layer, inputs: Inputs, keys: Key[Array, " draws"], channels: int | None
+) -> Float[Array, "draws *c n n"]:
+    """For every key a tangent kernel of these channels; without channels, its average over them."""
     (layer,) = random_layers(net).values()
 
     def one(key: Key[Array, ""]) -> Array:
-        first, second = jax.random.split(key)
+        first, second = (key, key) if channels is None else jax.random.split(key)
         parts = _parts(net, inputs, first)
-        white = normals(second, (parts.covariance.shape[0], channels), parts.covariance.dtype)
-        shape = (channels, inputs.size, -1, *parts.scores.shape[1:])
-        gradients = (parts.root @ white).T.reshape(shape)
+        root, shape = parts.root, (-1, inputs.size, parts.outputs, *parts.scores.shape[1:])
 
         def through(c: Array, d: Array) -> Array:
-            return _join(_through_scores(layer, parts.field.seen, c, d))
+            blocks = _through_scores(layer, parts.field.seen, c, d)
+            return flatten(blocks) if blocks.shape[-1] > 1 else blocks[:, :, 0, 0]
 
+        if channels is None:
+            # E[D Θ^G Dᵀ] over the channels: the sum over the columns of any root of D's covariance.
+            columns = root.T.reshape(shape)
+            return jax.lax.scan(lambda s, c: (s + through(c, c), None), parts.fixed, columns)[0]
+        white = normals(second, (root.shape[0], channels), root.dtype)
+        gradients = (root @ white).T.reshape(shape)
         scored = jax.vmap(lambda c: jax.vmap(lambda d: through(c, d))(gradients))(gradients)
         diagonal = jnp.eye(channels, dtype=parts.fixed.dtype)[:, :, None, None]
         return scored + diagonal * parts.fixed[None, None]
@@ -209,62 +220,23 @@ def _sample(
     return jax.vmap(one)(keys)
 
 
-@compiled
-def _means(net: Layer, inputs: Inputs, keys: Key[Array, " draws"]) -> Float[Array, "draws n n"]:
-    (layer,) = random_layers(net).values()
-
-    def one(key: Key[Array, ""]) -> Array:
-        parts = _parts(net, inputs, key)
-        # E[D Θ^G Dᵀ] over the channels: the sum over the columns of any root of D's covariance.
-        root = parts.root
-        shape = (root.shape[1], inputs.size, -1, *parts.scores.shape[1:])
-        columns = root.T.reshape(shape)
-
-        def add(total: Array, c: Array) -> tuple[Array, None]:
-            return total + _join(_through_scores(layer, parts.field.seen, c, c)), None
-
-        return jax.lax.scan(add, parts.fixed, columns)[0]
-
-    return jax.vmap(one)(keys)
-
-
-def _join(blocks: Float[Array, "n n o o"]) -> Float[Array, "n*o n*o"]:
-    return flatten(blocks) if blocks.shape[-1] > 1 else blocks[:, :, 0, 0]
-
-
 def sample_ntk(
-    net: Layer, inputs: Inputs, draws: int, channels: int, key: Key[Array, ""]
-) -> Float[np.ndarray, "draws c c n n"]:
-    """Draws of the tangent kernel between all coordinates, for `channels` output channels."""
+    net: Layer, inputs: Inputs, draws: int, channels: int | None, key: Key[Array, ""]
+) -> Float[np.ndarray, "draws *c n n"]:
+    """Draws of the tangent kernel between all coordinates, for `channels` output channels.
+
+    Without channels: averaged over them, given each draw of the scores.
+    """
     size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            fixed = np.asarray(_deterministic(net, inputs))
-            return np.broadcast_to(
-                np.eye(channels)[:, :, None, None] * fixed,
-                (draws, channels, channels, *fixed.shape),
-            )
-        blocks = _blocks(draws, size, key)
+            found = np.asarray(_deterministic(net, inputs))
+            found = found if channels is None else np.eye(channels)[:, :, None, None] * found
+            return np.broadcast_to(found, (draws, *found.shape))
+        keys = jax.random.split(key, draws)
+        step = max(1, min(draws, _BLOCK // (4 * size**2)))
+        blocks = [keys[begin : begin + step] for begin in range(0, draws, step)]
         return np.concatenate([np.asarray(_sample(net, inputs, k, channels)) for k in blocks])
-
-
-def mean_ntk(
-    net: Layer, inputs: Inputs, draws: int, key: Key[Array, ""]
-) -> Float[np.ndarray, "draws n n"]:
-    """The tangent kernel averaged over output channels, given each of `draws` draws of scores."""
-    size = _count_derivatives(net, inputs)
-    with jax.enable_x64(True):
-        if size == 0:
-            fixed = np.asarray(_deterministic(net, inputs))
-            return np.broadcast_to(fixed, (draws, *fixed.shape))
-        blocks = _blocks(draws, size, key)
-        return np.concatenate([np.asarray(_means(net, inputs, k)) for k in blocks])
-
-
-def _blocks(draws: int, size: int, key: Key[Array, ""]) -> list[Array]:
-    keys = jax.random.split(key, draws)
-    step = max(1, min(draws, _BLOCK // (4 * size**2)))
-    return [keys[begin : begin + step] for begin in range(0, draws, step)]
 
 
 @compiled

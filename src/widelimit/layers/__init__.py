@@ -63,7 +63,8 @@ from .dense import Dense, Embedding, Parameterization
 from .groups import HeadGroups
 from .layout import Rearrange
 from .norm import Dropout, LayerNorm, RMSNorm
-from .pool import Flatten, MeanPool, Select, SumPool
+from .pool import Flatten, MeanPool, Resampling, Resize, Select, SumPool
+from .scale import Scale
 from .streams import AddStreams
 from .tokens import ClassToken, PositionTable
 from .windows import Padding
@@ -125,9 +126,12 @@ __all__ = [
     "Rearrange",
     "Relu",
     "Repeat",
+    "Resampling",
     "Residual",
+    "Resize",
     "Rotary",
     "RowwiseMap",
+    "Scale",
     "Scaling",
     "ScoreMap",
     "Select",

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import duals
+from ..duals.polynomial import checked_degree
 from ..errors import AccuracyWarning, NetworkError, warn
 from ..state import Example, Need, Outline, Pair
 from .base import Facts, Memo, Positionwise, fenced
@@ -94,7 +95,7 @@ def Relu() -> Activation:
 
 def LeakyRelu(slope: Any = 0.01) -> Activation:
     """`x` for positive x, `slope·x` for negative x."""
-    return Activation(duals.leaky_relu(slope))
+    return Activation(duals.Rectifier(negative=slope))
 
 
 def ABRelu(negative: Any, positive: Any) -> Activation:
@@ -104,7 +105,7 @@ def ABRelu(negative: Any, positive: Any) -> Activation:
 
 def Abs() -> Activation:
     """`|x|`."""
-    return Activation(duals.absolute())
+    return Activation(duals.Rectifier(negative=-1.0))
 
 
 def Sign() -> Activation:
@@ -144,7 +145,7 @@ def Gaussian(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
 
 def Monomial(degree: int) -> Activation:
     """`x^degree`."""
-    return Activation(duals.monomial(degree))
+    return Activation(duals.Polynomial([0.0] * checked_degree(degree) + [1.0]))
 
 
 def Polynomial(coefficients: Any) -> Activation:
@@ -159,22 +160,22 @@ def Hermite(degree: int) -> Activation:
 
 def Tanh() -> Activation:
     """`tanh(x)`."""
-    return Activation(duals.tanh())
+    return Activation(duals.Series(jnp.tanh))
 
 
 def Sigmoid() -> Activation:
     """`1/(1 + exp(−x))`."""
-    return Activation(duals.sigmoid())
+    return Activation(duals.Series(jax.nn.sigmoid))
 
 
 def Silu() -> Activation:
     """`x/(1 + exp(−x))`."""
-    return Activation(duals.silu())
+    return Activation(duals.Series(jax.nn.silu))
 
 
 def Softplus() -> Activation:
     """`log(1 + exp(x))`."""
-    return Activation(duals.softplus())
+    return Activation(duals.Series(jax.nn.softplus))
 
 
 def Elementwise(fn: Callable[[Array], Array], *, max_variance: float = 4.0) -> Activation:

@@ -24,7 +24,12 @@ class Branches(Composite):
     A subclass says how outlines, outputs, kernels and means are merged.
     """
 
-    branches: eqx.AbstractVar[tuple[Layer, ...]]
+    branches: tuple[Layer, ...]
+
+    def __init__(self, *branches: Layer):
+        """At least one branch; `Serial()` is the identity."""
+        require_layers(branches, type(self).__name__)
+        self.branches = branches
 
     @property
     def parts(self) -> tuple[Layer, ...]:
@@ -72,6 +77,8 @@ class Additive(Branches):
     True when the branches are uncorrelated: all but one of them end in fresh weights.
     """
 
+    __init__ = Branches.__init__  # type checkers take inherited fields for arguments
+
     @property
     def facts(self) -> Facts:
         return Facts(linear=True)
@@ -111,12 +118,7 @@ class Additive(Branches):
 class Sum(Additive):
     """`y = Σ_i g_i(x)`: κ ← Σ κ_i, Θ ← Σ Θ_i. All branches but one must end in fresh weights."""
 
-    branches: tuple[Layer, ...]
-
-    def __init__(self, *branches: Layer):
-        """At least one branch; `Serial()` is the identity."""
-        require_layers(branches, "Sum")
-        self.branches = branches
+    __init__ = Additive.__init__  # type checkers take inherited fields for arguments
 
     def coefficients(self) -> list[Any]:
         return [1.0] * len(self.branches)
@@ -128,7 +130,6 @@ class Residual(Additive):
     κ ← κ + κ_g, or α κ + (1−α) κ_g; Θ likewise. The branch g must end in fresh weights.
     """
 
-    branches: tuple[Layer, ...]
     weight: Any = eqx.field(metadata=within(Range.UNIT))
 
     def __init__(self, layer: Layer, weight: Any = None):
@@ -155,12 +156,7 @@ class Residual(Additive):
 class Concat(Branches):
     """Channels side by side: κ ← Σ_i (c_i/C) κ_i for c_i of C channels; Θ likewise."""
 
-    branches: tuple[Layer, ...]
-
-    def __init__(self, *branches: Layer):
-        """At least one branch; `Serial()` is the identity."""
-        require_layers(branches, "Concat")
-        self.branches = branches
+    __init__ = Branches.__init__  # type checkers take inherited fields for arguments
 
     @property
     def facts(self) -> Facts:
@@ -224,12 +220,7 @@ class Product(Branches):
     them the channels share one law.
     """
 
-    branches: tuple[Layer, ...]
-
-    def __init__(self, *branches: Layer):
-        """At least one branch, all of the same width."""
-        require_layers(branches, "Product")
-        self.branches = branches
+    __init__ = Branches.__init__  # type checkers take inherited fields for arguments
 
     def require(self, before: Outline) -> None:
         plain = before.to(weighted=False)

@@ -1,7 +1,7 @@
 """Transformers from Hugging Face's configurations: ViT, BERT, DistilBERT, GPT-2 and Llama."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,91 +58,6 @@ _ACTIVATIONS: dict[str, Callable[[], Activation]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """What a configuration of one type may say: defaults, and what only one value is known of."""
-
-    defaults: dict[str, Any]
-    fixed: dict[str, Any]
-
-
-_SIZES = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "initializer_range": 0.02,
-}
-_ALONE = {  # what only one kind of network is known of, in every type
-    "is_decoder": (False,),
-    "is_encoder_decoder": (False,),
-    "add_cross_attention": (False,),
-    "cross_attention_hidden_size": (None,),
-    "pruned_heads": ({}, None),
-}
-_KNOWN = {
-    "vit": _Fields(
-        _SIZES | {"image_size": 224, "patch_size": 16, "num_channels": 3},
-        {"qkv_bias": (True, False)},
-    ),
-    "bert": _Fields(
-        _SIZES | {"vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2},
-        {"position_embedding_type": ("absolute",)},
-    ),
-    "distilbert": _Fields(
-        {
-            "vocab_size": 30522,
-            "max_position_embeddings": 512,
-            "dim": 768,
-            "n_layers": 6,
-            "n_heads": 12,
-            "hidden_dim": 3072,
-            "activation": "gelu",
-            "initializer_range": 0.02,
-        },
-        {"sinusoidal_pos_embds": (False,)},
-    ),
-    "gpt2": _Fields(
-        {
-            "vocab_size": 50257,
-            "n_positions": 1024,
-            "n_embd": 768,
-            "n_layer": 12,
-            "n_head": 12,
-            "n_inner": None,
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5,
-            "initializer_range": 0.02,
-        },
-        {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
-    ),
-    "llama": _Fields(
-        {
-            "vocab_size": 32000,
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": None,
-            "head_dim": None,
-            "intermediate_size": 11008,
-            "hidden_act": "silu",
-            "rms_norm_eps": 1e-6,
-            "initializer_range": 0.02,
-            "rope_theta": 10_000.0,
-            "rope_parameters": None,
-            "max_position_embeddings": 2048,  # rotations have no last row
-        },
-        {
-            "attention_bias": (False, True),
-            "mlp_bias": (False, True),
-            "rope_scaling": (None, {"rope_type": "default"}, {"type": "default"}),
-        },
-    ),
-}
-
-
 def from_config(config: Any, *, outputs: int | None = None) -> Serial:
     """The network that a configuration with Hugging Face's field names describes.
 
@@ -165,184 +80,149 @@ def from_config(config: Any, *, outputs: int | None = None) -> Serial:
             got=repr(config)[:80],
             remedy="pass a configuration, or a dictionary of its fields",
         )
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _KNOWN:
+    name = config.get("model_type")
+    if not isinstance(name, str) or name not in _KINDS:
         raise OptionError(
-            f"model_type is one of {', '.join(map(repr, _KNOWN))}.",
-            got=f"model_type={kind!r}",
+            f"model_type is one of {', '.join(map(repr, _KINDS))}.",
+            got=f"model_type={name!r}",
             remedy="name the type, or write the network with TransformerEncoder",
         )
-    values = _checked(config, _KNOWN[kind], kind)
-    labels = _labels(config, outputs)
-    makes = {"vit": _vit, "bert": _bert, "distilbert": _distilbert, "gpt2": _gpt2, "llama": _llama}
-    return makes[kind](values, labels)
+    kind = _KINDS[name]
+    parts = _Parts(kind.read(config))
+    last = parts.dense(_labels(config, outputs))
+    return Serial(*kind.layers(parts), last)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Sizes and scales that all types have."""
+class _Parts:
+    """Layers of the sizes and scales that a configuration says."""
 
-    width: int
-    depth: int
-    heads: int
-    hidden: int
-    activation: Callable[[], Activation]
-    eps: float
-    spread: float
+    def __init__(self, values: dict[str, Any]):
+        self.values = values
+        self.width, self.heads = self.size("hidden_size"), self.size("num_attention_heads")
+        self.depth = self.size("num_hidden_layers", most=_MOST_BLOCKS)
+        self.hidden = 4 * self.width
+        if values["intermediate_size"] is not None:
+            self.hidden = self.size("intermediate_size")
+        if self.width % self.heads:
+            raise self.refusal("Heads share the channels equally", "hidden_size", _HEADS)
+        if values["hidden_act"] not in _ACTIVATIONS:
+            raise self.refusal(f"hidden_act is one of {', '.join(_ACTIVATIONS)}", "hidden_act")
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not isinstance(values[name], int | float) or not 0 < values[name] < np.inf:
+                raise self.refusal(f"{name} is a positive number", name)
+        self.activation = _ACTIVATIONS[values["hidden_act"]]
+        self.eps, self.spread = values["layer_norm_eps"], values["initializer_range"]
+
+    def size(self, name: str, least: int = 1, most: int | None = None) -> int:
+        """A field that is a whole number."""
+        return whole(name, self.values[name], least=least, most=most)
+
+    def refusal(self, rule: str, *names: str) -> OptionError:
+        """What to raise where fields break a rule."""
+        return OptionError(
+            f"{rule}.",
+            got=", ".join(f"{name}={self.values[name]!r}" for name in names),
+            remedy="change them, or write the network with TransformerEncoder or Attention",
+        )
 
     def std(self, fan_in: int) -> float:
         """σ_w = r·√fan_in."""
         return self.spread * float(np.sqrt(fan_in))
 
-    def branches(self, pattern: Pattern | None, last: float) -> tuple[Layer, Layer]:
-        """Attention and an MLP; `last` multiplies their last weights."""
-        each = self.width // self.heads
-        square = self.std(self.width) ** 2
-        attention = Attention(
-            self.width,
-            heads=self.heads,
-            qk_std=square,
-            ov_std=square * last,
-            pattern=pattern,
-            key_width=each,
-            value_width=each,
-        )
-        mlp = Serial(
-            Dense(self.hidden, w_std=self.std(self.width)),
-            self.activation(),
-            Dense(self.width, w_std=self.std(self.hidden) * last),
-        )
-        return attention, mlp
+    def dense(self, width: int, *, scale: float = 1.0) -> Dense:
+        """Weights on the channels of the model."""
+        return Dense(width, w_std=self.std(self.width) * scale)
+
+    def down(self, scale: float = 1.0) -> Dense:
+        """Weights on the channels inside an MLP."""
+        return Dense(self.width, w_std=self.std(self.hidden) * scale)
+
+    def tokens(self) -> Embedding:
+        """Rows of the table of words."""
+        return Embedding(self.width, vocabulary=self.size("vocab_size"), std=self.spread)
+
+    def places(self, most: int | None = None, common: float = 0.0) -> PositionTable:
+        """Rows of the table of positions."""
+        most = self.size("max_position_embeddings") if most is None else most
+        return PositionTable(std=self.spread, common_std=common, most=most)
 
     def norm(self) -> LayerNorm:
         """LayerNorm with this ε."""
         return LayerNorm(eps=self.eps)
 
+    def branches(self, pattern: Pattern | None = None, last: float = 1.0) -> list[Layer]:
+        """Attention and an MLP of every block; `last` multiplies their last weights."""
+        each, square = self.width // self.heads, self.std(self.width) ** 2
+        scales: dict[str, Any] = {"qk_std": square, "ov_std": square * last, "pattern": pattern}
+        widths: dict[str, Any] = {"key_width": each, "value_width": each}
+        attention = Attention(self.width, heads=self.heads, **scales, **widths)
+        mlp = Serial(self.dense(self.hidden), self.activation(), self.down(last))
+        return [attention, mlp] * self.depth
+
     def pre_norm(self, pattern: Pattern | None = None, last: float = 1.0) -> list[Layer]:
         """Blocks `x + g(norm(x))`, and a last normalisation."""
-        found: list[Layer] = []
-        for _ in range(self.depth):
-            found += [
-                Residual(Serial(self.norm(), branch)) for branch in self.branches(pattern, last)
-            ]
-        return [*found, self.norm()]
+        branches = self.branches(pattern, last)
+        return [*(Residual(Serial(self.norm(), branch)) for branch in branches), self.norm()]
 
     def post_norm(self) -> list[Layer]:
-        """Blocks `norm(x + g(x))`."""
-        found: list[Layer] = []
-        for _ in range(self.depth):
-            for branch in self.branches(None, 1.0):
-                found += [Residual(branch), self.norm()]
-        return found
+        """A normalisation, and blocks `norm(x + g(x))`."""
+        blocks = [(Residual(branch), self.norm()) for branch in self.branches()]
+        return [self.norm(), *(layer for block in blocks for layer in block)]
 
 
-def _vit(values: dict[str, Any], outputs: int) -> Serial:
-    shape = _shape(values)
-    image, patch, channels = (
-        whole(name, values[name]) for name in ("image_size", "patch_size", "num_channels")
-    )
+def _vit(parts: _Parts) -> list[Layer]:
+    image, patch = parts.size("image_size"), parts.size("patch_size")
     if image % patch:
-        raise _contradiction("Patches tile the image.", values, "image_size", "patch_size")
-    cut = Conv(
-        shape.width,
-        patch,
-        stride=patch,
-        padding="valid",
-        w_std=shape.std(patch * patch * channels),
-    )
-    return Serial(
-        cut,
-        ClassToken(std=shape.spread),
-        PositionTable(std=shape.spread, most=1 + (image // patch) ** 2),
-        *shape.pre_norm(),
+        raise parts.refusal("Patches tile the image", "image_size", "patch_size")
+    w_std = parts.std(patch**2 * parts.size("num_channels"))
+    return [
+        Conv(parts.width, patch, stride=patch, padding="valid", w_std=w_std),
+        ClassToken(std=parts.spread),
+        parts.places(1 + (image // patch) ** 2),
+        *parts.pre_norm(),
         Select(0),
-        Dense(outputs, w_std=shape.std(shape.width)),
-    )
+    ]
 
 
-def _bert(values: dict[str, Any], outputs: int) -> Serial:
-    shape = _shape(values)
-    types = whole("type_vocab_size", values["type_vocab_size"], least=0)
-    vocabulary = whole("vocab_size", values["vocab_size"])
-    most = whole("max_position_embeddings", values["max_position_embeddings"])
-    common = shape.spread if types else 0.0
-    return Serial(
-        Embedding(shape.width, vocabulary=vocabulary, std=shape.spread),
-        PositionTable(std=shape.spread, common_std=common, most=most),
-        shape.norm(),
-        *shape.post_norm(),
-        Select(0),
-        Dense(shape.width, w_std=shape.std(shape.width)),
-        Tanh(),
-        Dense(outputs, w_std=shape.std(shape.width)),
-    )
+def _bert(parts: _Parts) -> list[Layer]:
+    common = parts.spread if parts.size("type_vocab_size", least=0) else 0.0
+    pooled = [Select(0), parts.dense(parts.width), Tanh()]
+    return [parts.tokens(), parts.places(common=common), *parts.post_norm(), *pooled]
 
 
-def _distilbert(values: dict[str, Any], outputs: int) -> Serial:
-    shape = _shape(
-        {
-            "hidden_size": values["dim"],
-            "num_hidden_layers": values["n_layers"],
-            "num_attention_heads": values["n_heads"],
-            "intermediate_size": values["hidden_dim"],
-            "hidden_act": values["activation"],
-            "layer_norm_eps": 1e-12,
-            "initializer_range": values["initializer_range"],
-        }
-    )
-    most = whole("max_position_embeddings", values["max_position_embeddings"])
-    vocabulary = whole("vocab_size", values["vocab_size"])
-    return Serial(
-        Embedding(shape.width, vocabulary=vocabulary, std=shape.spread),
-        PositionTable(std=shape.spread, most=most),
-        shape.norm(),
-        *shape.post_norm(),
-        Select(0),
-        Dense(shape.width, w_std=shape.std(shape.width)),
-        Relu(),
-        Dense(outputs, w_std=shape.std(shape.width)),
-    )
+def _distilbert(parts: _Parts) -> list[Layer]:
+    pooled = [Select(0), parts.dense(parts.width), Relu()]
+    return [parts.tokens(), parts.places(), *parts.post_norm(), *pooled]
 
 
-def _llama(values: dict[str, Any], outputs: int) -> Serial:
+def _gpt2(parts: _Parts) -> list[Layer]:
+    blocks = parts.pre_norm(Causal(), last=float(1 / np.sqrt(2 * parts.depth)))
+    return [parts.tokens(), parts.places(), *blocks, Select(-1)]
+
+
+def _llama(parts: _Parts) -> list[Layer]:
     """Blocks `x + g(RMSNorm(x))`: rotary attention with grouped keys, and gated branches."""
-    shape = _shape(values | {"layer_norm_eps": values["rms_norm_eps"]})
-    each = values["head_dim"]
-    each = shape.width // shape.heads if each is None else whole("head_dim", each)
-    groups = values["num_key_value_heads"]
-    groups = shape.heads if groups is None else whole("num_key_value_heads", groups)
-    if shape.heads % groups:
-        raise _contradiction(
-            "The heads that share keys do not make equal groups.",
-            values,
-            "num_attention_heads",
-            "num_key_value_heads",
-        )
-    within, inner = shape.std(shape.width), shape.std(shape.heads * each)
+    given, heads = parts.values, parts.heads
+    each = parts.width // heads if given["head_dim"] is None else parts.size("head_dim")
+    groups = heads if given[_GROUPS] is None else parts.size(_GROUPS)
+    if heads % groups:
+        raise parts.refusal("Heads that share keys do not make equal groups", _HEADS, _GROUPS)
+    within, norm = parts.std(parts.width), RMSNorm(eps=parts.eps)
     attention = Attention(
-        shape.width,
-        heads=shape.heads,
+        parts.width,
+        heads=heads,
         qk_std=within**2,
-        ov_std=within * inner,
-        positions=Rotary(_rotary_base(values), pairs=each // 2),
+        ov_std=within * parts.std(heads * each),
+        positions=Rotary(_rotary_base(given), pairs=each // 2),
         pattern=Causal(),
         key_width=each,
         value_width=each,
-        kv_heads=None if groups == shape.heads else groups,
+        kv_heads=None if groups == heads else groups,
     )
-    wide = Dense(shape.hidden, w_std=within)
-    gated = Product(Serial(wide, shape.activation()), Serial(wide))
-    last = Dense(shape.width, w_std=shape.std(shape.hidden))
-    norm = RMSNorm(eps=shape.eps)
-    block = [Residual(Serial(norm, attention)), Residual(Serial(norm, gated, last))]
-    vocabulary = whole("vocab_size", values["vocab_size"])
-    return Serial(
-        Embedding(shape.width, vocabulary=vocabulary, std=shape.spread),
-        *block * shape.depth,
-        norm,
-        Select(-1),
-        Dense(outputs, w_std=within),
-    )
+    wide = parts.dense(parts.hidden)
+    gated = Product(Serial(wide, parts.activation()), Serial(wide))
+    block = [Residual(Serial(norm, attention)), Residual(Serial(norm, gated, parts.down()))]
+    return [parts.tokens(), *block * parts.depth, norm, Select(-1)]
 
 
 def _rotary_base(values: dict[str, Any]) -> float:
@@ -362,111 +242,121 @@ def _rotary_base(values: dict[str, Any]) -> float:
     return float(base)
 
 
-def _gpt2(values: dict[str, Any], outputs: int) -> Serial:
-    width = whole("n_embd", values["n_embd"])
-    inner = values["n_inner"]
-    common = {
-        "hidden_size": width,
-        "num_hidden_layers": values["n_layer"],
-        "num_attention_heads": values["n_head"],
-        "intermediate_size": 4 * width if inner is None else inner,
-        "hidden_act": values["activation_function"],
-        "layer_norm_eps": values["layer_norm_epsilon"],
-        "initializer_range": values["initializer_range"],
-    }
-    shape = _shape(common)
-    vocabulary = whole("vocab_size", values["vocab_size"])
-    most = whole("n_positions", values["n_positions"])
-    return Serial(
-        Embedding(width, vocabulary=vocabulary, std=shape.spread),
-        PositionTable(std=shape.spread, most=most),
-        *shape.pre_norm(Causal(), last=float(1 / np.sqrt(2 * shape.depth))),
-        Select(-1),
-        Dense(outputs, w_std=shape.std(width)),
-    )
+@dataclass(frozen=True)
+class _Kind:
+    """One type: its layers, its sizes with defaults, what it calls them, what it cannot be."""
 
+    layers: Callable[[_Parts], list[Layer]]
+    sizes: dict[str, Any]
+    names: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
-def _shape(values: dict[str, Any]) -> _Shape:
-    width, depth, heads, hidden = (
-        whole(name, values[name], most=_MOST_BLOCKS if name == "num_hidden_layers" else None)
-        for name in (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-        )
-    )
-    if width % heads:
-        raise _contradiction(
-            "Heads share the channels equally.", values, "hidden_size", "num_attention_heads"
-        )
-    name = values["hidden_act"]
-    if name not in _ACTIVATIONS:
-        raise OptionError(
-            f"hidden_act is one of {', '.join(map(repr, _ACTIVATIONS))}.",
-            got=f"hidden_act={name!r}",
-            remedy="use one of these, or write the network with TransformerEncoder(activation=…)",
-        )
-    for field in ("initializer_range", "layer_norm_eps"):
-        if not isinstance(values[field], int | float) or not 0 < values[field] < np.inf:
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The sizes by our names; fields that are not known are refused."""
+        names = {name: self.names.get(name, name) for name in self.sizes}
+        known, fixed = {*names.values()}, _ALONE | self.fixed
+        passed = _WITHOUT_EFFECT | {"num_labels", "id2label"}
+        unknown = sorted(map(str, {*config} - known - {*fixed} - passed))
+        if unknown:
             raise OptionError(
-                f"{field} is a positive number.",
-                got=f"{field}={values[field]!r}",
-                remedy="give a number above 0",
+                f"A configuration of type {config['model_type']!r} says what no such network is "
+                "known to have.",
+                got=f"{', '.join(unknown)}, beside {', '.join((*names.values(), *self.fixed))}",
+                remedy="leave them out, or write the network with TransformerEncoder",
             )
-    return _Shape(
-        width,
-        depth,
-        heads,
-        hidden,
-        _ACTIVATIONS[name],
-        float(values["layer_norm_eps"]),
-        float(values["initializer_range"]),
-    )
+        for name, allowed in fixed.items():
+            if config.get(name, allowed[0]) not in allowed:
+                raise OptionError(
+                    f"{name} is {' or '.join(map(repr, allowed))}.",
+                    got=f"{name}={config[name]!r}",
+                    remedy="write the network with TransformerEncoder or Attention",
+                )
+        return {name: config.get(names[name], self.sizes[name]) for name in names}
 
 
-def _checked(config: Mapping[str, Any], fields: _Fields, kind: str) -> dict[str, Any]:
-    """Fields with their defaults; unknown ones are refused."""
-    labels = {"num_labels", "id2label"}
-    fixed = _ALONE | fields.fixed
-    unknown = sorted(map(str, {*config} - {*fields.defaults} - {*fixed} - _WITHOUT_EFFECT - labels))
-    if unknown:
-        raise OptionError(
-            f"A configuration of type {kind!r} says what no such network is known to have.",
-            got=f"{', '.join(unknown)}, beside {', '.join((*fields.defaults, *fields.fixed))}",
-            remedy="leave them out, or write the network with TransformerEncoder",
-        )
-    for name, allowed in fixed.items():
-        if config.get(name, allowed[0]) not in allowed:
-            raise OptionError(
-                f"{name} is {' or '.join(map(repr, allowed))}.",
-                got=f"{name}={config[name]!r}",
-                remedy="write the network with TransformerEncoder or Attention",
-            )
-    return {name: config.get(name, default) for name, default in fields.defaults.items()}
+_HEADS, _GROUPS = "num_attention_heads", "num_key_value_heads"
+_SIZES: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+}
+_TEXT = _SIZES | {"vocab_size": 30522, "max_position_embeddings": 512}
+_ALONE: dict[str, tuple[Any, ...]] = {  # in every type
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+    "pruned_heads": ({}, None),
+}
+_KINDS = {
+    "vit": _Kind(
+        _vit,
+        _SIZES | {"image_size": 224, "patch_size": 16, "num_channels": 3},
+        fixed={"qkv_bias": (True, False)},
+    ),
+    "bert": _Kind(
+        _bert,
+        _TEXT | {"type_vocab_size": 2},
+        fixed={"position_embedding_type": ("absolute",)},
+    ),
+    "distilbert": _Kind(
+        _distilbert,
+        _TEXT | {"num_hidden_layers": 6},
+        names={
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+        },
+        fixed={"sinusoidal_pos_embds": (False,), "layer_norm_eps": (1e-12,)},
+    ),
+    "gpt2": _Kind(
+        _gpt2,
+        _TEXT
+        | {"vocab_size": 50257, "max_position_embeddings": 1024, "intermediate_size": None}
+        | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5},
+        names={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "intermediate_size": "n_inner",
+            "hidden_act": "activation_function",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "max_position_embeddings": "n_positions",
+        },
+        fixed={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    ),
+    "llama": _Kind(
+        _llama,
+        _TEXT  # rotations have no last row: max_position_embeddings says nothing
+        | {"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, _HEADS: 32}
+        | {"intermediate_size": 11008, "hidden_act": "silu", "layer_norm_eps": 1e-6}
+        | {_GROUPS: None, "head_dim": None, "rope_theta": 10_000.0, "rope_parameters": None},
+        names={"layer_norm_eps": "rms_norm_eps"},
+        fixed={
+            "attention_bias": (False, True),
+            "mlp_bias": (False, True),
+            "rope_scaling": (None, {"rope_type": "default"}, {"type": "default"}),
+        },
+    ),
+}
 
 
 def _labels(config: Mapping[str, Any], outputs: int | None) -> int:
     """How many outputs there are: what is asked for, or what the configuration says."""
     if outputs is not None:
         return whole("outputs", outputs)
-    said = {
-        "num_labels": config.get("num_labels"),
-        "id2label": None if config.get("id2label") is None else len(config["id2label"]),
-    }
-    given = {name: count for name, count in said.items() if count is not None}
-    if len(set(given.values())) > 1:
+    labels = config.get("id2label")
+    said = {config.get("num_labels"), None if labels is None else len(labels)} - {None}
+    if len(said) > 1:
         raise OptionError(
             "The numbers of outputs disagree: a classifier has one number of outputs.",
-            got=", ".join(f"{name}: {count}" for name, count in given.items()),
-            remedy="leave out all but one",
+            got=f"num_labels={config['num_labels']!r}, and {len(labels or ())} in id2label",
+            remedy="leave out one of them",
         )
-    return whole("outputs", next(iter(given.values()), 1))
-
-
-def _contradiction(rule: str, values: Mapping[str, Any], *names: str) -> OptionError:
-    return OptionError(
-        rule,
-        got=", ".join(f"{name}={values[name]!r}" for name in names),
-        remedy="let the second divide the first",
-    )
+    return whole("outputs", next(iter(said), 1))

@@ -54,7 +54,8 @@ class Conv(Layer):
     ):
         """`window` and `stride`: one integer for all position axes, or one for each.
 
-        `padding`: "same", "valid" or "circular". The others are as in `Dense`.
+        `padding`: "same", "valid", "circular" or "balanced" (see `Padding`). The others are as in
+        `Dense`.
         """
         self.width = whole("width", width)
         self.window = extents("window", window)

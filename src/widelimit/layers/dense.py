@@ -54,22 +54,20 @@ class Weights(eqx.Module):
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
         weight_key, bias_key = jax.random.split(key)
-        weight = normals(weight_key, shape)
         bias = normals(bias_key, shape[-1:]) if self.biased else None
-        if self.parameterization is Parameterization.STANDARD:
-            fan_in = np.prod(shape[:-1])
-            weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
-            bias = None if bias is None else bias * cast(self.b_std, bias)
-        return weight, bias
+        drawn = normals(weight_key, shape), bias
+        standard = self.parameterization is Parameterization.STANDARD
+        return self._times_std(*drawn) if standard else drawn
 
     def scaled(self, params: Params) -> tuple[Array, Array | None]:
         """The weight and bias as the forward pass uses them."""
-        weight, bias = params
-        if self.parameterization is Parameterization.NTK:
-            fan_in = np.prod(weight.shape[:-1])
-            weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
-            bias = None if bias is None else bias * cast(self.b_std, bias)
-        return weight, bias
+        standard = self.parameterization is Parameterization.STANDARD
+        return params if standard else self._times_std(*params)
+
+    def _times_std(self, weight: Array, bias: Array | None) -> tuple[Array, Array | None]:
+        fan_in = np.prod(weight.shape[:-1])
+        weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
+        return weight, None if bias is None else bias * cast(self.b_std, bias)
 
     def memo(self, mask: Array | None, fan_in: int) -> Memo:
         """The output's mask, and the fan-in where the tangent kernel depends on it."""

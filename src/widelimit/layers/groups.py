@@ -21,7 +21,6 @@ class HeadGroups(Additive):
     shares; `with_heads` keeps the shares as they are.
     """
 
-    branches: tuple[Layer, ...]
     shares: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(self, *groups: Layer):

@@ -1,10 +1,12 @@
-"""Layers that are linear over positions: pooling, selecting a position, flattening."""
+"""Layers that are linear over positions: pooling, slicing, resizing, flattening."""
 
 import math
 from abc import abstractmethod
+from enum import Enum
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -19,6 +21,7 @@ from .windows import (
     Padding,
     extents,
     layout,
+    per_axis,
     slide,
     volume,
     window_mask,
@@ -180,58 +183,130 @@ class MeanPool(_Pool):
 
 
 class Select(PositionMap):
-    """One position: the first, the last real one, or a given index (a class token, a read-out)."""
+    """One position (the first, the last real one, a given one), or a slice of every axis.
 
-    index: tuple[int, ...] = eqx.field(static=True)
+    `Select(0)` reads a class token, `Select(-1)` the last real position, `Select(slice(0, 9, 2))`
+    every second of nine; `Select((slice(0, 2), 3))` leaves two rows of one column of an image.
+    """
 
-    def __init__(self, index: int | tuple[int, ...] = 0):
-        """Negative indices count from the end of the real positions."""
+    index: tuple[Any, ...] = eqx.field(static=True)  # slices as (start, stop, step): hashable
+
+    def __init__(self, index: int | slice | tuple[int | slice, ...] = 0):
+        """Negative integers count from the end of the real positions.
+
+        Negative bounds or steps of slices are for inputs without a mask.
+        """
         given = index if isinstance(index, tuple | list) else (index,)
-        if not given or any(
-            isinstance(i, bool) or not isinstance(i, int | np.integer) for i in given
+        parts = [(i.start, i.stop, i.step) if isinstance(i, slice) else i for i in given]
+        bounds = [b for part in parts for b in (part if isinstance(part, tuple) else (part,))]
+        if (
+            not given
+            or any(
+                isinstance(b, bool) or not isinstance(b, int | np.integer | None) for b in bounds
+            )
+            or any(part is None or (isinstance(part, tuple) and part[2] == 0) for part in parts)
         ):
             raise OptionError(
-                "index= is not an integer, nor one for each position axis.",
+                "index= is not an integer or a slice of integers, nor one for each position axis.",
                 got=f"index={index!r}",
-                remedy="give an integer (sequences) or a tuple (images)",
+                remedy="give an integer or a slice (sequences) or a tuple of them (images)",
             )
-        self.index = tuple(int(i) for i in given)
+        self.index = tuple(
+            tuple(None if b is None else int(b) for b in part)
+            if isinstance(part, tuple)
+            else int(part)
+            for part in parts
+        )
 
     def __repr__(self) -> str:
-        return f"Select({brief(self.index[0] if len(self.index) == 1 else self.index)})"
+        words = [f"slice{brief(i)}" if isinstance(i, tuple) else brief(i) for i in self.index]
+        return f"Select({words[0]})" if len(words) == 1 else f"Select(({', '.join(words)}))"
 
     def outline(self, before: Outline) -> Outline:
         require_positions(before, "Select")
-        self._indices(before.positions)
-        return before.to(positions=())
+        kept = np.empty(before.positions, bool)[self._indices(before.positions)].shape
+        if 0 in kept:
+            raise ShapeError(
+                "Select leaves no position of its input.",
+                got=f"{self!r} for positions of shape {before.positions}",
+                remedy="give slices that lie within the shape",
+            )
+        return before.to(positions=kept)
 
-    def _indices(self, positions: tuple[int, ...]) -> tuple[int, ...]:
-        index = self.index
-        if len(index) != len(positions) or any(
-            not -extent <= i < extent for i, extent in zip(index, positions, strict=False)
+    def _indices(self, positions: tuple[int, ...]) -> tuple[int | slice, ...]:
+        if len(self.index) != len(positions) or any(
+            not isinstance(i, tuple) and not -extent <= i < extent
+            for i, extent in zip(self.index, positions, strict=False)
         ):
             raise ShapeError(
                 "The index of Select does not lie within the positions of its input.",
-                got=f"index {self.index!r} for positions of shape {positions}",
+                got=f"{self!r} for positions of shape {positions}",
                 remedy="give an integer (sequences) or a tuple (images) within the shape",
             )
-        return index
+        return tuple(slice(*i) if isinstance(i, tuple) else i for i in self.index)
 
     def mask(self, mask: Array) -> Array | None:
-        return None
+        if not any(isinstance(i, tuple) for i in self.index):
+            return None
+        return self.mix(mask[..., None], mask)[..., 0]
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         index = self._indices(f.shape[:-1])
-        if mask is None or all(i >= 0 for i in index):
+        bounds = [b for i in self.index for b in (i if isinstance(i, tuple) else (i,))]
+        if mask is None or all(b is None or b >= 0 for b in bounds):
             return f[index]
-        if len(index) != 1:
+        if len(index) != 1 or isinstance(self.index[0], tuple):
             raise ShapeError(
-                "A negative index of Select cannot be counted from the end of a masked image.",
-                got=f"index {self.index!r} with a mask over {len(index)} position axes",
+                "A negative index of Select cannot be counted from the end of a masked image, nor "
+                "that of a slice from the end of a masked sequence.",
+                got=f"{self!r} with a mask over {len(index)} position axes",
                 remedy="select by non-negative indices",
             )
         last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
-        return jnp.take(f, last + 1 + index[0], axis=0)
+        return jnp.take(f, last + 1 + self.index[0], axis=0)
+
+
+class Resampling(Enum):
+    """How positions between given ones are filled."""
+
+    NEAREST = "nearest"
+    """The nearest position."""
+    LINEAR = "linear"
+    """The line between neighbours; fewer positions are averages over a triangle (antialiased)."""
+
+
+class Resize(PositionMap):
+    """Positions brought to another shape by interpolation, `y_a = Σ_i L_ai x_i`.
+
+    κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ with a fixed L for every axis: for "linear" from n to m positions
+    `L_ai ∝ max(0, 1 − |(a + ½)n/m − ½ − i| / max(1, n/m))` with rows that sum to 1, for "nearest"
+    `L_ai = 1` at `i = ⌊(a + ½)n/m⌋`.
+    """
+
+    shape: int | tuple[int, ...] = eqx.field(static=True)
+    method: Resampling = eqx.field(static=True)
+
+    def __init__(
+        self, shape: int | tuple[int, ...], *, method: Resampling | str = Resampling.LINEAR
+    ):
+        """`shape`: how many positions to make, an integer for all axes or one for each."""
+        self.shape = extents("shape", shape)
+        self.method = choice(Resampling, method, "method")
+
+    def outline(self, before: Outline) -> Outline:
+        require_positions(before, "Resize")
+        return before.to(positions=per_axis(self.shape, len(before.positions), "shape"))
+
+    def mask(self, mask: Array) -> Array | None:
+        raise ShapeError(
+            "Resize met a mask: what it makes of a position depends on the length of the array.",
+            got="a mask, so lengths that vary inside one array",
+            remedy="resize before padding, or call the kernel once per length without a mask",
+        )
+
+    def mix(self, f: Array, mask: Array | None) -> Array:
+        shape = per_axis(self.shape, f.ndim - 1, "shape")
+        return jax.image.resize(f, (*shape, f.shape[-1]), self.method.value)
 
 
 class Flatten(Layer):

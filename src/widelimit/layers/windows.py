@@ -25,6 +25,9 @@ class Padding(Enum):
     """Nothing: windows lie inside."""
     CIRCULAR = "circular"
     """The other end."""
+    BALANCED = "balanced"
+    """Zeros, equally many on both sides: XLA's "same". Beyond stride 1 the windows depend on the
+    length, so that it takes no masks."""
 
 
 def extents(name: str, value: Any) -> int | tuple[int, ...]:
@@ -64,6 +67,8 @@ class Axis(NamedTuple):
     @property
     def before(self) -> int:
         """How many positions are padded on the left."""
+        if self.padding is Padding.BALANCED:
+            return max((self.out - 1) * self.stride + self.window - self.length, 0) // 2
         return 0 if self.padding is Padding.VALID else (self.window - 1) // 2
 
     @property
@@ -130,6 +135,12 @@ def slide(array: Array, axis: Axis, *dims: int) -> Array:
 
 def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool[Array, "*windows"]:
     """Which windows are real: all of it (valid), or its centre (same)."""
+    if axes[0].padding is Padding.BALANCED:
+        raise ShapeError(
+            "Balanced padding met a mask: its windows depend on the length of the array.",
+            got="a mask, so lengths that vary inside one array",
+            remedy="use padding='same', or call the kernel once per length without a mask",
+        )
     if axes[0].padding is Padding.VALID:
         counts = mask.astype(jnp.int32)
         for dim, axis in enumerate(axes):

@@ -14,7 +14,6 @@ from ...state import Example, Outline, Pair
 from ..base import Facts, Params, require_positions
 from .heads import INFINITE, FeatureSide
 from .multihead import MultiHead, standard_normals
-from .placement import Positions
 from .scores import ScoreMap, Softmax
 
 
@@ -39,24 +38,23 @@ class QueriedAttention(MultiHead):
         value_width: int | None = None,
     ):
         """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
-        placed = Positions.make(positions)
-        if placed.rotary is not None or placed.biases:
-            raise WidelimitError(
-                f"{type(self).__name__} takes positions of its keys alone: Decay, or an Encoding.",
-                got=f"positions={positions!r}, which compares them with positions of queries",
-                remedy="use Decay, which encodes the keys alone",
-            )
-        self._set(
-            width=width,
+        super().__init__(
+            width,
             heads=heads,
             score_map=score_map,
-            positions=placed,
+            positions=positions,
             qk_std=qk_std,
             ov_std=ov_std,
             b_std=b_std,
             key_width=key_width,
             value_width=value_width,
         )
+        if self.positions.rotary is not None or self.positions.biases:
+            raise WidelimitError(
+                f"{type(self).__name__} takes positions of its keys alone: Decay, or an Encoding.",
+                got=f"positions={positions!r}, which compares them with positions of queries",
+                remedy="use Decay, which encodes the keys alone",
+            )
 
     def __repr__(self) -> str:
         return written(self, hidden=("score_map",) if isinstance(self.score_map, Softmax) else ())

@@ -5,15 +5,11 @@ from typing import Any
 from jaxtyping import Array, Key
 
 from ...errors import WidelimitError
-from ...options import choice
 from ...printing import brief, written
 from ...state import Outline
 from ..base import Params, require_positions
-from ..norm import checked_rate
-from .heads import INFINITE
 from .multihead import MultiHead, standard_normals
-from .placement import Positions, Projections
-from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, Softmax
+from .scores import ElementwiseMap, Scaling, ScoreMap, Softmax
 
 
 class Attention(MultiHead):
@@ -30,63 +26,7 @@ class Attention(MultiHead):
       and `law` gives the whole distribution.
     """
 
-    def __init__(
-        self,
-        width: int | None = None,
-        *,
-        heads: float = INFINITE,
-        scaling: Scaling | str = Scaling.SQRT,
-        score_map: ScoreMap | None = None,
-        qk_std: Any = 1.0,
-        ov_std: Any = 1.0,
-        b_std: Any = 0.0,
-        positions: Any = None,
-        pattern: Pattern | None = None,
-        projections: Projections | None = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        kv_heads: int | None = None,
-        dropout: float = 0.0,
-    ):
-        """Self-attention onto `width` channels (by default as many as come in).
-
-        `heads`: a positive integer, or INFINITE. `scaling`: see `Scaling`. `score_map` is ζ, by
-        default `Softmax()`. `qk_std` multiplies the scores, `ov_std` the output; `b_std` is that of
-        a bias. `positions`: Decay, Rotary, Alibi, or a tuple of them. `pattern`: which keys a query
-        may see, Causal, Local, Allowed. `projections`: biases of queries, keys and
-        values, and normalised queries and keys. `dropout`: the share of attention weights dropped
-        in every pass. Finite network only: `key_width` and `value_width` per head (default:
-        `width`), `kv_heads` < heads for grouped keys and values.
-        """
-        if pattern is not None and not isinstance(pattern, Pattern):
-            raise WidelimitError(
-                "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
-                got=repr(pattern),
-                remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
-            )
-        self._set(
-            width=width,
-            heads=heads,
-            score_map=score_map,
-            positions=Positions.make(positions, projections),
-            qk_std=qk_std,
-            ov_std=ov_std,
-            b_std=b_std,
-            key_width=key_width,
-            value_width=value_width,
-            scaling=choice(Scaling, scaling, "scaling"),
-            kv_heads=kv_heads,
-            pattern=pattern,
-            dropout=checked_rate(dropout, "dropout"),
-        )
-        # In the limit queries tell heads apart: groups of infinitely many change nothing.
-        finite = self.heads != INFINITE
-        if self.kv_heads is not None and finite and self.heads % self.kv_heads:
-            raise WidelimitError(
-                "kv_heads= does not divide the heads into equal groups.",
-                got=f"heads={heads!r}, kv_heads={kv_heads!r}",
-                remedy="let kv_heads divide heads",
-            )
+    __init__ = MultiHead.__init__  # type checkers take inherited fields for arguments
 
     def __repr__(self) -> str:
         words = [] if self.width is None else [brief(self.width)]

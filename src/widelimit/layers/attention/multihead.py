@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from ...errors import NetworkError
+from ...errors import NetworkError, WidelimitError
 from ...flat_draws import normals
-from ...options import Range, whole
+from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
 from ..base import Facts, Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..norm import dropped, with_diagonal
+from ..norm import checked_rate, dropped, with_diagonal
 from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
@@ -64,36 +64,60 @@ class MultiHead(Layer):
     ov_std: Any = leaf("ov_std", where=Range.POSITIVE)
     b_std: Any = leaf("b_std", where=Range.POSITIVE)
 
-    def _set(
+    def __init__(
         self,
+        width: int | None = None,
         *,
-        width: int | None,
-        heads: float,
-        score_map: ScoreMap | None,
-        positions: Positions,
-        qk_std: Any,
-        ov_std: Any,
-        b_std: Any,
-        key_width: int | None,
-        value_width: int | None,
-        scaling: Scaling = Scaling.SQRT,
-        kv_heads: int | None = None,
+        heads: float = INFINITE,
+        scaling: Scaling | str = Scaling.SQRT,
+        score_map: ScoreMap | None = None,
+        qk_std: Any = 1.0,
+        ov_std: Any = 1.0,
+        b_std: Any = 0.0,
+        positions: Any = None,
         pattern: Pattern | None = None,
+        projections: Projections | None = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        kv_heads: int | None = None,
         dropout: float = 0.0,
-    ) -> None:
-        """The fields of this class, checked."""
+    ):
+        """Attention onto `width` channels (by default as many as come in).
+
+        `heads`: a positive integer, or INFINITE. `scaling`: see `Scaling`. `score_map` is ζ, by
+        default `Softmax()`. `qk_std` multiplies the scores, `ov_std` the output; `b_std` is that of
+        a bias. `positions`: Decay, Rotary, Alibi, or a tuple of them. `pattern`: which keys a query
+        may see, Causal, Local, Allowed. `projections`: biases of queries, keys and
+        values, and normalised queries and keys. `dropout`: the share of attention weights dropped
+        in every pass. Finite network only: `key_width` and `value_width` per head (default:
+        `width`), `kv_heads` < heads for grouped keys and values.
+        """
+        if pattern is not None and not isinstance(pattern, Pattern):
+            raise WidelimitError(
+                "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
+                got=repr(pattern),
+                remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
+            )
         self.width = None if width is None else whole("width", width)
         self.heads = checked_heads(heads)
-        self.scaling = scaling
+        self.scaling = choice(Scaling, scaling, "scaling")
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
         self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
-        self.dropout = dropout
+        self.dropout = checked_rate(dropout, "dropout")
         self.score_map = checked_score_map(score_map)
-        self.positions = positions
+        self.positions = Positions.make(positions, projections)
         self.pattern = pattern
         self.qk_std, self.ov_std = qk_std, ov_std
         self.biased, self.b_std = checked_bias(b_std)
+        # In the limit queries tell heads apart: groups of infinitely many change nothing.
+        finite = self.heads != INFINITE
+        if self.kv_heads is not None and finite and self.heads % self.kv_heads:
+            raise WidelimitError(
+                "kv_heads= does not divide the heads into equal groups.",
+                got=f"heads={heads!r}, kv_heads={kv_heads!r}",
+                remedy="let kv_heads divide heads",
+            )
 
     # --- facts ------------------------------------------------------------------------------------
 

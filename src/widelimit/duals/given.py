@@ -1,0 +1,133 @@
+"""Duals whose expectations are written down: by a user, or as polynomials of an angle."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial import Polynomial as Powers
+
+from ..errors import NetworkError
+from ..options import whole
+from . import geometry
+from .base import Dual, as_module, cast
+
+
+class Given(Dual):
+    """An activation whose expectations a user knows: `value(κ, q₁, q₂)` and `slope(κ, q₁, q₂)`.
+
+    Both are functions of three numbers, written with `jax.numpy`. Without a slope it is ∂value/∂κ
+    (Price's theorem). A kernel that belongs to no function has `function=None`, and no finite
+    network. Where a variance is zero (padding), what is not a number counts as zero.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    function: Any
+    value: Any
+    slope: Any
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None,
+        value: Callable[..., Any],
+        slope: Callable[..., Any] | None = None,
+    ):
+        """φ, `E[φ(u)φ(v)]` and `E[φ'(u)φ'(v)]`."""
+        self.function = None if function is None else as_module(function)
+        self.value = as_module(value)
+        self.slope = as_module(jax.grad(value) if slope is None else slope)
+
+    def fn(self, x):
+        """φ itself."""
+        if self.function is None:
+            raise NetworkError(
+                "An activation that is known by its kernel alone has no finite network.",
+                got="an activation without a function",
+                remedy="give the function too, or use kernels only",
+            )
+        return self.function(x)
+
+    def prepare(self, q):
+        """The variance."""
+        return q
+
+    def __call__(self, left, right, k, *, need_derivative: bool = True):
+        """Value and slope, number by number."""
+        empty = (left == 0) | (right == 0)
+
+        def each(function: Any):
+            found = jnp.vectorize(function)(k, *jnp.broadcast_arrays(left, right, k)[:2])
+            return jnp.where(empty & jnp.isnan(found), 0, found).astype(k.dtype)
+
+        return each(self.value), each(self.slope) if need_derivative else None
+
+    def mean(self, q):
+        """Not known."""
+        raise NetworkError(
+            "The mean of an activation that is known by its kernel alone is not known.",
+            got="LayerNorm, or another layer that needs the mean, after it",
+            remedy="put Dense or Conv between the two",
+        )
+
+
+class RectifiedMonomial(Dual):
+    """`φ(x) = max(x, 0)^n` for n ≥ 2: the arc-cosine kernels of order n.
+
+    With c = cos θ the correlation, value `(q₁q₂)^{n/2} J_n(θ)/2π` and derivative n² times that of
+    order n − 1. `J_n = A_n(c)(π − θ) + B_n(c) sin θ` with `A₀ = 1`, `B₀ = 0` and
+
+        A_{n+1} = (1 − c²) A_n' + (2n + 1) c A_n,   B_{n+1} = A_n + (1 − c²) B_n' + 2n c B_n.
+    """
+
+    kinked: ClassVar[bool] = False
+    homogeneous: ClassVar[bool] = False
+
+    degree: int = eqx.field(static=True)
+
+    def __init__(self, degree: int):
+        """`degree` is n; 1 is `relu()`."""
+        self.degree = whole("degree", degree, least=2)
+
+    def fn(self, x):
+        """`max(x, 0)^n`."""
+        return jnp.maximum(x, 0) ** self.degree
+
+    def prepare(self, q):
+        """The variance and its roots."""
+        return geometry.roots(q)
+
+    def __call__(self, left, right, k, *, need_derivative: bool = True):
+        """Value and derivative from one angle."""
+        sine = geometry.sine(left, right, k)
+        cosine = jnp.clip(k * left.inverse * right.inverse, -1, 1)
+        other = jnp.pi - geometry.arccos(cosine, sine)
+        scale = left.root * right.root
+
+        def order(n: int):
+            turn, chord = _angle_polynomials(n)
+            found = geometry.horner(turn, cosine) * other + geometry.horner(chord, cosine) * sine
+            return scale**n * found / (2 * jnp.pi)
+
+        value = order(self.degree)
+        return value, self.degree**2 * order(self.degree - 1) if need_derivative else None
+
+    def mean(self, q):
+        """`E[max(u, 0)^n] = q^{n/2} 2^{n/2 − 1} Γ((n + 1)/2)/√π`."""
+        half = self.degree / 2
+        factor = np.exp2(half - 1) * np.exp(jax.scipy.special.gammaln(half + 0.5)) / np.sqrt(np.pi)
+        return cast(factor, q) * geometry.safe_sqrt(q) ** self.degree
+
+
+def _angle_polynomials(degree: int) -> tuple[list[float], list[float]]:
+    """Coefficients of `A_n` and `B_n`, lowest power first."""
+    turn, chord, c = Powers([1.0]), Powers([0.0]), Powers([0.0, 1.0])
+    for n in range(degree):
+        turn, chord = (
+            (1 - c**2) * turn.deriv() + (2 * n + 1) * c * turn,
+            turn + (1 - c**2) * chord.deriv() + 2 * n * c * chord,
+        )
+    return turn.coef.tolist(), chord.coef.tolist()
