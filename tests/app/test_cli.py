@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import call, refused, write_flowers, write_texts, write_vectors
 
+import widelimit
 import widelimit_command
 from widelimit.app.cli import main, studies
 from widelimit.data import Keep, save_npz
@@ -315,3 +316,26 @@ def test_an_estimate_before_starting(capsys, tmp_path):
     assert numbers["pairs"] == 100_000 * 100_001 // 2
     assert numbers["disk"] == numbers["pairs"] * 8
     assert 0 < numbers["workers"]["64"] < numbers["seconds"]
+
+
+def test_words_as_labels_of_arrays(capsys, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.where(x[:, 0] > 0, "plus", "minus")
+    save_npz(tmp_path / "d.npz", x=x, y=y)
+    common = ("--network", "linear", "--folds", 0, "--out", tmp_path / "o", "--json")
+    model = tmp_path / "m.wl"
+    found = call(capsys, "classify", tmp_path / "d.npz", *common, "--save", model)
+    assert json.loads(found.out)["classes"] == ["minus", "plus"]
+    found = call(capsys, "predict", model, tmp_path / "d.npz", "-o", tmp_path / "p.csv", "--json")
+    assert json.loads(found.out)["accuracy"]["value"] > 0.8
+    with (tmp_path / "p.csv").open() as written:
+        assert [row["label"] for row in csv.DictReader(written)] == y.tolist()
+    np.savez(tmp_path / "o.npz", x=x, y=y.astype(object))
+    said = refused(capsys, "classify", tmp_path / "o.npz", "--out", tmp_path / "o")
+    assert "'y.npy'" in said
+    assert "dtype is not object" in said
+
+
+def test_layers_that_stand_in_their_room_are_named():
+    with pytest.raises(AttributeError, match=r"there is widelimit\.layers\.Sin"):
+        widelimit.Sin  # noqa: B018

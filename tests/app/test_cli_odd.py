@@ -238,4 +238,4 @@ def test_large_images_are_refused_before_they_are_read(capsys, tmp_path):
     options = ("--out", tmp_path / "out", "--image-size")
     assert "pixels" in refused(capsys, "classify", tmp_path / "images", *options, 100_000)
     said = refused(capsys, "classify", tmp_path / "images", *options, 80)
-    assert "--allow positions=6400" in said
+    assert "WIDELIMIT_ALLOW=positions=6400" in said

@@ -40,7 +40,7 @@ OPTIONS = {
         *("--label", "--text", "--feature", "--split", "--encoding", "--delimiter", "--skip"),
         *("--length", "--keep", "--network", "--depth", "--kernel", "--samples", "--test"),
         *("--max-train", "--max-test", "--folds", "--noise", "--seed", "--save", "--report"),
-        *("--json", "--allow", "--vectors", "--data-dir", "--image-size"),
+        *("--json", "--vectors", "--data-dir", "--image-size"),
     ],
     "kernel": ["--label", "--text", "--feature", "--limit", "--kernel", "--network", "--report"],
     "predict": ["--text", "--label", "--skip", "--no-score", "--json", "--delimiter"],
@@ -62,7 +62,6 @@ VALUES = {
     "--keep": st.sampled_from(["first", "last", "middle"]),
     "--network": st.sampled_from(["linear", "fcn", "mean", "attention", "cnn", "x"]),
     "--kernel": st.sampled_from(["nngp", "ntk", "x"]),
-    "--allow": st.sampled_from(["bytes=100", "rows=5", "columns=2", "bytes", "x=1", "cells=9"]),
     "--save": st.sampled_from(["m.wl", "t.csv", "/dev/null", ".", "a/b/c.wl", "out"]),
     "--report": st.sampled_from(["r.html", "t.csv", "/dev/null", ".", "out/predictions.csv"]),
     "--vectors": st.sampled_from(["t.csv", "t.npz", "none", ".", "v.txt"]),
@@ -162,7 +161,6 @@ def fuzz(tmp_path, monkeypatch, capsys):
         (folder / "images" / "a").mkdir(parents=True)
         with monkeypatch.context() as patch:
             patch.chdir(folder)
-            patch.setenv("WIDELIMIT_ALLOW", "")  # `--allow` sets it
             patch.setenv("WIDELIMIT_DATA", str(folder))
             with pytest.raises(SystemExit) as leaving:
                 main(arguments)

@@ -350,7 +350,12 @@ REFUSED = {
         {"skip": True},
         ("lacks something", "leave --skip away", "drop="),
     ),
-    "too_many_cells": ("t.csv", lines(HEAD, PLAIN), {"allow": "cells=30"}, ("--allow cells=72",)),
+    "too_many_cells": (
+        "t.csv",
+        lines(HEAD, PLAIN),
+        {"allow": "cells=30"},
+        ("WIDELIMIT_ALLOW=cells=72",),
+    ),
     "lists_named_as_feature": (
         "t.jsonl",
         json_lines(*({"a": [1], "label": k} for k in KINDS)),

@@ -162,11 +162,11 @@ def test_unknown_encodings_and_missing_files(tmp_path):
 @pytest.mark.parametrize(
     ("allow", "content", "message"),
     [
-        ("bytes=100", "a,b\n" + "1,2\n" * 50, "--allow bytes="),
-        ("rows=20", "a,b\n" + "1,2\n" * 50, "--allow rows="),
-        ("cells=60", "a,b\n" + "1,2\n" * 50, "--allow cells="),
-        ("line=50", "a,b\n" + "1," + "2" * 100, "--allow line="),
-        ("columns=2", "a,b,c\n1,2,3\n", "--allow columns="),
+        ("bytes=100", "a,b\n" + "1,2\n" * 50, "WIDELIMIT_ALLOW=bytes="),
+        ("rows=20", "a,b\n" + "1,2\n" * 50, "WIDELIMIT_ALLOW=rows="),
+        ("cells=60", "a,b\n" + "1,2\n" * 50, "WIDELIMIT_ALLOW=cells="),
+        ("line=50", "a,b\n" + "1," + "2" * 100, "WIDELIMIT_ALLOW=line="),
+        ("columns=2", "a,b,c\n1,2,3\n", "WIDELIMIT_ALLOW=columns="),
     ],
 )
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])

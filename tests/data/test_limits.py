@@ -65,7 +65,7 @@ def test_an_npz_bomb(tmp_path, monkeypatch):
     assert read_npz(path)["x"].shape == (3, 10**6)
     monkeypatch.setenv(ENVIRONMENT, "bytes=2MB")
     said = refused("2,000,000 bytes", read_npz, path)
-    assert "--allow bytes=" in said
+    assert "WIDELIMIT_ALLOW=bytes=" in said
 
 
 @pytest.mark.usefixtures("modest")

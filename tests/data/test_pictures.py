@@ -6,7 +6,6 @@ from PIL import Image
 
 from widelimit.data import (
     DataError,
-    LabelNames,
     load_image_folder,
     load_image_folder_split,
     read_image,
@@ -109,18 +108,6 @@ def test_empty_class_folder(folder):
     (path / "fox").mkdir()
     with pytest.raises(DataError, match=r"must hold images.*fox"):
         load_image_folder(path)
-
-
-def test_unknown_class_folder_at_prediction_time(folder):
-    path, _ = folder
-    with pytest.raises(DataError, match=r"known ones: cat, fox\. Got: 'dog'"):
-        load_image_folder(path, names=LabelNames(("cat", "fox")))
-    assert load_image_folder(path, names=LabelNames(("fox", "dog", "cat"))).y.tolist() == [
-        2,
-        2,
-        1,
-        1,
-    ]
 
 
 def test_train_and_test_folders(folder, tmp_path):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from widelimit.data import DataError, LabelNames, load_texts, load_texts_split
+from widelimit.data import DataError, load_texts, load_texts_split
+from widelimit.data.labels import class_names, class_numbers
 
 ROWS = [("a fine film", "good"), ('she said "no", twice', "bad"), ("line\nbreak", "good")]
 CSV = 'text,mood\na fine film,good\n"she said ""no"", twice",bad\n\n"line\nbreak",good\n'
@@ -19,10 +20,6 @@ def test_texts_and_labels(tmp_path, name, content):
     assert (data.class_names, data.y.tolist()) == (("bad", "good"), [1, 0, 1])
     with pytest.raises(DataError, match=r"no column 'label'.*'text', 'mood'"):
         load_texts(tmp_path / name)
-    known = load_texts(tmp_path / name, label="mood", names=LabelNames(("good", "so", "bad")))
-    assert known.y.tolist() == [0, 2, 0]
-    with pytest.raises(DataError, match=r"known ones: good\. Got: 'bad'"):
-        load_texts(tmp_path / name, label="mood", names=LabelNames(("good",)))
 
 
 def test_numbers_are_labels(tmp_path):
@@ -54,10 +51,11 @@ def test_split_column(tmp_path):
         load_texts_split(tmp_path / "b.csv")
 
 
-def test_label_names_round_trip():
-    names = LabelNames.fit(["10", "9", "9"])
-    assert names.names == ("9", "10")
-    assert names.decode(names.encode(["10", "9"])) == ("10", "9")
-    assert LabelNames.fit(["10", "9", "x"]).names == ("10", "9", "x")
+def test_names_and_numbers_of_classes():
+    assert class_names(["10", "9", "9"]) == ("9", "10")
+    assert class_numbers(["10", "9"], ("9", "10")).tolist() == [1, 0]
+    assert class_names(["10", "9", "x"]) == ("10", "9", "x")
     with pytest.raises(DataError, match="two different labels"):
-        LabelNames.fit(["1", "1"])
+        class_names(["1", "1"])
+    with pytest.raises(DataError, match=r"known ones: good\. Got: 'bad'"):
+        class_numbers(["good", "bad"], ("good",))

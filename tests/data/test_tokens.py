@@ -31,14 +31,9 @@ def test_negation_is_what_tells_them_apart():
     assert "not" in tokenizer("I WOULDN'T")
 
 
-def test_options_and_hooks():
+def test_options():
     assert Tokenizer(lower=False)("The Film") == ["The", "Film"]
     assert Tokenizer(numbers=True, shortest=1)("a 7") == ["a", "7"]
-    tokenizer = Tokenizer(
-        before=lambda text: text.replace(":)", " smile "),
-        after=lambda words: [word for word in words if word != "the"],
-    )
-    assert tokenizer("the end :)") == ["end", "smile"]
 
 
 def test_coverage_of_real_reviews(real_data):

@@ -22,7 +22,6 @@ from .errors import DataError, MissingDataError
 from .files import save_figure, write_csv, write_text, writing
 from .frames import Holds, column_holds, find_leaks, read_frame
 from .imdb import load_imdb
-from .labels import LabelNames
 from .npz import load_npz, load_npz_split
 from .pictures import (
     load_image_folder,
@@ -57,7 +56,6 @@ __all__ = [
     "FoundVectors",
     "Holds",
     "Keep",
-    "LabelNames",
     "Labelled",
     "LabelledTexts",
     "MissingDataError",

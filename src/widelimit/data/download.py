@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,6 @@ def fetch(
         from requests.exceptions import RequestException
     except ImportError as error:
         raise MissingExtraError("pooch", "cli") from error
-    _require_room(source, path)
     shown = Progress.make(progress, f"fetching {source.name}")
     bar: Any = _Bar(source, shown) if shown else False
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)
@@ -125,15 +123,3 @@ def _failed(source: RemoteFile, why: str) -> DataError:
         remedy=f"try again, or get {source.name} in another way and name its directory, for "
         "instance in the environment variable WIDELIMIT_DATA",
     )
-
-
-def _require_room(source: RemoteFile, path: Path) -> None:
-    """Refuse before the first byte when the disk cannot hold the file."""
-    place = next(p for p in path.absolute().parents if p.is_dir())
-    free = shutil.disk_usage(place).free
-    if free < source.size:
-        raise DataError(
-            f"There is no room for {source.name}.",
-            got=f"{free:,} bytes free in '{place}', {source.name} has {source.size:,}",
-            remedy="free some space or choose a directory on another disk",
-        )

@@ -1,6 +1,6 @@
 """Texts as sequences of word vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TypeVar
@@ -55,7 +55,7 @@ class Embedder:
     """
 
     vectors: WordVectors
-    tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    tokenizer: Callable[[str], list[str]] = field(default_factory=Tokenizer)
     length: int | None = None
     keep: Keep = Keep.FIRST
     phrase: int = 1

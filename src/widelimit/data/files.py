@@ -79,7 +79,7 @@ def require_file(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path | str) -> Iterator[BinaryIO]:
+def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file that appears as `path` only once it is complete.
 
     The bytes go to a temporary neighbour that is renamed at the end. When anything fails (a full
@@ -114,7 +114,7 @@ def abandon() -> None:
             part.unlink(missing_ok=True)
 
 
-def output(path: Path | str) -> Path:
+def output(path: str | os.PathLike[str]) -> Path:
     """The path a file is written to: behind a link, and not in place of a folder or a device."""
     path = Path(path)
     try:
@@ -168,24 +168,9 @@ def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:
     """Write a Matplotlib figure in the format of the name (`.png`, `.pdf`, `.svg` …)."""
     path = Path(path)
     form = path.suffix[1:].lower() or "png"
-    known = figure.canvas.get_supported_filetypes()
-    if form not in known:
-        raise DataError(
-            f"A figure is written as {', '.join(sorted(known))}.",
-            got=f"'{path}'",
-            remedy="give a name that ends in .png, .pdf or .svg",
-        )
     with writing(path) as file, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box is drawn instead
         figure.savefig(file, format=form, dpi=dpi)
-
-
-def read_bytes(path: Path | str) -> bytes:
-    """The content of a file."""
-    path = Path(path)
-    with reading(path):
-        require("bytes", path.stat().st_size, f"'{path}'")
-        return path.read_bytes()
 
 
 def lines(
@@ -234,7 +219,8 @@ def read_members(path: Path | str, pattern: re.Pattern[str]) -> dict[str, bytes]
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
         names = [name for name in names if pattern.fullmatch(name)]
         require("bytes", sum((path / name).stat().st_size for name in names), f"'{path}'")
-        return {name: read_bytes(path / name) for name in names}
+        with reading(path):
+            return {name: (path / name).read_bytes() for name in names}
     found, total = {}, 0
     with reading(path), tarfile.open(path) as archive:
         for entry in archive:

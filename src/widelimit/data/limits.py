@@ -1,7 +1,7 @@
 """Bounds on what a file may ask for: a stranger's file must not take the machine's memory.
 
-Each is checked before the memory is taken. `WIDELIMIT_ALLOW="bytes=8GB,columns=200000"` (on the
-command line `--allow bytes=8GB`) raises one for a file that one trusts.
+Each is checked before the memory is taken. `WIDELIMIT_ALLOW="bytes=8GB,columns=200000"` in the
+environment raises some for a file that one trusts.
 """
 
 import os
@@ -36,8 +36,8 @@ def require(name: str, wanted: int, what: str) -> None:
         raise DataError(
             f"At most {most:,} {LIMITS[name][1]} are taken, unless you allow more.",
             got=f"{what}: {wanted:,}",
-            remedy=f"if you trust the file, pass --allow {name}={wanted} (in Python: set the "
-            f"environment variable {ENVIRONMENT}={name}={wanted})",
+            remedy=f"if you trust the file, set the environment variable "
+            f"{ENVIRONMENT}={name}={wanted}",
         )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from .arrays import read_npz
 from .datasets import Dataset, Labelled
 from .errors import DataError
-from .labels import LabelNames
+from .labels import class_names as names_of
+from .labels import class_numbers
 
 
 def load_npz(path: Path | str, *, x: str = "x", y: str = "y") -> Labelled:
@@ -79,19 +80,19 @@ def _labels(
     if class_names is None or y.dtype.kind not in "iu":
         values, numbers = np.unique(y, return_inverse=True)  # texts of the different ones alone
         texts = values.astype(str).tolist()
-        names = LabelNames.fit(texts) if class_names is None else _names(path, class_names)
-        return names.encode(texts)[numbers], names.names
+        names = names_of(texts) if class_names is None else _names(path, class_names)
+        return class_numbers(texts, names)[numbers], names
     names = _names(path, class_names)
-    if y.min() < 0 or y.max() >= len(names.names):
-        raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names.names)} class names")
-    return y.astype(np.int64), names.names
+    if y.min() < 0 or y.max() >= len(names):
+        raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names)} class names")
+    return y.astype(np.int64), names
 
 
-def _names(path: Path, class_names: np.ndarray) -> LabelNames:
+def _names(path: Path, class_names: np.ndarray) -> tuple[str, ...]:
     names = tuple(class_names.astype(str).ravel().tolist())
     if class_names.ndim != 1 or len(set(names)) < len(names):
         raise _wrong(path, f"class names {class_names.shape} that are not a list of different ones")
-    return LabelNames(names)
+    return names
 
 
 def _wrong(path: Path, got: str) -> DataError:

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import MissingExtraError
 from .datasets import Dataset, Labelled
 from .errors import DataError, some
-from .labels import LabelNames
+from .labels import class_names, class_numbers
 from .limits import require
 
 DEEP_MODES = ("I", "F")  # 16- and 32-bit images; 8 bits would clip them silently
@@ -72,37 +72,35 @@ def load_image_folder(
     size: tuple[int, int] | None = None,
     grey: bool = False,
     skip: bool = False,
-    names: LabelNames | None = None,
 ) -> Labelled:
     """Images in `directory/<class>/`, classes and files in alphabetical order.
 
-    A file that is no image is an error unless `skip`. With `names`, e.g. those of a trained
-    model, the class folders must be among them.
+    A file that is no image is an error unless `skip`.
     """
-    how = {"size": size, "grey": grey, "skip": skip}
-    return named_image_folder(directory, names=names, **how)[0]
+    return named_image_folder(directory, size=size, grey=grey, skip=skip)[0]
 
 
 def named_image_folder(
-    directory: Path | str, *, names: LabelNames | None = None, skip: bool = False, **how: Any
+    directory: Path | str, *, names: tuple[str, ...] | None = None, skip: bool = False, **how: Any
 ) -> tuple[Labelled, tuple[str, ...]]:
-    """What `load_image_folder` loads, and the files as `class/file`."""
+    """What `load_image_folder` loads, and the files as `class/file`; classes are among `names`."""
     folders = _class_folders(Path(directory))
-    names = names or LabelNames.fit([folder.name for folder in folders])
-    names.encode([folder.name for folder in folders])  # wrong names are found before reading
+    found = [folder.name for folder in folders]
+    names = names or class_names(found)
+    class_numbers(found, names)  # wrong names are found before reading
     images: list[tuple[Path, np.ndarray]] = []
     for folder in folders:
-        found = _folder_images(folder, skip=skip, **how)
-        if not found:
+        inside = _folder_images(folder, skip=skip, **how)
+        if not inside:
             raise DataError(
                 "Every class folder must hold images.",
                 got=f"none in '{folder}'",
                 remedy="add images or remove the folder",
             )
-        images += found
-    y = names.encode([path.parent.name for path, _ in images])
+        images += inside
+    y = class_numbers([path.parent.name for path, _ in images], names)
     files = tuple(f"{path.parent.name}/{path.name}" for path, _ in images)
-    return Labelled(_stacked(images), y, names.names), files
+    return Labelled(_stacked(images), y, names), files
 
 
 def load_image_folder_split(
@@ -120,8 +118,7 @@ def named_image_folder_split(directory: Path | str, **how: Any) -> tuple[Dataset
     """What `load_image_folder_split` loads, and the files as `part/class/file`, training first."""
     directory = Path(directory)
     train, train_files = named_image_folder(directory / "train", **how)
-    names = LabelNames(train.class_names)
-    test, test_files = named_image_folder(directory / "test", names=names, **how)
+    test, test_files = named_image_folder(directory / "test", names=train.class_names, **how)
     if train.x.shape[1:] != test.x.shape[1:]:
         raise _sizes_differ(f"{train.x.shape[1:3]} in train, {test.x.shape[1:3]} in test")
     files = (*(f"train/{name}" for name in train_files), *(f"test/{name}" for name in test_files))

@@ -29,11 +29,6 @@ class Standardise:
         return cls._fit(flat, weights)
 
     @classmethod
-    def per_pixel(cls, x: np.ndarray) -> "Standardise":
-        """One mean and deviation for each position and channel, over examples."""
-        return cls._fit(x)
-
-    @classmethod
     def _fit(cls, x: np.ndarray, weights: np.ndarray | None = None) -> "Standardise":
         # Column by column in units of the largest: squares of extreme numbers do not fit.
         unit = np.abs(x).max(axis=0).astype(np.float64) if x.dtype == np.float64 else np.ones(())

@@ -8,25 +8,17 @@ import numpy as np
 from .datasets import LabelledTexts, TextDataset
 from .errors import DataError, some
 from .frames import read_frame
-from .labels import LabelNames
+from .labels import class_names, class_numbers
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 def load_texts(
-    path: Path | str,
-    *,
-    text: str = "text",
-    label: str = "label",
-    names: LabelNames | None = None,
-    **how: Any,
+    path: Path | str, *, text: str = "text", label: str = "label", **how: Any
 ) -> LabelledTexts:
-    """Texts and class labels from two columns of a table; `how` as in `read_frame`.
-
-    With `names`, e.g. those of a trained model, every label must be among them.
-    """
-    return _labelled(read_frame(path, **how), Path(path), text, label, names)
+    """Texts and class labels from two columns of a table; `how` as in `read_frame`."""
+    return _labelled(read_frame(path, **how), Path(path), text, label)
 
 
 def load_texts_split(
@@ -34,7 +26,7 @@ def load_texts_split(
 ) -> TextDataset:
     """Texts and class labels with a column that says `train` or `test`."""
     frame = read_frame(path, **how)
-    every = _labelled(frame, Path(path), text, label, None)
+    every = _labelled(frame, Path(path), text, label)
     parts = np.array(_words(frame, Path(path), split, "train or test"))
     if set(parts.tolist()) != {"test", "train"}:
         raise DataError(
@@ -46,12 +38,10 @@ def load_texts_split(
     return TextDataset.join(train, test)
 
 
-def _labelled(
-    frame: "DataFrame", path: Path, text: str, label: str, names: LabelNames | None
-) -> LabelledTexts:
+def _labelled(frame: "DataFrame", path: Path, text: str, label: str) -> LabelledTexts:
     texts, labels = _words(frame, path, text, "a text"), _words(frame, path, label, "a label")
-    names = names or LabelNames.fit(labels)
-    return LabelledTexts(tuple(texts), names.encode(labels), names.names)
+    names = class_names(labels)
+    return LabelledTexts(tuple(texts), class_numbers(labels, names), names)
 
 
 def _words(frame: "DataFrame", path: Path, name: str, what: str) -> list[str]:

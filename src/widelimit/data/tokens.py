@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,23 +17,19 @@ class Tokenizer:
 
     Tags such as `<br />` are dropped, words are split at apostrophes, `n't` becomes `not`
     (`don't` → `do not`, `can't` → `can not`), words shorter than `shortest` go, and so do words
-    without a letter unless `numbers`. `before` may change the text and `after` the list of words.
+    without a letter unless `numbers`.
     """
 
     lower: bool = True
     shortest: int = 2
     numbers: bool = False
-    before: Callable[[str], str] | None = None
-    after: Callable[[list[str]], list[str]] | None = None
 
     def __call__(self, text: str) -> list[str]:
         """The words of `text` in order."""
-        text = self.before(text) if self.before else text
         text = unicodedata.normalize("NFC", TAG.sub(" ", text)).translate(APOSTROPHES)
         text = text.lower() if self.lower else text
         words = [part for word in WORD.findall(text) for part in _parts(word)]
-        words = [word for word in words if self._keeps(word)]
-        return self.after(words) if self.after else words
+        return [word for word in words if self._keeps(word)]
 
     def _keeps(self, word: str) -> bool:
         has_letter = any(map(str.isalpha, word))

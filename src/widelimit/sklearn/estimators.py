@@ -60,17 +60,38 @@ _PRECISIONS = (np.float64, np.float32)
 class _NetworkEstimator(BaseEstimator):
     """What the regressor and the classifier share: inputs, network, noise, weights."""
 
-    network: Layer | str
-    kind: KernelKind | str
-    depth: int | None
-    noise: Noise | None
-    standardise: bool
-    samples: int | None
-    solver: Solver | None
-    store: Any
-    random_state: Any
     _client: Any = None
     """Of `dask.distributed`, whose workers compute the training kernel into the store."""
+
+    def __init__(
+        self,
+        network: Layer | str = "auto",
+        *,
+        kind: KernelKind | str = "nngp",
+        depth: int | None = None,
+        noise: Noise | None = None,
+        standardise: bool = True,
+        samples: int | None = None,
+        solver: Solver | None = None,
+        store: Any = None,
+        random_state: Any = 0,
+    ):
+        """`network`: a layer, a name ("linear", "fcn", "cnn", "attention", …), or "auto" for what
+        suits the data; a named one has `depth` hidden layers. `noise`: a variance in units of the
+        targets' variance; None chooses it, and the amplitude, by leave-one-out. `standardise`:
+        columns and channels get mean 0 and deviation 1. `samples`: heads to draw for networks with
+        sampled attention, with `random_state`. `solver`: how the process is conditioned, None is
+        `Cholesky()`. `store`: where the training kernel is kept on disk.
+        """
+        self.network = network
+        self.kind = kind
+        self.depth = depth
+        self.noise = noise
+        self.standardise = standardise
+        self.samples = samples
+        self.solver = solver
+        self.store = store
+        self.random_state = random_state
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -149,7 +170,7 @@ class _NetworkEstimator(BaseEstimator):
     ) -> FittedGP:
         """Choose network and noise, and condition on the targets."""
         kind = choice(KernelKind, self.kind, "kind")
-        self.scaler_ = Scaler.fit(examples, weights) if self._standardises() else Scaler(None)
+        self.scaler_ = Scaler.fit(examples, weights) if self.standardise else Scaler(None)
         examples = self.scaler_(examples)
         dtype = jax.tree.leaves(examples.x)[0].dtype
         engine = Engine(
@@ -225,15 +246,6 @@ class _NetworkEstimator(BaseEstimator):
             scores[said] = best_trial(trials).score
         return max(scores, key=lambda said: scores[said])
 
-    def _standardises(self) -> bool:
-        if not isinstance(self.standardise, bool | np.bool_):
-            raise OptionError(
-                "standardise= is True or False.",
-                got=f"standardise={self.standardise!r}",
-                remedy="give one of the two",
-            )
-        return bool(self.standardise)
-
     def _key(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
@@ -285,36 +297,6 @@ class InfiniteNetworkRegressor(RegressorMixin, _NetworkEstimator):
     attributes: `process_` (a `FittedGP` of targets with mean 0 and deviation 1), `network_`,
     `summary_`, `noise_` (in units of the targets' variance), `trials_` (how it was chosen).
     """
-
-    def __init__(
-        self,
-        network: Layer | str = "auto",
-        *,
-        kind: KernelKind | str = "nngp",
-        depth: int | None = None,
-        noise: Noise | None = None,
-        standardise: bool = True,
-        samples: int | None = None,
-        solver: Solver | None = None,
-        store: Any = None,
-        random_state: Any = 0,
-    ):
-        """`network`: a layer, a name ("linear", "fcn", "cnn", "attention", …), or "auto" for what
-        suits the data; a named one has `depth` hidden layers. `noise`: a variance in units of the
-        targets' variance; None chooses it, and the amplitude, by leave-one-out. `standardise`:
-        columns and channels get mean 0 and deviation 1. `samples`: heads to draw for networks with
-        sampled attention, with `random_state`. `solver`: how the process is conditioned, None is
-        `Cholesky()`. `store`: where the training kernel is kept on disk.
-        """
-        self.network = network
-        self.kind = kind
-        self.depth = depth
-        self.noise = noise
-        self.standardise = standardise
-        self.samples = samples
-        self.solver = solver
-        self.store = store
-        self.random_state = random_state
 
     def fit(self, X: Data, y: Values, sample_weight: Any = None, mask: Any = None) -> Self:
         """Condition on targets (N,) or (N, outputs).
@@ -386,16 +368,18 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
         """`class_weight`: weights by class, or "balanced" for all classes alike. The others are
         as in `InfiniteNetworkRegressor`.
         """
-        self.network = network
-        self.kind = kind
-        self.depth = depth
-        self.noise = noise
+        super().__init__(
+            network,
+            kind=kind,
+            depth=depth,
+            noise=noise,
+            standardise=standardise,
+            samples=samples,
+            solver=solver,
+            store=store,
+            random_state=random_state,
+        )
         self.class_weight = class_weight
-        self.standardise = standardise
-        self.samples = samples
-        self.solver = solver
-        self.store = store
-        self.random_state = random_state
 
     def fit(self, X: Data, y: Any, sample_weight: Any = None, mask: Any = None) -> Self:
         """Fit to labels (N,); `sample_weight` and `mask` as in `InfiniteNetworkRegressor.fit`."""

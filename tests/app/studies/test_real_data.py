@@ -40,9 +40,8 @@ def test_the_cost_is_told_before_a_run(name):
     cost = STUDIES[name].cost
     assert cost is not None
     told = cost(Size.LARGE)
-    assert told.startswith(f"{name} at size large")
-    assert "entries ×" in told
-    assert "together about" in told
+    assert "kernel of" in told
+    assert "pairs/s" in told
 
 
 @pytest.mark.parametrize(

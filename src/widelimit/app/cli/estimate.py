@@ -7,9 +7,9 @@ import typer
 
 from ...inference import KernelKind
 from ..workflow import Task, read_source
-from ..workflow.run import sized
 from ..workflow.unlabelled import examples_of, kernels_of, network_of
 from . import options as o
+from .outputs import use_data_dir
 from .screen import Screen, print_json
 
 _SAMPLE = 2000  # examples that are looked at
@@ -31,11 +31,10 @@ def estimate(
     as_json: o.Json = False,
 ) -> None:
     """Say what the kernel of a file's examples takes on this machine: time, memory, disk."""
-    data.take_effect()
+    use_data_dir(data.data_dir)
     screen = Screen()
     settings = o.settings(data, net)
-    how = sized(file, data.reading(), settings)
-    source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
+    source = read_source(file, Task.CLASSIFY, data.reading(), labels_needed=False)
     few = examples_of(source.take(np.arange(min(_SAMPLE, len(source)))), settings)
     choice = network_of(few, settings)
     screen.say(f"network '{choice.name}': {choice.summary}")

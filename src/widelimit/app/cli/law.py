@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -13,14 +13,13 @@ from ...errors import WidelimitError
 from ..drawing import canvas, diagram, plot_law
 from ..report import Report
 from ..workflow import Kind, Settings, Task, read_source
-from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
+from ..workflow.finite import LAW_NETWORKS, PROBABILITIES, HeadLaw, LawNetwork, head_law
 from ..workflow.run import word_vectorizer
 from . import options as o
 from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _GRID = np.linspace(-6, 6, 241)
-_PROBABILITIES = (0.5, 0.9, 0.99, 0.999)
 
 
 @o.with_groups
@@ -57,7 +56,6 @@ def law(
 ) -> None:
     """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
     use_data_dir(data_dir)
-    source.take_effect()
     path = report or Path("out") / "law" / "report.html"
     ready({"--report": path}, [file, vectors])
     screen, begin = Screen(), time.monotonic()
@@ -90,7 +88,7 @@ def law(
     page.write(path)
     screen.say(f"report: {path}")
     if as_json:
-        print_json({"input": shown, "laws": [_numbers(one) for one in found], "report": str(path)})
+        print_json({"input": shown, "laws": [one.numbers for one in found], "report": str(path)})
     show(path, open_page)
 
 
@@ -141,24 +139,10 @@ def _input(
 
 
 def _line(one: HeadLaw) -> str:
-    ends = ", ".join(
-        f"{p:g}: {q:.2f} (Gaussian {g:.2f})"
-        for p, q, g in zip(_PROBABILITIES, *one.quantiles(_PROBABILITIES), strict=True)
-    )
-    return f"{one.name}: excess kurtosis {one.kurtosis:.3f} ± {one.kurtosis_error:.3f}; {ends}"
-
-
-def _numbers(one: HeadLaw) -> dict[str, Any]:
-    values, normal = one.quantiles(_PROBABILITIES)
-    return {
-        "heads": one.heads,
-        "std": one.std,
-        "excess_kurtosis": one.kurtosis,
-        "excess_kurtosis_error": one.kurtosis_error,
-        "quantiles_in_std": dict(zip(map(str, _PROBABILITIES), values.tolist(), strict=True)),
-        "gaussian_quantiles": dict(zip(map(str, _PROBABILITIES), normal.tolist(), strict=True)),
-        "finite_width_kurtosis": one.finite_kurtosis,
-    }
+    normal = one.numbers["gaussian_quantiles"]
+    found = one.numbers["quantiles_in_std"].items()
+    ends = ", ".join(f"{p}: {q:.2f} (Gaussian {normal[p]:.2f})" for p, q in found)
+    return f"{one.name}: excess kurtosis {one.kurtosis}; {ends}"
 
 
 def _page(
@@ -184,13 +168,13 @@ def _page(
     rows = [
         (
             one.name,
-            f"{one.kurtosis:.3f} ± {one.kurtosis_error:.3f}",
-            "–" if one.finite_kurtosis is None else f"{one.finite_kurtosis:.3f}",
-            *(f"{q:.3f}" for q in one.quantiles(_PROBABILITIES)[0]),
+            one.kurtosis,
+            "–" if one.samples is None else f"{one.numbers['finite_width_kurtosis']:.3f}",
+            *(f"{q:.3f}" for q in one.numbers["quantiles_in_std"].values()),
         )
         for one in found
     ]
-    normal = first.quantiles(_PROBABILITIES)[1]
+    normal = first.numbers["gaussian_quantiles"].values()
     rows.append(("Gaussian", "0", "0", *(f"{q:.3f}" for q in normal)))
     return (
         Report(
@@ -200,10 +184,10 @@ def _page(
         )
         .numbers(
             {
-                f"excess kurtosis, {first.name}": f"{first.kurtosis:.2f}",
-                f"excess kurtosis, {found[-1].name}": f"{found[-1].kurtosis:.2f}",
-                "in all": f"{seconds:.0f} s",
+                f"excess kurtosis, {one.name}": f"{one.numbers['excess_kurtosis']:.2f}"
+                for one in (first, found[-1])
             }
+            | {"in all": f"{seconds:.0f} s"}
         )
         .section("The law", f"Input: {shown}.")
         .figure(figure, "Lines: the exact law at infinite width." + dots)
@@ -212,7 +196,7 @@ def _page(
                 "",
                 "excess kurtosis",
                 f"at width {width}" if width else "finite",
-                *(f"{p:.1%} quantile" for p in _PROBABILITIES),
+                *(f"{p:.1%} quantile" for p in PROBABILITIES),
             ),
             rows,
         )

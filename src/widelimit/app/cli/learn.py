@@ -1,6 +1,8 @@
 """`widelimit classify` and `widelimit regress`: a user's file to a tested model and a page."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,73 +11,74 @@ import numpy as np
 from ...data.locks import alone
 from ...errors import WidelimitError
 from ...inference import BlockedCholesky, ConjugateGradients, Solver
-from ..workflow import Reading, Result, Settings, Task, run, scores
+from ..workflow import Result, Task, run, scores
 from ..workflow.baselines import advice
 from ..workflow.pages import baseline, page
 from ..workflow.run import kept_kernel
 from ..workflow.solving import SolverName, evidence, name_of, solver_named
 from . import options as o
-from .outputs import own_name, ready, show, write_predictions
+from .outputs import own_name, ready, show, use_data_dir, write_predictions
 from .screen import Screen, print_json
 
-_SOLVER = "The solver"
+_learning = partial(o.option, panel=o.LEARN)
+_solving = partial(o.option, panel="The solver")
 
-Test = Annotated[float, o.option("Share held out for the test.", panel=o.LEARN)]
-MaxTrain = Annotated[
-    int | None,
-    o.option("Examples to learn from, at most.", panel=o.LEARN, shown="a few minutes' worth"),
-]
-MaxTest = Annotated[
-    int | None,
-    o.option("Examples to test on, at most.", panel=o.LEARN, shown="1000; images: 500"),
-]
-Folds = Annotated[int, o.option("Parts for cross-validation; 0 for none.", panel=o.LEARN)]
-Noise = Annotated[
-    float | None, o.option("Noise variance.", panel=o.LEARN, shown="chosen by leave-one-out")
-]
-ClassWeight = Annotated[
-    str | None,
-    o.option("'balanced': all classes count alike.", panel=o.LEARN, shown="by their frequency"),
-]
-Weight = Annotated[
-    str | None,
-    o.option("Column that says how much a row counts.", panel=o.LEARN, shown="all rows alike"),
-]
-SolverOption = Annotated[
-    SolverName,
-    o.option(
-        "How the model is solved: in memory, in blocks on disk, by iterations, through "
-        "landmarks, or through landmarks and one step further.",
-        "--solver",
-        panel=_SOLVER,
-    ),
-]
-Landmarks = Annotated[
-    int | None,
-    o.option(
-        "nystrom, nystrom-refined: training examples that stand for all.",
-        panel=_SOLVER,
-        shown=False,
-        min=1,
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    o.option("conjugate-gradients: relative residual to reach.", panel=_SOLVER, shown="1e-10"),
-]
-Block = Annotated[
-    int | None,
-    o.option(
-        "blocked-cholesky: examples on the side of a block.", panel=_SOLVER, shown="2048", min=1
-    ),
-]
-Out = Annotated[
-    Path | None,
-    o.option(
-        "Folder for predictions, page and kernel.", panel=o.OUTPUT, shown="out/<name of the file>"
-    ),
-]
-Save = Annotated[Path | None, o.option("Save the model for 'predict'.", panel=o.OUTPUT)]
+
+@dataclass(frozen=True, kw_only=True)
+class LearnOptions:
+    """How is learned and tested."""
+
+    split: Annotated[
+        str | None,
+        o.option("Column that says 'train' or 'test'.", panel=o.DATA, shown="detected"),
+    ] = None
+    test: Annotated[float, _learning("Share held out for the test.")] = 0.2
+    max_train: Annotated[
+        int | None, _learning("Examples to learn from, at most.", shown="a few minutes' worth")
+    ] = None
+    max_test: Annotated[
+        int | None, _learning("Examples to test on, at most.", shown="1000; images: 500")
+    ] = None
+    folds: Annotated[int, _learning("Parts for cross-validation; 0 for none.")] = 5
+    noise: Annotated[
+        float | None, _learning("Noise variance.", shown="chosen by leave-one-out")
+    ] = None
+    class_weight: Annotated[
+        str | None,
+        _learning("'balanced': all classes count alike.", shown="by their frequency"),
+    ] = None
+    weight: Annotated[
+        str | None,
+        _learning("Column that says how much a row counts.", shown="all rows alike"),
+    ] = None
+    workers: o.Workers = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverOptions:
+    """How the model is solved."""
+
+    solver: Annotated[
+        SolverName,
+        _solving(
+            "How the model is solved: in memory, in blocks on disk, by iterations, through "
+            "landmarks, or through landmarks and one step further."
+        ),
+    ] = SolverName.CHOLESKY
+    landmarks: Annotated[
+        int | None,
+        _solving(
+            "nystrom, nystrom-refined: training examples that stand for all.", shown=False, min=1
+        ),
+    ] = None
+    tolerance: Annotated[
+        float | None,
+        _solving("conjugate-gradients: relative residual to reach.", shown="1e-10"),
+    ] = None
+    block: Annotated[
+        int | None,
+        _solving("blocked-cholesky: examples on the side of a block.", shown="2048", min=1),
+    ] = None
 
 
 def _command(task: Task) -> Callable[..., None]:
@@ -86,80 +89,54 @@ def _command(task: Task) -> Callable[..., None]:
         file: o.File,
         data: o.DataOptions,
         net: o.NetworkOptions,
-        split: o.Split = None,
-        test: Test = 0.2,
-        max_train: MaxTrain = None,
-        max_test: MaxTest = None,
-        folds: Folds = 5,
-        noise: Noise = None,
-        class_weight: ClassWeight = None,
-        weight: Weight = None,
-        solver: SolverOption = SolverName.CHOLESKY,
-        landmarks: Landmarks = None,
-        tolerance: Tolerance = None,
-        block: Block = None,
-        workers: o.Workers = None,
-        out: Out = None,
-        save: Save = None,
+        learning: LearnOptions,
+        solving: SolverOptions,
+        out: Annotated[
+            Path | None,
+            o.option(
+                "Folder for predictions, page and kernel.",
+                panel=o.OUTPUT,
+                shown="out/<name of the file>",
+            ),
+        ] = None,
+        save: Annotated[
+            Path | None, o.option("Save the model for 'predict'.", panel=o.OUTPUT)
+        ] = None,
         report: o.Page = None,
         open_page: o.Open = False,
         as_json: o.Json = False,
     ) -> None:
-        data.take_effect()
-        settings = o.settings(
-            data,
-            net,
-            test=test,
-            max_train=max_train,
-            max_test=max_test,
-            noise=noise,
-            folds=folds,
-            class_weight=class_weight,
-            solver=solver_named(
-                solver, landmarks=landmarks, tolerance=tolerance, block=block, key=net.seed
-            ),
-            workers=workers,
+        use_data_dir(data.data_dir)
+        solver = solver_named(**asdict(solving), key=net.seed)
+        _require_savable(solver, save)
+        settings = o.settings(data, net, learning, solver=solver)
+        screen = Screen()
+        folder = out or Path("out") / own_name(file)
+        predictions, path = folder / "predictions.csv", report or folder / "report.html"
+        ready(
+            {"--out": predictions, "--save": save, "--report": path},
+            [file, settings.vectors],
+            store=kept_kernel(folder, settings),
         )
-        how = data.reading(split=split, weight=weight)
-        _learn(file, task, how, settings, out, save, report, open_page, as_json)
+        how = data.reading(learning)
+        with alone(folder / ".lock"):
+            result = run(
+                file, task, how=how, settings=settings, kernel_folder=folder, listener=screen
+            )
+            written = _write(result, predictions, save, path)
+        for line in _summary(result):
+            screen.say(line)
+        for what, where in written.items():
+            screen.say(f"{what}: {where}")
+        if as_json:
+            print_json(_numbers(result) | {"files": written})
+        show(path, open_page)
 
     return learn
 
 
 classify = _command(Task.CLASSIFY)
 regress = _command(Task.REGRESS)
-
-
-def _learn(
-    file: Path,
-    task: Task,
-    how: Reading,
-    settings: Settings,
-    out: Path | None,
-    save: Path | None,
-    report: Path | None,
-    open_page: bool,
-    as_json: bool,
-) -> None:
-    _require_savable(settings.solver, save)
-    screen = Screen()
-    folder = out or Path("out") / own_name(file)
-    predictions, path = folder / "predictions.csv", report or folder / "report.html"
-    ready(
-        {"--out": predictions, "--save": save, "--report": path},
-        [file, settings.vectors],
-        store=kept_kernel(folder, settings),
-    )
-    with alone(folder / ".lock"):
-        result = run(file, task, how=how, settings=settings, kernel_folder=folder, listener=screen)
-        written = _write(result, predictions, save, path)
-    for line in _summary(result):
-        screen.say(line)
-    for what, where in written.items():
-        screen.say(f"{what}: {where}")
-    if as_json:
-        print_json(_numbers(result) | {"files": written})
-    show(path, open_page)
 
 
 def _require_savable(solver: Solver, save: Path | None) -> None:
@@ -191,14 +168,14 @@ def _summary(result: Result) -> list[str]:
         lines.append(f"root mean square error {error.value:.4g}")
     else:
         lines = [
-            f"accuracy {result.score.percent} on {len(result.test):,} held-out examples "
-            f"(95 % interval {result.score.percent_interval}; most frequent class: "
+            f"accuracy {result.score.shown} on {len(result.test):,} held-out examples "
+            f"(95 % interval {result.score.interval}; most frequent class: "
             f"{baseline(result):.1%})"
         ]
     if result.folds is not None:
         lines.append(f"cross-validated inside the training part: {result.folds}")
     for other in result.baselines:
-        score = str(other.score) if result.task is Task.REGRESS else other.score.percent
+        score = str(other.score) if result.task is Task.REGRESS else other.score.shown
         lines.append(f"for comparison, {other.name}: {score} ({other.seconds:.1f} s)")
     verdict = advice(result.score, result.baselines)
     lines += [] if verdict is None else [verdict]

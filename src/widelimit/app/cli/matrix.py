@@ -19,10 +19,9 @@ from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import Source, Task, read_source
 from ..workflow.blocks import compute
-from ..workflow.run import sized
 from ..workflow.unlabelled import examples_of, kernels_of, network_of
 from . import options as o
-from .outputs import ready, show
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
@@ -51,7 +50,7 @@ def kernel(
     as_json: o.Json = False,
 ) -> None:
     """Compute the kernel matrix of all examples in a file, in the order of the file."""
-    data.take_effect()
+    use_data_dir(data.data_dir)
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
             "A kernel is written to a .npy or an .npz file.",
@@ -63,8 +62,7 @@ def kernel(
     ready({"--out": out, "--report": wanted}, [file, data.vectors], store=store)
     screen, begin = Screen(), time.monotonic()
     settings = o.settings(data, net)
-    how = sized(file, data.reading(), settings)
-    source = read_source(file, Task.CLASSIFY, how, labels_needed=False)
+    source = read_source(file, Task.CLASSIFY, data.reading(), labels_needed=False)
     if limit is not None and limit < len(source):
         source = source.take(np.arange(limit))
     for note in source.notes:

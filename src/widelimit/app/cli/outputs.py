@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data import DataError, limits, write_csv
+from ...data import DataError, write_csv
 from ...data.files import output, unwritable
 from ...data.places import ENVIRONMENT
 from ...errors import WidelimitError
@@ -26,14 +26,6 @@ def use_data_dir(folder: Path | None) -> None:
             remedy="give the folder that holds the data files",
         )
     os.environ[ENVIRONMENT] = str(folder)
-
-
-def use_limits(allow: Sequence[str] | None) -> None:
-    """Raise limits on what files may ask for, in this process."""
-    if allow:
-        text = ",".join(allow)
-        limits.allowed(text)
-        os.environ[limits.ENVIRONMENT] = text
 
 
 def ready(

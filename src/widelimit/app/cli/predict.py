@@ -26,7 +26,6 @@ def predict(
     as_json: o.Json = False,
 ) -> None:
     """Predict new examples with a saved model: probabilities or numbers with deviations."""
-    source.take_effect()
     screen = Screen()
     path = out or file.with_name(f"{own_name(file)}.predictions.csv")
     ready({"--out": path}, [model, file])
@@ -42,7 +41,7 @@ def predict(
     if new.y is not None:
         if loaded.task is Task.CLASSIFY:
             found = scores.accuracy(predicted.answers == new.y)
-            screen.say(f"accuracy {found.percent} (95 % interval {found.percent_interval})")
+            screen.say(f"accuracy {found.shown} (95 % interval {found.interval})")
             numbers["accuracy"] = found.numbers()
         elif len(new) > 1:
             found = scores.r_squared(new.y, predicted.answers)

@@ -14,7 +14,7 @@ from ...errors import WidelimitError
 from ..studies import STUDIES, Size, Study
 from ..studies.page import sample_notice, write_page
 from . import options as o
-from .outputs import ready, show, use_data_dir, use_limits
+from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 StudySize = Annotated[
@@ -35,14 +35,12 @@ def reproduce(
     size: StudySize = Size.SMALL,
     out: Out = Path("out"),
     data_dir: o.DataDir = None,
-    allow: o.Allow = None,
     yes: Yes = False,
     open_page: o.Open = False,
     as_json: o.Json = False,
 ) -> None:
     """Run a published figure or a published claim as a study."""
     use_data_dir(data_dir)
-    use_limits(allow)
     run_studies(STUDIES, name, size, out, yes=yes, open_page=open_page, as_json=as_json)
 
 

@@ -1,7 +1,7 @@
 """What diagrams say about layers: a title, a few details, and a family that gives the colour."""
 
+from collections.abc import Callable
 from enum import Enum
-from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from ...layers.base import Layer
 from ...layers.branches import Branches, Concat, Product, Residual
 from ...layers.compose import Parallel, Serial
 from ...layers.conv import Conv
-from ...layers.dense import Dense, Embedding, Weights
+from ...layers.dense import Dense, Embedding
 from ...layers.norm import Dropout, LayerNorm, RMSNorm
 from ...layers.pool import Flatten, MeanPool, PositionMap, SumPool
 from ...layers.streams import AddStreams
@@ -40,76 +40,40 @@ class Label(NamedTuple):
     family: Family
 
 
-@singledispatch
 def label(layer: Layer) -> Label:
-    """What a diagram says about a layer; `label.register` adds those of other classes."""
-    return Label(type(layer).__name__, "", Family.OTHER)
+    """What a diagram says about a layer."""
+    known = next((kind for kind in type(layer).__mro__ if kind in _FAMILIES), Layer)
+    words = next((_WORDS[kind] for kind in type(layer).__mro__ if kind in _WORDS), None)
+    title, details = type(layer).__name__, "" if words is None else words(layer)
+    if isinstance(details, tuple):
+        title, details = details
+    return Label(title, details, _FAMILIES[known])
 
 
 def _number(value: Any, digits: int = 3) -> str:
     return f"{float(np.asarray(value)):.{digits}g}"
 
 
-def _deviations(weights: Weights) -> str:
+def _deviations(layer: Dense | Conv) -> str:
+    weights = layer.weights
     bias = f", σ_b {_number(weights.b_std)}" if float(np.asarray(weights.b_std)) else ""
     return f"σ_w {_number(weights.w_std)}{bias}"
 
 
-@label.register
-def _(layer: Dense) -> Label:
-    return Label("Dense", _deviations(layer.weights), Family.WEIGHTS)
-
-
-@label.register
-def _(layer: Embedding) -> Label:
-    return Label("Embedding", f"{layer.vocabulary:,} words", Family.WEIGHTS)
-
-
-@label.register
-def _(layer: Conv) -> Label:
+def _conv(layer: Conv) -> str:
     window, stride = (
         str(size) if isinstance(size, int) else "×".join(map(str, size))
         for size in (layer.window, layer.stride)
     )
     moved = "" if stride == "1" else f", stride {stride}"
-    return Label("Conv", f"window {window}{moved}, {_deviations(layer.weights)}", Family.WEIGHTS)
+    return f"window {window}{moved}, {_deviations(layer)}"
 
 
-@label.register
-def _(layer: TrainedVectors) -> Label:
-    return Label(type(layer).__name__, f"σ {_number(layer.std)}", Family.WEIGHTS)
+def _pool(layer: MeanPool | SumPool) -> str:
+    return "over all positions" if layer.window is None else f"window {layer.window}"
 
 
-@label.register
-def _(layer: Activation) -> Label:
-    return Label(layer.dual.name, "", Family.ACTIVATION)
-
-
-@label.register(LayerNorm)
-@label.register(RMSNorm)
-def _(layer: Layer) -> Label:
-    return Label(type(layer).__name__, "", Family.NORM)
-
-
-@label.register
-def _(layer: Dropout) -> Label:
-    return Label("Dropout", f"rate {layer.rate:g}", Family.NORM)
-
-
-@label.register(PositionMap)
-@label.register(Flatten)
-def _(layer: Layer) -> Label:
-    return Label(type(layer).__name__, "", Family.POOL)
-
-
-@label.register
-def _(layer: MeanPool | SumPool) -> Label:
-    where = "over all positions" if layer.window is None else f"window {layer.window}"
-    return Label(type(layer).__name__, where, Family.POOL)
-
-
-@label.register
-def _(layer: MultiHead) -> Label:
+def _attention(layer: MultiHead) -> str:
     count = "∞" if layer.heads == INFINITE else str(int(layer.heads))
     scales = {Scaling.SQRT: "1/√d", Scaling.LINEAR: "1/d", Scaling.UNTIED: "1/d untied"}
     parts = [f"{count} head{'' if layer.heads == 1 else 's'}", scales[layer.scaling]]
@@ -120,34 +84,43 @@ def _(layer: MultiHead) -> Label:
         parts.append("rotary")
     if layer.positions.projections.qk_norm:
         parts.append("qk norm")
-    return Label(type(layer).__name__, ", ".join(parts), Family.ATTENTION)
+    return ", ".join(parts)
 
 
-@label.register
-def _(layer: Serial) -> Label:
-    return Label("identity" if not layer.layers else "Serial", "", Family.OTHER)
-
-
-@label.register
-def _(layer: Parallel) -> Label:
-    return Label("streams", f"{len(layer.networks)} networks, one for each", Family.WEIGHTS)
-
-
-@label.register
-def _(layer: AddStreams) -> Label:
-    shares = " + ".join(_number(share, 2) for share in np.asarray(layer.shares))
-    return Label("streams added", shares, Family.OTHER)
-
-
-@label.register(Branches)
-def _(layer: Branches) -> Label:
-    titles: dict[type[Layer], str] = {Product: "×", Concat: "concat"}
-    return Label(titles.get(type(layer), "+"), "", Family.OTHER)
-
-
-@label.register
-def _(layer: Residual) -> Label:
+def _residual(layer: Residual) -> tuple[str, str]:
     if layer.weight is None:
-        return Label("x + g(x)", "", Family.OTHER)
+        return "x + g(x)", ""
     alpha = float(np.asarray(layer.weight))
-    return Label(f"√{alpha:.3g} x + √{1 - alpha:.3g} g(x)", "", Family.OTHER)
+    return f"√{alpha:.3g} x + √{1 - alpha:.3g} g(x)", ""
+
+
+_FAMILIES: dict[type, Family] = {
+    Layer: Family.OTHER,
+    **dict.fromkeys((Dense, Embedding, Conv, TrainedVectors, Parallel), Family.WEIGHTS),
+    Activation: Family.ACTIVATION,
+    **dict.fromkeys((LayerNorm, RMSNorm, Dropout), Family.NORM),
+    **dict.fromkeys((PositionMap, Flatten, MeanPool, SumPool), Family.POOL),
+    MultiHead: Family.ATTENTION,
+}
+_WORDS: dict[type, Callable[[Any], str | tuple[str, str]]] = {
+    Dense: _deviations,
+    Embedding: lambda layer: f"{layer.vocabulary:,} words",
+    Conv: _conv,
+    TrainedVectors: lambda layer: f"σ {_number(layer.std)}",
+    Activation: lambda layer: (layer.dual.name, ""),
+    Dropout: lambda layer: f"rate {layer.rate:g}",
+    MeanPool: _pool,
+    SumPool: _pool,
+    MultiHead: _attention,
+    Serial: lambda layer: ("Serial" if layer.layers else "identity", ""),
+    Parallel: lambda layer: ("streams", f"{len(layer.networks)} networks, one for each"),
+    AddStreams: lambda layer: (
+        "streams added",
+        " + ".join(_number(share, 2) for share in np.asarray(layer.shares)),
+    ),
+    Branches: lambda layer: ("+", ""),
+    Product: lambda layer: ("×", ""),
+    Concat: lambda layer: ("concat", ""),
+    Residual: _residual,
+}
+"""Details by class, or a title and details."""

@@ -13,7 +13,7 @@ exact:
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,7 @@ from ...layers.compose import Repeat, Serial
 from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import Flatten, MeanPool
-from ...progress import Callback
-from . import results, sources
-from .calibration import CostedKernel, cost_of
+from . import sources
 from .comparison import (
     Arena,
     Claim,
@@ -38,10 +36,10 @@ from .comparison import (
     KernelFamily,
     Trunk,
     beats_ridge,
-    contest,
+    contest_study,
 )
-from .kept_kernels import KeptKernels, entries
-from .study import Size, Study
+from .kept_kernels import KeptKernels
+from .study import Size
 
 WIDTH = 128
 PUBLISHED = (
@@ -59,6 +57,11 @@ class ImageSize(NamedTuple):
     train: int
     test: int
     patch: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return (self.side // self.patch,) * 2 + (3 * self.patch**2,)
 
 
 SCALES = {
@@ -185,43 +188,14 @@ def patches(x: np.ndarray, size: int) -> np.ndarray:
     return cut.swapaxes(2, 3).reshape(count, height // size, width // size, -1)
 
 
-def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
-    """Write `cifar10.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    scale = SCALES[Size(size)]
-    return contest(
-        "cifar10",
-        [FamilyGroup(trunks(), families())],
-        [arena(Size(size), part, out) for part in scale.parts],
-        tuned_on=scale.tuned_on,
-        baselines=[sources.WHITE, sources.STANDARD],
-        claims=claims(),
-        out=out,
-        progress=progress,
-    )
-
-
-def cost(size: Size) -> str:
-    """How long a run takes, from a short calibration."""
-    parts = SCALES[Size(size)].parts
-    kernels = [
-        CostedKernel(
-            f"{part.side}×{part.side}",
-            (part.side // part.patch, part.side // part.patch, 3 * part.patch**2),
-            entries(part.train, part.test),
-        )
-        for part in parts
-    ]
-    return cost_of(f"cifar10 at size {size}", [FamilyGroup(trunks(), families())], kernels)
-
-
-STUDY = Study(
+STUDY = contest_study(
     "cifar10",
     "CIFAR-10 kernels",
     "Flattened, pooled and attended positions, NNGP and NTK, tuned with the same effort.",
-    run,
-    {"cifar10": results.CAPTION},
-    results.conclude,
-    results.tables,
-    cost,
-    PUBLISHED,
+    groups=lambda: [FamilyGroup(trunks(), families())],
+    scales=SCALES,
+    arena=arena,
+    baselines=(sources.WHITE, sources.STANDARD),
+    claims=claims,
+    published=PUBLISHED,
 )

@@ -7,7 +7,7 @@ at once. NNGP and tangent kernel come from one computation and share their setti
 its own ridge.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +31,8 @@ from .accuracy import (
 )
 from .kept_kernels import KeptKernels
 from .readouts import Readouts
-from .results import write
-from .study import tracked
+from .results import CAPTION, conclude, tables, write
+from .study import Size, Study, tracked
 
 KINDS = ("NNGP", "NTK")
 
@@ -256,6 +256,51 @@ def contest(
         }
         write(name, out, result)
     return result
+
+
+def contest_study(
+    name: str,
+    title: str,
+    description: str,
+    *,
+    groups: Callable[[], Sequence[FamilyGroup]],
+    scales: Mapping[Size, ContestSize],
+    arena: Callable[..., Arena],
+    baselines: Sequence[str],
+    claims: Callable[[], Sequence[Claim]],
+    published: str,
+) -> Study:
+    """A contest at several sizes: the parts of a size are made by `arena(size, part, out)`."""
+    file = name.replace("-", "_")
+
+    def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
+        scale = scales[Size(size)]
+        return contest(
+            file,
+            groups(),
+            [arena(Size(size), part, out) for part in scale.parts],
+            tuned_on=scale.tuned_on,
+            baselines=baselines,
+            claims=claims(),
+            out=out,
+            progress=progress,
+        )
+
+    def cost(size: Size) -> str:
+        """What one setting of every family takes, measured on random examples."""
+        lines = []
+        for part in scales[Size(size)].parts:
+            x = np.random.default_rng(0).normal(size=(64, *part.shape)).astype(np.float32)
+            for group in groups():
+                layers = [next(iter(family.readouts.values())) for family in group.families]
+                net = Serial(group.trunks[-1].network, Readouts(*layers))
+                names = ", ".join(family.name for family in group.families)
+                lines.append(f"{names}: {net.cost(x, examples=part.train, tests=part.test)}")
+        return "\n".join(lines)
+
+    return Study(
+        name, title, description, run, {file: CAPTION}, conclude, tables, cost, published=published
+    )
 
 
 def judged(claim: Claim, found: Gap) -> dict[str, Any]:

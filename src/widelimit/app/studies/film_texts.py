@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...data import Keep
 from ...layers.activations import Relu
@@ -26,9 +26,7 @@ from ...layers.branches import Concat
 from ...layers.compose import Serial
 from ...layers.conv import Conv
 from ...layers.pool import MeanPool
-from ...progress import Callback
-from . import results, sources
-from .calibration import CostedKernel, cost_of
+from . import sources
 from .cifar10 import WIDTH, hidden
 from .comparison import (
     Arena,
@@ -38,10 +36,10 @@ from .comparison import (
     KernelFamily,
     Trunk,
     beats_ridge,
-    contest,
+    contest_study,
 )
-from .kept_kernels import KeptKernels, entries
-from .study import Size, Study
+from .kept_kernels import KeptKernels
+from .study import Size
 
 
 class TextSize(NamedTuple):
@@ -51,6 +49,11 @@ class TextSize(NamedTuple):
     phrase: int
     train: int
     test: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example, at most."""
+        return -(-self.length // self.phrase), 100
 
 
 IMDB_SCALES = {
@@ -160,60 +163,32 @@ def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
     return Arena(f"{title}, {part.length} words", views, KeptKernels.beside(out))
 
 
-def run(
-    name: str,
-    scales: Mapping[Size, ContestSize],
-    size: Size,
-    out: Path,
-    progress: Callback | None = None,
-) -> dict[str, Any]:
-    """Write table, claims and figure into `out`, kernels beside it."""
-    scale = scales[Size(size)]
-    return contest(
-        name.replace("-", "_"),
-        groups(),
-        [arena(name, Size(size), part, out) for part in scale.parts],
-        tuned_on=scale.tuned_on,
+STUDIES = tuple(
+    contest_study(
+        name,
+        title,
+        description,
+        groups=groups,
+        scales=scales,
+        arena=partial(arena, name),
         baselines=BASELINES,
-        claims=claims(),
-        out=out,
-        progress=progress,
+        claims=claims,
+        published=published,
     )
-
-
-def cost(name: str, scales: Mapping[Size, ContestSize], size: Size) -> str:
-    """How long a run takes at most, from a short calibration: shorter texts take less."""
-    kernels = [
-        CostedKernel(
-            f"texts of {part.length} words",
-            (-(-part.length // part.phrase), 100),
-            entries(part.train, part.test),
-        )
-        for part in scales[Size(size)].parts
-    ]
-    return cost_of(f"{name} at size {size}", groups(), kernels)
-
-
-STUDIES = (
-    Study(
-        "imdb",
-        "Film reviews",
-        "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
-        partial(run, "imdb", IMDB_SCALES),
-        {"imdb": results.CAPTION},
-        results.conclude,
-        results.tables,
-        partial(cost, "imdb", IMDB_SCALES),
-        PUBLISHED,
-    ),
-    Study(
-        "rt-polarity",
-        "Sentences about films",
-        "The kernels of the IMDb study on short sentences of every length.",
-        partial(run, "rt-polarity", RT_SCALES),
-        {"rt_polarity": results.CAPTION},
-        results.conclude,
-        results.tables,
-        partial(cost, "rt-polarity", RT_SCALES),
-    ),
+    for name, title, description, scales, published in (
+        (
+            "imdb",
+            "Film reviews",
+            "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
+            IMDB_SCALES,
+            PUBLISHED,
+        ),
+        (
+            "rt-polarity",
+            "Sentences about films",
+            "The kernels of the IMDb study on short sentences of every length.",
+            RT_SCALES,
+            "",
+        ),
+    )
 )

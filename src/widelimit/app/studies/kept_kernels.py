@@ -21,11 +21,6 @@ from ...scale.description import describe, digests
 from ...state import Kernels, Outline
 
 
-def entries(train: int, test: int) -> int:
-    """How many kernel entries are computed: half of the symmetric part, all of the rest."""
-    return train * (train + 1) // 2 + test * train
-
-
 class KeptKernels:
     """Kernels in a folder, by what they are kernels of."""
 

@@ -1,10 +1,10 @@
 """The kernel of a run, kept in a store: an interrupted run goes on, another kernel replaces it."""
 
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...data.locks import alone
 from ...engine.inputs import Inputs
@@ -14,8 +14,36 @@ from ...scale import OtherKernelError
 from ...scale.store import KernelStore
 from .kinds import SILENT, Listener
 
+T = TypeVar("T")
+
 LARGE = 5000
 """Examples from which on a run says beforehand what it will take."""
+
+
+@contextmanager
+def at_work(store: Path, workers: int | None, listener: Listener) -> Iterator[Any]:
+    """A store for this run alone, without damaged tiles, and a client of `workers` processes."""
+    with alone(store.with_name(f".{store.name}.lock")):
+        if KernelStore.exists(store):
+            listener.say(f"a kernel of an earlier run is in '{store}'")
+            repair(store, listener)
+        if workers is None:
+            yield None
+            return
+        from ...scale.cluster import local_client  # Dask is needed with workers only
+
+        with local_client(workers) as client:
+            yield client
+
+
+def replacing(store: Path, listener: Listener, compute: Callable[[], T]) -> T:
+    """What is computed into the store; another kernel in its place is removed."""
+    try:
+        return compute()
+    except OtherKernelError as other:
+        listener.say(f"it is another one ({other.rule}) and is replaced")
+        empty(store)
+        return compute()
 
 
 def compute(
@@ -30,34 +58,16 @@ def compute(
     """The kernels of `inputs` with themselves, with the heads of `data`'s sampler.
 
     They are in the `store` and read when they are indexed; `np.asarray` reads them whole.
-    `workers` processes of this machine compute them.
     """
+    net = data.net
     options: dict[str, Any] = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
-    label = f"kernel of {inputs.size:,} examples"
-    with alone(store.with_name(f".{store.name}.lock")):
-        if KernelStore.exists(store):
-            listener.say(f"a kernel of an earlier run is in '{store}'")
-            repair(store, listener)
-        elif inputs.size >= LARGE:
-            listener.say(str(data.net.cost(inputs, sampler=data.sampler, ntk=options["ntk"])))
-        with _cluster(workers) as client, listener.bar(label) as advance:
-            options |= {"progress": advance, "client": client}
-            try:
-                kernels = data.net.kernel_into(store, inputs, **options)
-            except OtherKernelError as other:
-                listener.say(f"it is another one ({other.rule}) and is replaced")
-                empty(store)
-                kernels = data.net.kernel_into(store, inputs, **options)
+    if inputs.size >= LARGE and not KernelStore.exists(store):
+        listener.say(str(net.cost(inputs, **options)))
+    bar = listener.bar(f"kernel of {inputs.size:,} examples")
+    with at_work(store, workers, listener) as client, bar as advance:
+        options |= {"progress": advance, "client": client}
+        kernels = replacing(store, listener, lambda: net.kernel_into(store, inputs, **options))
     return {kind: chosen(kernels, kind) for kind in kinds}
-
-
-def _cluster(workers: int | None) -> AbstractContextManager[Any]:
-    """A client of this number of workers; None is this process alone."""
-    if workers is None:
-        return nullcontext()
-    from ...scale.cluster import local_client  # Dask is needed with workers only
-
-    return local_client(workers)
 
 
 def repair(store: Path, listener: Listener) -> None:

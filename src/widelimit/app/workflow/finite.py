@@ -2,8 +2,9 @@
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,9 @@ def _network(name: LawNetwork, heads: int, width: int, qk_std: float) -> Layer:
     return Serial(Dense(width), *block.layers, MeanPool(), Dense(1))
 
 
+PROBABILITIES = (0.5, 0.9, 0.99, 0.999)
+
+
 @dataclass(frozen=True, eq=False)
 class HeadLaw:
     """The law of one output with a number of heads; `samples` of finite networks in its units."""
@@ -69,37 +73,40 @@ class HeadLaw:
         """For legends."""
         return f"{self.heads} head{'s' if self.heads > 1 else ''}"
 
-    @property
-    def std(self) -> float:
-        """The standard deviation of the output."""
-        return float(np.sqrt(self.law.moments((2,)).value[0]))
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """What is said of it: excess kurtosis is 0, and quantiles are equal, for a Gaussian."""
+        std, kurtosis = deviation(self.law), self.law.kurtosis()
+        values = np.asarray(self.law.quantiles(np.array(PROBABILITIES)).value) / std
+        squares = None if self.samples is None else self.samples**2
+        texts = list(map(str, PROBABILITIES))
+        return {
+            "heads": self.heads,
+            "std": std,
+            "excess_kurtosis": float(kurtosis.value),
+            "excess_kurtosis_error": float(kurtosis.error),
+            "quantiles_in_std": dict(zip(texts, values.tolist(), strict=True)),
+            "gaussian_quantiles": dict(zip(texts, ndtri(PROBABILITIES).tolist(), strict=True)),
+            "finite_width_kurtosis": None
+            if squares is None
+            else float(np.mean(squares**2) / np.mean(squares) ** 2 - 3),
+        }
 
     @property
-    def kurtosis(self) -> float:
-        """Excess kurtosis, 0 for a Gaussian."""
-        return float(self.law.kurtosis().value)
-
-    @property
-    def kurtosis_error(self) -> float:
-        """Its standard error from the finite number of draws."""
-        return float(self.law.kurtosis().error)
-
-    @property
-    def finite_kurtosis(self) -> float | None:
-        """The excess kurtosis of the finite networks' outputs."""
-        if self.samples is None:
-            return None
-        squares = self.samples**2
-        return float(np.mean(squares**2) / np.mean(squares) ** 2 - 3)
+    def kurtosis(self) -> str:
+        """Excess kurtosis with its standard error from the finite number of draws."""
+        error = self.numbers["excess_kurtosis_error"]
+        return f"{self.numbers['excess_kurtosis']:.3f} ± {error:.3f}"
 
     def density(self, grid: np.ndarray) -> np.ndarray:
         """Density in units of the standard deviation."""
-        return np.asarray(self.law.density(grid * self.std).value) * self.std
+        std = deviation(self.law)
+        return np.asarray(self.law.density(grid * std).value) * std
 
-    def quantiles(self, probabilities: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Quantiles in standard deviations, of the law and of a Gaussian."""
-        values = np.asarray(self.law.quantiles(np.array(probabilities)).value) / self.std
-        return values, ndtri(probabilities)
+
+def deviation(law: NetworkLaw) -> float:
+    """The standard deviation of the output."""
+    return float(np.sqrt(law.moments((2,)).value[0]))
 
 
 def head_law(
@@ -123,7 +130,7 @@ def head_law(
     if width:
         at_once = _networks_at_once(net, x, networks)
         samples = _outputs(net, x, networks, at_once, jax.random.fold_in(key, heads))
-        samples = samples / float(np.sqrt(law.moments((2,)).value[0]))
+        samples = samples / deviation(law)
     return HeadLaw(net, heads, law, samples)
 
 

@@ -17,7 +17,15 @@ from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from .columns import require_columns
 from .kinds import Task
-from .sources import Reading, Source, array_source, column_labels, complete, finite_numbers
+from .sources import (
+    Reading,
+    Source,
+    array_source,
+    checked_cells,
+    column_labels,
+    complete,
+    finite_numbers,
+)
 
 _MEASURED = (Holds.NUMBERS, Holds.DATES)
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -217,20 +225,10 @@ def _as_in_training(model: Model, frame: Any, path: Path, how: Reading) -> Any:
     for name in (*numbers, *dates):
         column = frame[name]
         if name in numbers:
-            found = finite_numbers(column, how.decimal)
+            found, seen = finite_numbers(column, how.decimal), "numbers"
         else:
-            found = pd.to_datetime(column, errors="coerce")
-        wrong = column.notna() & found.isna()
-        if wrong.any() and not how.skip:
-            row = frame.index[wrong][0]
-            raise DataError(
-                f"Column {name!r} holds {str(column.loc[row])[:40]!r} in row {row}, where the "
-                f"model has seen {'numbers' if name in numbers else 'dates'}.",
-                got=f"{int(wrong.sum()):,} such rows in '{path}'",
-                remedy="correct them, or leave such rows out",
-                option="skip",
-            )
-        frame[name] = found
+            found, seen = pd.to_datetime(column, errors="coerce"), "dates"
+        frame[name] = checked_cells(column, found, path, how, f"the model has seen {seen}")
     return frame
 
 
@@ -284,20 +282,16 @@ def _arrays(model: Model, path: Path, *, score: bool) -> Source:
 
 def _array_labels(model: Model, path: Path, x: np.ndarray, held: dict[str, Any]) -> np.ndarray:
     y, known = held["y"], held.get("class_names")
+    known = None if known is None or y.dtype.kind not in "iu" else known.astype(str)
     wrong = y.shape != (len(x),)
-    if model.task is Task.CLASSIFY and known is not None and not wrong and y.dtype.kind in "iu":
-        wrong = bool(len(y)) and (y.min() < 0 or y.max() >= len(known))
-        if not wrong:
-            y = known.astype(str)[y]
+    if model.task is Task.CLASSIFY and known is not None and not wrong:
+        wrong = not np.isin(y, np.arange(len(known))).all()
+        y = y if wrong else known[y]
     if wrong:
         raise DataError(
             f"y does not fit the examples or the class names in '{path}'.",
-            got=f"y {held['y'].shape} for x {x.shape}"
-            + (
-                ""
-                if known is None
-                else f", from {held['y'].min()} to {held['y'].max()} for {len(known)} class names"
-            ),
+            got=f"y {y.shape} for x {x.shape}"
+            + ("" if known is None else f", from {y.min()} to {y.max()} for {len(known)} names"),
             remedy="save matching arrays, or pass --no-score",
         )
     return _encoded(model, y) if model.task is Task.CLASSIFY else y.astype(np.float64)

@@ -75,25 +75,20 @@ def tiles(result: Result) -> dict[str, str]:
     seconds = f"{sum(result.seconds.values()):.0f} s"
     if result.task is Task.REGRESS:
         error = scores.root_mean_square(result.test.y, result.predicted.answers)
-        score = result.score
-        shown = (f"{score.low:.2f} to {score.high:.2f}", f"{score.value:.3f}")
-        interval, value = ("too few targets that differ", "–") if np.isnan(score.value) else shown
+        score, unknown = result.score, ("too few targets that differ", "–")
+        said = unknown if np.isnan(score.value) else (score.interval, score.shown)
         found = {
-            f"R² on held-out examples (95 %: {interval})": value,
+            f"R² on held-out examples (95 %: {said[0]})": said[1],
             "root mean square error": f"{error.value:.4g}",
         }
     else:
         found = {
-            f"right on held-out examples (95 %: {result.score.percent_interval})": (
-                result.score.percent
-            ),
+            f"right on held-out examples (95 %: {result.score.interval})": result.score.shown,
             "by guessing the most frequent class": f"{baseline(result):.1%}",
             "right in the surer half": f"{_surer_half(result):.1%}",
         }
     if result.folds is not None:
-        value = result.folds
-        classes = result.task is Task.CLASSIFY
-        found["cross-validated"] = value.percent if classes else f"{value.value:.3f}"
+        found["cross-validated"] = result.folds.shown
     return found | {"in all": seconds}
 
 
@@ -179,8 +174,8 @@ def _quality(report: Report, result: Result) -> None:
             "examples that were left out (mean and deviation over parts of them)."
         )
         text = (
-            f"{result.score.percent} of the held-out examples are right "
-            f"(95 % interval {result.score.percent_interval}); the mean log probability of the "
+            f"{result.score.shown} of the held-out examples are right "
+            f"(95 % interval {result.score.interval}); the mean log probability of the "
             f"true class is {scores.log_score(test.probabilities, columns):.3f}."
         )
     else:
@@ -218,14 +213,7 @@ def _comparison(report: Report, result: Result) -> None:
     report.table(
         ("method", "right" if classes else "R²", "95 % interval", "seconds"),
         [
-            (
-                one.name,
-                one.score.percent if classes else f"{one.score.value:.3f}",
-                one.score.percent_interval
-                if classes
-                else f"{one.score.low:.3f} to {one.score.high:.3f}",
-                f"{one.seconds:.1f}",
-            )
+            (one.name, one.score.shown, one.score.interval, f"{one.seconds:.1f}")
             for one in (own, *result.baselines)
         ],
     )

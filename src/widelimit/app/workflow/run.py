@@ -6,7 +6,6 @@ Read (pandas), split (scikit-learn), fit a Pipeline of a transformer and an esti
 
 import math
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from ...inference import Cholesky, FittedGP, GPPosterior, KernelKind, Solver
 from ...inference.network_kernels import chosen
 from ...inference.solve import Factor
 from ...inference.spectrum import Spectrum
-from ...scale import KernelStore, OtherKernelError
 from ...sklearn import (
     ImageResizer,
     InfiniteNetworkClassifier,
@@ -34,7 +32,7 @@ from ...sklearn.networks import Kind
 from . import scores
 from .affordable import consider
 from .baselines import Baseline, baselines
-from .blocks import empty, repair
+from .blocks import at_work, replacing
 from .kinds import SILENT, Listener, Task
 from .model import Model, Predicted
 from .python import Lines
@@ -157,8 +155,8 @@ def run(
     """
     settings = settings or Settings()
     begin = time.monotonic()
-    path, how = Path(path), how or Reading()
-    source = read_source(path, task, sized(path, how, settings))
+    path, how = Path(path), replace(how or Reading(), image_size=settings.image_size)
+    source = read_source(path, task, how)
     train_rows, test_rows, notes = divided(source, task, settings)
     train, test = source.take(train_rows), source.take(test_rows)
     _require_every_class(source, train, task)
@@ -216,11 +214,6 @@ def run(
 def kept_kernel(folder: Path, settings: Settings) -> Path:
     """Where in a folder the tiles of a kernel are kept."""
     return folder / f"kernel_{settings.kernel.value}"
-
-
-def sized(path: Path, how: Reading, settings: Settings) -> Reading:
-    """Folders of images are read at the size they are used in."""
-    return replace(how, image_size=settings.image_size) if path.is_dir() else how
 
 
 def divided(
@@ -320,27 +313,15 @@ def _fit(
     model: Model, train: Source, store: Path | None, settings: Settings, listener: Listener
 ) -> None:
     """Fit the pipeline; the kernel of another run in its place is replaced."""
-    from ...data.locks import alone
-    from ...scale.cluster import local_client
-
     if store is None:
         model.fit(train)
         return
-    with alone(store.with_name(f".{store.name}.lock")):
-        if KernelStore.exists(store):
-            listener.say(f"a kernel of an earlier run is in '{store}'")
-            repair(store, listener)
-        workers = nullcontext() if settings.workers is None else local_client(settings.workers)
-        with workers as client:
-            model.estimator._client = client
-            try:
-                model.fit(train)
-            except OtherKernelError as other:
-                listener.say(f"it is another one ({other.rule}) and is replaced")
-                empty(store)
-                model.fit(train)
-            finally:
-                model.estimator._client = None
+    with at_work(store, settings.workers, listener) as client:
+        model.estimator._client = client
+        try:
+            replacing(store, listener, lambda: model.fit(train))
+        finally:
+            model.estimator._client = None
 
 
 def scored(task: Task, truth: np.ndarray, answers: np.ndarray) -> Score:

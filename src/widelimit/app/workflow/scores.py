@@ -13,11 +13,12 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Score:
-    """A value and its 95 % interval."""
+    """A value and its 95 % interval; a `share` is shown in per cent."""
 
     value: float
     low: float
     high: float
+    share: bool = False
 
     def __str__(self) -> str:
         if np.isnan(self.value):
@@ -25,14 +26,15 @@ class Score:
         return f"{self.value:.3f} ({self.low:.3f}–{self.high:.3f})"
 
     @property
-    def percent(self) -> str:
-        """As a percentage, for accuracies."""
-        return f"{self.value:.1%}"
+    def shown(self) -> str:
+        """The value alone, accuracies as percentages."""
+        return f"{self.value:.1%}" if self.share else f"{self.value:.3f}"
 
     @property
-    def percent_interval(self) -> str:
-        """The interval in percentages."""
-        return f"{self.low:.1%} to {self.high:.1%}"
+    def interval(self) -> str:
+        """The interval alone."""
+        form = ".1%" if self.share else ".3f"
+        return f"{self.low:{form}} to {self.high:{form}}"
 
     def numbers(self) -> dict[str, float]:
         """For machines."""
@@ -42,7 +44,7 @@ class Score:
 def accuracy(right: np.ndarray) -> Score:
     """The share that is right, with Wilson's interval."""
     low, high = wilson_interval(np.sum(right), len(right), level=LEVEL)
-    return Score(float(np.mean(right)), float(low), float(high))
+    return Score(float(np.mean(right)), float(low), float(high), share=True)
 
 
 def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:

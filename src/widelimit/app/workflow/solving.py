@@ -27,7 +27,7 @@ class SolverName(enum.StrEnum):
 
 
 def solver_named(
-    name: SolverName,
+    solver: SolverName,
     *,
     landmarks: int | None = None,
     tolerance: float | None = None,
@@ -43,25 +43,25 @@ def solver_named(
         SolverName.NYSTROM: "landmarks",
         SolverName.REFINED: "landmarks",
     }
-    strangers = [option for option in options if option != takes.get(name)]
+    strangers = [option for option in options if option != takes.get(solver)]
     if strangers:
         owner = next(other for other, option in takes.items() if option == strangers[0])
         raise WidelimitError(
             f"--{strangers[0]} is an option of --solver {owner}.",
-            got=f"--{strangers[0]} {options[strangers[0]]} with --solver {name}",
+            got=f"--{strangers[0]} {options[strangers[0]]} with --solver {solver}",
             remedy=f"leave it out, or give --solver {owner}",
         )
-    if name in (SolverName.NYSTROM, SolverName.REFINED):
+    if solver in (SolverName.NYSTROM, SolverName.REFINED):
         if landmarks is None:
             raise WidelimitError(
                 "Nyström stands on landmarks.",
-                got=f"--solver {name} without their number",
+                got=f"--solver {solver} without their number",
                 remedy="give --landmarks, for instance a quarter of the training examples",
             )
-        return Nystrom(landmarks=landmarks, refined=name is SolverName.REFINED, key=key)
-    if name is SolverName.GRADIENTS:
+        return Nystrom(landmarks=landmarks, refined=solver is SolverName.REFINED, key=key)
+    if solver is SolverName.GRADIENTS:
         return ConjugateGradients(**options, key=key)
-    return BlockedCholesky(**options) if name is SolverName.BLOCKED else Cholesky()
+    return BlockedCholesky(**options) if solver is SolverName.BLOCKED else Cholesky()
 
 
 def name_of(solver: Solver) -> SolverName:

@@ -10,6 +10,8 @@ import numpy as np
 
 from ...data import (
     DataError,
+    Dataset,
+    Labelled,
     find_leaks,
     load_imdb,
     load_npz,
@@ -212,18 +214,23 @@ def numeric_columns(frame: Any, path: Path, how: Reading, label: str | None) -> 
         share = numbers.notna().sum() / max(1, there.sum())
         if not _MOSTLY_NUMBERS <= share < 1:
             continue
-        if not how.skip:
-            row = column.index[there & numbers.isna()][0]
-            raise DataError(
-                f"Column {name!r} holds {str(column.loc[row])[:40]!r} in row {row}, where most "
-                "rows have a number.",
-                got=f"{int((there & numbers.isna()).sum()):,} such rows in '{path}'",
-                remedy="correct them, say what the decimal mark is, leave such rows out, or leave "
-                "the column out",
-                option=("decimal", "skip", "drop"),
-            )
-        frame[name] = numbers
+        frame[name] = checked_cells(column, numbers, path, how, "most rows have a number")
     return frame
+
+
+def checked_cells(column: Any, found: Any, path: Path, how: Reading, where: str) -> Any:
+    """What was `found` in the cells of a column; others are mistakes, or missing with `skip`."""
+    wrong = column.index[column.notna() & found.isna()]
+    if len(wrong) and not how.skip:
+        raise DataError(
+            f"Column {column.name!r} holds {str(column.loc[wrong[0]])[:40]!r} in row {wrong[0]}, "
+            f"where {where}.",
+            got=f"{len(wrong):,} such rows in '{path}'",
+            remedy="correct them, say what the decimal mark is, leave such rows out, or leave the "
+            "column out",
+            option=("decimal", "skip", "drop"),
+        )
+    return found
 
 
 def finite_numbers(column: Any, decimal: str) -> Any:
@@ -309,33 +316,41 @@ def _test_part(frame: Any, split: str) -> np.ndarray:
 
 
 def _npz(path: Path, task: Task, labels_needed: bool) -> Source:
-    held, notes, test, class_names = read_npz(path), [], None, ()
+    held, notes = read_npz(path), []
     if "x_train" in held:
         data = load_npz_split(path)
-        parts = data.train, data.test
-        if len({part.x.shape[1:] for part in parts}) > 1:
+        shapes = data.x_train.shape[1:], data.x_test.shape[1:]
+        if shapes[0] != shapes[1]:
             raise DataError(
                 "Training and test inputs have different shapes.",
-                got=f"{parts[0].x.shape[1:]} and {parts[1].x.shape[1:]} in '{path}'",
+                got=f"{shapes[0]} and {shapes[1]} in '{path}'",
                 remedy="pad or resize them, and give masks where they are padded",
             )
-        x = np.concatenate([part.x for part in parts])
         without = [name for name in ("mask_train", "mask_test") if name not in held]
-        mask = np.concatenate([part.real for part in parts]) if len(without) < 2 else None
         if len(without) == 1:
             notes.append(f"no {without[0]} in the file: all its positions are taken as real")
-        y, class_names = np.concatenate([part.y for part in parts]), data.class_names
-        test = np.arange(len(parts[0]), len(x))
     elif "y" in held or labels_needed:
         data = load_npz(path)
-        x, y, mask, class_names = data.x, data.y, data.mask, data.class_names
     else:
         x, mask = read_npz(path, "x")["x"], held.get("mask")
         check_inputs(path, x, mask)
-        y = None
-    if y is not None:
-        y = _as_task(path, y, class_names, task) if labels_needed else _named(y, class_names)
+        return array_source(path, x, mask, columns={"label": "y"})
+    x, y, mask, test = _whole(data)
+    names = data.class_names
+    y = _as_task(path, y, names, task) if labels_needed else _named(y, names)
     return array_source(path, x, mask, y=y, columns={"label": "y"}, notes=tuple(notes), test=test)
+
+
+def _whole(data: Labelled | Dataset) -> tuple[np.ndarray, np.ndarray, Any, Any]:
+    """Inputs, labels and mask of all examples, and the rows of the test part if there is one."""
+    if isinstance(data, Labelled):
+        return data.x, data.y, data.mask, None
+    x, y, mask = (
+        np.concatenate([getattr(part, name) for part in (data.train, data.test)])
+        for name in ("x", "y", "real")
+    )
+    padded = data.mask_train is not None or data.mask_test is not None
+    return x, y, mask if padded else None, np.arange(len(data.y_train), len(y))
 
 
 def array_source(path: Path, x: np.ndarray, mask: np.ndarray | None, **more: Any) -> Source:
@@ -395,19 +410,12 @@ def _folder(path: Path, task: Task, how: Reading) -> Source:
         columns = {"label": "folder", "text": "text"}
         return Source(path, Kind.TEXT, frame, y, names, columns, test=test, frame=frame)
     size = None if how.image_size is None else (how.image_size,) * 2
-    options: dict[str, Any] = {"size": size, "skip": how.skip}
-    test = None
-    if (path / "train").is_dir() and (path / "test").is_dir():
-        both, names = named_image_folder_split(path, **options)
-        x = np.concatenate([both.x_train, both.x_test])
-        y, class_names = np.concatenate([both.y_train, both.y_test]), both.class_names
-        test = np.arange(len(both.y_train), len(y))
-    else:
-        data, names = named_image_folder(path, **options)
-        x, y, class_names = data.x, data.y, data.class_names
-    return Source(
-        path, Kind.IMAGE, x, _named(y, class_names), tuple(names), {"label": "folder"}, test=test
-    )
+    held = (path / "train").is_dir() and (path / "test").is_dir()
+    load = named_image_folder_split if held else named_image_folder
+    data, names = load(path, size=size, skip=how.skip)
+    x, y, _, test = _whole(data)
+    y = _named(y, data.class_names)
+    return Source(path, Kind.IMAGE, x, y, tuple(names), {"label": "folder"}, test=test)
 
 
 # --- what must hold -------------------------------------------------------------------------------
