@@ -1,0 +1,34 @@
+"""neural-tangents' API over this library: change one import.
+
+    import widelimit.neural_tangents as nt
+    from widelimit.neural_tangents import stax
+
+Layers, kernel functions, predictors and empirical kernels have neural-tangents' names, arguments
+and conventions; what is computed is the library's. `docs/neural-tangents.md` says what differs.
+"""
+
+from . import predict, stax
+from .empirical import (
+    NtkImplementation,
+    empirical_kernel_fn,
+    empirical_nngp_fn,
+    empirical_ntk_fn,
+    empirical_ntk_vp_fn,
+)
+from .kernel import Kernel
+from .sampling import batch, linearize, monte_carlo_kernel_fn, taylor_expand
+
+__all__ = [
+    "Kernel",
+    "NtkImplementation",
+    "batch",
+    "empirical_kernel_fn",
+    "empirical_nngp_fn",
+    "empirical_ntk_fn",
+    "empirical_ntk_vp_fn",
+    "linearize",
+    "monte_carlo_kernel_fn",
+    "predict",
+    "stax",
+    "taylor_expand",
+]

@@ -1,0 +1,164 @@
+"""neural-tangents' empirical kernels: those of a function at given parameters."""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array
+
+from ..errors import OptionError
+from ..finite import empirical_ntk
+from ..finite.empirical import Axes, jacobian_kernel
+from .functions import answer, asked
+from .kernel import interleaved
+
+Which = int | Sequence[int]
+
+
+class NtkImplementation(IntEnum):
+    """Accepted; the library chooses between Jacobians and products itself."""
+
+    AUTO = 0
+    JACOBIAN_CONTRACTION = 1
+    NTK_VECTOR_PRODUCTS = 2
+    STRUCTURED_DERIVATIVES = 3
+
+
+def _tuple(axes: Which) -> tuple[int, ...]:
+    return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def _shown(kernel: Any, rank: int, trace_axes: Which, diagonal_axes: Which) -> Array:
+    """The library's order of axes (first input's, then the second's) as neural-tangents' pairs."""
+    kernel = jnp.asarray(kernel)
+    averaged, shared = (
+        {axis % (rank + 1) for axis in _tuple(axes)} for axes in (trace_axes, diagonal_axes)
+    )
+    left = [axis for axis in range(1, rank + 1) if axis not in averaged]
+    if not shared:
+        return interleaved(kernel, 2)
+    second, order = 2 + len(left), []
+    for place, axis in enumerate(left):
+        order.append(2 + place)
+        if axis not in shared:
+            order.append(second)
+            second += 1
+    return jnp.transpose(kernel, (0, 1, *order))
+
+
+def _applied(f: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    return lambda params, x: f(params, x, **options)
+
+
+def _options(rows: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `f`; a pair of keys for two batches is not known here."""
+    if isinstance(rows.get("rng"), tuple):
+        raise OptionError(
+            "rng= holds a key for each of two batches, which is not known here.",
+            got="rng=(key1, key2)",
+            remedy="pass one key, or build the network with Dropout(rate, mode='test')",
+        )
+    return rows
+
+
+def empirical_nngp_fn(
+    f: Callable[..., Any], trace_axes: Which = (-1,), diagonal_axes: Which = ()
+) -> Callable[..., Any]:
+    """`nngp_fn(x1, x2, params)`: products of outputs, averaged over the traced axes."""
+
+    def nngp_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
+        run = _applied(f, _options(apply_fn_kwargs))
+        one = run(params, x1)
+        two = one if x2 is None else run(params, x2)
+        axes = Axes.make(one.ndim - 1, _tuple(trace_axes), _tuple(diagonal_axes))
+        left, right = (axes.group(side[..., None]) for side in (one, two))
+        total = jnp.einsum("atskp,btslp->abskl", left, right) / axes.sizes(one.shape[1:])[0]
+        kernel = axes.arrange(total, one.shape[1:], two.shape[1:])
+        return _shown(kernel, one.ndim - 1, trace_axes, diagonal_axes)
+
+    return nngp_fn
+
+
+def empirical_ntk_fn(
+    f: Callable[..., Any],
+    trace_axes: Which = (-1,),
+    diagonal_axes: Which = (),
+    vmap_axes: Any = None,
+    implementation: NtkImplementation | int = NtkImplementation.JACOBIAN_CONTRACTION,
+    _j_rules: bool = True,
+    _s_rules: bool = True,
+    _fwd: bool | None = None,
+) -> Callable[..., Any]:
+    """`ntk_fn(x1, x2, params)`: products of gradients; hints on how to compute are accepted.
+
+    Each output must depend on its own example alone (`vmap_axes` says so in neural-tangents).
+    """
+    NtkImplementation(implementation)
+
+    def ntk_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
+        run = _applied(f, _options(apply_fn_kwargs))
+        rank = len(jax.eval_shape(run, params, x1).shape) - 1
+        which = {"trace_axes": _tuple(trace_axes), "diagonal_axes": _tuple(diagonal_axes)}
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x1, x2, params))):
+            axes = Axes.make(rank, *which.values())
+
+            def one(params: Any, x: Any) -> Array:
+                return run(params, jax.tree.map(lambda leaf: leaf[None], x))[0]
+
+            kernel = jacobian_kernel(one, params, x1, x2, axes)
+        else:
+            kernel = empirical_ntk(run, params, x1, x2, **which, progress=False)
+        return _shown(kernel, rank, trace_axes, diagonal_axes)
+
+    return ntk_fn
+
+
+def empirical_kernel_fn(
+    f: Callable[..., Any],
+    trace_axes: Which = (-1,),
+    diagonal_axes: Which = (),
+    vmap_axes: Any = None,
+    implementation: NtkImplementation | int = NtkImplementation.JACOBIAN_CONTRACTION,
+    _j_rules: bool = True,
+    _s_rules: bool = True,
+    _fwd: bool | None = None,
+) -> Callable[..., Any]:
+    """`kernel_fn(x1, x2, get, params)`: one kernel, or several as a named tuple."""
+    functions = {
+        "nngp": empirical_nngp_fn(f, trace_axes, diagonal_axes),
+        "ntk": empirical_ntk_fn(f, trace_axes, diagonal_axes, vmap_axes, implementation),
+    }
+
+    def kernel_fn(x1: Any, x2: Any, get: Any, params: Any, **apply_fn_kwargs: Any) -> Any:
+        get = ("nngp", "ntk") if get is None else get
+        if set(asked(get) or ()) - set(functions):
+            raise OptionError(
+                "get= of an empirical kernel asks for more than 'nngp' and 'ntk'.",
+                got=f"get={get!r}",
+                remedy="ask for these",
+            )
+
+        def one(name: str) -> Array:
+            return functions[name](x1, x2, params, **apply_fn_kwargs)
+
+        return answer(get, one, "EmpiricalKernel")
+
+    return kernel_fn
+
+
+def empirical_ntk_vp_fn(
+    f: Callable[..., Any], x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any
+) -> Callable[[Any], Any]:
+    """`v ↦ Θ(x1, x2) v` for v of the shape of outputs at x2, without the matrix."""
+    run = _applied(f, apply_fn_kwargs)
+    other = x1 if x2 is None else x2
+
+    def product(vector: Any) -> Any:
+        _, pull = jax.vjp(lambda p: run(p, other), params)
+        _, push = jax.jvp(lambda p: run(p, x1), (params,), pull(vector))
+        return push
+
+    return product

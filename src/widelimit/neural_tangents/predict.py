@@ -1,0 +1,431 @@
+"""neural-tangents' `predict`: posteriors and training dynamics from kernels.
+
+The formulas are those of `inference.gp` and `inference.dynamics`, written with `jax.numpy`, so that
+predictors work inside `jit`, `grad` and `vmap` in the precision that JAX is set to. With training
+kernel Θ (regularised: Θ + ρ), `n` entries of the targets and rate η, gradient flow gives
+
+    f_t(X) = y + e^{−ηΘt/n} (f₀(X) − y),
+    f_t(x) = f₀(x) + Θ(x, X) Θ⁻¹ (1 − e^{−ηΘt/n}) (y − f₀(X)).
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.ode import odeint
+from jaxtyping import Array
+
+from ..errors import OptionError, ShapeError
+from .functions import answer, asked
+from .kernel import interleaved, separated
+
+Axes = int | Sequence[int]
+
+
+class Gaussian(NamedTuple):
+    """Mean and covariance."""
+
+    mean: Array
+    covariance: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ODEState:
+    """Outputs on training and test examples, and with momentum their velocities."""
+
+    fx_train: Any = None
+    fx_test: Any = None
+    qx_train: Any = None
+    qx_test: Any = None
+
+
+jax.tree_util.register_dataclass(
+    ODEState, data_fields=[f.name for f in dataclasses.fields(ODEState)], meta_fields=[]
+)
+
+
+# --- kernels and outputs as matrices --------------------------------------------------------------
+
+
+class _Outputs(NamedTuple):
+    """Outputs (N, axes…): kernels are the identity along the traced axes, and full along others."""
+
+    shape: tuple[int, ...]
+    kept: tuple[int, ...]
+    traced: tuple[int, ...]
+
+    @classmethod
+    def of(cls, y: Array, trace_axes: Axes) -> "_Outputs":
+        axes = (trace_axes,) if isinstance(trace_axes, int) else tuple(trace_axes)
+        traced = tuple(sorted(axis % y.ndim for axis in axes))
+        return cls(y.shape, tuple(a for a in range(1, y.ndim) if a not in traced), traced)
+
+    def rows(self, y: Array) -> Array:
+        """(N·kept, traced)."""
+        moved = jnp.transpose(y, (0, *self.kept, *self.traced))
+        size = int(np.prod([self.shape[axis] for axis in self.traced], initial=1))
+        return moved.reshape(-1, size)
+
+    def outputs(self, rows: Array) -> Array:
+        """(…, N·kept, traced) as (…, N, axes…)."""
+        lead, order = rows.ndim - 2, (*self.kept, *self.traced)
+        inner = [self.shape[axis] for axis in order]
+        found = rows.reshape(*rows.shape[:-2], -1, *inner)
+        back = [lead + 1 + order.index(axis) for axis in range(1, len(self.shape))]
+        return jnp.transpose(found, (*range(lead + 1), *back))
+
+    def matrix(self, kernel: Array) -> Array:
+        """(N1·kept, N2·kept); traced axes of size 1 may stand in a kernel."""
+        kernel = jnp.asarray(kernel)
+        wanted = 2 + 2 * len(self.kept)
+        if kernel.ndim != wanted:
+            raise ShapeError(
+                "A kernel does not fit y_train and trace_axes=.",
+                got=f"a kernel of {kernel.ndim} axes, for outputs {self.shape} with trace_axes="
+                f"{self.traced}",
+                remedy=f"pass a kernel with {wanted} axes, or other trace_axes=",
+            )
+        apart, half = separated(kernel, 2), len(self.kept)
+        moved = jnp.moveaxis(apart, 1, 1 + half)
+        return moved.reshape(int(np.prod(moved.shape[: 1 + half])), -1)
+
+    def kernel(self, matrix: Array) -> Array:
+        """(…, N·kept, N·kept) as (…, N1, N2, a1, b1, a2, b2)."""
+        lead, sizes = matrix.ndim - 2, [self.shape[axis] for axis in self.kept]
+        found = matrix.reshape(*matrix.shape[:-2], -1, *sizes, matrix.shape[-1])
+        found = found.reshape(*found.shape[:-1], -1, *sizes)
+        return interleaved(jnp.moveaxis(found, lead + 1 + len(sizes), lead + 1), lead + 2)
+
+
+def _regularised(matrix: Array, diag_reg: Any, absolute: bool) -> Array:
+    scale = 1.0 if absolute else jnp.trace(matrix) / len(matrix)
+    return matrix + diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
+
+
+def _solver(matrix: Array) -> Callable[[Array], Array]:
+    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
+    return lambda right: jax.scipy.linalg.cho_solve(factor, right)
+
+
+def _of(kernels: Any, name: str) -> Array:
+    """One kernel of several, or the only one."""
+    if isinstance(kernels, dict):
+        return kernels[name]
+    return getattr(kernels, name, kernels)
+
+
+def _kinds(get: Any, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = asked(get) or ()
+    if unknown := set(names) - set(known):
+        raise OptionError(
+            f"get= asks for {', '.join(sorted(unknown))}, which is not predicted.",
+            got=f"get={get!r}",
+            remedy=f"ask for {', '.join(map(repr, known))}",
+        )
+    return names
+
+
+# --- Gaussian processes, and the end of training --------------------------------------------------
+
+
+def gp_inference(
+    k_train_train: Any,
+    y_train: Any,
+    diag_reg: float = 0.0,
+    diag_reg_absolute_scale: bool = False,
+    trace_axes: Axes = (-1,),
+) -> Callable[..., Any]:
+    """Exact posteriors: 'nngp' of Bayesian networks, 'ntkgp' of the tangent kernel as a prior.
+
+    'ntk' is the ensemble of fully trained networks. Without kernels of test examples, predictions
+    are those of the training set; without `k_test_test`, means alone.
+    """
+    y = jnp.asarray(y_train)
+    outputs = _Outputs.of(y, trace_axes)
+    rows, default = outputs.rows(y), ("nngp", "ntk")
+
+    def predict_fn(get: Any = None, k_test_train: Any = None, k_test_test: Any = None) -> Any:
+        get = default if get is None else get
+        _kinds(get, ("nngp", "ntk", "ntkgp"))
+
+        def one(kind: str) -> Any:
+            name = "nngp" if kind == "nngp" else "ntk"
+            known = outputs.matrix(_of(k_train_train, name))
+            solve = _solver(_regularised(known, diag_reg, diag_reg_absolute_scale))
+            at = known if k_test_train is None else outputs.matrix(_of(k_test_train, name))
+            mean = outputs.outputs(at @ solve(rows))
+            if k_test_test is None and k_test_train is not None:
+                return mean
+            own = k_train_train if k_test_test is None else k_test_test
+            if kind != "ntk":
+                prior = outputs.matrix(_of(own, name))
+                return Gaussian(mean, outputs.kernel(prior - at @ solve(at.T)))
+            prior, start = outputs.matrix(_of(own, "nngp")), _of(k_train_train, "nngp")
+            start, map_ = outputs.matrix(start), solve(at.T).T
+            cross = start if k_test_train is None else outputs.matrix(_of(k_test_train, "nngp"))
+            return Gaussian(mean, outputs.kernel(_ensemble(prior, cross, start, map_)))
+
+        return answer(get, one, "Gaussians")
+
+    return predict_fn
+
+
+def _ensemble(prior: Array, cross: Array, start: Array, map_: Array) -> Array:
+    """`K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ` of outputs `f₀(x) + M (y − f₀(X))`."""
+    mixed = map_ @ cross.T
+    return prior - mixed - jnp.swapaxes(mixed, -1, -2) + map_ @ start @ jnp.swapaxes(map_, -1, -2)
+
+
+# --- squared loss ---------------------------------------------------------------------------------
+
+
+class _Flow(NamedTuple):
+    """`Θ + ρ = U diag(λ) Uᵀ`, and η/n."""
+
+    values: Array
+    vectors: Array
+    rate: Any
+
+    @classmethod
+    def of(cls, matrix: Array, learning_rate: Any, size: int) -> "_Flow":
+        values, vectors = jnp.linalg.eigh(matrix)
+        return cls(jnp.maximum(values, 0), vectors, learning_rate / size)
+
+    def response(self, t: Array) -> Array:
+        """`(1 − e^{−ηλt/n})/λ` for every time, (…, n)."""
+        step = self.rate * t[..., None]
+        still = self.values <= 0
+        safe = jnp.where(still, 1, self.values)
+        found = -jnp.expm1(-step * safe) / safe
+        return jnp.where(still, step, found)
+
+    def map(self, at: Array, t: Array) -> Array:
+        """`Θ_* Θ⁻¹ (1 − e^{−ηΘt/n})` for every time, (…, m, n)."""
+        return ((at @ self.vectors) * self.response(t)[..., None, :]) @ self.vectors.T
+
+    def learnt(self, t: Array) -> Array:
+        """`1 − e^{−ηΘt/n}` for every time, (…, n, n)."""
+        gone = -jnp.expm1(-self.rate * t[..., None] * self.values)
+        return (self.vectors * gone[..., None, :]) @ self.vectors.T
+
+
+def gradient_descent_mse(
+    k_train_train: Any,
+    y_train: Any,
+    learning_rate: float = 1.0,
+    diag_reg: float = 0.0,
+    diag_reg_absolute_scale: bool = False,
+    trace_axes: Axes = (-1,),
+) -> Callable[..., Any]:
+    """Gradient flow of given initial outputs under `½ mean (f − y)²`; `t=None` is its end."""
+    y = jnp.asarray(y_train)
+    outputs = _Outputs.of(y, trace_axes)
+    rows = outputs.rows(y)
+    known = _regularised(outputs.matrix(k_train_train), diag_reg, diag_reg_absolute_scale)
+    solve = _solver(known)
+    kept: list[_Flow] = []
+
+    def predict_fn(
+        t: Any = None, fx_train_0: Any = 0.0, fx_test_0: Any = None, k_test_train: Any = None
+    ) -> Any:
+        tests = _require_both(fx_test_0, k_test_train)
+        at = outputs.matrix(k_test_train) if tests else None
+        start = _started(outputs, fx_train_0, y)
+        gap = rows - start
+        if t is None:
+            train = jnp.broadcast_to(y, y.shape) if fx_train_0 is not None else None
+            moved = None if at is None else at @ solve(gap)
+        else:
+            if not kept:
+                kept.append(_Flow.of(known, learning_rate, y.size))
+            time = jnp.asarray(t, rows.dtype)
+            train = None
+            if fx_train_0 is not None:
+                train = outputs.outputs(start + kept[0].learnt(time) @ gap)
+            moved = None if at is None else kept[0].map(at, time) @ gap
+        if moved is None:
+            return train
+        count = k_test_train.shape[0]
+        return train, outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+
+    return predict_fn
+
+
+def _require_both(fx_test_0: Any, k_test_train: Any) -> bool:
+    if fx_test_0 is not None and k_test_train is None:
+        raise OptionError(
+            "fx_test_0= is given without k_test_train.",
+            got="k_test_train=None",
+            remedy="pass the kernel of test against training examples",
+        )
+    return fx_test_0 is not None
+
+
+def _started(outputs: _Outputs, fx: Any, y: Array, count: int | None = None) -> Array:
+    """Initial outputs as rows; a number stands for all of them."""
+    shape = (len(y) if count is None else count, *y.shape[1:])
+    return outputs.rows(jnp.broadcast_to(jnp.asarray(0.0 if fx is None else fx, y.dtype), shape))
+
+
+def gradient_descent_mse_ensemble(
+    kernel_fn: Callable[..., Any],
+    x_train: Any,
+    y_train: Any,
+    learning_rate: float = 1.0,
+    diag_reg: float = 0.0,
+    diag_reg_absolute_scale: bool = False,
+    trace_axes: Axes = (-1,),
+    **kernel_fn_train_train_kwargs: Any,
+) -> Callable[..., Any]:
+    """Mean and covariance of infinitely many networks under gradient flow; `t=None`: at its end.
+
+    'ntk' trains all weights, 'nngp' the last layer alone, which ends in Bayesian inference.
+    """
+    y = jnp.asarray(y_train)
+    outputs = _Outputs.of(y, trace_axes)
+    rows, kept = outputs.rows(y), {}
+
+    def kernels(kind: str) -> Any:
+        """Of the training set: both kernels where the tangent kernel is needed."""
+        if kind not in kept:
+            wanted = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
+            kept[kind] = kernel_fn(x_train, None, wanted, **kernel_fn_train_train_kwargs)
+        return kept[kind]
+
+    def predict_fn(
+        t: Any = None,
+        x_test: Any = None,
+        get: Any = None,
+        compute_cov: bool = False,
+        **kernel_fn_test_test_kwargs: Any,
+    ) -> Any:
+        get = ("nngp", "ntk") if get is None else get
+        _kinds(get, ("nngp", "ntk"))
+        options = _crossed(kernel_fn_test_test_kwargs, kernel_fn_train_train_kwargs)
+
+        def one(kind: str) -> Any:
+            train = kernels(kind)
+            names = train._fields
+            cross = own = train
+            if x_test is not None:
+                cross = kernel_fn(x_test, x_train, names, **options)
+                if compute_cov:
+                    own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
+            matrix, at = outputs.matrix(_of(train, kind)), outputs.matrix(_of(cross, kind))
+            known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
+            if t is None:
+                map_ = _solver(known)(at.T).T
+            else:
+                flow = _Flow.of(known, learning_rate, y.size)
+                map_ = flow.map(at, jnp.asarray(t, rows.dtype))
+            mean = outputs.outputs(map_ @ rows)
+            if not compute_cov:
+                return mean
+            prior = outputs.matrix(_of(own, "nngp"))
+            start, initial = (outputs.matrix(_of(k, "nngp")) for k in (train, cross))
+            if kind == "nngp" and t is None:
+                return Gaussian(mean, outputs.kernel(prior - map_ @ at.T))
+            return Gaussian(mean, outputs.kernel(_ensemble(prior, initial, start, map_)))
+
+        return answer(get, one, "Gaussians")
+
+    return predict_fn
+
+
+def _crossed(test: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
+    """Options of the kernel between both sets."""
+    return {**train, **test}
+
+
+# --- other losses ---------------------------------------------------------------------------------
+
+
+def gradient_descent(
+    loss: Callable[[Array, Array], Any],
+    k_train_train: Any,
+    y_train: Any,
+    learning_rate: float = 1.0,
+    momentum: float | None = None,
+    trace_axes: Axes = (-1,),
+) -> Callable[..., Any]:
+    """Gradient flow under any `loss(fx, y)`, integrated; with momentum β the flow of heavy balls.
+
+    `ḟ = −η Θ ∂loss/∂f`, or `ḟ = q`, `q̇ = (β − 1)/√η · q − Θ ∂loss/∂f` in the time `√η·t`.
+    """
+    y = jnp.asarray(y_train)
+    outputs = _Outputs.of(y, trace_axes)
+    known, slope = outputs.matrix(k_train_train), jax.grad(loss)
+
+    def predict_fn(
+        t: Any = None,
+        fx_train_or_state_0: Any = 0.0,
+        fx_test_0: Any = None,
+        k_test_train: Any = None,
+    ) -> Any:
+        given = fx_train_or_state_0
+        state = given if isinstance(given, ODEState) else ODEState(given, fx_test_0)
+        tests = _require_both(state.fx_test, k_test_train)
+        count = k_test_train.shape[0] if tests else 0
+        sides = [(known, state.fx_train, state.qx_train, len(y))]
+        if tests:
+            at = outputs.matrix(k_test_train)
+            sides.append((at, state.fx_test, state.qx_test, count))
+        start = [_started(outputs, fx, y, size) for _, fx, _, size in sides]
+        heavy = momentum is not None
+        if heavy:
+            start = start, [_started(outputs, q, y, size) for _, _, q, size in sides]
+
+        def force(fx: Array) -> list[Array]:
+            pull = outputs.rows(slope(outputs.outputs(fx), y))
+            return [matrix @ pull for matrix, *_ in sides]
+
+        def move(now: Any, _: Any) -> Any:
+            if not heavy:
+                return [-learning_rate * pull for pull in force(now[0])]
+            fx, q = now
+            drag = (momentum - 1.0) / learning_rate**0.5
+            return q, [drag * v - pull for v, pull in zip(q, force(fx[0]), strict=True)]
+
+        if t is None:
+            raise OptionError(
+                "gradient_descent has no end of training for losses in general.",
+                got="t=None",
+                remedy="pass times",
+            )
+        time = jnp.asarray(t, y.dtype)
+        flat = time.reshape(-1) * (learning_rate**0.5 if heavy else 1.0)
+        order = jnp.argsort(flat)
+        grid = jnp.concatenate([jnp.zeros(1, flat.dtype), flat[order]])
+        path = odeint(move, start, grid, rtol=1e-10, atol=1e-10)
+        back = 1 + jnp.argsort(order)
+
+        def shown(values: Array) -> Array:
+            return outputs.outputs(values[back].reshape(*time.shape, *values.shape[1:]))
+
+        fx, q = path if heavy else (path, [None] * len(sides))
+        fx = [shown(one) for one in fx]
+        if not isinstance(given, ODEState):
+            return tuple(fx) if tests else fx[0]
+        q = [None if one is None else shown(one) for one in q]
+        second = (fx[1], q[1]) if tests else (None, None)
+        return ODEState(fx[0], second[0], q[0], second[1])
+
+    return predict_fn
+
+
+def max_learning_rate(
+    ntk_train_train: Any, y_train_size: int | None = None, momentum: float = 0.0, eps: float = 1e-12
+) -> Any:
+    """`2 (1 + β) n / (λ_max + ε)`, above which gradient descent under the mean loss diverges."""
+    kernel = jnp.asarray(ntk_train_train)
+    matrix = kernel
+    if kernel.ndim > 2:
+        half = (kernel.ndim - 2) // 2
+        moved = jnp.moveaxis(separated(kernel, 2), 1, 1 + half)
+        matrix = moved.reshape(int(np.prod(moved.shape[: 1 + half])), -1)
+    size = len(matrix) if y_train_size is None else y_train_size
+    largest = jnp.linalg.eigvalsh(matrix)[-1]
+    return 2 * (1 + momentum) * size / (largest + eps)

@@ -1,0 +1,654 @@
+"""neural-tangents' `stax`: layers as triples `(init_fn, apply_fn, kernel_fn)`.
+
+Every function names a layer of the library and translates its options; the mathematics stands
+there.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import duals
+from .. import layers as wl
+from ..errors import OptionError
+from ..layers.base import hyperparameter, with_fields
+from ..options import whole
+from .functions import Triple, parts_of, triple
+from .layout import Layout
+from .network import Axes, FanIn, Foreign, Parallel, Wide
+from .network import FanOut as Fork
+
+# --- what options mean ----------------------------------------------------------------------------
+
+
+class Padding(Enum):
+    """What windows see beyond the edge."""
+
+    CIRCULAR = "CIRCULAR"
+    SAME = "SAME"
+    VALID = "VALID"
+
+
+class PositionalEmbedding(Enum):
+    """How positional embeddings join the input of attention."""
+
+    NONE = "NONE"
+    SUM = "SUM"
+    CONCAT = "CONCAT"
+
+
+class AttentionMechanism(Enum):
+    """The map from scores to attention weights."""
+
+    SOFTMAX = "SOFTMAX"
+    IDENTITY = "IDENTITY"
+    ABS = "ABS"
+    RELU = "RELU"
+
+
+_SCORE_MAPS = {
+    AttentionMechanism.SOFTMAX: wl.Softmax,
+    AttentionMechanism.IDENTITY: wl.IdentityMap,
+    AttentionMechanism.ABS: lambda: wl.ElementwiseMap(wl.Abs()),
+    AttentionMechanism.RELU: lambda: wl.ElementwiseMap(wl.Relu()),
+}
+
+
+def _member(kind: Any, value: Any, name: str) -> Any:
+    """A member of an enum, also by its name in any case."""
+    known = [member.value for member in kind]
+    word = value.value if isinstance(value, kind) else str(value).upper()
+    if word not in known:
+        raise OptionError(
+            f"{name}= is not one of {', '.join(known)}.",
+            got=f"{name}={value!r}",
+            remedy=f"pass {name}='{known[0]}'",
+        )
+    return kind(word)
+
+
+def _unknown(layer: str, name: str, value: Any, remedy: str) -> OptionError:
+    return OptionError(
+        f"{name}= of stax.{layer} has no such value here.", got=f"{name}={value!r}", remedy=remedy
+    )
+
+
+def _weights(
+    layer: str, W_std: Any, b_std: Any, parameterization: Any, s: Any
+) -> Callable[[Any], Any]:
+    """Checked options of weights, as a function that finishes a layer made with them."""
+    hyperparameter(W_std, "W_std")
+    if b_std is not None:
+        hyperparameter(b_std, "b_std")
+    if tuple(s) != (1, 1):
+        raise _unknown(layer, "s", s, "leave it out: the limit is that of widths without factors")
+    word = str(parameterization).lower()
+    if word not in ("ntk", "standard"):
+        raise _unknown(layer, "parameterization", parameterization, "pass 'ntk' or 'standard'")
+
+    def make(kind: Any, *args: Any, **options: Any) -> Any:
+        std = 0.0 if b_std is None else b_std
+        made = kind(*args, w_std=W_std, b_std=std, parameterization=word, **options)
+        # A bias of deviation 0 is trained all the same; None is what has no bias.
+        weights = with_fields(made.weights, biased=b_std is not None)
+        return with_fields(made, weights=weights)
+
+    return make
+
+
+def _layer(name: str, layer: Any, axes: Axes = (None, None), **options: Any) -> Triple:
+    return triple(Wide(name, lambda layout, padded: layer, axes, **options))
+
+
+def _gone(positions: int) -> int:
+    return 0
+
+
+# --- composition ----------------------------------------------------------------------------------
+
+
+def serial(*layers: Any) -> Triple:
+    """Layers one after another."""
+    return triple(*(part for layer in layers for part in parts_of(layer)))
+
+
+def repeat(layer: Any, n: int) -> Triple:
+    """A layer n times, each with parameters of its own."""
+    return triple(*parts_of(layer) * whole("n", n, least=0))
+
+
+def parallel(*layers: Any) -> Triple:
+    """Layers side by side, on the outputs of `FanOut` or on a tuple of inputs."""
+    if not layers:
+        raise _unknown("parallel", "layers", layers, "pass one network or more")
+    return triple(Parallel(tuple(parts_of(layer) for layer in layers)))
+
+
+def Identity() -> Triple:
+    """The input itself."""
+    return triple()
+
+
+def FanOut(num: int) -> Triple:
+    """The input `num` times."""
+    return triple(Fork(whole("num", num)))
+
+
+def FanInSum() -> Triple:
+    """The sum of branches."""
+    return triple(FanIn("FanInSum", wl.Sum))
+
+
+def FanInProd() -> Triple:
+    """The product of branches, entry by entry."""
+    return triple(FanIn("FanInProd", wl.Product))
+
+
+def FanInConcat(axis: int = -1) -> Triple:
+    """Branches side by side along an axis, which is that of channels."""
+    return triple(FanIn("FanInConcat", wl.Concat, axis))
+
+
+# --- a user's own layers --------------------------------------------------------------------------
+
+
+def layer(layer_fn: Callable[..., Any]) -> Callable[..., Triple]:
+    """Decorates a function that returns `(init_fn, apply_fn, kernel_fn)`, Kernel to Kernel."""
+
+    @functools.wraps(layer_fn)
+    def made(*args: Any, **kwargs: Any) -> Triple:
+        found = layer_fn(*args, **kwargs)
+        parts = getattr(found[2], "parts", None)
+        return triple(*((Foreign(*found[:3]),) if parts is None else parts))
+
+    return made
+
+
+def supports_masking(remask_kernel: bool) -> Callable[[Any], Any]:
+    """Accepted, and without effect: kernels carry their masks."""
+    return lambda layer_fn: layer_fn
+
+
+def requires(**static_reqs: Any) -> Callable[[Any], Any]:
+    """Accepted, and without effect: what parts of a covariance a layer needs is known."""
+    return lambda kernel_fn: kernel_fn
+
+
+def unmask_fn(fn: Any) -> Any:
+    """The function itself: outputs here are plain arrays, zero at padding."""
+    return fn
+
+
+class Diagonal:
+    """Accepted by `requires`, and without effect."""
+
+    def __init__(self, input: Any = None, output: Any = None):
+        self.input, self.output = input, output
+
+
+class Bool(Enum):
+    """Accepted by `Diagonal`."""
+
+    NO = 0
+    MAYBE = 1
+    YES = 2
+
+
+# --- linear layers --------------------------------------------------------------------------------
+
+
+def Dense(
+    out_dim: int,
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Triple:
+    """Fresh weights onto `out_dim` channels."""
+    made = _weights("Dense", W_std, b_std, parameterization, s)
+    return _layer("Dense", made(wl.Dense, whole("out_dim", out_dim)), (batch_axis, channel_axis))
+
+
+def Conv(
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    dimension_numbers: tuple[str, str, str] | None = None,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Triple:
+    """A convolution."""
+    weights = _weights("Conv", W_std, b_std, parameterization, s)
+    whole("out_chan", out_chan)
+    window, stride = _window("filter_shape", filter_shape, strides)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        how = _padding(padding, stride, padded)
+        return weights(wl.Conv, out_chan, window, stride=stride, padding=how)
+
+    make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
+    return triple(Wide("Conv", make, _spec("Conv", dimension_numbers)))
+
+
+def _window(
+    name: str, window: Sequence[int], strides: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents of a window, and its strides, by default 1."""
+    if not isinstance(window, tuple | list) or not window:
+        raise OptionError(
+            f"{name}= does not hold an extent for each position axis.",
+            got=f"{name}={window!r}",
+            remedy="pass a tuple, such as (3, 3)",
+        )
+    found = tuple(whole(name, extent) for extent in window)
+    steps = found and tuple(whole("strides", step) for step in strides or (1,) * len(found))
+    return found, steps
+
+
+def _padding(padding: Any, strides: tuple[int, ...], padded: bool) -> str:
+    """The library's padding; beyond stride 1, "same" is XLA's, unless lengths vary."""
+    word = _member(Padding, padding, "padding").value.lower()
+    return "balanced" if word == "same" and max(strides) > 1 and not padded else word
+
+
+def _spec(layer: str, dimension_numbers: Any) -> Axes:
+    """`batch_axis` and `channel_axis` from a specification such as ('NCHW', 'OIHW', 'NCHW')."""
+    if dimension_numbers is None:
+        return 0, -1
+    inputs, _, outputs = dimension_numbers
+    if inputs != outputs:
+        raise _unknown(layer, "dimension_numbers", dimension_numbers, "let outputs be as inputs")
+    return inputs.index("N"), inputs.index("C")
+
+
+def Flatten(batch_axis: int = 0, batch_axis_out: int = 0) -> Triple:
+    """All positions and channels in one vector."""
+    if batch_axis_out not in (0, -2):
+        raise _unknown("Flatten", "batch_axis_out", batch_axis_out, "pass 0")
+    return _layer("Flatten", wl.Flatten(), (batch_axis, None), kept=_gone)
+
+
+def GlobalAvgPool(batch_axis: int = 0, channel_axis: int = -1) -> Triple:
+    """The mean over all positions."""
+    return _layer("GlobalAvgPool", wl.MeanPool(), (batch_axis, channel_axis), kept=_gone)
+
+
+def GlobalSumPool(batch_axis: int = 0, channel_axis: int = -1) -> Triple:
+    """The sum over all positions."""
+    return _layer("GlobalSumPool", wl.SumPool(), (batch_axis, channel_axis), kept=_gone)
+
+
+def AvgPool(
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    normalize_edges: bool = False,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """The mean over windows; at edges over what is inside with `normalize_edges`."""
+    window, stride = _window("window_shape", window_shape, strides)
+    axes = batch_axis, channel_axis
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        how = _padding(padding, stride, padded)
+        if normalize_edges or padded or how == "valid":
+            return wl.MeanPool(window, stride=stride, padding=how)
+        pool = wl.SumPool(window, stride=stride, padding=how)
+        return wl.Serial(pool, wl.Scale(1 / math.prod(window)))
+
+    make(Layout(len(window) + 2, 0, len(window) + 1), True)
+    return triple(Wide("AvgPool", make, axes))
+
+
+def SumPool(
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """The sum over windows."""
+    window, stride = _window("window_shape", window_shape, strides)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        return wl.SumPool(window, stride=stride, padding=_padding(padding, stride, padded))
+
+    make(Layout(len(window) + 2, 0, len(window) + 1), True)
+    return triple(Wide("SumPool", make, (batch_axis, channel_axis)))
+
+
+class _Slice:
+    """`Slice[:, 0]` is the index it is called with."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+Slice = _Slice()
+
+
+def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
+    """Positions by NumPy's basic indexing, `Index(Slice[:, 0])`, over all axes of the input."""
+    given = idx if isinstance(idx, tuple) else (idx,)
+
+    def entries(ndim: int) -> list[Any]:
+        if Ellipsis in given:
+            at = given.index(Ellipsis)
+            missing = ndim - len(given) + 1
+            return [*given[:at], *(slice(None),) * missing, *given[at + 1 :]]
+        return [*given, *(slice(None),) * (ndim - len(given))]
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        found = entries(layout.ndim)
+        batch, *positions, channel = (found[axis] for axis in layout.order)
+        if batch != slice(None) or channel != slice(None):
+            raise _unknown("Index", "idx", idx, "take all examples and all channels, Slice[:, 0]")
+        if all(position == slice(None) for position in positions):
+            return wl.Serial()
+        if not all(isinstance(position, int) for position in positions):
+            raise _unknown("Index", "idx", idx, "select one position by whole numbers")
+        return wl.Select(tuple(positions))
+
+    def kept(positions: int) -> int:
+        return sum(isinstance(entry, slice) for entry in entries(positions + 2)) - 2
+
+    return triple(Wide("Index", make, (batch_axis, channel_axis), kept))
+
+
+def DotGeneral(
+    *,
+    lhs: Any = None,
+    rhs: Any = None,
+    dimension_numbers: Any = (((), ()), ((), ())),
+    precision: Any = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """The input times a number; other products are not known here."""
+    if (lhs is None) == (rhs is None):
+        raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
+    number = rhs if lhs is None else lhs
+    if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
+        got = "an array" if np.ndim(number) else dimension_numbers
+        raise _unknown("DotGeneral", "dimension_numbers", got, "pass a number as rhs=")
+    return _layer("DotGeneral", wl.Scale(number), (batch_axis, channel_axis))
+
+
+def GlobalSelfAttention(
+    n_chan_out: int,
+    n_chan_key: int,
+    n_chan_val: int,
+    n_heads: int,
+    linear_scaling: bool = True,
+    W_key_std: float = 1.0,
+    W_value_std: float = 1.0,
+    W_query_std: float = 1.0,
+    W_out_std: float = 1.0,
+    b_std: float | None = None,
+    attention_mechanism: str = "SOFTMAX",
+    pos_emb_type: str = "NONE",
+    pos_emb_p_norm: float = 2,
+    pos_emb_decay_fn: Callable[[Any], Any] | None = None,
+    n_chan_pos_emb: int | None = None,
+    W_pos_emb_std: float = 1.0,
+    val_pos_emb: bool = False,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """Self-attention; its limit is that of infinitely many heads, `n_heads` are the finite ones."""
+    mechanism = _member(AttentionMechanism, attention_mechanism, "attention_mechanism")
+    kind = _member(PositionalEmbedding, pos_emb_type, "pos_emb_type")
+    stds = {
+        "W_key_std": W_key_std,
+        "W_value_std": W_value_std,
+        "W_query_std": W_query_std,
+        "W_out_std": W_out_std,
+        "W_pos_emb_std": W_pos_emb_std,
+        "b_std": 0.0 if b_std is None else b_std,
+    }
+    for name, value in stds.items():
+        hyperparameter(value, name)
+    positions = None
+    if kind is not PositionalEmbedding.NONE:
+        positions = wl.Decay(
+            strength=W_pos_emb_std,
+            profile=_Distance(pos_emb_decay_fn, pos_emb_p_norm),
+            norm=float(pos_emb_p_norm),
+            combine=kind.value.lower(),
+            channels=None if n_chan_pos_emb is None else whole("n_chan_pos_emb", n_chan_pos_emb),
+            on_values=val_pos_emb,
+        )
+    attention = wl.Attention(
+        whole("n_chan_out", n_chan_out),
+        heads=whole("n_heads", n_heads),
+        scaling=wl.Scaling.LINEAR if linear_scaling else wl.Scaling.SQRT,
+        score_map=_SCORE_MAPS[mechanism](),
+        qk_std=W_query_std * W_key_std,
+        ov_std=W_value_std * W_out_std,
+        b_std=stds["b_std"],
+        positions=positions,
+        key_width=whole("n_chan_key", n_chan_key),
+        value_width=whole("n_chan_val", n_chan_val),
+    )
+    return _layer("GlobalSelfAttention", attention, (batch_axis, channel_axis))
+
+
+class _Distance:
+    """neural-tangents' decay, a function of `Σ|Δ|^p`, as one of the distance."""
+
+    def __init__(self, decay: Callable[[Any], Any] | None, norm: float):
+        self.key = decay, norm
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Distance) and self.key == other.key
+
+    def __call__(self, distance: Any) -> Any:
+        decay, norm = self.key
+        if decay is None:
+            return (distance == 0).astype(distance.dtype)
+        # The root and the power again leave rounding: distances of whole numbers are whole.
+        return decay(jnp.round(distance**norm, 9))
+
+
+def LayerNorm(
+    axis: int | Sequence[int] = -1,
+    eps: float = 1e-12,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """Normalisation over channels."""
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    norm = wl.LayerNorm(eps=eps)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        if {one % layout.ndim for one in axes} != {layout.channel}:
+            raise _unknown("LayerNorm", "axis", axis, "normalise over the channel axis alone")
+        return norm
+
+    return triple(Wide("LayerNorm", make, (batch_axis, channel_axis)))
+
+
+def Dropout(rate: float, mode: str = "train") -> Triple:
+    """Entries are kept with probability `rate`; in mode 'test' all of them."""
+    if not isinstance(rate, int | float) or not 0 < rate <= 1:
+        raise _unknown(
+            "Dropout", "rate", rate, "pass the probability of keeping an entry, in (0, 1]"
+        )
+    if mode not in ("train", "test"):
+        raise _unknown("Dropout", "mode", mode, "pass 'train' or 'test'")
+    return triple() if mode == "test" else _layer("Dropout", wl.Dropout(1 - rate))
+
+
+# --- nonlinearities -------------------------------------------------------------------------------
+
+
+def _given(name: str, fn: Any, value: Any, slope: Any = None) -> Triple:
+    return _layer(name, wl.Activation(duals.Given(fn, value, slope)))
+
+
+def Elementwise(
+    fn: Callable[[Any], Any] | None = None,
+    nngp_fn: Callable[[Any, Any, Any], Any] | None = None,
+    d_nngp_fn: Callable[[Any, Any, Any], Any] | None = None,
+) -> Triple:
+    """Any function, with its kernel `nngp_fn(cov12, var1, var2)`, or by quadrature without one."""
+    if nngp_fn is not None:
+        return _given("Elementwise", fn, nngp_fn, d_nngp_fn)
+    if fn is None or d_nngp_fn is not None:
+        raise _unknown("Elementwise", "nngp_fn", None, "pass nngp_fn=, or fn= alone")
+    return _layer("Elementwise", wl.Elementwise(fn))
+
+
+def ElementwiseNumerical(
+    fn: Callable[[Any], Any], deg: int, df: Callable[[Any], Any] | None = None
+) -> Triple:
+    """Any function by quadrature; the library's own, whatever `deg` and `df` are."""
+    whole("deg", deg)
+    return _layer("ElementwiseNumerical", wl.Elementwise(fn))
+
+
+def Relu(do_stabilize: bool = False) -> Triple:
+    """`max(x, 0)`; `do_stabilize` is accepted, and not needed."""
+    return _layer("Relu", wl.Relu())
+
+
+def ABRelu(a: float, b: float, do_stabilize: bool = False) -> Triple:
+    """`a·min(x, 0) + b·max(x, 0)`."""
+    return _layer("ABRelu", wl.ABRelu(hyperparameter(a, "a"), hyperparameter(b, "b")))
+
+
+def LeakyRelu(alpha: float, do_stabilize: bool = False) -> Triple:
+    """`max(x, 0) + alpha·min(x, 0)`."""
+    return _layer("LeakyRelu", wl.LeakyRelu(hyperparameter(alpha, "alpha")))
+
+
+def Abs(do_stabilize: bool = False) -> Triple:
+    """`|x|`."""
+    return _layer("Abs", wl.Abs())
+
+
+def Sign() -> Triple:
+    """`sign(x)`."""
+    return _layer("Sign", wl.Sign())
+
+
+def Erf(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
+    """`a·erf(b·x) + c`."""
+    return _layer("Erf", wl.Erf(scale=a, rate=b, shift=c))
+
+
+def Sigmoid_like() -> Triple:
+    """`(erf(x/2.402…) + 1)/2`, near the logistic function."""
+    return _layer("Sigmoid_like", wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5))
+
+
+def Gelu(approximate: bool = False) -> Triple:
+    """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
+    dual = duals.Gelu()
+    if approximate:
+        raise _unknown(
+            "Gelu", "approximate", True, "Elementwise(lambda x: jax.nn.gelu(x)) has its own limit"
+        )
+    return _layer("Gelu", wl.Activation(dual))
+
+
+def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
+    """`a·sin(b·x + c)`."""
+    return _layer("Sin", wl.Sin(scale=a, rate=b, phase=c))
+
+
+def Cos(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
+    """`a·cos(b·x + c)`."""
+    return _layer("Cos", wl.Cos(scale=a, rate=b, phase=c))
+
+
+def Rbf(gamma: float = 1.0) -> Triple:
+    """`√2·sin(√(2γ)·x + π/4)`, whose kernel is `exp(−γ‖x − x'‖²)`."""
+    hyperparameter(gamma, "gamma")
+    return _layer("Rbf", wl.Sin(scale=2**0.5, rate=(2 * gamma) ** 0.5, phase=np.pi / 4))
+
+
+def Exp(a: float = 1, b: float = 1) -> Triple:
+    """`a·exp(b·x)`."""
+    return _layer("Exp", wl.Exp(scale=a, rate=b))
+
+
+def Gaussian(a: float = 1, b: float = -1) -> Triple:
+    """`a·exp(b·x²)`, b negative."""
+    return _layer("Gaussian", wl.Gaussian(scale=a, rate=-b))
+
+
+def Gabor() -> Triple:
+    """`exp(−x²)·sin(x)`."""
+    return _layer("Gabor", wl.Elementwise(_gabor))
+
+
+def _gabor(x: Any) -> Any:
+    return jnp.exp(-(x**2)) * jnp.sin(x)
+
+
+def ExpNormalized(gamma: float = 1, shift: float = -1, do_clip: bool = False) -> Triple:
+    """Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c."""
+
+    def cosine(cov: Any, var1: Any, var2: Any) -> tuple[Any, Any]:
+        scale = jnp.sqrt(var1 * var2)
+        found = cov / scale
+        return scale, jnp.clip(found, -1, 1) if do_clip else found
+
+    def nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
+        scale, c = cosine(cov, var1, var2)
+        return scale * jnp.exp(gamma * (c + shift))
+
+    def d_nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
+        return gamma * jnp.exp(gamma * (cosine(cov, var1, var2)[1] + shift))
+
+    return _given("ExpNormalized", None, nngp_fn, d_nngp_fn)
+
+
+def Hermite(degree: int) -> Triple:
+    """The probabilists' Hermite polynomial over √degree!."""
+    return _layer("Hermite", wl.Hermite(degree))
+
+
+def Monomial(degree: int) -> Triple:
+    """`x^degree`."""
+    return _layer("Monomial", wl.Monomial(degree))
+
+
+def RectifiedMonomial(degree: int) -> Triple:
+    """`max(x, 0)^degree`; of degree 0 the step function."""
+    if whole("degree", degree, least=0) == 0:
+        return _given("RectifiedMonomial", _step, _step_nngp, _zero)
+    dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
+    return _layer("RectifiedMonomial", wl.Activation(dual))
+
+
+def _step(x: Any) -> Any:
+    return (x >= 0).astype(x.dtype)
+
+
+def _step_nngp(cov: Any, var1: Any, var2: Any) -> Any:
+    return 0.25 + jnp.arcsin(jnp.clip(cov / jnp.sqrt(var1 * var2), -1, 1)) / (2 * jnp.pi)
+
+
+def _zero(cov: Any, var1: Any, var2: Any) -> Any:
+    return jnp.zeros_like(cov)
+
+
+def Polynomial(coef: Sequence[float]) -> Triple:
+    """`Σ coef[n]·x^n`."""
+    return _layer("Polynomial", wl.Polynomial(list(coef)))
