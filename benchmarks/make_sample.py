@@ -16,7 +16,7 @@ from widelimit.data.arrays import save_npz
 from widelimit.data.cifar import load_cifar10
 from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset
 from widelimit.data.files import writing
-from widelimit.data.labels import LabelNames
+from widelimit.data.labels import class_numbers
 from widelimit.data.preprocess import downsample
 from widelimit.data.sample import IMAGES, SENTENCES, VECTORS, sample_directory
 from widelimit.data.texts import load_texts
@@ -91,7 +91,7 @@ def _of_classes(data: Labelled) -> Labelled:
     names = np.array(data.class_names)[data.y]
     kept = data.take(np.flatnonzero(np.isin(names, CLASSES)))
     labels = [data.class_names[number] for number in kept.y]
-    return Labelled(kept.x, LabelNames(CLASSES).encode(labels), CLASSES)
+    return Labelled(kept.x, class_numbers(labels, CLASSES), CLASSES)
 
 
 def main(directory: str) -> None:

@@ -116,7 +116,7 @@ def few_heads(axis: Any) -> tuple[float, float]:
             key=jax.random.key(0),
         )
         axis.semilogy(grid, law.density(grid), color=colour, ls=style, lw=2, label=name)
-        kurtosis[name] = law.kurtosis
+        kurtosis[name] = law.numbers["excess_kurtosis"]
     normal = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
     axis.semilogy(grid, normal, color=GREY, ls="--", label="Gaussian")
     axis.set(
@@ -154,7 +154,7 @@ def main() -> None:
         )
         .numbers(
             {
-                f"of {len(result.test)} test sentences right": score.percent,
+                f"of {len(result.test)} test sentences right": score.shown,
                 "right in the surer half": f"{half:.1%}",
                 f"typical distance of a width-{WIDTHS[-1]} network from the limit": f"{gap:.1%}",
                 "excess kurtosis with one head, independent tokens": f"{independent:.2f}",
@@ -178,7 +178,7 @@ def main() -> None:
     )
     print(
         f"a width-{WIDTHS[-1]} network is {gap:.1%} from the limit, typically; "
-        f"accuracy {score.percent}"
+        f"accuracy {score.shown}"
     )
     print(f"done in {seconds:.0f} s: open {page}")
 

@@ -110,7 +110,7 @@ def test_every_public_name_has_its_place_in_the_reference():
     assert top == {name for name in wl.__all__ if not inspect.ismodule(getattr(wl, name))}
     for area in rooms:
         room = area.__name__.removeprefix("widelimit.")
-        for name in {*area.__all__} - {*wl.__all__, "examples"}:
+        for name in {*area.__all__} - {*wl.__all__}:
             if isinstance(getattr(area, name), netsor.CoordinateFunction | netsor.ScalarFunction):
                 assert f"`{name}`" in text
             else:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import widelimit as wl
 from widelimit import data
+from widelimit.data.labels import class_names, class_numbers
 from widelimit.errors import WidelimitError
 from widelimit.inference import GPPosterior
 
@@ -80,7 +81,7 @@ ROOMS = {
     "targets": lambda x, v: GPPosterior.condition(np.eye(4), x, noise=v),
     "gram": lambda x, v: GPPosterior.condition(x, np.ones(4), noise=0.1),
     "pad": lambda x, v: data.pad([ROWS, x]),
-    "labels": lambda x, v: data.LabelNames.fit(["a", "b"]).encode([str(v)]),
+    "labels": lambda x, v: class_numbers([str(v)], class_names(["a", "b"])),
     "table": lambda x, v: data.read_frame(str(v)),
     "save": lambda x, v: wl.save(v, "/dev/null"),
 }

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from tensor_programs import mlp
 
 import widelimit as wl
-from widelimit import Estimate, inference, netsor
+from widelimit import Estimate, inference
 from widelimit.statistics import wilson_interval
 
 
@@ -65,6 +66,6 @@ def test_results_print_what_they_hold():
     assert repr(fitted.leave_one_out).startswith("LeaveOneOut(3 examples, mean log density ")
     sampler = attention.sampler(x, samples=4, replicates=2)
     assert repr(sampler) == "Sampler(4 heads in each of 2 copies, exact features)"
-    program = netsor.examples.mlp(np.eye(2), depth=1)
+    program = mlp(np.eye(2), depth=1)
     assert repr(program.limit()).startswith("LimitLaw('")
     assert "at width 4, 3 draws of" in repr(program.simulate(4, 3, 0))

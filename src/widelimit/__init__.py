@@ -82,7 +82,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # The room of the estimators needs scikit-learn: it is imported on first use.
     if name != "sklearn":
-        raise AttributeError(f"module 'widelimit' has no attribute {name!r}")
+        hint = f"; there is widelimit.layers.{name}" if name in layers.__all__ else ""
+        raise AttributeError(f"module 'widelimit' has no attribute {name!r}{hint}")
     from importlib import import_module
 
     return import_module("widelimit.sklearn")
