@@ -63,7 +63,7 @@ VALUES = {
     "--network": st.sampled_from(["linear", "fcn", "mean", "attention", "cnn", "x"]),
     "--kernel": st.sampled_from(["nngp", "ntk", "x"]),
     "--save": st.sampled_from(["m.wl", "t.csv", "/dev/null", ".", "a/b/c.wl", "out"]),
-    "--report": st.sampled_from(["r.html", "t.csv", "/dev/null", ".", "out/predictions.csv"]),
+    "--report": st.sampled_from(["r.html", "t.csv", "/dev/null", ".", "out/t/predictions.csv"]),
     "--vectors": st.sampled_from(["t.csv", "t.npz", "none", ".", "v.txt"]),
     "--data-dir": st.sampled_from([".", "none", "t.csv"]),
     "--size": st.sampled_from(["small", "paper", "x"]),
@@ -104,7 +104,9 @@ class Kept(np.ndarray):
 
 
 def _flat(inputs):
-    parts = zip(_as_tuple(inputs.x), _as_tuple(inputs.mask), strict=True)
+    streams = _as_tuple(inputs.x)
+    masks = (None,) * len(streams) if inputs.mask is None else _as_tuple(inputs.mask)
+    parts = zip(streams, masks, strict=True)
     kept = [x if mask is None else x * mask[..., None] for x, mask in parts]
     return np.concatenate([x.reshape(len(x), -1) for x in kept], axis=1).astype(inputs.dtype)
 

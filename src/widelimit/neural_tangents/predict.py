@@ -19,6 +19,7 @@ from jax.experimental.ode import odeint
 from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
+from ..factorizations import cholesky, lower_inverse
 from .functions import answer, asked
 from .kernel import interleaved, separated
 
@@ -106,8 +107,8 @@ def _regularised(matrix: Array, diag_reg: Any, absolute: bool) -> Array:
 
 
 def _solver(matrix: Array) -> Callable[[Array], Array]:
-    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
-    return lambda right: jax.scipy.linalg.cho_solve(factor, right)
+    inverse = lower_inverse(cholesky(matrix))
+    return lambda right: inverse.T @ (inverse @ right)
 
 
 def _of(kernels: Any, name: str) -> Array:

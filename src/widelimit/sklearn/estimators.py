@@ -170,6 +170,12 @@ class _NetworkEstimator(BaseEstimator):
     ) -> FittedGP:
         """Choose network and noise, and condition on the targets."""
         kind = choice(KernelKind, self.kind, "kind")
+        if self.standardise not in (True, False):
+            raise OptionError(
+                "standardise= is neither True nor False.",
+                got=f"standardise={self.standardise!r}",
+                remedy="give one of the two",
+            )
         self.scaler_ = Scaler.fit(examples, weights) if self.standardise else Scaler(None)
         examples = self.scaler_(examples)
         dtype = jax.tree.leaves(examples.x)[0].dtype
