@@ -99,12 +99,16 @@ class HermiteSeries:
         rest = energy - np.square(coefficients).sum(axis=-1)
         return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
 
-    def peaks(self) -> np.ndarray:
-        """Points of the grid that hold much of a square mean: perhaps of a pole."""
-        share = np.square(self.values) * nodes(self.grid)[1][None, :, None]
+    def peaks(self) -> list[tuple[float, int]]:
+        """Points of the grid that hold much of a square mean, perhaps of a pole: where, and the
+        draw in which it is most.
+        """
+        at, weights, *_ = nodes(self.grid)
         with np.errstate(invalid="ignore"):
-            top = (share / np.maximum(self.energy, 1e-300)[:, None, :]).max(axis=(0, 2))
-        return nodes(self.grid)[0][top > _ONE_POINT]
+            energy = np.maximum(self.energy, 1e-300)[:, None, :]
+            top = (np.square(self.values) * weights[None, :, None] / energy).max(axis=2)
+        found = np.flatnonzero(top.max(axis=0) > _ONE_POINT)
+        return [(float(at[i]), int(top[:, i].argmax())) for i in found]
 
     def converges(self, rho: np.ndarray) -> bool:
         """Whether the orders suffice for these correlations; those of ±1 need none."""

@@ -315,21 +315,18 @@ class Integrator:
         About `|z|^{−p}` with m points in a cell, its square mean is off by `m^{2p−1}`: what eight
         times as many points add shrinks for p < ½, and does not where there is no square mean.
         """
-        peaks = series.peaks()
-        if not len(peaks):
-            return
-        step = series.grid.step
-        found = []
-        for m in (8, 64, 512):
-            # Points that happen to hit a pole tell nothing: the median of nine sets does.
-            inside = (np.arange(m) + (np.arange(9)[:, None] + 0.5) / 9) / m - 0.5
-            points = Deviations((peaks[:, None, None] + step * inside).ravel())
-            values = np.square(np.asarray(tree.evaluate(points), float))
-            sets = values.reshape(len(values), len(peaks), 9, m, -1).mean(axis=3)
-            found.append(np.median(sets, axis=2))
-        first, second = found[1] - found[0], found[2] - found[1]
-        if ((second > 0.5 * first) & (first > _NOT_YET * found[0])).any():
-            raise no_square_mean("1/z near 0")
+        for peak, draw in series.peaks():
+            found = []
+            for m in (8, 64, 512):
+                # Points that happen to hit a pole tell nothing: the median of nine sets does.
+                inside = (np.arange(m) + (np.arange(9)[:, None] + 0.5) / 9) / m - 0.5
+                points = Deviations((peak + series.grid.step * inside).ravel())
+                points.part = slice(draw, draw + 1)
+                values = np.square(np.asarray(tree.evaluate(points), float))
+                found.append(np.median(values.reshape(9, m, -1).mean(axis=1), axis=0))
+            first, second = found[1] - found[0], found[2] - found[1]
+            if ((second > 0.5 * first) & (first > _NOT_YET * found[0])).any():
+                raise no_square_mean("1/z near 0")
 
     def _draws(self, tree: Tree) -> int:
         """How many laws of the scalars an expression distinguishes."""
