@@ -52,6 +52,14 @@ def conv(window=3, **options) -> wl.Conv:
     return wl.Conv(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
 
 
+def _wide(window, **options) -> wl.Layer:
+    return wl.layers.ConvTranspose(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
+
+
+def _own(window, **options) -> wl.Layer:
+    return wl.layers.ConvLocal(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
+
+
 def readout() -> wl.Dense:
     return wl.Dense(1, w_std=1.2, b_std=0.1)
 
@@ -113,6 +121,28 @@ LAYERS = {
     "conv_over_positions": Case(wl.Serial(conv(), wl.Erf(), conv()), Kind.SEQUENCE, True),
     "conv_2d": _pooled(
         conv((2, 3), stride=(1, 2)), wl.Relu(), conv((3, 2)), wl.Relu(), kind=Kind.IMAGE
+    ),
+    "conv_transpose": _pooled(_wide(3, stride=2), wl.Relu(), _wide(2)),
+    "conv_transpose_valid": _pooled(_wide(4, stride=2, padding="valid"), wl.Relu()),
+    "conv_transpose_circular": _pooled(
+        _wide(4, stride=2, padding="circular"), wl.Relu(), padded=False
+    ),
+    "conv_transpose_2d": _pooled(
+        conv(), wl.Relu(), _wide((2, 3), stride=(3, 1)), wl.Relu(), kind=Kind.IMAGE
+    ),
+    # Not of different lengths alone: see `layers/test_convolutions.py`.
+    "conv_local": _pooled(_own(3), wl.Relu(), _own(2, stride=2), padded=False),
+    "conv_local_2d": _pooled(
+        conv(),
+        wl.Relu(),
+        _own((2, 3), padding="valid"),
+        wl.Relu(),
+        pool=wl.Flatten(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    "conv_local_standard": _pooled(
+        _own(2, parameterization="standard"), wl.Relu(), dense(), padded=False
     ),
     "mean_pool_windows": _pooled(
         conv(), wl.Relu(), wl.MeanPool(2, padding="same"), conv(), wl.Relu()

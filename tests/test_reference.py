@@ -47,9 +47,12 @@ def _weights(w_std=1.0, b_std=None, parameterization="ntk"):
     }
 
 
-def _conv(width, window, padding="VALID", strides=1, **given):
-    given = {name.lower(): value for name, value in given.items()}
-    return wl.Conv(width, window, stride=strides, padding=padding.lower(), **_weights(**given))
+def _convolution(layer):
+    def make(width, window, padding="VALID", strides=1, **given):
+        given = {name.lower(): value for name, value in given.items()}
+        return layer(width, window, stride=strides, padding=padding.lower(), **_weights(**given))
+
+    return make
 
 
 _SCORES = {
@@ -103,7 +106,9 @@ _NAMES: dict[str, Any] = {
     "Dense": lambda width, **given: wl.Dense(
         width, **_weights(**{name.lower(): value for name, value in given.items()})
     ),
-    "Conv": _conv,
+    "Conv": _convolution(wl.Conv),
+    "ConvTranspose": _convolution(wl.layers.ConvTranspose),
+    "ConvLocal": _convolution(wl.layers.ConvLocal),
     "Relu": wl.Relu,
     "LeakyRelu": lambda alpha: wl.LeakyRelu(alpha),
     "ABRelu": lambda a, b: wl.layers.ABRelu(a, b),
@@ -160,6 +165,7 @@ def _compare(name, dtype, rtol):
 # One of each kind; the others run with the slow tests.
 _FAST = {
     *("fcn_relu_deep", "fcn_erf_scaled", "fcn_gelu", "fcn_sign", "fcn_layer_norm", "fcn_standard"),
+    *("cnn_transpose_circular", "cnn_local"),
     *("cnn_flatten", "cnn_pool", "cnn_stride", "cnn_valid", "cnn_circular", "resnet_pool"),
     *("branches_product", "masked_cnn_pool", "masked_cnn_stride", "attention_softmax"),
     *("attention_abs", "attention_relu", "attention_identity_sum", "attention_softmax_concat"),

@@ -32,6 +32,16 @@ def _cnn(readout: Described, window: tuple[int, ...] = (3, 3), **options: object
     return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
 
 
+def _transposed(window: tuple[int, ...], padding: str, strides: tuple[int, ...]) -> Described:
+    return stax.ConvTranspose(8, window, strides=strides, padding=padding, W_std=1.4, b_std=0.3)
+
+
+def _cnn_of(layer: str, readout: Described, **options: object) -> Described:
+    given = {"padding": "SAME", "W_std": 1.4, "b_std": 0.3} | options
+    conv = getattr(stax, layer)(8, (2,), **given)
+    return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
+
+
 def _normalised_hermite(degree: int) -> Described:
     dense = stax.Dense(8, W_std=1.4, b_std=0.3)
     return stax.serial(dense, stax.LayerNorm(), stax.Hermite(degree), _readout())
@@ -184,6 +194,28 @@ CASES = {
         IMAGES, _resnet(stax.Flatten(), _PREACTIVATION_BLOCK, _PREACTIVATION_BLOCK)
     ),
     "cnn_index": KernelCase(SEQUENCES, _cnn(stax.Index(_LAST), (3,)), "the last position"),
+    # Transposed and locally connected convolutions.
+    **{
+        f"cnn_transpose_{name}": KernelCase(
+            IMAGES, stax.serial(_conv((2, 3)), stax.Relu(), _transposed(window, padding, strides))
+        )
+        for name, window, padding, strides in (
+            ("same", (3, 2), "SAME", (2, 1)),
+            ("valid", (2, 4), "VALID", (3, 2)),
+            ("circular", (4, 3), "CIRCULAR", (2, 1)),
+        )
+    },
+    "cnn_transpose_standard": KernelCase(
+        SEQUENCES, _cnn_of("ConvTranspose", stax.GlobalAvgPool(), parameterization="standard")
+    ),
+    "cnn_local": KernelCase(SEQUENCES, _cnn_of("ConvLocal", stax.Flatten())),
+    "cnn_local_pool": KernelCase(SEQUENCES, _cnn_of("ConvLocal", stax.GlobalAvgPool())),
+    "cnn_local_valid": KernelCase(
+        SEQUENCES, _cnn_of("ConvLocal", stax.GlobalAvgPool(), padding="VALID", strides=(2,))
+    ),
+    "cnn_local_standard": KernelCase(
+        SEQUENCES, _cnn_of("ConvLocal", stax.Flatten(), parameterization="standard")
+    ),
     # Outputs that keep their positions.
     "dense_positions": KernelCase(SEQUENCES, _fcn(stax.Relu(), 2)),
     "cnn_positions": KernelCase(SEQUENCES, stax.serial(_conv((3,)), stax.Erf(), _conv((3,)))),

@@ -58,7 +58,7 @@ from .blocks import (
 from .branches import Concat, Product, Residual, Sum
 from .compose import Parallel, Repeat, Serial
 from .configs import from_config
-from .conv import Conv
+from .conv import Conv, ConvLocal, ConvTranspose
 from .dense import Dense, Embedding, Parameterization
 from .groups import HeadGroups
 from .layout import Rearrange
@@ -87,6 +87,8 @@ __all__ = [
     "Combine",
     "Concat",
     "Conv",
+    "ConvLocal",
+    "ConvTranspose",
     "Cos",
     "CrossAttention",
     "Decay",
