@@ -108,6 +108,7 @@ _NAMES: dict[str, Any] = {
     ),
     "Conv": _convolution(wl.Conv),
     "ConvTranspose": _convolution(wl.layers.ConvTranspose),
+    "Aggregate": lambda aggregate_axis=None: wl.layers.Aggregate(),
     "ConvLocal": _convolution(wl.layers.ConvLocal),
     "Relu": wl.Relu,
     "LeakyRelu": lambda alpha: wl.LeakyRelu(alpha),
@@ -156,16 +157,28 @@ def _compare(name, dtype, rtol):
     case = load(name)
     net = _network(_expressions()[name])
     x1, x2 = case.x1.astype(dtype), case.x2.astype(dtype)
-    ours = net.kernel(x1, x2, mask=case.mask1, mask2=case.mask2)
+    mask1, mask2 = case.mask1, case.mask2
+    if hasattr(case, "pattern1"):
+        net = wl.Serial(wl.layers.Graph(), net)
+        x1, x2 = (x1, _edges(case.pattern1)), (x2, _edges(case.pattern2))
+        mask1, mask2 = (mask1, None), (mask2, None)
+    ours = net.kernel(x1, x2, mask=mask1, mask2=mask2, dtype=dtype)
     assert ours.nngp.dtype == ours.ntk.dtype == dtype
     np.testing.assert_allclose(ours.nngp, case.nngp, rtol=rtol, atol=rtol * _scale(case.nngp))
     np.testing.assert_allclose(ours.ntk, case.ntk, rtol=rtol, atol=rtol * _scale(case.ntk))
 
 
+def _edges(pattern: np.ndarray) -> np.ndarray:
+    """From rows for senders to rows for receivers, and an axis for the one kind of edges."""
+    half = (pattern.ndim - 1) // 2
+    axes = range(1, 1 + half)
+    return pattern.transpose(0, *(a + half for a in axes), *axes)[..., None]
+
+
 # One of each kind; the others run with the slow tests.
 _FAST = {
     *("fcn_relu_deep", "fcn_erf_scaled", "fcn_gelu", "fcn_sign", "fcn_layer_norm", "fcn_standard"),
-    *("cnn_transpose_circular", "cnn_local"),
+    *("cnn_transpose_circular", "cnn_local", "graph_positions", "graph_rows", "masked_graph_pool"),
     *("cnn_flatten", "cnn_pool", "cnn_stride", "cnn_valid", "cnn_circular", "resnet_pool"),
     *("branches_product", "masked_cnn_pool", "masked_cnn_stride", "attention_softmax"),
     *("attention_abs", "attention_relu", "attention_identity_sum", "attention_softmax_concat"),

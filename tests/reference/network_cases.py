@@ -3,7 +3,11 @@
 from cases import KernelCase
 from described import Described, residual, stax
 from inputs import (
+    GRAPHS,
     IMAGES,
+    IMAGES_OF_PIXELS,
+    IMAGES_OF_ROWS,
+    MASKED_GRAPHS,
     MASKED_IMAGES,
     MASKED_SEQUENCES,
     NEARLY_IDENTICAL,
@@ -40,6 +44,15 @@ def _cnn_of(layer: str, readout: Described, **options: object) -> Described:
     given = {"padding": "SAME", "W_std": 1.4, "b_std": 0.3} | options
     conv = getattr(stax, layer)(8, (2,), **given)
     return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
+
+
+def _dense() -> Described:
+    return stax.Dense(8, W_std=1.4, b_std=0.3)
+
+
+def _graph(readout: Described, **options: object) -> Described:
+    layers = [_dense(), stax.Aggregate(**options), stax.Relu()] * 2
+    return stax.serial(*layers, readout, _readout())
 
 
 def _normalised_hermite(degree: int) -> Described:
@@ -216,6 +229,28 @@ CASES = {
     "cnn_local_standard": KernelCase(
         SEQUENCES, _cnn_of("ConvLocal", stax.Flatten(), parameterization="standard")
     ),
+    # Graphs.
+    "graph_pool": KernelCase(GRAPHS, _graph(stax.GlobalAvgPool())),
+    "graph_flatten": KernelCase(GRAPHS, _graph(stax.Flatten())),
+    "graph_positions": KernelCase(
+        GRAPHS, stax.serial(_dense(), stax.Erf(), stax.Aggregate(), _dense())
+    ),
+    "graph_residual": KernelCase(
+        GRAPHS,
+        stax.serial(
+            _dense(),
+            residual(stax.Relu(), stax.Aggregate(), _dense()),
+            stax.Relu(),
+            stax.GlobalSumPool(),
+            _readout(),
+        ),
+    ),
+    "graph_pixels": KernelCase(
+        IMAGES_OF_PIXELS, _graph(stax.GlobalAvgPool(), aggregate_axis=(1, 2))
+    ),
+    "graph_rows": KernelCase(IMAGES_OF_ROWS, _graph(stax.GlobalAvgPool(), aggregate_axis=1)),
+    "masked_graph_pool": KernelCase(MASKED_GRAPHS, _graph(stax.GlobalAvgPool())),
+    "masked_graph_sum_pool": KernelCase(MASKED_GRAPHS, _graph(stax.GlobalSumPool())),
     # Outputs that keep their positions.
     "dense_positions": KernelCase(SEQUENCES, _fcn(stax.Relu(), 2)),
     "cnn_positions": KernelCase(SEQUENCES, stax.serial(_conv((3,)), stax.Erf(), _conv((3,)))),
