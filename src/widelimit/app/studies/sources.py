@@ -51,8 +51,9 @@ def real_or_sample(size: Size, real: Callable[[], T], sample: Callable[[], T]) -
         raise DataError(
             f"A study of size '{size}' runs on the whole data set. {error.rule}",
             got=error.got,
-            remedy="set the environment variable WIDELIMIT_DATA to the directory that holds it, or "
-            "run --size small, which falls back on the sample that ships with the package",
+            remedy="name the directory that holds it (also in the environment variable "
+            "WIDELIMIT_DATA), or run the small size, which falls back on the sample in the package",
+            option=("data_dir", "size"),
         ) from error
 
 

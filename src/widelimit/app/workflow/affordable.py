@@ -21,8 +21,8 @@ def consider(train: int, test: int, dtype: type, solver: Solver, listener: Liste
     kernel = (train + test) ** 2 * np.dtype(dtype).itemsize
     whole = _COPIES * (kernel + 8 * train**2)
     others = (
-        f"--solver nystrom --landmarks {_LANDMARKS} takes a small part of that time and memory, "
-        f"--max-train {LARGE} {(train / LARGE) ** 2:,.0f} times less"
+        f"the solver nystrom with {_LANDMARKS} landmarks takes a small part of that time and "
+        f"memory, {LARGE:,} training examples {(train / LARGE) ** 2:,.0f} times less"
     )
     sizes = f"a kernel of {readable_bytes(kernel)}, {readable_bytes(whole)} to solve"
     taken = f"{train:,} training examples: {sizes}"
@@ -31,8 +31,9 @@ def consider(train: int, test: int, dtype: type, solver: Solver, listener: Liste
         raise WidelimitError(
             "An exact solve has the kernel of all training examples in memory.",
             got=f"{taken} with it, where this machine has {readable_bytes(there)}",
-            remedy=f"{others}; --solver blocked-cholesky works on disk, and 'widelimit estimate' "
-            "says what it takes",
+            remedy=f"{others}; blocked-cholesky works on disk, and 'widelimit estimate' says what "
+            "it takes",
+            option=("solver", "landmarks", "max_train"),
         )
     listener.say(f"{taken} with it; {others}")
 

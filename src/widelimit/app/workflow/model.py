@@ -172,7 +172,8 @@ def load_model(path: Path | str) -> Model:
         raise ModelFileError(
             f"'{path}' holds a {type(found).__name__}, no model of 'classify' or 'regress'.",
             got="another object",
-            remedy="load it in Python with widelimit.load, or save a model with --save",
+            remedy="load it in Python with widelimit.load, or save a model of those commands",
+            option="save",
         )
     return found
 
@@ -255,7 +256,8 @@ def _encoded(model: Model, labels: np.ndarray) -> np.ndarray:
         raise DataError(
             f"The model has no class {strangers[0]!r}.",
             got=f"{len(strangers)} unknown labels; its classes are {', '.join(list(known)[:8])}",
-            remedy="correct these rows, or pass --no-score to predict without looking at labels",
+            remedy="correct these rows, or predict without looking at labels",
+            option="no_score",
         )
     return np.array([known[str(label)] for label in labels], model.estimator.classes_.dtype)
 
@@ -292,7 +294,8 @@ def _array_labels(model: Model, path: Path, x: np.ndarray, held: dict[str, Any])
             f"y does not fit the examples or the class names in '{path}'.",
             got=f"y {y.shape} for x {x.shape}"
             + ("" if known is None else f", from {y.min()} to {y.max()} for {len(known)} names"),
-            remedy="save matching arrays, or pass --no-score",
+            remedy="save matching arrays, or predict without looking at labels",
+            option="no_score",
         )
     return _encoded(model, y) if model.task is Task.CLASSIFY else y.astype(np.float64)
 

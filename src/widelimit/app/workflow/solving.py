@@ -47,16 +47,18 @@ def solver_named(
     if strangers:
         owner = next(other for other, option in takes.items() if option == strangers[0])
         raise WidelimitError(
-            f"--{strangers[0]} is an option of --solver {owner}.",
-            got=f"--{strangers[0]} {options[strangers[0]]} with --solver {solver}",
-            remedy=f"leave it out, or give --solver {owner}",
+            f"The solver {solver} has no {strangers[0]}: that is an option of {owner}.",
+            got=f"{strangers[0]} {options[strangers[0]]}",
+            remedy=f"leave it out, or choose {owner}",
+            option=(strangers[0], "solver"),
         )
     if solver in (SolverName.NYSTROM, SolverName.REFINED):
         if landmarks is None:
             raise WidelimitError(
-                "Nyström stands on landmarks.",
-                got=f"--solver {solver} without their number",
-                remedy="give --landmarks, for instance a quarter of the training examples",
+                f"The solver {solver} has no number of landmarks to stand on.",
+                got="none",
+                remedy="give one, for instance a quarter of the training examples",
+                option="landmarks",
             )
         return Nystrom(landmarks=landmarks, refined=solver is SolverName.REFINED, key=key)
     if solver is SolverName.GRADIENTS:

@@ -166,9 +166,9 @@ def _table(path: Path, frame: Any, task: Task, how: Reading, labels_needed: bool
             raise DataError(
                 f"Every row of '{path}' lacks something.",
                 got=f"no row with a value in all of {', '.join(map(repr, roles.inputs))}",
-                remedy="leave --skip away, so that missing values are filled in, or leave columns "
-                "out that are mostly empty",
-                option="drop",
+                remedy="keep such rows, so that missing values are filled in, or leave columns out "
+                "that are mostly empty",
+                option=("skip", "drop"),
             )
     y = None
     if not labels_needed and roles.label is not None:
@@ -308,7 +308,8 @@ def _test_part(frame: Any, split: str) -> np.ndarray:
         raise DataError(
             f"Column {split!r} says something else than 'train' and 'test'.",
             got=", ".join(map(repr, sorted(set(parts))[:5])),
-            remedy="correct the column, or leave --split away for a random test part",
+            remedy="correct the column, or name none for a random test part",
+            option="split",
         )
     return np.flatnonzero(parts == "test")
 
