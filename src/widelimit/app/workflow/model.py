@@ -11,6 +11,7 @@ from sklearn.pipeline import Pipeline
 from ...data import DataError, Holds, read_npz
 from ...data.npz import check_inputs
 from ...data.pictures import read_images
+from ...inference import centred_one_hot
 from ...persist import ModelFileError, load, save
 from ...sklearn import InfiniteNetworkClassifier, WordVectorizer
 from ...sklearn.inputs import Examples
@@ -112,6 +113,13 @@ class Model:
         """The labels of the training examples; those of weight 0 are no part of the model."""
         assert train.y is not None
         return train.y if train.weights is None else train.y[train.weights > 0]
+
+    def targets(self, y: np.ndarray) -> np.ndarray:
+        """What the process is conditioned on: centred one-hot vectors, or scaled numbers."""
+        if self.task is Task.CLASSIFY:
+            return centred_one_hot(y)[0]
+        unit = float(np.abs(y).max()) or 1.0  # differences of extreme numbers do not fit
+        return (y / unit - self.estimator.y_mean_ / unit) / (self.estimator.y_scale_ / unit)
 
     def examples(self, source: Source) -> Examples:
         """Examples as the network sees them."""
