@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from widelimit.app.workflow import Task
-from widelimit.app.workflow.affordable import consider
 from widelimit.app.workflow.baselines import Baseline, advice, baselines
+from widelimit.app.workflow.blocks import consider
 from widelimit.app.workflow.kinds import Listener
 from widelimit.app.workflow.scores import Score
 from widelimit.errors import WidelimitError

@@ -8,10 +8,9 @@ import numpy as np
 
 from ...inference import Cholesky
 from ...sklearn import ImageResizer, WordVectorizer
-from .kinds import Task
+from .kinds import Task, stratified
 from .model import Model
 from .sources import Reading, Source
-from .splits import stratified
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,15 +30,13 @@ from ...sklearn import (
 from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from . import scores
-from .affordable import consider
 from .baselines import Baseline, baselines
-from .blocks import at_work, replacing
-from .kinds import SILENT, Listener, Task
+from .blocks import at_work, consider, replacing
+from .kinds import SILENT, Listener, Task, split
 from .model import Model, Predicted
 from .python import Lines
 from .scores import Score
 from .sources import Reading, Source, read_source
-from .splits import split
 
 MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
