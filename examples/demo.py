@@ -104,9 +104,7 @@ def few_heads(axis: Any) -> tuple[float, float]:
             x,
             heads=heads,
             qk_std=2.0,
-            width=0,
             draws=2048,
-            networks=0,
             key=jax.random.key(0),
         )
         axis.semilogy(grid, law.density(grid), color=colour, ls=style, lw=2, label=name)
