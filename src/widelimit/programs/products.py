@@ -14,6 +14,8 @@ from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NumericalError
@@ -501,31 +503,15 @@ def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) ->
 
     Result: (*outputs, *window).
     """
-    padded_index = []
-    for axis, extent in enumerate(shape):
-        low, high = (int(p) for p in params["padding"][axis])
-        base = int(params["lhs_dilation"][axis])
-        spread = np.full((extent - 1) * base + 1, -1)
-        spread[::base] = np.arange(extent)
-        line = np.concatenate([np.full(max(low, 0), -1), spread, np.full(max(high, 0), -1)])
-        line = line[max(-low, 0) : len(line) - max(-high, 0)]
-        reach = (window[axis] - 1) * int(params["rhs_dilation"][axis]) + 1
-        starts = np.arange(0, len(line) - reach + 1, int(params["window_strides"][axis]))
-        offsets = np.arange(window[axis]) * int(params["rhs_dilation"][axis])
-        padded_index.append(line[starts[:, None] + offsets[None, :]])  # (out, window)
-    rank = len(shape)
-    total: Any = 0
-    missing: Any = False
-    stride = 1
-    for axis in reversed(range(rank)):
-        line = padded_index[axis]
-        spread_shape = [1] * (2 * rank)
-        spread_shape[axis], spread_shape[rank + axis] = line.shape
-        lifted = line.reshape(spread_shape)
-        total = total + np.maximum(lifted, 0) * stride
-        missing = missing | (lifted < 0)
-        stride *= shape[axis]
-    return np.where(missing, -1, total)
+    index = jnp.arange(math.prod(shape)).reshape(shape)
+    spread = zip(params["padding"], params["lhs_dilation"], strict=True)
+    ends = [(int(low), int(high), int(base) - 1) for (low, high), base in spread]
+    padded = np.asarray(jax.lax.pad(index, jnp.asarray(-1, index.dtype), ends))
+    gaps = [int(gap) for gap in params["rhs_dilation"]]
+    reach = [1 + (w - 1) * gap for w, gap in zip(window, gaps, strict=True)]
+    patches = np.lib.stride_tricks.sliding_window_view(padded, reach)
+    steps = (*(int(s) for s in params["window_strides"]), *gaps)
+    return patches[tuple(slice(None, None, step) for step in steps)]
 
 
 class Window(Contraction):
