@@ -137,7 +137,7 @@ def fit_sampler(net: Layer, x: Any, mask: Any, key: RandomKey | None, count: Hea
     fitted = _with_landmarks(net, inputs, as_key(key), samples, replicates, count.rank, residual)
     if tolerance is None:
         return fitted
-    return _sized(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
+    return _size_sampler(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
 
 
 def _with_landmarks(
@@ -212,7 +212,7 @@ def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
         )
 
 
-def _sized(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Sampler:
+def _size_sampler(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Sampler:
     """More heads until a pilot on a few examples meets the tolerance, or says that none will."""
     _require_numbers(net, inputs, "a tolerance is met")
     dtype = np.dtype(np.float32)
@@ -224,14 +224,14 @@ def _sized(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Samp
         reached = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
         if reached <= budget.tolerance:
             return sampler
-        found = drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)
+        found = count_drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)
         factor = budget.growth(found, reached)
         if factor is None:
             raise budget.out_of_reach(found, reached)
-        sampler = grown(net, sampler, factor)
+        sampler = grow_sampler(net, sampler, factor)
 
 
-def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
+def count_drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
     """What a sampler draws, without drawing it."""
     marked = sampler.pivots is not None
 
@@ -248,7 +248,7 @@ def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
     return Drawn(heads * copies, nbytes * copies, copies, steps)
 
 
-def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
+def grow_sampler(net: Layer, sampler: Sampler, factor: float) -> Sampler:
     """A sampler with a multiple of the heads.
 
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
@@ -259,7 +259,7 @@ def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
     return sampler.with_more(replicates=factor)
 
 
-def covering(inputs: Inputs, other: Inputs) -> Inputs:
+def pad_like(inputs: Inputs, other: Inputs) -> Inputs:
     """The inputs, padded at the end to the positions of `other` where these reach further."""
 
     def one(x: Any, mask: Any, y: Any) -> tuple[Any, Any]:

@@ -122,6 +122,3 @@ class Conv(Layer):
             return kernel * (1.0 / volume(axes))
 
         return self.weights.cross(pair.each(average), memo1, memo2)
-
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None

@@ -75,7 +75,7 @@ class Rearrange(Layer):
         moved = [split[axis] for axis in self.order]
         return tuple(math.prod(moved[a:b]) for a, b in itertools.pairwise(ends))
 
-    def entered(self, x: Any) -> Any:
+    def reorder(self, x: Any) -> Any:
         """A batch in the new order."""
         after = self.shape(tuple(x.shape[1:]))
         factors = self.factors
