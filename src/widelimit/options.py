@@ -204,8 +204,7 @@ def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
     """
     if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
         good = jnp.issubdtype(value.dtype, jnp.number)
-        whole = jnp.issubdtype(value.dtype, jnp.integer)
-        number = value.astype(float) if whole else value
+        number = value.astype(float) if jnp.issubdtype(value.dtype, jnp.integer) else value
     else:
         try:
             number = np.asarray(value)

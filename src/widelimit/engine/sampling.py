@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, OptionError, ShapeError, warn
@@ -24,7 +23,7 @@ from ..layers.compose import Path
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
 from .budget import Budget, Drawn, error_bound
-from .inputs import Inputs, read_inputs
+from .inputs import Inputs, is_traced, read_inputs
 from .phases import Realisation, draw_block, finite_layers, precision, random_layers
 from .tiles import tiles
 
@@ -204,7 +203,7 @@ def _bases(real: Realisation) -> list[Basis]:
 
 def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
     """Raise inside a JAX transformation, where there are no numbers to look at."""
-    if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
+    if is_traced((net, inputs)):
         raise NetworkError(
             f"Inside a JAX transformation there are no numbers by which {what}.",
             got="a network or inputs inside a JAX transformation (grad, jit)",

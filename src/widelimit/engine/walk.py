@@ -175,7 +175,7 @@ def check_masks(net: Layer, mask: Any, name: str) -> None:
 class LayerMemo(eqx.Module):
     """What pairs need of one example at one layer, and where zeros are put after the layer."""
 
-    own: Memo
+    memo: Memo
     mask: Array | None  # None: there is no padding, or the layer keeps it zero
 
 
@@ -233,7 +233,7 @@ def _memo(layer: Layer, example: Any, drawn: tuple[Any, ...]) -> LayerMemo:
 def _cross_layer(
     layer: Any, pair: Any, one: LayerMemo, two: LayerMemo, drawn: tuple[Any, ...]
 ) -> Pair:
-    return layer.cross(pair, one.own, two.own, *drawn).masked(one.mask, two.mask)
+    return layer.cross(pair, one.memo, two.memo, *drawn).masked(one.mask, two.mask)
 
 
 def _encode_layer(
@@ -244,7 +244,7 @@ def _encode_layer(
     layer.require(outline)
     nngp, full = None, False
     if need is not Need.NONE:
-        pair = layer.own(_streams(example, Example.pair), memo.own, *drawn)
+        pair = layer.own(_streams(example, Example.pair), memo.memo, *drawn)
         pair = pair.masked(memo.mask, memo.mask).forced()
         pair = pair.diagonal() if need is Need.DIAGONAL else pair
         nngp, full = pair.nngp, pair.full
@@ -256,7 +256,7 @@ def _encode_layer(
     mask = _streams(example, lambda one: one.mask)
     mask = None if mask is None else layer.mask(mask)
     after = layer.outline(outline)
-    mean = None if after.gaussian else layer.mean(example, memo.own)
+    mean = None if after.gaussian else layer.mean(example, memo.memo)
     if isinstance(mean, jax.Array):
         mean = remask(mean, memo.mask, axes=0)
     features = layer.features(example)
@@ -395,7 +395,7 @@ class _Draw(Task):
     def inside(self, layer: Layer, given: Any) -> list[Any]:
         path, key = given
         keys = split_key(key, len(layer.parts))
-        return [((*path, number), own) for number, own in enumerate(keys)]
+        return [((*path, number), one) for number, one in enumerate(keys)]
 
     def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
         return _Encode().needs(layer, state, need)
@@ -413,7 +413,7 @@ class _Draw(Task):
         scores = {path: self.make(path, layer, state, key)} if random else {}
         drawn = tuple(scores.values())
         memos = jax.vmap(lambda one: _memo(layer, one, drawn))(state)
-        after = jax.vmap(lambda one, own: _encode_layer(layer, one, need, own, memos, drawn))(
+        after = jax.vmap(lambda one, memo: _encode_layer(layer, one, need, memo, memos, drawn))(
             state, memos
         )
         return after, (scores, memos)
@@ -423,7 +423,7 @@ class _Draw(Task):
         scores, memos = self.gather(kept)
         memo = jax.vmap(BranchesMemo.of)(memos, tuple(ends))
         after = jax.vmap(
-            lambda one, own, *parts: _merge_examples(layer, one, list(parts), own, memo)
+            lambda one, mine, *parts: _merge_examples(layer, one, list(parts), mine, memo)
         )(state, memo, *ends)
         return after, (scores, memo)
 

@@ -63,8 +63,8 @@ class Rearrange(Layer):
         if self.factors is None:
             split = tuple(shape) if len(shape) == len(self.order) else None
         else:
-            whole = tuple(math.prod(f) for f in self.factors)
-            split = tuple(n for f in self.factors for n in f) if tuple(shape) == whole else None
+            fits = tuple(shape) == tuple(math.prod(f) for f in self.factors)
+            split = tuple(n for f in self.factors for n in f) if fits else None
         if split is None:
             raise ShapeError(
                 f"Examples of shape {tuple(shape)} do not fit the network's first layer.",

@@ -296,10 +296,10 @@ def draw_basis(
 
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
-    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
-    whole = whole and 1 <= heads < 2**31
+    finite = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
+    finite = finite and 1 <= heads < 2**31
     infinite = isinstance(heads, float) and heads == INFINITE
-    if not whole and not infinite:
+    if not finite and not infinite:
         raise WidelimitError(
             "The number of heads is no positive integer below 2³¹, nor widelimit.INFINITE.",
             got=f"{name}={heads!r}",
