@@ -23,6 +23,7 @@ from ..programs.preconditions import Facts
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
+from ..programs.thresholds import SAME_MEAN
 from ..programs.vectors import WideVector
 from .alignment import align, trace_at
 from .audit import Audit, audited
@@ -182,9 +183,7 @@ class Traced(TensorProgram):
                 got="a covariance that is infinite or no number",
                 remedy="draw smaller weights, or check where functions of activations are defined",
             )
-        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
-            np.abs(mean).max(initial=0.0), 1e-300
-        ):
+        if np.ptp(mean, axis=0).max(initial=0.0) > SAME_MEAN * np.abs(mean).max(initial=0.0):
             raise RefusedError(
                 "Outputs are Gaussian given the scalars, with a mean that is not random.",
                 place=self.program.steps[-1].place,
