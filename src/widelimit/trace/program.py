@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,19 @@ import numpy as np
 
 from ..compilation import jitted
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
-from ..options import RandomKey, as_key, listed, whole
+from ..options import RandomKey, as_key, choice, listed, whole
+from ..programs.biases import Biases, apart
 from ..programs.compare import Comparison, Limit, compare
 from ..programs.integration import Method, Rule, estimated
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
-from ..programs.preconditions import PreconditionReport, judge
+from ..programs.preconditions import (
+    Finding,
+    Precondition,
+    PreconditionReport,
+    Severity,
+    judge,
+)
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
@@ -42,6 +50,8 @@ def trace(
     *,
     widths: Sequence[int] = WIDTHS,
     key: RandomKey = 0,
+    biases: Biases | str = Biases.LIMIT,
+    width: int | None = None,
 ) -> Traced:
     """Read the program of a model and derive what it becomes at infinite width.
 
@@ -49,16 +59,36 @@ def trace(
     or a function. `x` is a batch of examples. The model is traced at three `widths`: axes that grow
     with them are width axes, numbers that change with them are powers of the width, and parameters
     are what the initialiser draws from `key`.
+
+    `width` is the one that the model is used at. `biases="own"` keeps biases that vanish as the
+    width grows (of variance 1/(3n), say) at the size they have there; biases of outputs that are
+    not Gaussian count with their variance. `check()` compares the limit with the model at `width`.
     """
-    return Traced(make, x, widths=widths, key=key)
+    kind = choice(Biases, biases, "biases")
+    if width is None and kind is Biases.OWN:
+        raise OptionError(
+            "biases='own' was given without the width of the model.",
+            got="width=None",
+            remedy="say at which width the model is used: trace(make, x, biases='own', width=64)",
+        )
+    return Traced(make, x, widths=widths, key=key, biases=kind, width=width)
 
 
 class Traced:
     """A model's program on given inputs; made by `trace`."""
 
     def __init__(
-        self, make: Callable[[int, Any], Any], x: ArrayLike, *, widths: Sequence[int], key: Any
+        self,
+        make: Callable[[int, Any], Any],
+        x: ArrayLike,
+        *,
+        widths: Sequence[int],
+        key: Any,
+        biases: Biases = Biases.LIMIT,
+        width: int | None = None,
     ):
+        if _of_torch(make):
+            raise _torch_module(make)
         if not callable(make):
             raise OptionError(
                 "make= cannot be called.",
@@ -79,30 +109,35 @@ class Traced:
                 got=f"an array of shape {self.x.shape}",
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
-        self.widths = _checked_widths(widths)
+        self.widths, self.biases = _checked_widths(widths), biases
+        self.width = None if width is None else whole("width", width)
         self.key = as_key(key)
 
     def model(self, width: int, key: Any) -> Callable[[Any], Any]:
         """The model at one width, mapped over examples."""
-        made = self.make(width, key)
-        if not callable(made):
-            raise NetworkError(
-                "make(width, key) returned something that cannot be called.",
-                got=type(made).__name__,
-                remedy="return a function of one example, or a module with __call__",
-            )
-        return jax.vmap(made)
+
+        def one(example: Any) -> Any:
+            # Made where it is called: Flax forbids state (counters of draws) to cross a `vmap`.
+            made = self.make(width, key)
+            if _of_torch(made):
+                raise _torch_module(made)
+            if not callable(made):
+                raise NetworkError(
+                    "make(width, key) returned something that cannot be called.",
+                    got=type(made).__name__,
+                    remedy="return a function of one example, or a module with __call__",
+                )
+            return made(example)
+
+        return jax.vmap(one)
 
     @cached_property
     def program(self) -> FlatProgram:
         """The steps, aligned over three widths."""
         jaxprs = []
         for width in self.widths:
-            function = _bind(self.model, width)
-            with jax.enable_x64(True):
-                example = jnp.asarray(self.x)
             try:
-                jaxprs.append(trace_at(function, self.key, example))
+                jaxprs.append(trace_at(_bind(self.model, width), self.key, self.x))
             except jax.errors.JAXTypeError as error:
                 raise _untraceable(error) from error
         program = align(jaxprs, self.widths)
@@ -117,7 +152,8 @@ class Traced:
 
     def run(self, draws: int, rule: Rule) -> tuple[Machine, Any]:
         """Interpret the program once; returns the machine and its output."""
-        machine = Machine(self.program, draws=draws, rule=rule)
+        own = self.width if self.biases is Biases.OWN else None
+        machine = Machine(self.program, draws=draws, rule=rule, width=own)
         return machine, machine.run(self.key, self.x)[0]
 
     @cached_property
@@ -204,9 +240,32 @@ class Traced:
         key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
         return tangent_kernel(self, draws, key)
 
-    def check(self) -> PreconditionReport:
-        """The preconditions of the limit theorem, each violated one by name and source line."""
-        return judge(facts_of(self.first_run[0], self._name))
+    def check(self, *, compare: bool = True) -> PreconditionReport:
+        """The preconditions of the limit theorem, each violated one by name and source line.
+
+        With the model's own `width`, `compare` it with the limit there: 512 models are drawn.
+        """
+        report = judge(facts_of(self.first_run[0], self._name))
+        line = self._apart(self.width) if compare and self.width is not None else None
+        if line is None:
+            return report
+        finding = Finding(
+            Precondition.WIDE,
+            Severity.WARNING,
+            f"outputs at width {self.width}",
+            f"There {line}.",
+            f"keep biases at their own size: trace(…, biases='own', width={self.width})",
+        )
+        return replace(report, findings=(*report.findings, finding))
+
+    def _apart(self, width: int) -> str | None:
+        """How far models of one width are from the limit, if the two are far apart."""
+        table = self.compare((width,), 512)
+        limit = np.diagonal(table.second)
+        found, error = (
+            np.diagonal(a) for a in (table.widths[0].second, table.widths[0].second_error)
+        )
+        return apart(found / limit, error / limit)
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -245,6 +304,21 @@ class Traced:
     @property
     def _name(self) -> str:
         return getattr(self.make, "__name__", type(self.make).__name__)
+
+
+def _of_torch(model: Any) -> bool:
+    """Whether this is a torch module, or a class of them."""
+    kind = model if isinstance(model, type) else type(model)
+    return any(base.__module__.startswith("torch.") for base in kind.__mro__)
+
+
+def _torch_module(model: Any) -> NetworkError:
+    name = model.__name__ if isinstance(model, type) else type(model).__name__
+    return NetworkError(
+        "trace reads JAX code, and was given a torch module.",
+        got=name,
+        remedy="use lift: widelimit.lift(module, x) reads torch modules",
+    )
 
 
 def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
