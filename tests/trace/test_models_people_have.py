@@ -192,7 +192,7 @@ def test_relu_of_constants_is_a_constant():
     def model(add):
         def model(n, weights):
             embed, readout = weights(3, n), weights(n, 1)
-            return lambda x: jnp.tanh(x @ embed + add(n)).mean(axis=0) @ readout
+            return lambda x: jnp.tanh(x @ embed + add((1, n))).mean(axis=0) @ readout
 
         return model
 
