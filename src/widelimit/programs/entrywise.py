@@ -335,7 +335,7 @@ def followed(step: Step, operands: list[Any]) -> Any | None:
             remedy="rescale the argument, so that it stays of order one",
         )
     if record.slope is not None and vanishes:
-        return multiplied(value, record.slope, value.power)
+        return multiplied(value, record.slope)
     if not record.inside:
         return None
     shape = np.broadcast_shapes(*(v.shape for v in operands))
@@ -359,8 +359,9 @@ def _sign(value: Any) -> float | None:
     return float(signs[0]) if signs.size == 1 else None
 
 
-def multiplied(value: Any, factor: float, power: Fraction) -> Any:
-    """A value times a number, and the power of n in front of it."""
+def multiplied(value: Any, factor: float, power: Fraction | None = None) -> Any:
+    """A value times a number; `power` is then the one in front of it, in place of its own."""
+    power = value.power if power is None else power
     if isinstance(value, WideVector):
         return replace(value.times(np.full((1, value.size), factor)), power=power)
     return WideScalar(
