@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data import DataError, write_csv
+from ...data import DataError, write_text
 from ...data.files import output, unwritable
 from ...data.places import CHOSEN
 from ...errors import WidelimitError
@@ -99,33 +99,28 @@ def write_predictions(path: Path, examples: Source, predicted: Predicted) -> Non
 
     Behind them stand the columns of the file the examples came from, as they are there.
     """
+    import pandas as pd
+
     truth, table = examples.y, predicted.probabilities
-    columns: dict[str, Sequence[Any]] = {"example": examples.names}
+    columns: dict[str, Any] = {"example": examples.names}
+    if truth is not None:
+        columns["label" if table is not None else "target"] = truth.tolist()
     if table is not None:
-        if truth is not None:
-            columns["label"] = truth.tolist()
+        shares = {"probability": predicted.confidence}
+        shares |= {f"p({name})": table[:, i] for i, name in enumerate(predicted.classes)}
         columns["prediction"] = predicted.answers.tolist()
-        columns["probability"] = [f"{p:.6f}" for p in predicted.confidence]
-        for number, name in enumerate(predicted.classes):
-            columns[f"p({name})"] = [f"{p:.6f}" for p in table[:, number]]
+        columns |= {name: [f"{p:.6f}" for p in values] for name, values in shares.items()}
     else:
         assert predicted.std is not None
-        if truth is not None:
-            columns["target"] = [repr(float(value)) for value in truth]
         half = _INTERVAL * predicted.std
-        found = {
-            "prediction": predicted.answers,
-            "std": predicted.std,
-            "low90": predicted.answers - half,
-            "high90": predicted.answers + half,
-        }
+        found = {"prediction": predicted.answers, "std": predicted.std}
+        found |= {"low90": predicted.answers - half, "high90": predicted.answers + half}
         columns |= {name: [f"{v:.8g}" for v in values] for name, values in found.items()}
+    written = pd.DataFrame(columns)
     if examples.frame is not None:
-        for name, values in examples.frame.astype(object).items():
-            shown = name if name not in columns else f"{name} in the file"
-            gone = values.isna().tolist()
-            columns[shown] = ["" if g else v for v, g in zip(values, gone, strict=True)]
-    write_csv(path, list(columns), zip(*columns.values(), strict=True))
+        known = {name: f"{name} in the file" for name in columns}
+        written = written.join(examples.frame.rename(columns=known).reset_index(drop=True))
+    write_text(path, written.to_csv(index=False))
 
 
 def own_name(file: Path) -> str:
