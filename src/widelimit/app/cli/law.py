@@ -10,7 +10,8 @@ import typer
 
 from ...data import DataError, Standardise
 from ...errors import WidelimitError
-from ..drawing import canvas, diagram, plot_law
+from ..drawing.diagram import diagram
+from ..drawing.plots import canvas, plot_law
 from ..report import Report
 from ..workflow import Kind, Settings, Task, read_source
 from ..workflow.finite import LAW_NETWORKS, PROBABILITIES, HeadLaw, LawNetwork, head_law

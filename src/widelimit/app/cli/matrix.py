@@ -15,7 +15,8 @@ from ...errors import WidelimitError
 from ...inference import KernelKind
 from ...inference.spectrum import Spectrum
 from ...sklearn.networks import NamedNetwork
-from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
+from ..drawing.diagram import diagram
+from ..drawing.plots import canvas, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import Source, Task, read_source
 from ..workflow.blocks import compute
