@@ -1,6 +1,5 @@
 """Read files with errors a person can act on; write them whole or not at all."""
 
-import csv
 import errno
 import gzip
 import io
@@ -13,7 +12,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -153,15 +152,6 @@ def write_text(path: Path | str, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all; bytes that are no text become `\\udcff`."""
     with writing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
-
-
-def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file with a header line, whole or not at all."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(head)
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:

@@ -59,7 +59,8 @@ def opinions(frame: "DataFrame", path: Path) -> "DataFrame":
             got=some(sorted(f"{part} {label}" for part, label in parts)),
             remedy=f"unpack or download {IMDB.name} again, or correct the columns",
         )
-    return frame.assign(label=labels)[columns]
+    whole: Any = frame.assign(label=labels)
+    return whole[columns]
 
 
 def _reviews(path: Path) -> "DataFrame":
