@@ -84,7 +84,7 @@ def test_unknown_words_are_left_out():
 
 @pytest.mark.parametrize("text", ["", "!!!", "zebra"])
 def test_empty_texts(text):
-    with pytest.raises(DataError, match=r"at least one word.*text 1 .*Empty.MEAN"):
+    with pytest.raises(DataError, match=r"no word with a vector.*text 1 .*Empty.MEAN"):
         Embedder(vectors=VECTORS)(["good", text])
     x, mask = Embedder(vectors=VECTORS, empty=Empty.MEAN)(["good film", text])
     np.testing.assert_array_equal(x[1], [MEAN, [0, 0]])

@@ -66,12 +66,12 @@ def test_unit_rms_makes_the_input_kernel_one():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("".join(LINES) + "end 1 2", "line 4 .*cut off"),
-        ("".join(LINES) + "end", "line 4 .*1 fields, expected 4"),
-        ("".join(LINES) + "end 1 2 x\n", "line 4 .*'x'"),
+        ("".join(LINES) + "end 1 2", "Line 4 of .*cut off"),
+        ("".join(LINES) + "end", "Line 4 of .*1 fields, expected 4"),
+        ("".join(LINES) + "end 1 2 x\n", "Line 4 of .*'x'"),
         ("good 1 nan\n", "some not finite"),
         ("", "0 words"),
-        ("only\nwords\n", "line 1"),
+        ("only\nwords\n", "Line 1 of"),
     ],
 )
 def test_broken_text_files(tmp_path, content, message):

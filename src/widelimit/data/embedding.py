@@ -53,15 +53,17 @@ class Embedder:
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 1:
             raise DataError(
-                "A truncation length is at least 1.",
-                got=f"length={self.length}",
-                remedy="give a positive number of words, or None for no truncation",
+                f"length={self.length} leaves no word of a text.",
+                got=str(self.length),
+                remedy="give a positive number of words, or None for all",
+                option="length",
             )
         if self.phrase < 1:
             raise DataError(
-                "A position holds at least one word.",
-                got=f"phrase={self.phrase}",
+                f"phrase={self.phrase} leaves no word in a position.",
+                got=str(self.phrase),
                 remedy="give a positive number of neighbouring words",
+                option="phrase",
             )
 
     def __repr__(self) -> str:
@@ -74,7 +76,7 @@ class Embedder:
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
             raise DataError(
-                "Every text must have at least one word with a vector.",
+                "Some texts have no word with a vector.",
                 got=some([f"text {i} ({texts[i][:40]!r})" for i in empty]),
                 remedy="remove these texts, use vectors with more words, or pass empty=Empty.MEAN",
             )

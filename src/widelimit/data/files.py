@@ -36,8 +36,8 @@ DAMAGE = (
 def damaged(path: Path, why: str) -> DataError:
     """The error for a file that is cut off or broken."""
     return DataError(
-        "A data file must be complete.",
-        got=f"'{path}' is cut off or damaged ({why})",
+        f"'{path}' is cut off or damaged.",
+        got=why,
         remedy="copy or download the file again and compare its size with the original",
     )
 
@@ -51,14 +51,14 @@ def reading(path: Path) -> Iterator[None]:
         raise damaged(path, str(error) or type(error).__name__) from error
     except FileNotFoundError as error:
         raise DataError(
-            "A data file must exist.",
-            got=f"no file '{path}'",
+            f"There is no file '{path}'.",
+            got="nothing there",
             remedy="check the path; relative paths start at the current directory",
         ) from error
     except OSError as error:
         raise DataError(
-            "A data file must be readable.",
-            got=f"'{path}' ({error.strerror or error})",
+            f"'{path}' cannot be read.",
+            got=str(error.strerror or error),
             remedy="give the path of a regular file that you may read",
         ) from error
 
@@ -128,8 +128,8 @@ def output(path: str | os.PathLike[str]) -> Path:
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
         raise DataError(
-            "An output is a regular file.",
-            got=f"'{path}', which is {what}",
+            f"'{path}' cannot be written: it is {what}.",
+            got=what,
             remedy="give the name of a file to write",
         )
     return path
@@ -140,8 +140,8 @@ def unwritable(path: Path, error: Exception, kept: str = "nothing was kept") -> 
     code = getattr(error, "errno", None)
     full = code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return DataError(
-        "A file is written whole or not at all.",
-        got=f"'{path}' could not be written ({getattr(error, 'strerror', None) or error}); {kept}",
+        f"'{path}' could not be written.",
+        got=f"{getattr(error, 'strerror', None) or error}; {kept}",
         remedy="free some space or choose a directory on another disk"
         if full
         else "choose a directory that you may write to",
@@ -236,8 +236,8 @@ def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
     archive = zipfile.ZipFile(raw)
     if member not in archive.namelist():
         raise DataError(
-            "In a zip archive one member is read.",
-            got=f"no member {member!r} in '{path}', which holds {', '.join(archive.namelist())}",
+            f"The archive '{path}' has no member {member!r}.",
+            got=", ".join(archive.namelist()),
             remedy="name one of its members",
         )
     return archive.open(member)  # pyright: ignore[reportReturnType]

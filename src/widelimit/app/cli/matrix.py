@@ -54,9 +54,10 @@ def kernel(
     use_data_dir(data.data_dir)
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
-            "A kernel is written to a .npy or an .npz file.",
-            got=f"--out {out}",
+            f"'{out}' is neither a .npy nor an .npz file by its name.",
+            got=f"the ending {out.suffix!r}",
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
+            option="out",
         )
     wanted = report or (out.with_suffix(".html") if open_page else None)
     store = out.with_name(f"{out.name}.store")

@@ -42,23 +42,23 @@ def ready(
         for given in inputs:
             if given is not None and _is_part(path, given):
                 raise WidelimitError(
-                    "What is read is not overwritten.",
-                    got=f"{option} {path}, which belongs to the input '{given}'",
+                    f"{option} would overwrite what is read.",
+                    got=f"'{path}', which belongs to the input '{given}'",
                     remedy=f"give another {option}",
                 )
         for other, place in wanted.items():
             if other != option and path.resolve() == place.resolve():
                 raise WidelimitError(
-                    "Every output has a file of its own.",
-                    got=f"{path} for {option} and {other}",
+                    f"{option} and {other} are one file.",
+                    got=f"'{path}'",
                     remedy=f"give another {option} or {other}",
                 )
         require_writable(path.parent)
     for path in (*wanted.values(), *inputs):
         if store is not None and path is not None and _is_inside(path, store):
             raise WidelimitError(
-                "The tiles of a kernel have a folder of their own.",
-                got=f"{path}, which lies in '{store}'",
+                f"'{path}' lies in the folder of the kernel's tiles.",
+                got=f"'{store}'",
                 remedy="choose another place for it, or another --out",
             )
 
@@ -88,8 +88,8 @@ def require_writable(folder: Path) -> None:
     if not good:
         why = "may not be written to" if there.is_dir() else "is no folder"
         raise DataError(
-            "Outputs go to a folder that may be written to.",
-            got=f"'{folder}': '{there}' {why}",
+            f"Nothing can be written to '{folder}'.",
+            got=f"'{there}' {why}",
             remedy="choose another folder",
         )
 
