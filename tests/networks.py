@@ -265,7 +265,8 @@ COMPOSITIONS = {
     ),
     "relations": _pooled(
         wl.layers.Graph(),
-        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense(3)) for k in (0, 1)))),
+        dense(),
+        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense()) for k in (0, 1)))),
         wl.LayerNorm(),
         wl.Relu(),
         wl.layers.Aggregate(1),
