@@ -229,7 +229,7 @@ def asked(get: Any) -> tuple[str, ...] | None:
     """The names in `get`, in lower case; None: everything."""
     if get is None:
         return None
-    names = (get,) if isinstance(get, str) else tuple(get)
+    names = tuple(get) if isinstance(get, tuple | list) else (get,)
     if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(
             "get= does not name each of one or more results once.",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -85,17 +86,18 @@ def _weights(
     hyperparameter(W_std, "W_std")
     if b_std is not None:
         hyperparameter(b_std, "b_std")
-    if tuple(s) != (1, 1):
-        raise _unknown(layer, "s", s, "leave it out: the limit is that of widths without factors")
     word = str(parameterization).lower()
     if word not in ("ntk", "standard"):
         raise _unknown(layer, "parameterization", parameterization, "pass 'ntk' or 'standard'")
+    before, after = (whole("s", factor) for factor in s)
+    if (before, after) != (1, 1) and word == "ntk":
+        raise _unknown(layer, "s", s, "leave it out: it belongs to parameterization='standard'")
 
-    def make(kind: Any, *args: Any, **options: Any) -> Any:
+    def make(kind: Any, width: int, *args: Any, **options: Any) -> Any:
         std = 0.0 if b_std is None else b_std
-        made = kind(*args, w_std=W_std, b_std=std, parameterization=word, **options)
+        made = kind(after * width, *args, w_std=W_std, b_std=std, parameterization=word, **options)
         # A bias of deviation 0 is trained all the same; None is what has no bias.
-        weights = with_fields(made.weights, biased=b_std is not None)
+        weights = with_fields(made.weights, biased=b_std is not None, width_factor=before)
         return with_fields(made, weights=weights)
 
     return make
@@ -376,7 +378,9 @@ def DotGeneral(
     channel_axis: int = -1,
 ) -> Triple:
     """The input times a number; other products are not known here."""
-    if (lhs is None) == (rhs is None):
+    if lhs is None and rhs is None:
+        return triple()
+    if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
     number = rhs if lhs is None else lhs
     if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
@@ -558,12 +562,14 @@ def Sigmoid_like() -> Triple:
 
 def Gelu(approximate: bool = False) -> Triple:
     """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
-    dual = duals.Gelu()
-    if approximate:
-        raise _unknown(
-            "Gelu", "approximate", True, "Elementwise(lambda x: jax.nn.gelu(x)) has its own limit"
-        )
-    return _layer("Gelu", wl.Activation(dual))
+    return _layer("Gelu", wl.Activation(_ApproximateGelu() if approximate else duals.Gelu()))
+
+
+class _ApproximateGelu(duals.Gelu):
+    """The kernel of GELU beside finite networks of its approximation."""
+
+    def fn(self, x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=True)
 
 
 def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
