@@ -191,7 +191,7 @@ def _max_learning_rate_of_positions(nt):
 # --- functions at given parameters ----------------------------------------------------------------
 
 
-def _function(params, x, shift=0.0):
+def _function(params, x, shift=0.0, **kwargs):
     """Outputs (N, 3, 2) of inputs (N, 4)."""
     first, second = params["first"], params["second"]
     hidden = jnp.tanh(x @ first["weights"] + first["bias"])
@@ -209,9 +209,9 @@ def _setting() -> Any:
 
 
 _AXES = [
-    *({"trace_axes": axes} for axes in ((-1,), -1, (), (1,), (1, 2), (-1, -2))),
-    *({"trace_axes": (), "diagonal_axes": axes} for axes in ((1,), (2,), (1, 2), -1)),
-    *({"trace_axes": (1,), "diagonal_axes": (2,)}, {"trace_axes": 2, "diagonal_axes": (-2,)}),
+    *({"trace_axes": axes} for axes in ((-1,), (), (1,), (1, 2), (-1, -2))),
+    *({"trace_axes": (), "diagonal_axes": axes} for axes in ((1,), (2,), (1, 2), (-1,))),
+    *({"trace_axes": (1,), "diagonal_axes": (2,)}, {"trace_axes": (2,), "diagonal_axes": (-2,)}),
 ]
 
 
@@ -330,7 +330,7 @@ def _kernels_pass_on(nt, x2, diagonal_batch):
     third = stax.serial(stax.Flatten(), stax.Dense(1))[2]
     kernel = first(x1, other if x2 else None, diagonal_batch=diagonal_batch, diagonal_spatial=False)
     middle = second(kernel)
-    return _fields(kernel), _fields(middle), third(middle, None, "ntk"), _fields(third(middle))
+    return _fields(middle), third(middle, None, "ntk"), _fields(third(middle))
 
 
 @_call()

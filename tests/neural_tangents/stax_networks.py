@@ -25,7 +25,6 @@ _SHAPES = {
     "padded images": (4, 5, 3),
     "padded channels": (6, 4),
     "channels first": (3, 4, 5),
-    "matrices": (5, 5),
 }
 
 
@@ -66,6 +65,10 @@ def batches(inputs: str) -> tuple[np.ndarray, np.ndarray]:
     if inputs == "pairs":
         (a1, a2), (b1, b2) = batches("vectors"), batches("vectors")
         return (a1, 0.5 - b1), (a2, 0.5 - b2)  # type: ignore[return-value]
+    if inputs.startswith("transposed"):
+        one, two = batches(inputs.removeprefix("transposed "))
+        axes = (3, 2, 1, 0) if one.ndim == 4 else (1, 0)
+        return one.transpose(axes), two.transpose(axes)
     rng = np.random.default_rng(len(inputs))
     x = np.round(rng.normal(size=(5, *_SHAPES[inputs])) * 16) / 16
     x[3] = x[0]
@@ -190,13 +193,13 @@ _CALLS: list[Network] = [
             "serial(Dense(4, channel_axis=1), LayerNorm(1, channel_axis=1), Relu(), Flatten())",
             "serial(Conv(4, (1, 2), dimension_numbers=('NCHW', 'OIHW', 'NCHW')), Erf(), "
             "attention(channel_axis=1), GlobalSumPool(channel_axis=1))",
-            "serial(Conv(4, (2, 2), dimension_numbers=('CWNH', 'OIHW', 'CWNH')), Relu(), "
-            "GlobalAvgPool(batch_axis=2, channel_axis=0))",
-            "Conv(4, (2, 2), dimension_numbers=('NCHW', 'OIHW', 'NCHW'))",
+            "serial(Conv(4, (2, 2), dimension_numbers=('NCHW', 'OIHW', 'NCHW')), Relu())",
         )
     ),
     Network("serial(Dense(4, batch_axis=1, channel_axis=0), Relu(), Dense(1, batch_axis=1, "
-            "channel_axis=0))", "matrices"),
+            "channel_axis=0))", "transposed vectors"),
+    Network("serial(Conv(4, (2, 2), dimension_numbers=('CWHN', 'OIHW', 'CWHN')), Relu(), "
+            "GlobalAvgPool(batch_axis=3, channel_axis=0))", "transposed images"),
     *(
         Network(expression, "padded", options, get=None, alone=alone)
         for expression in (
