@@ -27,7 +27,7 @@ import numpy as np
 
 from studies.small_data import RbfProcess, interval
 from widelimit.app.workflow import Settings, Task, run
-from widelimit.data import downsample, load_cifar10, load_glove, load_texts, save_npz
+from widelimit.data import downsample, load_cifar10, load_glove, read_frame, save_npz
 from widelimit.data.embedding import Embedder, Empty
 
 TRAIN, TEST = 300, 300
@@ -107,18 +107,18 @@ def flats(rng: np.random.Generator) -> Example:
 
 def opinions(rng: np.random.Generator, folder: Path) -> Example:
     """Sentences about films beside columns that know something of the verdict, with holes."""
-    data = load_texts(folder / "rt_polarity.jsonl.gz")
-    rows = rng.permutation(len(data.y))[:1500]
-    y = data.y[rows]
+    data = read_frame(folder / "rt_polarity.jsonl.gz")
+    data = data.iloc[rng.permutation(len(data))[:1500]]
+    y = data["label"].to_numpy()
     stars = np.clip(np.round(3 + 0.8 * (2 * y - 1) + 1.3 * rng.normal(size=1500)), 1, 5)
     genre = np.where(rng.random(1500) < 0.55, np.where(y == 1, "drama", "horror"), "comedy")
     columns = {
-        "text": np.array([data.texts[i] for i in rows], object),
+        "text": data["text"].to_numpy(object),
         "stars": holes(stars, rng),
         "genre": holes(genre, rng),
         "minutes": holes(rng.normal(105, 15, 1500).round(), rng),
     }
-    return Example("mixed: opinions", columns, np.array(data.class_names)[y], Task.CLASSIFY, "text")
+    return Example("mixed: opinions", columns, y.astype(str), Task.CLASSIFY, "text")
 
 
 def holes(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -148,11 +148,10 @@ def everything(folder: Path | None) -> Iterator[Example]:
         return
     yield opinions(rng, folder)
     for name in ("rt_polarity", "imdb"):
-        data = load_texts(folder / f"{name}.jsonl.gz")
-        rows = rng.permutation(len(data.y))[:1500]
-        texts = {"text": np.array([data.texts[i] for i in rows], object)}
-        y = np.array(data.class_names)[data.y[rows]]
-        yield Example(name, texts, y, Task.CLASSIFY, "text")
+        data = read_frame(folder / f"{name}.jsonl.gz")
+        data = data.iloc[rng.permutation(len(data))[:1500]]
+        texts = {"text": data["text"].to_numpy(object)}
+        yield Example(name, texts, data["label"].to_numpy(str), Task.CLASSIFY, "text")
     images = load_cifar10(folder)
     rows = rng.permutation(len(images.y_train))[:1500]
     small = downsample(images.x_train[rows].astype(np.float32), (8, 8))

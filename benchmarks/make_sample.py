@@ -9,17 +9,18 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from widelimit.data.arrays import save_npz
 from widelimit.data.cifar import load_cifar10
-from widelimit.data.datasets import Dataset, Labelled, LabelledTexts, TextDataset
+from widelimit.data.datasets import Dataset, Labelled, stratified_order
 from widelimit.data.files import writing
+from widelimit.data.frames import read_frame
 from widelimit.data.labels import class_numbers
 from widelimit.data.preprocess import downsample
 from widelimit.data.sample import IMAGES, SENTENCES, VECTORS, sample_directory
-from widelimit.data.texts import load_texts
 from widelimit.data.tokens import Tokenizer
 from widelimit.data.vectors import WordVectors, load_glove
 
@@ -42,24 +43,28 @@ def make_images(data: Dataset) -> Dataset:
     )
 
 
-def make_texts(sentences: LabelledTexts, glove: WordVectors) -> tuple[TextDataset, WordVectors]:
+def make_texts(sentences: Any, glove: WordVectors) -> tuple[Any, WordVectors]:
     """Short sentences of frequent words, and the vectors of their words."""
     tokenizer = Tokenizer()
-    tokens = [tokenizer(text) for text in sentences.texts]
+    tokens = [tokenizer(text) for text in sentences["text"]]
     counts = Counter(word for words in tokens for word in set(words))
     frequent = {word for word, _ in counts.most_common(VOCABULARY) if word in glove}
     suited = [
         i for i, words in enumerate(tokens) if len(words) in WORDS and frequent.issuperset(words)
     ]
-    chosen = sentences.take(np.array(suited))
-    chosen = chosen.subset(TRAIN_SENTENCES + TEST_SENTENCES, key=SEED)
-    used = {word for text in chosen.texts for word in tokenizer(text)}
+    chosen = sentences.iloc[suited]
+    order = stratified_order(chosen["label"].to_numpy(), key=SEED)
+    chosen = chosen.iloc[order[: TRAIN_SENTENCES + TEST_SENTENCES]]
+    used = {word for text in chosen["text"] for word in tokenizer(text)}
     words = tuple(word for word in glove.words if word in used)
     vectors = glove.vectors[glove.find(words)]
-    return chosen.split(TEST_SENTENCES, key=SEED), WordVectors(words, vectors)
+    order = stratified_order(chosen["label"].to_numpy(), key=SEED)
+    order = np.roll(order, -TEST_SENTENCES)  # the first ones are for testing
+    split = ["train"] * TRAIN_SENTENCES + ["test"] * TEST_SENTENCES
+    return chosen.iloc[order].assign(split=split), WordVectors(words, vectors)
 
 
-def write(images: Dataset, texts: TextDataset, vectors: WordVectors, directory: Path) -> None:
+def write(images: Dataset, texts: Any, vectors: WordVectors, directory: Path) -> None:
     """Write the three files."""
     save_npz(
         directory / IMAGES,
@@ -76,12 +81,7 @@ def write(images: Dataset, texts: TextDataset, vectors: WordVectors, directory: 
         vectors=np.rint(vectors.vectors / scale).astype(np.int8),
         scale=scale.astype(np.float32),
     )
-    parts = (("train", texts.train), ("test", texts.test))
-    rows = [
-        {"split": part, "label": int(label), "text": text}
-        for part, data in parts
-        for text, label in zip(data.texts, data.y, strict=True)
-    ]
+    rows = texts[["split", "label", "text"]].to_dict("records")
     content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     with writing(directory / SENTENCES) as file:
         file.write(gzip.compress(content.encode(), mtime=0))
@@ -96,7 +96,7 @@ def _of_classes(data: Labelled) -> Labelled:
 
 def main(directory: str) -> None:
     """Make all three files from those in `directory`."""
-    sentences = load_texts(Path(directory) / SENTENCES)
+    sentences = read_frame(Path(directory) / SENTENCES)
     texts, vectors = make_texts(sentences, load_glove(directory))
     write(make_images(load_cifar10(directory)), texts, vectors, sample_directory())
 

@@ -5,7 +5,7 @@ Run it with `make demo`. Everything it needs ships with the package.
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,28 @@ WIDTHS, DRAWS = (16, 64, 256), 32
 SENTENCES = "rt_polarity.jsonl.gz"
 
 
-def finite_becomes_infinite(axis: Any) -> float:
+def kernels_by_width(threads: ThreadPoolExecutor) -> list[Future[wl.Kernels]]:
+    """The kernels of the network in the limit and at every width, begun."""
+    (named,) = candidates(Kind.TEXT).values()
+    net, texts = named.net, load_sample_texts(length=8)
+    x, mask = texts.x_train[:4], texts.mask_train[:4]
+
+    def at_width(width: int) -> wl.Kernels:
+        finite = wl.with_heads(wl.with_width(net, width), 4)
+        return wl.monte_carlo_kernel(finite, x, mask=mask, key=jax.random.key(width), draws=DRAWS)
+
+    limit = threads.submit(net.kernel, x, mask=mask)
+    return [limit, *(threads.submit(at_width, width) for width in WIDTHS)]
+
+
+def finite_becomes_infinite(axis: Any, begun: list[Future[wl.Kernels]]) -> float:
     """Tangent kernels of random networks, by width, in units of the limit.
 
     Returns how far one network of the largest width is from the limit, typically.
     """
-    (named,) = candidates(Kind.TEXT).values()
-    net = named.net
-    texts = load_sample_texts(length=8)
-    x, mask = texts.x_train[:4], texts.mask_train[:4]
-
-    def at_width(width: int) -> Any:
-        finite = wl.with_heads(wl.with_width(net, width), 4)
-        return wl.monte_carlo_kernel(finite, x, mask=mask, key=jax.random.key(width), draws=DRAWS)
-
-    # Most of the time goes into compiling one program for every width: two at a time.
-    with ThreadPoolExecutor(2) as threads:
-        limit, found = threads.submit(net.kernel, x, mask=mask), threads.map(at_width, WIDTHS)
-        exact = limit.result().ntk
-        means, spreads = [], []
-        for kernels in found:
-            means.append(float(np.mean(kernels.ntk / exact)))
-            spreads.append(float(np.mean(np.sqrt(DRAWS) * kernels.ntk_error / exact)))
+    exact, *found = (one.result() for one in begun)
+    means = [float(np.mean(one.ntk / exact.ntk)) for one in found]
+    spreads = [float(np.mean(np.sqrt(DRAWS) * one.ntk_error / exact.ntk)) for one in found]
     low, high = np.array(means) - spreads, np.array(means) + spreads
     axis.axhline(1.0, color=RED, lw=2, label="infinite width")
     axis.fill_between(
@@ -67,14 +67,8 @@ def finite_becomes_infinite(axis: Any) -> float:
     return spreads[-1]
 
 
-def sentiment(axis: Any, out: Path) -> tuple[Result, float]:
+def sentiment(axis: Any, result: Result) -> float:
     """A posterior with the attention kernel: is a sentence positive?"""
-    result = run(
-        sample_directory() / SENTENCES,
-        Task.CLASSIFY,
-        settings=Settings(network=NetworkName.ATTENTION, length=30),
-        kernel_folder=out,
-    )
     right = result.right[np.argsort(-result.predicted.confidence)]
     kept = np.arange(1, len(right) + 1)
     axis.plot(kept / len(right), np.cumsum(right) / kept, color=BLUE, lw=2)
@@ -85,7 +79,7 @@ def sentiment(axis: Any, out: Path) -> tuple[Result, float]:
         title="prediction with uncertainty",
         ylim=(0.5, 1.02),
     )
-    return result, float(right[: len(right) // 2].mean())
+    return float(right[: len(right) // 2].mean())
 
 
 def few_heads(axis: Any) -> tuple[float, float]:
@@ -110,9 +104,7 @@ def few_heads(axis: Any) -> tuple[float, float]:
             x,
             heads=heads,
             qk_std=2.0,
-            width=0,
             draws=2048,
-            networks=0,
             key=jax.random.key(0),
         )
         axis.semilogy(grid, law.density(grid), color=colour, ls=style, lw=2, label=name)
@@ -136,12 +128,23 @@ def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "out/demo")
     out.mkdir(parents=True, exist_ok=True)
     figure, axes = canvas(3, width=4.7, height=4.0)
-    print("1/3 finite networks against the kernel …", flush=True)
-    gap = finite_becomes_infinite(axes[0, 0])
-    print("2/3 sentiment of real sentences …", flush=True)
-    result, half = sentiment(axes[0, 1], out)
-    print("3/3 the law of a network with few heads …", flush=True)
-    independent, words = few_heads(axes[0, 2])
+    # Most of the time goes into compiling programs: two at a time.
+    with ThreadPoolExecutor(2) as threads:
+        learned = threads.submit(
+            run,
+            sample_directory() / SENTENCES,
+            Task.CLASSIFY,
+            settings=Settings(network=NetworkName.ATTENTION, length=30),
+            kernel_folder=out,
+        )
+        widths = kernels_by_width(threads)
+        print("1/3 sentiment of real sentences …", flush=True)
+        result = learned.result()
+        half = sentiment(axes[0, 1], result)
+        print("2/3 the law of a network with few heads …", flush=True)
+        independent, words = few_heads(axes[0, 2])
+        print("3/3 finite networks against the kernel …", flush=True)
+        gap = finite_becomes_infinite(axes[0, 0], widths)
     figure.savefig(out / "three_readings.png", dpi=130)
     score = result.score
     seconds = time.monotonic() - begin

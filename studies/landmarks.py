@@ -28,7 +28,7 @@ from widelimit.app.studies.accuracy import RIDGES, Accuracy, Validated, climbed,
 from widelimit.app.studies.comparison import KINDS, Arena, FamilyGroup, Selection, choose
 from widelimit.app.studies.study import Result, Size, Study, Table, publish, tracked
 from widelimit.inference import GPPosterior, centred_one_hot
-from widelimit.inference.nystrom import NystromPosterior, RefinedPosterior, left_out_rows
+from widelimit.inference.nystrom import NystromPosterior, left_out_rows
 from widelimit.inference.pivots import Pivoted, pivoted
 from widelimit.inference.spectrum import Spectrum
 from widelimit.progress import Callback
@@ -232,11 +232,9 @@ def refined_by(kernel: LabelledKernel, found: Pivoted, rows: np.ndarray) -> Accu
     targets, _ = centred_one_hot(kernel.train)
     among = kernel.square[rows]
 
-    def posterior(ridge: float) -> RefinedPosterior:
+    def posterior(ridge: float) -> NystromPosterior:
         noise = ridge * kernel.scale
-        return RefinedPosterior.of(
-            plain(ridge), found, targets, noise=noise, rows=rows, kernels=among
-        )
+        return plain(ridge).refined(found, targets, noise=noise, rows=rows, kernels=among)
 
     def closeness(wanted: np.ndarray, mean: np.ndarray) -> float:
         return -float(np.mean((targets[rows] - mean) ** 2))

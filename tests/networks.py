@@ -6,6 +6,7 @@ Widths are small; `with_width` makes them wide where that matters.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ class Kind(Enum):
     SEQUENCE = (5, 3)
     IMAGE = (3, 4, 2)
     TOKENS = (5,)
+    GRAPH = ((5, 3), (5, 5, 2))
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,12 @@ class Case:
     # Whether sequences of different lengths make sense for it.
     padded: bool = False
 
-    def inputs(self, size: int, seed: int = 0) -> np.ndarray:
-        """Examples without structure; token ids for networks that take them."""
+    def inputs(self, size: int, seed: int = 0) -> Any:
+        """Examples without structure; token ids, or nodes and edges, where networks take them."""
         rng = np.random.default_rng(seed)
+        if self.kind is Kind.GRAPH:
+            nodes, edges = (rng.standard_normal((size, *shape)) for shape in self.kind.value)
+            return nodes, 0.5 * edges
         if self.kind is Kind.TOKENS:
             return rng.integers(0, 6, (size, *self.kind.value))
         return rng.standard_normal((size, *self.kind.value))
@@ -50,6 +55,14 @@ def dense(width: int = 8) -> wl.Dense:
 
 def conv(window=3, **options) -> wl.Conv:
     return wl.Conv(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
+
+
+def _wide(window, **options) -> wl.Layer:
+    return wl.layers.ConvTranspose(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
+
+
+def _own(window, **options) -> wl.Layer:
+    return wl.layers.ConvLocal(8, window, **({"w_std": 1.3, "b_std": 0.3} | options))
 
 
 def readout() -> wl.Dense:
@@ -114,6 +127,28 @@ LAYERS = {
     "conv_2d": _pooled(
         conv((2, 3), stride=(1, 2)), wl.Relu(), conv((3, 2)), wl.Relu(), kind=Kind.IMAGE
     ),
+    "conv_transpose": _pooled(_wide(3, stride=2), wl.Relu(), _wide(2)),
+    "conv_transpose_valid": _pooled(_wide(4, stride=2, padding="valid"), wl.Relu()),
+    "conv_transpose_circular": _pooled(
+        _wide(4, stride=2, padding="circular"), wl.Relu(), padded=False
+    ),
+    "conv_transpose_2d": _pooled(
+        conv(), wl.Relu(), _wide((2, 3), stride=(3, 1)), wl.Relu(), kind=Kind.IMAGE
+    ),
+    # Not of different lengths alone: see `layers/test_convolutions.py`.
+    "conv_local": _pooled(_own(3), wl.Relu(), _own(2, stride=2), padded=False),
+    "conv_local_2d": _pooled(
+        conv(),
+        wl.Relu(),
+        _own((2, 3), padding="valid"),
+        wl.Relu(),
+        pool=wl.Flatten(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    "conv_local_standard": _pooled(
+        _own(2, parameterization="standard"), wl.Relu(), dense(), padded=False
+    ),
     "mean_pool_windows": _pooled(
         conv(), wl.Relu(), wl.MeanPool(2, padding="same"), conv(), wl.Relu()
     ),
@@ -168,6 +203,15 @@ LAYERS = {
         wl.Relu(),
     ),
     "dropout": _pooled(conv(), wl.Relu(), wl.Dropout(0.4), dense(), wl.Relu()),
+    "graph": _pooled(
+        wl.layers.Graph(),
+        dense(),
+        wl.Relu(),
+        wl.layers.Aggregate(),
+        dense(),
+        wl.Relu(),
+        kind=Kind.GRAPH,
+    ),
 }
 
 _BLOCK = wl.Serial(wl.Relu(), conv(), wl.Relu(), conv())
@@ -218,6 +262,15 @@ COMPOSITIONS = {
         conv(), wl.Relu(), wl.MeanPool((1, 2)), conv((2, 2)), wl.Tanh(), pool=wl.Flatten(),
         kind=Kind.IMAGE, padded=False,
     ),
+    "relations": _pooled(
+        wl.layers.Graph(),
+        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense(3)) for k in (0, 1)))),
+        wl.LayerNorm(),
+        wl.Relu(),
+        wl.layers.Aggregate(1),
+        pool=wl.SumPool(),
+        kind=Kind.GRAPH,
+    ),
     "normed_and_dropped": _pooled(
         conv(), wl.layers.Abs(), wl.Dropout(0.2), wl.LayerNorm(), dense(), wl.Erf(), conv(2),
         wl.Relu(),
@@ -243,11 +296,20 @@ ATTENTION = {
 NETWORKS = ACTIVATIONS | LAYERS | COMPOSITIONS | ATTENTION
 
 
-def ragged(case: Case, size: int, seed: int = 0) -> list[np.ndarray]:
+def ragged(case: Case, size: int, seed: int = 0) -> list[Any]:
     """Examples of different lengths along the first position axis, 3 to the full length."""
     x = case.inputs(size, seed)
+    if case.kind is Kind.GRAPH:
+        sizes = [3 + i % 3 for i in range(size)]
+        return [(a[:n], b[:n, :n]) for a, b, n in zip(*x, sizes, strict=True)]
     lengths = 3 + np.arange(size) % (x.shape[1] - 2)
     return [example[:length] for example, length in zip(x, lengths, strict=True)]
+
+
+def together(examples: list[Any]) -> Any:
+    """Examples of different lengths as networks take them; graphs as a list for each stream."""
+    graphs = isinstance(examples[0], tuple)
+    return tuple(map(list, zip(*examples, strict=True))) if graphs else examples
 
 
 def leaves(tree) -> list[np.ndarray]:

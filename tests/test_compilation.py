@@ -118,8 +118,7 @@ def test_tiles_hold_no_step_that_waits(programs):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_nor_do_those_of_any_layer(name, programs):
     case = NETWORKS[name]
-    x = case.inputs(12)
-    x = x if x.dtype.kind == "i" else x.astype(np.float32)
+    x = jax.tree.map(lambda a: a if a.dtype.kind == "i" else a.astype("f4"), case.inputs(12))
     case.net.kernel(x, samples=4)
     assert_calm(programs)
 

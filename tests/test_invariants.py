@@ -1,10 +1,22 @@
 """What every network must hold, over one list of networks."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import ACTIVATIONS, ATTENTION, COMPOSITIONS, LAYERS, NETWORKS, Case, Kind, ragged
+from networks import (
+    ACTIVATIONS,
+    ATTENTION,
+    COMPOSITIONS,
+    LAYERS,
+    NETWORKS,
+    Case,
+    Kind,
+    ragged,
+    together,
+)
 
 from widelimit.layers.compose import is_sampled
 
@@ -12,7 +24,7 @@ SIZE = 7  # a prime number, so that tiles divide nothing
 # Where two compilations of everything would take too long for the fast tests.
 FAST = (
     *("relu", "gelu", "embedding", "conv_same", "conv_stride", "mean_pool_windows", "select_last"),
-    *("layer_norm", "stranger", "attention_linear", "attention_sampled", "stranger_map"),
+    *("graph", "layer_norm", "stranger", "attention_linear", "attention_sampled", "stranger_map"),
     "stranger_encoding",
 )
 
@@ -54,7 +66,7 @@ def test_symmetric_psd_and_equivariant(name):
             least = np.linalg.eigvalsh(matrix)[0]
             assert least > -1e-9 * np.abs(matrix).max()
     order = np.array([2, 0, 3, 6, 1, 5, 4])
-    moved = _kernel(case, x[order])
+    moved = _kernel(case, jax.tree.map(lambda a: a[order], x))
     np.testing.assert_allclose(moved.ntk, k.ntk[order][:, order], rtol=1e-11, atol=1e-13)
     both = _kernel(case, x, x)
     np.testing.assert_allclose(both.nngp, k.nngp, rtol=1e-12, atol=1e-14)
@@ -77,10 +89,10 @@ def test_padding_changes_nothing(name):
     sequences = ragged(case, SIZE)
     if case.kind is Kind.IMAGE:
         sequences[0] = sequences[0][:2]
-    padded = _kernel(case, sequences)
-    one, two = sequences[0], sequences[2]
-    assert len(one) != len(two)
-    alone = _kernel(case, one[None], two[None])
+    padded = _kernel(case, together(sequences))
+    one, two = (jax.tree.map(lambda a: a[None], sequences[i]) for i in (0, 2))
+    assert np.shape(jax.tree.leaves(one)[0]) != np.shape(jax.tree.leaves(two)[0])
+    alone = _kernel(case, one, two)
     for ours, expected in ((padded.nngp, alone.nngp), (padded.ntk, alone.ntk)):
         entry, exact = ours[0, 2], expected[0, 0]
         corner = tuple(slice(extent) for extent in exact.shape)
@@ -91,7 +103,8 @@ def test_padding_changes_nothing(name):
 
 
 def _gradient(case: Case, x) -> list[np.ndarray]:
-    x = x if case.kind is Kind.TOKENS else jnp.asarray(x, jnp.float32)
+    if case.kind is not Kind.TOKENS:
+        x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), x)
     sampler = _sampler(case)
 
     def total(net):
@@ -101,10 +114,9 @@ def _gradient(case: Case, x) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.grad(total)(case.net))]
 
 
-def _singular(case: Case) -> np.ndarray:
+def _singular(case: Case) -> Any:
     """Identical examples, and one that is zero."""
-    x = case.inputs(1)
-    return np.concatenate([x, x, 0 * x])
+    return jax.tree.map(lambda a: np.concatenate([a, a, 0 * a]), case.inputs(1))
 
 
 @pytest.mark.parametrize("name", _some_fast(NETWORKS))

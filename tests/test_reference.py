@@ -47,9 +47,12 @@ def _weights(w_std=1.0, b_std=None, parameterization="ntk"):
     }
 
 
-def _conv(width, window, padding="VALID", strides=1, **given):
-    given = {name.lower(): value for name, value in given.items()}
-    return wl.Conv(width, window, stride=strides, padding=padding.lower(), **_weights(**given))
+def _convolution(layer):
+    def make(width, window, padding="VALID", strides=1, **given):
+        given = {name.lower(): value for name, value in given.items()}
+        return layer(width, window, stride=strides, padding=padding.lower(), **_weights(**given))
+
+    return make
 
 
 _SCORES = {
@@ -103,7 +106,10 @@ _NAMES: dict[str, Any] = {
     "Dense": lambda width, **given: wl.Dense(
         width, **_weights(**{name.lower(): value for name, value in given.items()})
     ),
-    "Conv": _conv,
+    "Conv": _convolution(wl.Conv),
+    "ConvTranspose": _convolution(wl.layers.ConvTranspose),
+    "Aggregate": lambda aggregate_axis=None: wl.layers.Aggregate(),
+    "ConvLocal": _convolution(wl.layers.ConvLocal),
     "Relu": wl.Relu,
     "LeakyRelu": lambda alpha: wl.LeakyRelu(alpha),
     "ABRelu": lambda a, b: wl.layers.ABRelu(a, b),
@@ -151,15 +157,28 @@ def _compare(name, dtype, rtol):
     case = load(name)
     net = _network(_expressions()[name])
     x1, x2 = case.x1.astype(dtype), case.x2.astype(dtype)
-    ours = net.kernel(x1, x2, mask=case.mask1, mask2=case.mask2)
+    mask1, mask2 = case.mask1, case.mask2
+    if hasattr(case, "pattern1"):
+        net = wl.Serial(wl.layers.Graph(), net)
+        x1, x2 = (x1, _edges(case.pattern1)), (x2, _edges(case.pattern2))
+        mask1, mask2 = (mask1, None), (mask2, None)
+    ours = net.kernel(x1, x2, mask=mask1, mask2=mask2, dtype=dtype)
     assert ours.nngp.dtype == ours.ntk.dtype == dtype
     np.testing.assert_allclose(ours.nngp, case.nngp, rtol=rtol, atol=rtol * _scale(case.nngp))
     np.testing.assert_allclose(ours.ntk, case.ntk, rtol=rtol, atol=rtol * _scale(case.ntk))
 
 
+def _edges(pattern: np.ndarray) -> np.ndarray:
+    """From rows for senders to rows for receivers, and an axis for the one kind of edges."""
+    half = (pattern.ndim - 1) // 2
+    axes = range(1, 1 + half)
+    return pattern.transpose(0, *(a + half for a in axes), *axes)[..., None]
+
+
 # One of each kind; the others run with the slow tests.
 _FAST = {
     *("fcn_relu_deep", "fcn_erf_scaled", "fcn_gelu", "fcn_sign", "fcn_layer_norm", "fcn_standard"),
+    *("cnn_transpose_circular", "cnn_local", "graph_positions", "graph_rows", "masked_graph_pool"),
     *("cnn_flatten", "cnn_pool", "cnn_stride", "cnn_valid", "cnn_circular", "resnet_pool"),
     *("branches_product", "masked_cnn_pool", "masked_cnn_stride", "attention_softmax"),
     *("attention_abs", "attention_relu", "attention_identity_sum", "attention_softmax_concat"),

@@ -45,12 +45,8 @@ def _(Path, data, tempfile, upload):
         file.write_bytes(upload.contents(0))
     else:
         sample = data.load_sample_sentences()
-        rows = [
-            (sample.class_names[label], text)
-            for label, text in zip(sample.y_train, sample.texts_train, strict=True)
-        ]
-        data.write_csv(file, ["label", "text"], rows)
-    texts = data.load_texts(file)
+        sample[sample["split"] == "train"].to_csv(file, index=False)
+    texts = data.read_frame(file)
     return (texts,)
 
 
@@ -81,11 +77,11 @@ def _(count, data, np, texts, wl):
         wl.Residual(wl.Attention(64, scaling="linear", qk_std=2.0), 0.8),
         wl.Relu(), wl.MeanPool(), wl.Dense(1, w_std=4.0),
     )  # fmt: skip
-    x, mask = embedder([texts.texts[i] for i in learned])
-    fitted = wl.Classifier(wl.GP(net, noise=0.3)).fit(x, texts.y[learned], mask)
-    test, test_mask = embedder([texts.texts[i] for i in held])
+    x, mask = embedder(texts["text"].iloc[learned])
+    fitted = wl.Classifier(wl.GP(net, noise=0.3)).fit(x, texts["label"].iloc[learned], mask)
+    test, test_mask = embedder(texts["text"].iloc[held])
     probability = fitted.predict_proba(test, test_mask)
-    right = probability.argmax(axis=1) == texts.y[held]
+    right = np.array(fitted.classes)[probability.argmax(axis=1)] == texts["label"].iloc[held]
     return embedder, fitted, probability, right
 
 
@@ -112,11 +108,11 @@ def _(mo):
 
 
 @app.cell
-def _(embedder, fitted, mo, sentence, texts):
+def _(embedder, fitted, mo, sentence):
     asked, asked_mask = embedder([sentence.value])
     chances = fitted.predict_proba(asked, asked_mask)[0]
-    names = [texts.class_names[int(number)] for number in fitted.classes]
-    mo.md(", ".join(f"{name}: **{p:.0%}**" for name, p in zip(names, chances, strict=True)))
+    pairs = zip(fitted.classes, chances, strict=True)
+    mo.md(", ".join(f"{name}: **{p:.0%}**" for name, p in pairs))
     return (chances,)
 
 

@@ -26,25 +26,27 @@ class Progress:
             return cls(label, wanted)
         return cls(label) if wanted or sys.stderr.isatty() else None
 
-    def track(self, steps: Iterable[T], total: int | None = None) -> Iterator[T]:
-        """Yield the steps, reporting after each; `total` where they do not know their number."""
+    def track(self, steps: Iterable[T], total: int | None = None, before: int = 0) -> Iterator[T]:
+        """Yield the steps, reporting after each.
+
+        `total` is their number where they do not know it, with `before` that were done before.
+        """
         if total is None:
             assert isinstance(steps, Sized)
             total = len(steps)
         begin = time.monotonic()
         last = begin
-        for done, step in enumerate(steps):
+        for done, step in enumerate(steps, start=before + 1):
             yield step
             now = time.monotonic()
             if self.callback is not None:
-                self.callback(done + 1, total)
-            elif now - begin > 1 and (now - last > 0.2 or done + 1 == total):
-                self._draw(done + 1, total, now - begin)
+                self.callback(done, total)
+            elif now - begin > 1 and (now - last > 0.2 or done == total):
+                self._draw(done, total, (now - begin) / (done - before) * (total - done))
                 last = now
 
-    def _draw(self, done: int, total: int, seconds: float) -> None:
+    def _draw(self, done: int, total: int, left: float) -> None:
         filled = round(30 * done / total)
-        left = seconds / done * (total - done)
         bar = "█" * filled + "·" * (30 - filled)
         end = "\n" if done == total else ""
         line = f"\r{self.label} {bar} {done}/{total}, {left:.0f} s left "

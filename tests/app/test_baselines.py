@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from widelimit.app.workflow import Task
-from widelimit.app.workflow.affordable import consider
 from widelimit.app.workflow.baselines import Baseline, advice, baselines
+from widelimit.app.workflow.blocks import consider
 from widelimit.app.workflow.kinds import Listener
 from widelimit.app.workflow.scores import Score
 from widelimit.errors import WidelimitError
@@ -68,7 +68,8 @@ def test_an_exact_solve_says_what_it_takes_or_is_refused():
     consider(10**7, 1000, np.float32, Nystrom(landmarks=100), Heard())
     assert said == []
     consider(6000, 1000, np.float32, Cholesky(), Heard())
-    assert "--solver nystrom" in said[0]
-    with pytest.raises(WidelimitError, match=r"400\.. TB.*nystrom --landmarks") as caught:
+    assert "solver nystrom with 2000 landmarks" in said[0]
+    with pytest.raises(WidelimitError, match=r"400\.. TB.*nystrom with 2000 landmarks") as caught:
         consider(10**7, 0, np.float32, Cholesky(), Heard())
-    assert "--max-train 5000" in str(caught.value)
+    assert "5,000 training examples" in str(caught.value)
+    assert caught.value.options == ("solver", "landmarks", "max_train")

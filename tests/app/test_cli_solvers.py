@@ -1,5 +1,6 @@
 """`--solver`: every solver ends in the predictions of the dense one, or says what it cannot."""
 
+import importlib
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from command_line import call, refused, write_flowers
 
 from widelimit.app.workflow import NetworkName, Reading, Settings, Task, run, solving
+from widelimit.data import stratified_order
 from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom
 
 pytest.importorskip("zarr")
@@ -40,6 +42,7 @@ def test_every_solver_finds_what_the_dense_one_does(tmp_path, flowers, dense, na
     answers = found.predicted.answers, dense.predicted.answers
     np.testing.assert_allclose(*answers, rtol=2e-3, atol=1e-3)
     np.testing.assert_allclose(found.predicted.std, dense.predicted.std, rtol=2e-3)
+    assert found.folds.numbers() == pytest.approx(dense.folds.numbers(), rel=1e-9)
     told = dict(solving.facts_of(posterior, solver))
     assert told["solver"] == name.value
     if name == "conjugate-gradients":
@@ -48,6 +51,25 @@ def test_every_solver_finds_what_the_dense_one_does(tmp_path, flowers, dense, na
     else:
         assert solving.evidence(posterior) == pytest.approx(wanted.log_evidence, rel=1e-3)
         assert ("log evidence, lower bound" in told) == name.startswith("nystrom")
+
+
+def test_folds_are_those_of_the_first_examples(flowers, monkeypatch):
+    """Where the solver has no dense factor: every fold by a solve of its own."""
+    monkeypatch.setattr(importlib.import_module("widelimit.app.workflow.run"), "SHOWN", 20)
+    settings = Settings(network=NET, folds=4, solver=Nystrom(landmarks=32))
+    found = run(flowers, Task.REGRESS, how=HOW, settings=settings)
+    assert (len(found.train), found.kernel.shape) == (32, (20, 20))
+    y, kernel, noise = found.train.y[:20], found.kernel, found.process.gp.noise
+    targets, answers = found.model.targets(found.train.y)[:20], np.empty(20)
+    folds = np.empty(20, int)
+    folds[stratified_order(y, key=1)] = np.arange(20) % 4
+    for fold in range(4):
+        out, rest = folds == fold, folds != fold
+        weights = np.linalg.solve(kernel[np.ix_(rest, rest)] + noise * np.eye(15), targets[rest])
+        answers[out] = kernel[np.ix_(out, rest)] @ weights
+    answers = found.model.answers(answers)
+    wanted = 1 - np.sum((y - answers) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert found.folds.value == pytest.approx(wanted, rel=1e-6)
 
 
 def test_a_model_with_landmarks_says_so_and_is_saved(capsys, tmp_path, flowers):
@@ -71,10 +93,11 @@ def test_a_model_with_landmarks_says_so_and_is_saved(capsys, tmp_path, flowers):
 def test_options_of_another_solver_are_refused(capsys, tmp_path, flowers):
     start = ["classify", flowers, "--label", "species", "--out", tmp_path / "out"]
     said = refused(capsys, *start, "--landmarks", 5)
-    assert "--landmarks is an option of --solver nystrom" in said
+    assert "has no landmarks: that is an option of nystrom" in said
+    assert "(--landmarks, --solver)" in said
     said = refused(capsys, *start, "--solver", "nystrom", "--tolerance", 1e-3)
-    assert "--tolerance is an option of --solver conjugate-gradients" in said
-    assert "give --landmarks" in refused(capsys, *start, "--solver", "nystrom")
+    assert "has no tolerance: that is an option of conjugate-gradients" in said
+    assert "(--landmarks)" in refused(capsys, *start, "--solver", "nystrom")
     said = refused(capsys, *start, "--solver", "blocked-cholesky", "--save", tmp_path / "m")
     assert "--save" in said
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def texts(folder):
     return write_texts(folder / "t.jsonl"), Task.CLASSIFY, Reading(), settings
 
 
+def reviews(folder):
+    """A folder as IMDb's: a file for every review, in folders by part and sentiment."""
+    write_texts(folder / "t.jsonl")
+    for number, line in enumerate((folder / "t.jsonl").read_text().splitlines()):
+        row, part = json.loads(line), "test" if number % 4 == 0 else "train"
+        row["label"] = "pos" if number % 3 == 0 else "neg"
+        place = folder / "reviews" / part / row["label"] / f"{number}_5.txt"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(row["text"])
+    settings = Settings(network=NetworkName.MEAN, length=3, max_train=20)
+    return folder / "reviews", Task.CLASSIFY, Reading(), settings
+
+
 def sequences(folder):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 5, 6)), np.arange(40) % 2
@@ -70,7 +84,7 @@ def images(folder):
     return folder / "images", Task.CLASSIFY, Reading(), settings
 
 
-@pytest.mark.parametrize("make", [table, numbers, part, texts, sequences, images])
+@pytest.mark.parametrize("make", [table, numbers, part, texts, reviews, sequences, images])
 def test_the_lines_give_the_score(make, tmp_path):
     path, task, how, settings = make(tmp_path)
     result = run(path, task, how=how, settings=settings)

@@ -348,7 +348,7 @@ REFUSED = {
         "t.csv",
         lines(HEAD, rows(["", 1.5] * (N // 2), [2.5, ""] * (N // 2), KINDS)),
         {"skip": True},
-        ("lacks something", "leave --skip away", "drop="),
+        ("lacks something", "keep such rows", "skip=, drop="),
     ),
     "too_many_cells": (
         "t.csv",

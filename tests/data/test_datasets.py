@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import widelimit as wl
@@ -8,7 +9,6 @@ from widelimit.data import (
     Dataset,
     Embedder,
     Labelled,
-    LabelledTexts,
     WordVectors,
     stratified_order,
 )
@@ -73,7 +73,7 @@ def test_split(labelled, test):
 
 @pytest.mark.parametrize("test", [0, 0.0, 1.0, 100, 1.5, -1])
 def test_split_that_leaves_a_part_empty(labelled, test):
-    with pytest.raises(DataError, match="one example in each part"):
+    with pytest.raises(DataError, match="leaves no example in one part"):
         labelled.split(test)
 
 
@@ -103,19 +103,19 @@ def test_dataset_subset_and_map(labelled):
     np.testing.assert_array_equal(doubled.x_train, 2 * data.x_train)
 
 
-def test_texts_split_and_embed():
-    words = ("good", "bad", "film")
-    vectors = WordVectors(words, np.eye(3, dtype=np.float32))
-    texts = tuple(f"{word} film" for word in ("good", "bad")) * 10
-    data = LabelledTexts(texts, np.tile([1, 0], 10), ("bad", "good")).split(6)
-    assert len(data.subset(train=4, test=2).texts_train) == 4
-    arrays = data.embed(Embedder(vectors=vectors))
+def test_texts_become_arrays_beside_their_labels():
+    vectors = WordVectors(("good", "bad", "film"), np.eye(3, dtype=np.float32))
+    texts = [f"{word} film" for word in ("good", "bad")] * 10
+    split = ["test"] * 6 + ["train"] * 14
+    frame = pd.DataFrame({"text": texts, "label": [1, 0] * 10, "split": split})
+    arrays = Dataset.of_texts(frame, Embedder(vectors=vectors))
+    assert arrays.class_names == ("0", "1")
     assert arrays.x_train.shape == (14, 2, 3)
     assert arrays.mask_test is not None
     assert arrays.mask_test.shape == (6, 2)
     # The first word tells the class: texts and labels stayed together.
-    np.testing.assert_array_equal(arrays.x_train[:, 0, 0], data.y_train)
-    np.testing.assert_array_equal(arrays.y_test, data.y_test)
+    np.testing.assert_array_equal(arrays.x_train[:, 0, 0], arrays.y_train)
+    np.testing.assert_array_equal(arrays.x_test[:, 0, 0], arrays.y_test)
 
 
 def test_data_print_what_they_hold_not_their_numbers(labelled):

@@ -7,10 +7,9 @@ from fuzzing import FEW, MANY, damaged, files, tried
 from hypothesis import strategies as st
 
 from widelimit.data import (
+    load_imdb,
     load_npz,
     load_npz_split,
-    load_texts,
-    load_texts_split,
     load_vectors,
     read_frame,
     read_image,
@@ -21,7 +20,7 @@ from widelimit.errors import WidelimitError
 READERS = {
     "t.npz": [read_npz, load_npz, load_npz_split, load_vectors],
     "t.png": [read_image],
-    "": [read_frame, load_texts, load_texts_split, load_vectors],
+    "": [read_frame, load_imdb, load_vectors],
 }
 
 

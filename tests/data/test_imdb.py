@@ -28,12 +28,16 @@ def folder(tmp_path):
     return tmp_path / "aclImdb"
 
 
-def same(data):
-    assert data.texts_train == ("dull", "weak", "poor", "fine, naïve<br />but good")
-    assert data.y_train.tolist() == [0, 0, 0, 1]
-    assert data.texts_test == ("bad", "great")
-    assert data.y_test.tolist() == [0, 1]
-    assert data.class_names == ("negative", "positive")
+def same(frame):
+    assert frame.columns.tolist() == ["split", "label", "text"]
+    assert frame.values.tolist() == [
+        ["train", "negative", "dull"],
+        ["train", "negative", "weak"],
+        ["train", "negative", "poor"],
+        ["train", "positive", "fine, naïve<br />but good"],
+        ["test", "negative", "bad"],
+        ["test", "positive", "great"],
+    ]
 
 
 def test_official_folder_and_archive(folder, tmp_path):
@@ -48,19 +52,19 @@ def test_official_folder_and_archive(folder, tmp_path):
 
 def test_missing_half(folder, tmp_path):
     (folder / "test" / "pos" / "4_10.txt").unlink()
-    with pytest.raises(DataError, match=r"1 reviews in .*test', not of both kinds"):
+    with pytest.raises(DataError, match=r"aclImdb' has not both.* test negative, train"):
         load_imdb(tmp_path)
 
 
 def test_wrong_encoding(folder, tmp_path):
     (folder / "test" / "pos" / "4_10.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(DataError, match=r"UTF-8.*4_10.txt' .*byte 3"):
+    with pytest.raises(DataError, match=r"4_10.txt' .*byte 3"):
         load_imdb(tmp_path)
 
 
 def test_empty_review(folder, tmp_path):
     (folder / "train" / "neg" / "0_2.txt").write_text(" \n")
-    with pytest.raises(DataError, match=r"empty.*0_2.txt"):
+    with pytest.raises(DataError, match=r"0_2.txt' .*empty"):
         load_imdb(tmp_path)
 
 
@@ -76,15 +80,23 @@ def test_tables(tmp_path, labels):
     table = "split,label,text\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows)
     (tmp_path / "other.csv").write_text(table)
     for path in (tmp_path, tmp_path / "other.csv"):
-        data = load_imdb(path)
-        assert data.texts_train == ("train 1", "train 0")
-        assert data.y_train.tolist() == [1, 0]
-        assert data.class_names == ("negative", "positive")
+        frame = load_imdb(path)
+        assert frame["text"].tolist() == ["train 1", "train 0", "test 1", "test 0"]
+        assert frame["label"].tolist() == ["positive", "negative"] * 2
 
 
-def test_table_with_other_labels(tmp_path):
-    (tmp_path / "imdb.csv").write_text("split,label,text\ntrain,1,a\ntest,5,b\n")
-    with pytest.raises(DataError, match=r"labels are 0 and 1.*1, 5"):
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("split,label,text\ntrain,1,a\ntest,5,b\n", r"'label' of .*imdb.csv' holds 5 in row 2"),
+        ("split,label,text\ntrain,1,a\ntest,0,\n", r"'text' of .*imdb.csv' holds nan in row 2"),
+        ("split,label,text\ntrain,1,a\ntrain,0,b\n", r"has not both sentiments in both"),
+        ("split,label\ntrain,1\n", r"imdb.csv' has no column 'text'"),
+    ],
+)
+def test_odd_tables(tmp_path, table, said):
+    (tmp_path / "imdb.csv").write_text(table)
+    with pytest.raises(DataError, match=said):
         load_imdb(tmp_path)
 
 
@@ -94,6 +106,11 @@ def test_nothing_found_says_how_to_go_on(tmp_path):
 
 
 def test_real_files(real_data):
-    data = load_imdb(real_data)
-    assert (len(data.texts_train), len(data.texts_test)) == (5000, 2500)
-    assert (data.y_train.sum(), data.y_test.sum()) == (2500, 1250)
+    frame = load_imdb(real_data)
+    counts = frame.groupby(["split", "label"]).size().to_dict()
+    assert counts == {
+        ("train", "negative"): 2500,
+        ("train", "positive"): 2500,
+        ("test", "negative"): 1250,
+        ("test", "positive"): 1250,
+    }

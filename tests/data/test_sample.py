@@ -11,7 +11,7 @@ from widelimit.data import (
     load_sample_sentences,
     load_sample_texts,
     load_sample_vectors,
-    load_texts,
+    read_frame,
     sample_directory,
 )
 
@@ -46,11 +46,12 @@ def test_images_are_ready_and_real():
 
 
 def test_every_word_of_the_sentences_has_a_vector():
-    data, vectors, tokenizer = load_sample_sentences(), load_sample_vectors(), Tokenizer()
-    words = {word for text in data.texts_train + data.texts_test for word in tokenizer(text)}
+    frame, vectors, tokenizer = load_sample_sentences(), load_sample_vectors(), Tokenizer()
+    words = {word for text in frame["text"] for word in tokenizer(text)}
     assert words == set(vectors.words)
     assert "not" in words
-    assert not set(data.texts_train) & set(data.texts_test)
+    assert frame["text"].is_unique
+    assert frame["split"].value_counts().to_dict() == {"train": 400, "test": 200}
 
 
 def test_texts_are_ready_and_real():
@@ -74,13 +75,13 @@ def test_sample_is_what_its_recipe_makes(real_data, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     make = importlib.import_module("make_sample")
     images = make.make_images(load_cifar10(real_data))
-    sentences = load_texts(real_data / "rt_polarity.jsonl.gz")
+    sentences = read_frame(real_data / "rt_polarity.jsonl.gz")
     texts, vectors = make.make_texts(sentences, load_glove(real_data))
     make.write(images, texts, vectors, tmp_path)
     shipped = load_sample_images(standardise=False)
     np.testing.assert_array_equal(images.x_train, shipped.x_train)
     np.testing.assert_array_equal(images.y_test, shipped.y_test)
-    assert texts.texts_test == load_sample_sentences().texts_test
+    assert texts["text"].tolist() == load_sample_sentences()["text"].tolist()
     stored = load_sample_vectors()
     assert stored.words == vectors.words
     half_step = np.abs(vectors.vectors).max(axis=0) / make.LEVELS / 2

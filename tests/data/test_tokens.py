@@ -38,7 +38,7 @@ def test_options():
 
 def test_coverage_of_real_reviews(real_data):
     glove, tokenizer = load_glove(real_data), Tokenizer()
-    texts = load_imdb(real_data).texts_train[:500]
+    texts = load_imdb(real_data)["text"].head(500)
     naive = [word for text in texts for word in text.lower().split()]
     ours = [word for text in texts for word in tokenizer(text)]
     assert glove.coverage(ours) > 0.985 > glove.coverage(naive)

@@ -1,5 +1,8 @@
 """Every layer and a dozen compositions against wide finite networks, NNGP and tangent kernel."""
 
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 from agreement import assert_agrees, assert_close, assert_differs, estimated
@@ -15,10 +18,10 @@ FAST = {"standard_parameterization"}
 FAR = {"width": 16, "ratio": 4}
 
 
-def _inputs(name: str, size: int = 2) -> np.ndarray:
+def _inputs(name: str, size: int = 2) -> Any:
     case = NETWORKS[name]
     x = case.inputs(size)
-    return x if case.kind is Kind.TOKENS else x.astype(np.float32)
+    return x if case.kind is Kind.TOKENS else jax.tree.map(lambda a: a.astype(np.float32), x)
 
 
 @pytest.mark.parametrize(

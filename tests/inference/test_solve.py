@@ -109,8 +109,10 @@ def test_near_duplicates_need_no_jitter_when_there_is_noise():
     assert factorise(features @ features.T, noise=1e-6).jitter == 0.0
 
 
+@pytest.mark.parametrize("most", [1500, 0])  # by all eigenvalues, and by a search for one
 @pytest.mark.parametrize("rows", [20, 60])
-def test_not_positive_names_the_smallest_eigenvalue(rows, monkeypatch):
+def test_not_positive_names_the_smallest_eigenvalue(rows, most, monkeypatch):
+    monkeypatch.setattr(solve, "_ALL_EIGENVALUES", most)
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(rows, rows)))[0]
     eigenvalues = rng.uniform(0.5, 2.0, size=rows)
@@ -118,12 +120,6 @@ def test_not_positive_names_the_smallest_eigenvalue(rows, monkeypatch):
     k = (basis * eigenvalues) @ basis.T
     with pytest.raises(NumericalError, match=r"smallest eigenvalue -0\.37,.*not a kernel"):
         factorise(k)
-    # Where the exact value would cost too much, the bound that is named holds.
-    monkeypatch.setattr("widelimit.inference.solve._EXACT_EIGENVALUE_ROWS", 0)
-    with pytest.raises(NumericalError, match="smallest eigenvalue at most -") as caught:
-        factorise(k)
-    bound = float(caught.value.got.split("at most ")[1].split(",")[0])
-    assert -0.371 <= bound < -1e-4
 
 
 @pytest.mark.parametrize(
@@ -211,17 +207,15 @@ def test_root_of_an_indefinite_matrix_is_refused(k):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_factorisation_that_breaks_down_leaves_what_restores_the_matrix(monkeypatch, seed):
-    """The upper triangle as it was, and the finished part of the factor."""
+    """The upper triangle as it was."""
     monkeypatch.setattr(triangular, "BLOCK", 6)
     rng = np.random.default_rng(seed)
     matrix = kernel(20, seed=seed) + 0.1 * np.eye(20)
     row = int(rng.integers(20))
     matrix[row, row] = -1.0
     storage = np.asfortranarray(matrix)
-    assert triangular.cholesky_in_place(storage) == row + 1
+    assert not triangular.cholesky_in_place(storage)
     np.testing.assert_array_equal(np.triu(storage, 1), np.triu(matrix, 1))
-    lower = np.linalg.cholesky(matrix[:row, :row]) if row else np.empty((0, 0))
-    np.testing.assert_allclose(np.tril(storage[:row, :row]), lower, rtol=1e-10, atol=1e-12)
 
 
 def test_other_threads_go_on_meanwhile():
@@ -237,7 +231,7 @@ def test_other_threads_go_on_meanwhile():
     thread.start()
     try:
         before = turns[0]
-        assert triangular.cholesky_in_place(np.asfortranarray(matrix)) == 0
+        assert triangular.cholesky_in_place(np.asfortranarray(matrix))
         during = turns[0] - before
     finally:
         done.set()

@@ -162,7 +162,7 @@ def test_examples_left_out_after_a_step_are_those_of_another_fit(images):
 def test_nothing_is_refined_where_nothing_is_missed(images, dense):
     for landmarks in (TRAIN, TRAIN + 5):
         model = refined(images, landmarks)
-        assert type(model.posterior).__name__ == "NystromPosterior"
+        assert model.posterior.step is None
         np.testing.assert_allclose(model.mean(images[2]), dense.mean(images[2]), rtol=1e-6)
 
 

@@ -168,3 +168,21 @@ def test_finite_widths_are_compared_in_one_way(seed):
         assert np.abs(table.widths[0].second_z).max() < 5
         assert len(str(table).splitlines()) == 3
     np.testing.assert_allclose(tables[0].second, tables[1].second, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_laws_print_in_one_way(seed):
+    one, two = (str(program.limit()).splitlines() for program in (by_hand(seed), as_code(seed)))
+    assert one[0] == f"limit law of program {seed}"
+    assert one[-2:] == two[-2:]
+    assert one[-1].startswith("  output 1: N(0, ")
+
+
+def test_laws_of_random_outputs_print_in_one_way():
+    one, two = (str(program.limit()).splitlines() for program in (by_hand(0), as_code(0)))
+    scores = [[row for row in rows if ": scalar, " in row] for rows in (one, two)]
+    assert [row.split(": scalar, ")[1] for row in scores[0]] == [
+        row.split(": scalar, ")[1] for row in scores[1]
+    ]
+    for rows in (one, two):
+        assert rows[-1].startswith("  output 1: Gaussian given the scalars: mean 0, variance 0.3")

@@ -21,7 +21,10 @@ class KernelCase(NamedTuple):
         mask_constant = None if self.inputs.mask1 is None else PADDING
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice about ties, branches and unit variance
-            kernel = kernel_fn(self.inputs.x1, self.inputs.x2, mask_constant=mask_constant)
+            given: dict[str, object] = {"mask_constant": mask_constant}
+            if self.inputs.pattern1 is not None:
+                given["pattern"] = self.inputs.pattern1, self.inputs.pattern2
+            kernel = kernel_fn(self.inputs.x1, self.inputs.x2, **given)
         if kernel.is_reversed:
             kernel = kernel.reverse()
         outputs = {"nngp": _unzip(kernel.nngp), "ntk": _unzip(kernel.ntk)}

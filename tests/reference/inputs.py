@@ -21,10 +21,13 @@ class Inputs(NamedTuple):
     x2: np.ndarray
     mask1: np.ndarray | None = None
     mask2: np.ndarray | None = None
+    pattern1: np.ndarray | None = None
+    pattern2: np.ndarray | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What goes into the fixture."""
-        named = {"x1": self.x1, "x2": self.x2, "mask1": self.mask1, "mask2": self.mask2}
+        named = self._asdict()
+        del named["text"]
         return {name: array for name, array in named.items() if array is not None}
 
 
@@ -47,6 +50,18 @@ def _masked(text: str, plain: Inputs, mask1: np.ndarray, mask2: np.ndarray) -> I
 
 def _lengths(total: int, lengths: list[int]) -> np.ndarray:
     return np.arange(total) < np.array(lengths)[:, None]
+
+
+def _graphs(plain: Inputs, *shape: int) -> Inputs:
+    """With weights of edges, of which half are zero; none lead to padding or from it."""
+    rng = np.random.default_rng(6)
+    weights = _rounded(rng.normal(size=(7, *shape, *shape))) * rng.integers(0, 2, (7, *shape * 2))
+    patterns = [weights[:4], weights[4:]]
+    for i, mask in enumerate((plain.mask1, plain.mask2)):
+        if mask is not None:
+            patterns[i] = patterns[i] * mask[:, :, None] * mask[:, None]
+    text = f"{plain.text}, with a pattern over axes of {' × '.join(map(str, shape))}"
+    return plain._replace(text=text, pattern1=patterns[0], pattern2=patterns[1])
 
 
 def _nearly_identical() -> Inputs:
@@ -80,3 +95,7 @@ MASKED_SEQUENCES = _masked(
 )
 MASKED_IMAGES = _two_dimensional_mask()
 NEARLY_IDENTICAL = _nearly_identical()
+GRAPHS = _graphs(SEQUENCES, 5)
+MASKED_GRAPHS = _graphs(MASKED_SEQUENCES, 5)
+IMAGES_OF_PIXELS = _graphs(SMALL_IMAGES, 2, 3)
+IMAGES_OF_ROWS = _graphs(SMALL_IMAGES, 2)

@@ -3,7 +3,11 @@
 from cases import KernelCase
 from described import Described, residual, stax
 from inputs import (
+    GRAPHS,
     IMAGES,
+    IMAGES_OF_PIXELS,
+    IMAGES_OF_ROWS,
+    MASKED_GRAPHS,
     MASKED_IMAGES,
     MASKED_SEQUENCES,
     NEARLY_IDENTICAL,
@@ -30,6 +34,25 @@ def _readout() -> Described:
 def _cnn(readout: Described, window: tuple[int, ...] = (3, 3), **options: object) -> Described:
     conv = _conv(window, **options)
     return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
+
+
+def _transposed(window: tuple[int, ...], padding: str, strides: tuple[int, ...]) -> Described:
+    return stax.ConvTranspose(8, window, strides=strides, padding=padding, W_std=1.4, b_std=0.3)
+
+
+def _cnn_of(layer: str, readout: Described, **options: object) -> Described:
+    given = {"padding": "SAME", "W_std": 1.4, "b_std": 0.3} | options
+    conv = getattr(stax, layer)(8, (2,), **given)
+    return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
+
+
+def _dense() -> Described:
+    return stax.Dense(8, W_std=1.4, b_std=0.3)
+
+
+def _graph(readout: Described, **options: object) -> Described:
+    layers = [_dense(), stax.Aggregate(**options), stax.Relu()] * 2
+    return stax.serial(*layers, readout, _readout())
 
 
 def _normalised_hermite(degree: int) -> Described:
@@ -184,6 +207,50 @@ CASES = {
         IMAGES, _resnet(stax.Flatten(), _PREACTIVATION_BLOCK, _PREACTIVATION_BLOCK)
     ),
     "cnn_index": KernelCase(SEQUENCES, _cnn(stax.Index(_LAST), (3,)), "the last position"),
+    # Transposed and locally connected convolutions.
+    **{
+        f"cnn_transpose_{name}": KernelCase(
+            IMAGES, stax.serial(_conv((2, 3)), stax.Relu(), _transposed(window, padding, strides))
+        )
+        for name, window, padding, strides in (
+            ("same", (3, 2), "SAME", (2, 1)),
+            ("valid", (2, 4), "VALID", (3, 2)),
+            ("circular", (4, 3), "CIRCULAR", (2, 1)),
+        )
+    },
+    "cnn_transpose_standard": KernelCase(
+        SEQUENCES, _cnn_of("ConvTranspose", stax.GlobalAvgPool(), parameterization="standard")
+    ),
+    "cnn_local": KernelCase(SEQUENCES, _cnn_of("ConvLocal", stax.Flatten())),
+    "cnn_local_pool": KernelCase(SEQUENCES, _cnn_of("ConvLocal", stax.GlobalAvgPool())),
+    "cnn_local_valid": KernelCase(
+        SEQUENCES, _cnn_of("ConvLocal", stax.GlobalAvgPool(), padding="VALID", strides=(2,))
+    ),
+    "cnn_local_standard": KernelCase(
+        SEQUENCES, _cnn_of("ConvLocal", stax.Flatten(), parameterization="standard")
+    ),
+    # Graphs.
+    "graph_pool": KernelCase(GRAPHS, _graph(stax.GlobalAvgPool())),
+    "graph_flatten": KernelCase(GRAPHS, _graph(stax.Flatten())),
+    "graph_positions": KernelCase(
+        GRAPHS, stax.serial(_dense(), stax.Erf(), stax.Aggregate(), _dense())
+    ),
+    "graph_residual": KernelCase(
+        GRAPHS,
+        stax.serial(
+            _dense(),
+            residual(stax.Relu(), stax.Aggregate(), _dense()),
+            stax.Relu(),
+            stax.GlobalSumPool(),
+            _readout(),
+        ),
+    ),
+    "graph_pixels": KernelCase(
+        IMAGES_OF_PIXELS, _graph(stax.GlobalAvgPool(), aggregate_axis=(1, 2))
+    ),
+    "graph_rows": KernelCase(IMAGES_OF_ROWS, _graph(stax.GlobalAvgPool(), aggregate_axis=1)),
+    "masked_graph_pool": KernelCase(MASKED_GRAPHS, _graph(stax.GlobalAvgPool())),
+    "masked_graph_sum_pool": KernelCase(MASKED_GRAPHS, _graph(stax.GlobalSumPool())),
     # Outputs that keep their positions.
     "dense_positions": KernelCase(SEQUENCES, _fcn(stax.Relu(), 2)),
     "cnn_positions": KernelCase(SEQUENCES, stax.serial(_conv((3,)), stax.Erf(), _conv((3,)))),

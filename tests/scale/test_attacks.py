@@ -1,6 +1,5 @@
 """A store that was tampered with is refused, or gives the numbers that were computed."""
 
-import gzip
 import json
 import os
 import shutil
@@ -186,16 +185,11 @@ ARRAYS = {
 
 @pytest.mark.parametrize("name", ["nngp", "ntk", "digests"])
 @pytest.mark.parametrize("change", ARRAYS)
-def test_arrays_are_described_as_they_were_written(stores, name, change):
-    before = (stores / "one" / name / "zarr.json").read_text()
+def test_what_arrays_say_of_themselves_changes_nothing(stores, name, change):
+    whole = KernelStore(stores / "one")
+    wanted = np.asarray(whole.nngp), np.asarray(whole.ntk)
     edit(stores / "one" / name / "zarr.json", ARRAYS[change])
-    if json.loads(before) == json.loads((stores / "one" / name / "zarr.json").read_text()):
-        pytest.skip("no change of this array")
-    chunks(stores / "one", name)[2].unlink()
-    with pytest.raises(StoreError, match="damaged manifest"):
-        KernelStore(stores / "one")
-    with pytest.raises(StoreError, match="damaged manifest"):
-        network().kernel_into(stores / "one", X)
+    assert not refused_or_equal(stores / "one", network(), X, wanted)
 
 
 GROUPS = {
@@ -230,9 +224,6 @@ def test_another_stores_manifest_is_not_ones_own(stores):
 
 def test_deep_and_large_descriptions(stores):
     for text in ("[" * 200_000, "{}", "null", "", "\xff"):
-        (stores / "one" / "nngp" / "zarr.json").write_text(text, "latin-1")
-        with pytest.raises(StoreError, match="damaged manifest"):
-            KernelStore(stores / "one")
         (stores / "two" / "zarr.json").write_text(text, "latin-1")
         with pytest.raises(StoreError, match="damaged manifest"):
             KernelStore(stores / "two")
@@ -275,20 +266,7 @@ def test_zarr_of_version_2_with_objects_is_never_opened(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# --- bombs ----------------------------------------------------------------------------------------
-
-
-def test_a_tile_unpacks_to_no_more_than_its_shape(tmp_path):
-    net = wl.Serial(wl.Conv(4, 3), wl.Relu(), wl.Dense(1))
-    x = np.random.default_rng(0).normal(size=(9, 5, 2))
-    net.kernel_into(tmp_path / "k", x, tile=4)
-    path = next(p for p in (tmp_path / "k" / "nngp" / "c").rglob("*") if p.is_file())
-    path.write_bytes(gzip.compress(bytes(200_000_000), 9))
-    tracemalloc.start()
-    with pytest.raises(StoreError, match="is damaged"):
-        np.asarray(KernelStore(tmp_path / "k").nngp)
-    assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    tracemalloc.stop()
+# --- too much -------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_to_no_more_than_its_tile(stores):

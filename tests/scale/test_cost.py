@@ -6,7 +6,7 @@ from stores import examples, network
 
 import widelimit as wl
 from widelimit.scale import cost as costs
-from widelimit.scale.watch import Watch, duration
+from widelimit.scale.cost import duration
 
 
 def test_counts_and_sizes_are_exact(monkeypatch):
@@ -44,18 +44,6 @@ def test_copies_of_examples_are_not_equal():
     inputs = wl.engine.inputs.as_inputs(examples(5))
     more = costs._like(inputs, 12).x
     assert len(np.unique(more, axis=0)) == 12
-
-
-def test_progress_says_tiles_rate_time_and_memory(caplog):
-    times = iter([0.0, 30.0, 70.0, 80.0, 150.0, 160.0])
-    watch = Watch("kernel", 2, [100] * 5, clock=lambda: next(times))
-    with caplog.at_level("INFO", logger="widelimit.scale"):
-        assert list(watch.track(iter("abcde"))) == list("abcde")
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "kernel: 5 of 7 tiles to compute"
-    assert len(told) == 3  # one a minute
-    assert told[1].startswith("kernel: 4/7 tiles, 3 pairs/s, 2 min left")
-    assert "GiB resident" in told[1]
 
 
 @pytest.mark.parametrize(

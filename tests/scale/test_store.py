@@ -18,7 +18,7 @@ pytest.importorskip("zarr")
 import zarr
 from zarr.storage import MemoryStore
 
-from widelimit.scale import KernelStore, StoreError
+from widelimit.scale import KernelStore, StoreError, compute
 from widelimit.scale.places import Files
 
 
@@ -265,6 +265,18 @@ def test_progress_counts_all_tiles(tmp_path):
     network().kernel_into(tmp_path / "k", x[:24], tile=TILE)
     network().kernel_into(tmp_path / "k", x, progress=lambda *told: seen.append(told))
     assert seen == [(7, 10), (8, 10), (9, 10), (10, 10)]
+
+
+def test_the_log_has_tiles_and_time_left(tmp_path, monkeypatch, caplog):
+    x = examples()
+    network().kernel_into(tmp_path / "k", x[:24], tile=TILE)
+    monkeypatch.setattr(compute, "_LOG_SECONDS", -1.0)  # else one a minute
+    with caplog.at_level("INFO", logger="widelimit.scale"):
+        network().kernel_into(tmp_path / "k", x)
+    told = [record.getMessage().split(": ")[1] for record in caplog.records]
+    assert told[0] == "4 of 10 tiles to compute"
+    assert [line.split(" tiles, ")[0] for line in told[1:]] == ["7/10", "8/10", "9/10", "10/10"]
+    assert told[-1].endswith("tiles, 0 s left")
 
 
 # --- bad places -----------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ def test_texts_become_word_vectors_in_cells():
 def test_long_texts_share_positions():
     long = [" ".join(["good", "film"] * 100)] * 10
     assert WordVectorizer(VECTORS).fit_transform(long)[0, 0].shape == (50, 6)
+    huge = {"length": 10**30, "phrase": 10**15}  # no number is too large to mean "all"
+    assert WordVectorizer(VECTORS, **huge).fit_transform(long)[0, 0].shape == (1, 6)
 
 
 def test_texts_in_pipelines_and_searches():

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from networks import ATTENTION, NETWORKS
+from networks import ATTENTION, NETWORKS, Kind
 
 import widelimit as wl
 from widelimit.engine.inputs import outline_of
@@ -35,6 +35,7 @@ CASES = [
     name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
     for name in NETWORKS
     if name not in ATTENTION  # their finite networks have heads: see test_models
+    and NETWORKS[name].kind is not Kind.GRAPH  # a traced model has one input
     and "drop" not in name  # without a key dropout does nothing; its kernel is that of training
 ]
 

@@ -1,7 +1,7 @@
 """Loaders, word vectors and the small steps from files to arrays.
 
-Loaders return frozen records: `Dataset` and `TextDataset` with a training and a test part,
-`Labelled` and `LabelledTexts` with one part that `.split` divides. Large datasets are looked for in
+Loaders of arrays return frozen records: `Labelled` with one part that `.split` divides, `Dataset`
+with a training and a test part; texts are tables, pandas' frames. Large datasets are looked for in
 a directory given by the user, then in the environment variable `WIDELIMIT_DATA`, then in the
 cache; `download=True` fetches the official archive and checks its SHA-256.
 """
@@ -12,8 +12,6 @@ from .cifar import CIFAR10_CLASSES, load_cifar10
 from .datasets import (
     Dataset,
     Labelled,
-    LabelledTexts,
-    TextDataset,
     stratified_order,
 )
 from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
@@ -38,7 +36,6 @@ from .sample import (
     load_sample_vectors,
     sample_directory,
 )
-from .texts import load_texts, load_texts_split
 from .tokens import Tokenizer
 from .vectors import WordVectors, load_glove, load_vectors
 from .words import FoundVectors, find_vectors
@@ -57,11 +54,9 @@ __all__ = [
     "Holds",
     "Keep",
     "Labelled",
-    "LabelledTexts",
     "MissingDataError",
     "RemoteFile",
     "Standardise",
-    "TextDataset",
     "Tokenizer",
     "Unknown",
     "WordVectors",
@@ -82,8 +77,6 @@ __all__ = [
     "load_sample_sentences",
     "load_sample_texts",
     "load_sample_vectors",
-    "load_texts",
-    "load_texts_split",
     "load_vectors",
     "pad",
     "read_frame",

@@ -1,6 +1,6 @@
 """Texts as sequences of word vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TypeVar
@@ -79,8 +79,9 @@ class Embedder:
     def __repr__(self) -> str:
         return written(self)
 
-    def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """`x` `(N, positions, components)` and the mask `(N, positions)`."""
+        texts = list(texts)
         rows = [self._rows(text) for text in texts]
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
@@ -127,6 +128,7 @@ def phrases(x: np.ndarray, mask: np.ndarray, size: int) -> tuple[np.ndarray, np.
 
     The last phrase of a text may have fewer words.
     """
+    size = min(size, x.shape[1])
     if size == 1:
         return x, mask
     gap = -x.shape[1] % size

@@ -81,11 +81,7 @@ def read_frame(
         if kind == ".parquet":
             frame = _read_parquet(path)
         elif kind in _JSON:
-            _measure(path)
-            lined = kind != ".json" or _first(path, encoding) not in ("[", "{")
-            how: dict[str, Any] = {"convert_dates": False, "dtype": False, "precise_float": True}
-            with _located(path, encoding, lined):
-                frame = pd.read_json(path, lines=lined, encoding=encoding, **how)
+            frame = pd.DataFrame(_json_rows(path, encoding, lined=kind != ".json"))
         elif kind in (".csv", ".tsv", ".txt", ".data"):
             rows = _measure(path)
             first = next(lines(path, encoding=encoding), "")
@@ -257,11 +253,6 @@ def _measure(path: Path) -> int:
     return rows + (line > 0)
 
 
-def _first(path: Path, encoding: str) -> str:
-    rows = lines(path, encoding=encoding)
-    return next((line.strip()[0] for line in rows if line.strip()), "")
-
-
 def _require_names(path: Path, names: list[str]) -> None:
     """Names differ, and are no fractions: such a first line is a row."""
     _require_different(path, [name for name in names if name])
@@ -307,30 +298,36 @@ def _read_parquet(path: Path) -> "DataFrame":
     return pd.read_parquet(path)
 
 
-@contextmanager
-def _located(path: Path, encoding: str, lined: bool) -> Iterator[None]:
-    """Name the line of a JSON file that pandas could not read."""
-    try:
-        yield
-    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
-        if not lined or isinstance(error, UnicodeError):
-            raise
-        for number, line in enumerate(lines(path, encoding=encoding), start=1):
-            try:
-                row = json.loads(line) if line.strip() else {}
-            except (ValueError, RecursionError) as wrong:
-                raise _no_object(path, number, str(wrong)) from error
-            if not isinstance(row, dict):
-                raise _no_object(path, number, f"a {type(row).__name__}") from error
-        raise
+def _json_rows(path: Path, encoding: str, *, lined: bool) -> Any:
+    """An object on every line; or in the whole file a list of them, or an object of columns."""
+    text, rows = lines(path, encoding=encoding), []
+    for number, part in enumerate(text if lined else ["".join(text)], start=1):
+        require("rows", number, f"'{path}'")
+        try:
+            rows += [json.loads(part, parse_int=_bounded)] if part.strip() else []
+        except (ValueError, RecursionError) as error:
+            line = number if lined else getattr(error, "lineno", 1)
+            raise _no_object(f"Line {line} of '{path}'", str(error)) from error
+        if lined and rows and not isinstance(rows[-1], dict):
+            raise _no_object(f"Line {number} of '{path}'", f"a {type(rows[-1]).__name__}")
+    found = rows if lined or not rows else rows[0]
+    for number, row in enumerate(found if isinstance(found, list) else (), start=1):
+        if not isinstance(row, dict):
+            raise _no_object(f"Row {number} of '{path}'", f"a {type(row).__name__}")
+    return found
 
 
-def _no_object(path: Path, number: int, what: str) -> DataError:
+def _no_object(what: str, got: str) -> DataError:
     return DataError(
-        f"Line {number} of '{path}' is no JSON object.",
-        got=what[:200],
+        f"{what} is no JSON object.",
+        got=got[:200],
         remedy='write every row as one line such as {"text": "...", "label": 1}',
     )
+
+
+def _bounded(digits: str) -> int | float:
+    """A whole number, as a float where 64 bits do not hold it."""
+    return int(digits) if len(digits) < 19 else float(digits)
 
 
 @contextmanager

@@ -1,83 +1,81 @@
 """IMDb: film reviews, negative or positive (Maas et al., ACL 2011)."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .datasets import LabelledTexts, TextDataset
 from .download import IMDB
-from .errors import DataError
-from .files import read_members
+from .errors import DataError, some
+from .files import damaged, read_members
+from .frames import read_frame
 from .places import locate
-from .texts import load_texts_split
 
-IMDB_CLASSES = ("negative", "positive")
-FOLDERS = {"neg": 0, "pos": 1}
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SENTIMENTS = {"neg": "negative", "pos": "positive", "0": "negative", "1": "positive"}
+SENTIMENTS |= {name: name for name in ("negative", "positive")}
 TABLES = tuple(f"imdb{kind}{gz}" for kind in (".jsonl", ".csv") for gz in ("", ".gz"))
 FORMS = ("aclImdb", IMDB.name, *TABLES, "./train/pos")
-REVIEW = re.compile(r"(?P<part>train|test)/(?P<folder>neg|pos)/(?P<number>\d+)_\d+\.txt")
+REVIEW = re.compile(r"(?P<split>train|test)/(?P<folder>neg|pos)/(?P<number>\d+)_\d+\.txt")
 
 
-def load_imdb(directory: Path | str | None = None, *, download: bool = False) -> TextDataset:
-    """IMDb reviews with labels 0 (negative) and 1 (positive), from whichever form is found.
+def load_imdb(directory: Path | str | None = None, *, download: bool = False) -> "DataFrame":
+    """IMDb reviews as a table, from whichever form is found.
 
-    Reads the official folder `aclImdb` or its archive, and tables `imdb.jsonl`, `imdb.csv`
-    (`.gz` too) with the columns `split` (`train` or `test`), `label` (0 or 1) and `text`.
-    Searched for as in `load_cifar10`.
+    Its columns are `split` (train, test), `label` (negative, positive) and `text`. Reads the
+    official folder `aclImdb` or its archive, and such tables as `imdb.jsonl` or `imdb.csv` (`.gz`
+    too; labels may be 0 and 1). Searched for as in `load_cifar10`.
     """
     path = locate("IMDb", FORMS, directory, source=IMDB, download=download)
-    if path.is_dir() or ".tar" in path.name:
-        return _from_reviews(path)
-    data = load_texts_split(path)
-    if data.class_names not in (("0", "1"), ("neg", "pos"), IMDB_CLASSES):
-        raise DataError(
-            "IMDb labels are 0 and 1 (or neg and pos, negative and positive).",
-            got=f"{', '.join(data.class_names)} in '{path}'",
-            remedy="use load_texts_split for a table with other labels",
-        )
-    return replace(data, class_names=IMDB_CLASSES)
-
-
-def _from_reviews(path: Path) -> TextDataset:
-    """One file per review, `train/pos/12_9.txt`: in order of folder and number."""
-    reviews = {"train": [], "test": []}
-    for name, content in read_members(path, REVIEW).items():
-        found = REVIEW.fullmatch(name)
-        assert found is not None
-        entry = (FOLDERS[found["folder"]], int(found["number"]), _text(content, path / name))
-        reviews[found["part"]].append(entry)
-    return TextDataset.join(
-        _labelled(reviews["train"], path / "train"), _labelled(reviews["test"], path / "test")
+    return opinions(
+        _reviews(path) if path.is_dir() or ".tar" in path.name else read_frame(path), path
     )
 
 
-def _labelled(entries: list[tuple[int, int, str]], path: Path) -> LabelledTexts:
-    entries = sorted(entries)
-    y = np.array([label for label, _, _ in entries], dtype=np.int64)
-    if set(y.tolist()) != {0, 1}:
+def opinions(frame: "DataFrame", path: Path) -> "DataFrame":
+    """A table of texts with two sentiments and a split, which is what it should be."""
+    columns = ["split", "label", "text"]
+    if missing := [name for name in columns if name not in frame]:
         raise DataError(
-            "IMDb has reviews in the folders neg and pos of both train and test.",
-            got=f"{len(y)} reviews in '{path}', not of both kinds",
-            remedy=f"unpack or download {IMDB.name} again",
+            f"'{path}' has no column {missing[0]!r}.",
+            got=", ".join(map(repr, frame.columns)),
+            remedy="write the columns split (train, test), label and text",
         )
-    return LabelledTexts(tuple(text for _, _, text in entries), y, IMDB_CLASSES)
+    labels = frame["label"].astype(str).map(SENTIMENTS)
+    texts = frame["text"].map(lambda text: isinstance(text, str) and bool(text.strip()))
+    for what, good in (("label", labels.notna()), ("text", texts)):
+        if not good.all():
+            odd = some(list(dict.fromkeys(repr(one) for one in frame[what][~good])))
+            raise DataError(
+                f"Column {what!r} of '{path}' holds {odd} in row {good.idxmin()}.",
+                got=f"{int((~good).sum())} such rows",
+                remedy="correct them: labels are 0 and 1 (or neg and pos), and no text is empty",
+            )
+    parts = {(part, label) for part, label in zip(frame["split"], labels, strict=True)}
+    if len(parts) != 4 or {part for part, _ in parts} != {"train", "test"}:
+        raise DataError(
+            f"'{path}' has not both sentiments in both train and test.",
+            got=some(sorted(f"{part} {label}" for part, label in parts)),
+            remedy=f"unpack or download {IMDB.name} again, or correct the columns",
+        )
+    return frame.assign(label=labels)[columns]
 
 
-def _text(content: bytes, path: Path) -> str:
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            "IMDb reviews are written in UTF-8.",
-            got=f"'{path}' ({error.reason} at byte {error.start})",
-            remedy=f"use the official files ({IMDB.url})",
-        ) from error
-    if not text.strip():
-        raise DataError(
-            "No IMDb review is empty.",
-            got=f"'{path}'",
-            remedy=f"unpack or download {IMDB.name} again",
-        )
-    return text
+def _reviews(path: Path) -> "DataFrame":
+    """One file per review, `train/pos/12_9.txt`: training ones first, by folder and number."""
+    import pandas as pd
+
+    rows = []
+    for name, content in read_members(path, REVIEW).items():
+        found = REVIEW.fullmatch(name)
+        assert found is not None
+        try:
+            row = (found["split"], found["folder"], content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise damaged(path / name, f"{error.reason} at byte {error.start}") from error
+        if not row[2].strip():
+            raise damaged(path / name, "the review is empty")
+        rows.append(((row[0] != "train", row[1], int(found["number"])), row))
+    table = [row for _, row in sorted(rows)]
+    return pd.DataFrame(table, columns=["split", "label", "text"], index=range(1, len(table) + 1))

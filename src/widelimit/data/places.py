@@ -2,21 +2,20 @@
 
 import os
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from .download import RemoteFile, fetch
 from .errors import MissingDataError
 
 ENVIRONMENT = "WIDELIMIT_DATA"
+CHOSEN: ContextVar[Path | None] = ContextVar("the data directory of a command", default=None)
 
 
 def data_root(directory: Path | str | None = None) -> Path:
     """`directory`, else the directory in `WIDELIMIT_DATA`, else the user's cache directory."""
-    if directory is not None:
-        return Path(directory).expanduser()
-    if place := os.environ.get(ENVIRONMENT):
-        return Path(place).expanduser()
-    return cache_folder()
+    place = directory or CHOSEN.get() or os.environ.get(ENVIRONMENT)
+    return Path(place).expanduser() if place else cache_folder()
 
 
 def cache_folder() -> Path:

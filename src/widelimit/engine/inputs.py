@@ -14,7 +14,8 @@ from ..compilation import require_own_jax
 from ..data.batches import padded
 from ..errors import NumericalError, OptionError, ShapeError
 from ..layers.base import Layer
-from ..layers.compose import Serial, streams_of, takes_tokens, vocabulary_of
+from ..layers.compose import Serial, layers_of, streams_of, takes_tokens, vocabulary_of
+from ..layers.graph import Graph
 from ..layers.layout import Rearrange
 from ..state import Outline
 
@@ -64,10 +65,11 @@ class Inputs(NamedTuple):
         shapes = [str(tuple(leaf.shape)) for leaf in jax.tree.leaves(self.x)]
         return f"shape {' and '.join(shapes)}"
 
-    @property
-    def area(self) -> int:
-        """How many positions the longest stream has."""
-        return max(math.prod(outline.positions) for outline in self.outlines)
+    def area(self, net: Layer) -> int:
+        """How many positions the longest stream has; edges of graphs have no kernels."""
+        graph = any(isinstance(layer, Graph) for _, layer in layers_of(net))
+        outlines = self.outlines[:1] if graph else self.outlines
+        return max(math.prod(outline.positions) for outline in outlines)
 
     @property
     def nbytes(self) -> int:

@@ -116,7 +116,7 @@ def propagate(
         outline = layer.outline(outline)
     whole("samples", samples)
     whole("replicates", replicates)
-    scheme = Scheme(samples, inputs.size * inputs.area, 0.0)
+    scheme = Scheme(samples, inputs.size * inputs.area(net), 0.0)
     key = as_key(key)
     copies = replicates if is_sampled(net) else 1
     traced = inputs.traced or is_traced(net)

@@ -160,7 +160,7 @@ def _with_landmarks(
     if all(basis.pivots is None for basis in _bases(shapes)):
         return plain
     _require_numbers(net, inputs, "landmarks are chosen")
-    size = max(1, inputs.area)
+    size = max(1, inputs.area(net))
     order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(inputs.size)
     while True:
         count = min(inputs.size, max(8, -(-_CHOICE * current // size)))

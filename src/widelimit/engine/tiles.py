@@ -198,7 +198,7 @@ class TilePlan(NamedTuple):
     @classmethod
     def make(cls, net: Layer, inputs: Sequence[Inputs], dtype: Any, memory: int) -> "TilePlan":
         """Tiles whose kernel values fit the budget; one size for both sides."""
-        area, itemsize = max(i.area for i in inputs), np.dtype(dtype).itemsize
+        area, itemsize = max(i.area(net) for i in inputs), np.dtype(dtype).itemsize
         array = area * itemsize * (area if need_before(net, Need.FULL) is Need.FULL else 1)
         per_pair = array * _LIVE_ARRAYS
         if per_pair > memory:

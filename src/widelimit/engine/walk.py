@@ -31,6 +31,7 @@ from ..errors import ShapeError
 from ..layers.base import Layer, Memo, Params, remask
 from ..layers.branches import Branches
 from ..layers.compose import Parallel, Path, Serial, Task, is_noisy, walk
+from ..layers.graph import Graph
 from ..layers.pool import PositionMap
 from ..state import UNKNOWN, Example, Mean, Need, Pair, UnknownMean
 
@@ -63,32 +64,36 @@ def init(net: Layer, key: Key[Array, ""], before: Any) -> Params:
 
 
 class _Run(Task):
-    """The state is an array, or a tuple of them, and its mask."""
+    """The state is an array, or a tuple of them, its mask, and the edges of a graph."""
 
     def inside(self, layer: Layer, given: Any) -> list[Any]:
         params, key = given
         return list(zip(params, split_key(key, len(layer.parts)), strict=True))
 
     def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, None]:
-        (x, mask), (params, key) = state, given
+        (x, mask, edges), (params, key) = state, given
         after = None if mask is None else layer.mask(mask)
-        return (remask(layer.forward(params, x, mask, key), after), after), None
+        y = layer.forward(params, x, mask, key, *((edges,) if layer.facts.edges else ()))
+        edges = layer.edges(x) if isinstance(layer, Graph) else edges
+        return (remask(y, after), after, edges), None
 
     def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
-        real = RealPositions.of([mask for _, mask in ends])
-        return (remask(layer.merge_outputs([y for y, _ in ends]), real.hide), real.mask), None
+        real = RealPositions.of([mask for _, mask, _ in ends])
+        y = layer.merge_outputs([y for y, _, _ in ends])
+        return (remask(y, real.hide), real.mask, state[2]), None
 
     def split(self, layer: Parallel, state: Any) -> list[Any]:
-        x, mask = state
-        return list(zip(x, (None,) * len(x) if mask is None else mask, strict=True))
+        x, mask, edges = state
+        masks = (None,) * len(x) if mask is None else mask
+        return list(zip(x, masks, (edges,) * len(x), strict=True))
 
     def join(self, states: Sequence[Any]) -> Any:
-        return tuple(y for y, _ in states), tuple(mask for _, mask in states)
+        return tuple(y for y, _, _ in states), tuple(mask for _, mask, _ in states), None
 
 
 def run(net: Layer, params: Params, x: Any, mask: Any, key: Any) -> Any:
     """One example through the finite network; zero at padding."""
-    return walk(_Run(), net, (x, mask), (params, key))[0][0]
+    return walk(_Run(), net, (x, mask, None), (params, key))[0][0]
 
 
 class RealPositions(NamedTuple):
@@ -261,7 +266,13 @@ def _encode_layer(
         mean = remask(mean, memo.mask, axes=0)
     features = layer.features(example)
     features = None if features is None else remask(features, memo.mask)
-    return Example(nngp, mean, mask, features, landmarks, full, after)
+    edges = layer.edges(example) if isinstance(layer, Graph) else _edges(example)
+    return Example(nngp, mean, mask, features, landmarks, full, after, edges)
+
+
+def _edges(example: Any) -> Array | None:
+    """Edges are of one stream alone: `Graph` joins them with the nodes."""
+    return None if isinstance(example, tuple) else example.edges
 
 
 def _merge_pairs(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:
@@ -295,7 +306,7 @@ def _merge_examples(
     features = layer.merge_features(rows, shares) if len(rows) == len(ends) else None
     features = None if features is None else remask(features, real.hide)
     outline = layer.merge_ends(example.outline, [end.outline for end in ends])
-    return Example(nngp, mean, real.mask, features, landmarks, full, outline)
+    return Example(nngp, mean, real.mask, features, landmarks, full, outline, example.edges)
 
 
 class _Encode(Task):

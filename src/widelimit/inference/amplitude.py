@@ -5,7 +5,7 @@ from functools import singledispatch
 from ..errors import NetworkError
 from ..layers.base import Layer, with_fields
 from ..layers.compose import Serial
-from ..layers.conv import Conv
+from ..layers.conv import Convolution
 from ..layers.dense import Dense, Parameterization
 from ..layers.streams import AddStreams
 
@@ -33,8 +33,8 @@ def _(net: AddStreams, amplitude: float) -> Layer:
 
 
 @amplify.register(Dense)
-@amplify.register(Conv)
-def _(net: Dense | Conv, amplitude: float) -> Layer:
+@amplify.register(Convolution)
+def _(net: Dense | Convolution, amplitude: float) -> Layer:
     weights, factor = net.weights, amplitude**0.5
     if weights.parameterization is Parameterization.STANDARD:
         # Θ = fan_in κ + 1 + σ_w² Θ' there, of which only the last part has σ_w in it.

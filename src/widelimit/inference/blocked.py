@@ -130,27 +130,24 @@ def factorise_in_blocks(
         around = temporary.path if temporary else _kept(str(folder), kernel, noise, block)
     diagonal = np.asarray(kernel.diagonal(), np.float64)
     unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
-    start, limit = jitter.range_for(len(order), unit)
-    added, attempt = 0.0, 0
-    while True:
+    failure = None
+    for attempt, added in enumerate(jitter.amounts(len(order), unit, scale)):
         # A folder of its own: workers may still be at a block of an attempt that failed.
         files = BlockFiles(str(around / str(attempt)), len(order), block)
         try:
             with _writable(files.folder):
                 _run(_Work(kernel, noise + added, order, files), client, progress)
-            break
         except LinAlgError as error:
             shutil.rmtree(files.folder, ignore_errors=True)
-            if added >= limit * scale:
-                raise NumericalError(
-                    "The kernel matrix plus noise is not positive definite.",
-                    got=f"{error}, with {added:g} added to the diagonal",
-                    remedy="give the data noise, or allow more with Jitter(limit=...)",
-                ) from error
-            added = min(max(start * scale, added * jitter.growth), limit * scale)
-            attempt += 1
-    warn_of_jitter(added, scale)
-    return StoredFactor(files, order, added, scale, unit, temporary)
+            failure = f"{error}, with {added:g} added to the diagonal"
+        else:
+            warn_of_jitter(added, scale)
+            return StoredFactor(files, order, added, scale, unit, temporary)
+    raise NumericalError(
+        "The kernel matrix plus noise is not positive definite.",
+        got=str(failure),
+        remedy="give the data noise, or allow more with Jitter(limit=...)",
+    )
 
 
 class _Temporary:

@@ -27,7 +27,6 @@ from .network_kernels import (
     require_layer,
 )
 from .noise import LeaveOneOutNoise, Noise, settled
-from .nystrom import RefinedPosterior
 from .solve import Factor, Jitter
 from .solvers import Cholesky, Posterior, Solver
 
@@ -235,13 +234,6 @@ class FittedGP:
     @property
     def leave_one_out(self) -> LeaveOneOut:
         """Each training target predicted from the others, in closed form."""
-        if isinstance(self.posterior, RefinedPosterior):
-            raise OptionError(
-                f"After a step from landmarks, {len(self.posterior.rows)} of {len(self)} examples "
-                "are left out in turn, not all.",
-                got=f"leave_one_out with solver={self.gp.solver!r}",
-                remedy="use posterior.left_out_at(posterior.rows), or Nystrom(refined=False)",
-            )
         return self.posterior.leave_one_out
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import eigvalsh, get_lapack_funcs
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from ..errors import NumericalError, warn
 from ..printing import written
@@ -17,9 +18,9 @@ from . import checks
 from .checks import Values
 from .triangular import BLOCK, Triangular, cholesky_in_place, edges
 
-_pstrf, _potri, _trtrs = get_lapack_funcs(("pstrf", "potri", "trtrs"), dtype=np.float64)
+_pstrf, _potri = get_lapack_funcs(("pstrf", "potri"), dtype=np.float64)
 
-_EXACT_EIGENVALUE_ROWS = 1500  # up to here an error message can afford the exact spectrum
+_ALL_EIGENVALUES = 1500  # up to so many rows they take no longer than a search for the smallest
 
 
 class JitterWarning(UserWarning):
@@ -50,6 +51,16 @@ class Jitter:
         if self.limit is not None:
             return start, self.limit
         return start, 1e-6 if unit < 1e-10 else 1e-3
+
+    def amounts(self, rows: int, unit: float, scale: float) -> Iterator[float]:
+        """What is added to the diagonal in turn: nothing, then more and more up to the limit."""
+        share, limit = self.range_for(rows, unit)
+        yield 0.0
+        while share < limit:
+            yield share * scale
+            share *= self.growth
+        if limit > 0.0:
+            yield limit * scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,27 +216,24 @@ def _factorise_in_place(
     shapes the messages.
     """
     diagonal = np.diagonal(storage).copy()
-    start, limit = policy.range_for(added_to + len(storage), unit)
-    first, last = start * scale, limit * scale
     jitter = 0.0
-    while True:
-        failed_at = cholesky_in_place(storage)
-        failed_at = failed_at or _first_lost_pivot(storage, diagonal + jitter)
-        if failed_at == 0:
-            break
-        curvature = _negative_curvature(storage, diagonal + jitter, failed_at - 1)
-        np.fill_diagonal(storage, diagonal)
-        _mirror(storage, from_lower=False)
-        # A direction of curvature −c proves that less additional jitter than c is not enough.
-        proven = jitter - curvature
-        if jitter >= last or proven > last:
-            raise _not_positive(storage, -proven, scale, unit, last, added_to)
-        jitter = min(max(first, jitter * policy.growth, 1.5 * proven), last)
+    for jitter in policy.amounts(added_to + len(storage), unit, scale):
         np.fill_diagonal(storage, diagonal + jitter)
-    if jitter > 0.0:
-        why = f" Cause: {_cause(storage, diagonal, scale, unit, added_to)}."
-        warn_of_jitter(jitter, scale, why)
-    return jitter
+        if cholesky_in_place(storage) and not _lost_pivots(storage, diagonal + jitter):
+            why = f" Cause: {_cause(storage, diagonal, scale, unit, added_to)}." if jitter else ""
+            warn_of_jitter(jitter, scale, why)
+            return jitter
+        _mirror(storage, from_lower=False)
+    np.fill_diagonal(storage, diagonal)
+    smallest = _smallest_eigenvalue(storage)
+    cause = _cause(storage, diagonal, scale, unit, added_to, smallest)
+    raise NumericalError(
+        "A kernel matrix plus noise must be positive definite.",
+        got=f"smallest eigenvalue {smallest:.3g}, mean kernel diagonal {scale:.3g}, jitter limit "
+        f"{jitter:.3g}; cause: {cause}",
+        remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
+        "or allow more with Jitter(limit=...)",
+    )
 
 
 def warn_of_jitter(added: float, scale: float, why: str = "") -> None:
@@ -239,49 +247,22 @@ def warn_of_jitter(added: float, scale: float, why: str = "") -> None:
         )
 
 
-def _first_lost_pivot(storage: np.ndarray, diagonal: np.ndarray) -> int:
-    """The first row, counted from 1, whose squared pivot is rounding; 0 where none is.
+def _lost_pivots(storage: np.ndarray, diagonal: np.ndarray) -> bool:
+    """Whether the square of a pivot is rounding: what cancellation left of the diagonal.
 
-    Such a pivot is what cancellation left of the diagonal: whether it came out positive is chance,
-    and every number divided by it is noise.
+    Whether such a pivot came out positive is chance, and every number divided by it is noise.
     """
     rounding = len(storage) * np.finfo(np.float64).eps
-    lost = np.square(np.diagonal(storage)) <= rounding * diagonal
-    return int(lost.argmax()) + 1 if lost.any() else 0
+    return bool((np.square(np.diagonal(storage)) <= rounding * diagonal).any())
 
 
-def _negative_curvature(storage: np.ndarray, diagonal: np.ndarray, row: int) -> float:
-    """`zᵀAz/‖z‖² ≤ 0` for the direction in which the factorisation of `A` broke down at `row`.
-
-    With the finished leading factor `L` and `a` the part of that row before the diagonal,
-    `z = (−A₁₁⁻¹a, 1)` has `zᵀAz = A_rr − aᵀA₁₁⁻¹a`, the pivot that was not positive.
-    """
-    above = storage[:row, row]
-    if row == 0:
-        return min(float(diagonal[0]), 0.0)
-    leading = np.asfortranarray(storage[:row, :row])
-    half, _ = _trtrs(leading, above, lower=1)
-    direction, _ = _trtrs(leading, half, lower=1, trans=1)
-    pivot = float(diagonal[row] - half @ half)
-    # Rounding can make the recomputed pivot positive; it then proves nothing.
-    return min(pivot, 0.0) / (1.0 + float(direction @ direction))
-
-
-def _not_positive(
-    matrix: np.ndarray, smallest: float, scale: float, unit: float, last: float, added_to: int
-) -> NumericalError:
-    if len(matrix) <= _EXACT_EIGENVALUE_ROWS:
-        exact = float(eigvalsh(matrix, subset_by_index=(0, 0))[0])
-        spectrum = f"smallest eigenvalue {exact:.3g}"
-    else:
-        spectrum = f"smallest eigenvalue at most {smallest:.3g}"
-    return NumericalError(
-        "A kernel matrix plus noise must be positive definite.",
-        got=f"{spectrum}, mean kernel diagonal {scale:.3g}, jitter limit {last:.3g}; "
-        f"cause: {_cause(matrix, np.diagonal(matrix), scale, unit, added_to, smallest)}",
-        remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
-        "or allow more with Jitter(limit=...)",
-    )
+def _smallest_eigenvalue(matrix: np.ndarray) -> float:
+    if len(matrix) <= _ALL_EIGENVALUES:
+        return float(eigvalsh(matrix, subset_by_index=(0, 0))[0])
+    try:
+        return float(eigsh(matrix, k=1, which="SA", tol=1e-3, return_eigenvectors=False)[0])
+    except ArpackNoConvergence:  # it is near others, and so near zero
+        return 0.0
 
 
 def _cause(
@@ -290,12 +271,12 @@ def _cause(
     scale: float,
     unit: float,
     added_to: int,
-    negative: float = 0.0,
+    smallest: float = 0.0,
 ) -> str:
     """Why the matrix, whose upper triangle is intact in `storage`, is not positive definite."""
     if not diagonal.any():
         return "the kernel is zero everywhere and there is no noise"
-    if -negative > 1e-4 * scale:
+    if smallest < -1e-4 * scale:
         return "the matrix is not a kernel: it has a direction of clearly negative variance"
     if added_to:
         return "to the kernel, the new examples are combinations of those already present"

@@ -26,11 +26,11 @@ from .checks import Values
 from .gp import GPPosterior, KernelKind
 from .iterative import Iterative
 from .network_kernels import NetworkKernels, chosen
-from .nystrom import NystromPosterior, RefinedPosterior, left_out_rows
+from .nystrom import NystromPosterior, left_out_rows
 from .pivots import pivoted
 from .solve import Jitter
 
-Posterior = GPPosterior | NystromPosterior | RefinedPosterior
+Posterior = GPPosterior | NystromPosterior
 
 
 class Solver(abc.ABC):
@@ -187,9 +187,7 @@ class Nystrom(Solver):
         if not self.refined or len(found.pivots) < wanted or wanted == len(data):
             return replace(data, inputs=inputs[found.pivots]), posterior
         rows = left_out_rows(found.pivots, len(data), rng, data.groups)
-        block = columns(rows).T
-        refined = RefinedPosterior.of(posterior, found, y, noise=noise, rows=rows, kernels=block)
-        return data, refined
+        return data, posterior.refined(found, y, noise=noise, rows=rows, kernels=columns(rows).T)
 
 
 def _refuse(jitter: Jitter | None, solver: str, why: str) -> None:

@@ -38,33 +38,21 @@ def unit_columns(size: int, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray,
     return unit
 
 
-def cholesky_in_place(storage: Float[np.ndarray, "n n"]) -> int:
-    """`A = L Lᵀ` in the lower triangle; the row, counted from 1, where A is not positive, or 0.
+def cholesky_in_place(storage: Float[np.ndarray, "n n"]) -> bool:
+    """`A = L Lᵀ` in the lower triangle; whether A is positive definite.
 
-    What is above the diagonal is neither read nor changed. The factor is finished up to that row.
+    What is above the diagonal is neither read nor changed.
     """
     for span in edges(len(storage), BLOCK):
         begin, end = span.start, span.stop
         above = np.triu(storage[span, span], 1)
         storage[begin:, span] -= storage[begin:, :begin] @ storage[span, :begin].T
         corner, failed = _potrf(storage[span, span], lower=1, clean=1)
-        storage[span, span] = np.tril(storage[span, span] if failed else corner) + above
+        storage[span, span] = np.tril(corner) + above
         if failed:
-            return begin + _finished(storage[span, span], failed)
+            return False
         storage[end:, span] = _back(corner, storage[end:, span].T).T
-    return 0
-
-
-def _finished(corner: np.ndarray, failed: int) -> int:
-    """Factorise a block as far as it goes: where LAPACK stops, it does not say what is done."""
-    while failed > 1:
-        part = corner[: failed - 1, : failed - 1]
-        done, again = _potrf(part, lower=1, clean=1)
-        if not again:
-            part[:] = np.tril(done) + np.triu(part, 1)
-            break
-        failed = again
-    return failed
+    return True
 
 
 def _back(corner: np.ndarray, right: np.ndarray, trans: int = 0) -> np.ndarray:

@@ -58,8 +58,9 @@ from .blocks import (
 from .branches import Concat, Product, Residual, Sum
 from .compose import Parallel, Repeat, Serial
 from .configs import from_config
-from .conv import Conv
+from .conv import Conv, ConvLocal, ConvTranspose
 from .dense import Dense, Embedding, Parameterization
+from .graph import Aggregate, Graph
 from .groups import HeadGroups
 from .layout import Rearrange
 from .norm import Dropout, LayerNorm, RMSNorm
@@ -76,6 +77,7 @@ __all__ = [
     "Activation",
     "AddStreams",
     "AdditiveBias",
+    "Aggregate",
     "Alibi",
     "Allowed",
     "Attention",
@@ -87,6 +89,8 @@ __all__ = [
     "Combine",
     "Concat",
     "Conv",
+    "ConvLocal",
+    "ConvTranspose",
     "Cos",
     "CrossAttention",
     "Decay",
@@ -101,6 +105,7 @@ __all__ = [
     "Flatten",
     "Gaussian",
     "Gelu",
+    "Graph",
     "HeadGroups",
     "Hermite",
     "IdentityMap",

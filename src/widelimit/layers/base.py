@@ -41,6 +41,8 @@ class Facts:
     """Whether padding at the end may be left out: nothing depends on the array's length."""
     streams: int = 1
     """How many arrays an input is a tuple of; 1: it is an array."""
+    edges: bool = False
+    """Whether `forward` takes the example's edges, as a last argument; see `layers.graph`."""
     vocabulary: int | None = None
     """Inputs are token ids below this number, without a channel axis; None: they are arrays."""
 

@@ -1,15 +1,18 @@
-"""Convolution over positions of any dimension."""
+"""Convolutions over positions of any dimension: shared weights, transposed, and of one's own."""
 
+import math
+from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from ..errors import ShapeError
+from ..errors import OptionError, ShapeError
 from ..options import choice, whole
-from ..state import Example, Outline, Pair
+from ..state import Example, Need, Outline, Pair
 from .base import Facts, Layer, Memo, Params, fenced
 from .dense import (
     Parameterization,
@@ -20,20 +23,20 @@ from .dense import (
 from .windows import (
     Axis,
     Padding,
+    TransposedAxis,
     extents,
     layout,
+    patches,
     slide,
+    spread_mask,
+    transposed_layout,
     volume,
     window_mask,
 )
 
 
-class Conv(Layer):
-    """`y_a = σ_w/√(n·K) Σ_o W_o x_{s·a−p+o} + σ_b b` over the K offsets of a window.
-
-    κ_ab ← σ_w² (1/K) Σ_o κ_{s·a−p+o, s·b−p+o} + σ_b²: the average over offsets moved together in
-    both position indices, then the dense rule; Θ likewise.
-    """
+class Convolution(Layer):
+    """Fresh weights on what a window covers, at every position."""
 
     width: int = eqx.field(static=True)
     window: int | tuple[int, ...] = eqx.field(static=True)
@@ -63,13 +66,13 @@ class Conv(Layer):
         self.padding = choice(Padding, padding, "padding")
         self.weights = make_weights(w_std, b_std, parameterization)
 
-    @property
-    def facts(self) -> Facts:
-        return Facts(linear=True, cuttable=self.padding is Padding.SAME)
-
-    def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
+    @abstractmethod
+    def axes(self, positions: tuple[int, ...]) -> tuple[Any, ...]:
         """The windows on inputs with these positions."""
-        return layout(positions, self.window, self.stride, self.padding)
+
+    @abstractmethod
+    def sums(self, kernel: Array, axis: Any, *dims: int) -> Array:
+        """Sum over the offsets of one axis, moved together along `dims`."""
 
     def outline(self, before: Outline) -> Outline:
         positions = tuple(axis.out for axis in self.axes(before.positions))
@@ -79,32 +82,18 @@ class Conv(Layer):
         windows = tuple(axis.window for axis in self.axes(before.positions))
         return self.weights.draw(key, (*windows, before.channels, self.width))
 
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        weight, bias = self.weights.scaled(params)
+    def convolved(self, params: Params, x: Array, **how: Any) -> Array:
+        """Weights of windows on (positions…, channels), by XLA."""
+        weight, _ = self.weights.scaled(params)
         require_channels(x, weight)
-        axes = self.axes(x.shape[:-1])
-        pads = [(axis.before, axis.after) for axis in axes]
-        mode = "wrap" if self.padding is Padding.CIRCULAR else "constant"
-        padded = jnp.pad(x, [*pads, (0, 0)], mode=mode)
-        letters = "DHWXYZ"[: len(axes)]
-        y = lax.conv_general_dilated(
-            padded[None],
-            weight,
-            window_strides=[axis.stride for axis in axes],
-            padding="VALID",
-            dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
-        )[0]
-        y = y[tuple(slice(axis.out) for axis in axes)]
-        return y if bias is None else y + bias.reshape((1,) * len(axes) + (-1,))
+        letters = "DHWXYZ"[: x.ndim - 1]
+        numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+        return lax.conv_general_dilated(x[None], weight, dimension_numbers=numbers, **how)[0]
 
-    def mask(self, mask: Array) -> Array | None:
-        if self.padding is Padding.CIRCULAR:
-            raise ShapeError(
-                "Circular padding met a mask: the two ends it joins are those of the array.",
-                got="a mask, so lengths that vary inside one array",
-                remedy="use padding='same', or call the kernel once per length without a mask",
-            )
-        return window_mask(mask, self.axes(mask.shape))
+    def biased(self, params: Params, y: Array) -> Array:
+        """With the bias, where there is one."""
+        _, bias = self.weights.scaled(params)
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
     def memo(self, example: Example) -> Memo:
         axes = self.axes(example.outline.positions)
@@ -118,7 +107,139 @@ class Conv(Layer):
         def average(kernel: Array) -> Array:
             for i, axis in enumerate(axes):
                 dims = (i, pair.rank + i) if pair.full else (i,)
-                kernel = slide(kernel, axis, *dims)
+                kernel = self.sums(kernel, axis, *dims)
             return kernel * (1.0 / volume(axes))
 
         return self.weights.cross(pair.each(average), memo1, memo2)
+
+
+class Conv(Convolution):
+    """`y_a = σ_w/√(n·K) Σ_o W_o x_{s·a−p+o} + σ_b b` over the K offsets of a window.
+
+    κ_ab ← σ_w² (1/K) Σ_o κ_{s·a−p+o, s·b−p+o} + σ_b²: the average over offsets moved together in
+    both position indices, then the dense rule; Θ likewise.
+    """
+
+    __init__ = Convolution.__init__  # type checkers take inherited fields for arguments
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, cuttable=self.padding is Padding.SAME)
+
+    def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
+        return layout(positions, self.window, self.stride, self.padding)
+
+    def sums(self, kernel: Array, axis: Axis, *dims: int) -> Array:
+        return slide(kernel, axis, *dims)
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        axes = self.axes(x.shape[:-1])
+        pads = [(axis.before, axis.after) for axis in axes]
+        mode = "wrap" if self.padding is Padding.CIRCULAR else "constant"
+        padded = jnp.pad(x, [*pads, (0, 0)], mode=mode)
+        strides = [axis.stride for axis in axes]
+        y = self.convolved(params, padded, window_strides=strides, padding="VALID")
+        return self.biased(params, y[tuple(slice(axis.out) for axis in axes)])
+
+    def mask(self, mask: Array) -> Array | None:
+        _refuse_wound(self.padding)
+        return window_mask(mask, self.axes(mask.shape))
+
+
+class ConvTranspose(Convolution):
+    """`y_a = σ_w/√(n·K) Σ_{s·i−p+o = a} W_o x_i + σ_b b`: a position spreads over a window.
+
+    `s` output positions come of each, with "valid" padding also the rest of the last window.
+    κ_ab ← σ_w² (1/K) Σ_o κ_ij + σ_b² over offsets o with s·i − p + o = a and s·j − p + o = b: the
+    transpose of what `Conv` does; Θ likewise. `p = ⌊(K−s)/2⌋`, 0 for "valid" and where K < s.
+    """
+
+    __init__ = Convolution.__init__  # type checkers take inherited fields for arguments
+
+    def __check_init__(self) -> None:
+        if self.padding is Padding.BALANCED:
+            raise OptionError(
+                "padding='balanced' is not known for ConvTranspose, where 'same' is XLA's.",
+                got="padding='balanced'",
+                remedy="use padding='same', 'valid' or 'circular'",
+            )
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, cuttable=self.padding is not Padding.CIRCULAR)
+
+    def axes(self, positions: tuple[int, ...]) -> tuple[TransposedAxis, ...]:
+        return transposed_layout(positions, self.window, self.stride, self.padding)
+
+    def sums(self, kernel: Array, axis: TransposedAxis, *dims: int) -> Array:
+        return axis.spread(kernel, *dims)
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        axes = self.axes(x.shape[:-1])
+        y = self.convolved(
+            params,
+            x,
+            window_strides=[1] * len(axes),
+            lhs_dilation=[axis.stride for axis in axes],
+            padding=[(axis.window - 1, max(axis.window, axis.stride) - 1) for axis in axes],
+        )
+        for dim, axis in enumerate(axes):
+            y = axis.fitted(y, dim)
+        return self.biased(params, y)
+
+    def mask(self, mask: Array) -> Array | None:
+        _refuse_wound(self.padding)
+        return spread_mask(mask, self.axes(mask.shape))
+
+
+class ConvLocal(Conv):
+    """`y_a = σ_w/√(n·K) Σ_o W_ao x_{s·a−p+o} + σ_b b_a`: every position has weights of its own.
+
+    κ_ab ← δ_ab (σ_w² (1/K) Σ_o κ_{s·a−p+o, s·a−p+o} + σ_b²), Θ likewise. Only equal positions
+    matter, so the layers below cost `O(S)` per pair instead of `O(S²)`.
+    """
+
+    __init__ = Conv.__init__  # type checkers take inherited fields for arguments
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(need=Need.DIAGONAL, linear=True)
+
+    def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
+        axes = self.axes(before.positions)
+        keys = jax.random.split(key, math.prod(axis.out for axis in axes))
+        shape = (before.channels * volume(axes), self.width)
+        return jax.vmap(lambda own: self.weights.draw(own, shape))(keys)
+
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        axes = self.axes(x.shape[:-1])
+        covered = patches(x, axes).reshape(-1, x.shape[-1] * volume(axes))
+        weight, bias = jax.vmap(self.weights.scaled)(params)
+        if weight.shape[:2] != covered.shape:
+            raise ShapeError(
+                "The parameters of ConvLocal were drawn for other positions or channels.",
+                got=f"windows of shape {covered.shape}, and weights for {weight.shape[:2]}",
+                remedy="call init with the shape of one example, x.shape[1:]",
+            )
+        y = jnp.einsum("ak,akc->ac", covered, weight)
+        y = y if bias is None else y + bias
+        return y.reshape(*(axis.out for axis in axes), self.width)
+
+    def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
+        same = super().cross(pair.diagonal(), memo1, memo2)
+        shape = same.nngp.shape
+
+        def spread(kernel: Array) -> Array:
+            return jnp.diag(kernel.reshape(-1)).reshape(*shape, *shape)
+
+        ntk = None if same.ntk is None else spread(same.ntk)
+        return Pair(spread(same.nngp), ntk, pair.rank, True)
+
+
+def _refuse_wound(padding: Padding) -> None:
+    if padding is Padding.CIRCULAR:
+        raise ShapeError(
+            "Circular padding met a mask: the two ends it joins are those of the array.",
+            got="a mask, so lengths that vary inside one array",
+            remedy="use padding='same', or call the kernel once per length without a mask",
+        )

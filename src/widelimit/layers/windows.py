@@ -1,15 +1,22 @@
-"""Sliding windows over positions: the arithmetic shared by convolution and pooling.
+"""Sliding windows over positions: the arithmetic shared by convolutions and pooling.
 
 Output position `a` of one axis covers input positions `stride·a − before + offset` for
 `offset = 0 … window−1`. "Same" padding is fixed on the left, `before = (window−1)//2`, whatever the
 stride and the length, so that padding a sequence at the right changes nothing.
+
+Transposed windows lead the other way: input position `i` covers output positions
+`stride·i − before + offset`, with `before = (window−stride)//2` for "same" and "circular" padding.
 """
 
+import functools
 import math
+import operator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool
 
 from ..errors import ShapeError
@@ -87,6 +94,53 @@ class Axis(NamedTuple):
         return self
 
 
+class TransposedAxis(NamedTuple):
+    """The same for windows on the output: every input position is spread over one."""
+
+    window: int
+    stride: int
+    padding: Padding
+    length: int
+
+    @property
+    def reach(self) -> int:
+        """Number of positions that windows and the gaps between them cover."""
+        return (self.length - 1) * self.stride + max(self.window, self.stride)
+
+    @property
+    def out(self) -> int:
+        """Number of output positions."""
+        return self.reach if self.padding is Padding.VALID else self.length * self.stride
+
+    def spread(self, array: Array, *dims: int) -> Array:
+        """Add every entry to its window, moved along all of `dims`: the transpose of `slide`."""
+        axes = [self._replace(length=array.shape[dim]) for dim in dims]
+        parts = []
+        for offset in range(self.window):
+            widths = [(0, 0, 0)] * array.ndim
+            for dim, axis in zip(dims, axes, strict=True):
+                end = offset + (axis.length - 1) * self.stride + 1
+                widths[dim] = (offset, axis.reach - end, self.stride - 1)
+            parts.append(lax.pad(array, jnp.zeros((), array.dtype), widths))
+        total = functools.reduce(operator.add, parts)
+        for dim, axis in zip(dims, axes, strict=True):
+            total = axis.fitted(total, dim)
+        return total
+
+    def fitted(self, array: Array, dim: int) -> Array:
+        """Of all that windows cover, the output: the middle (same), or all, wound around."""
+        if self.padding is Padding.VALID:
+            return array
+        before = max(self.window - self.stride, 0) // 2
+        if self.padding is Padding.SAME:
+            return lax.slice_in_dim(array, before, before + self.out, axis=dim)
+        widths = [(0, 0)] * array.ndim
+        widths[dim] = (0, -array.shape[dim] % self.out)
+        shape = (*array.shape[:dim], -1, self.out, *array.shape[dim + 1 :])
+        wound = jnp.pad(array, widths).reshape(shape).sum(axis=dim)
+        return jnp.roll(wound, -before, axis=dim)
+
+
 def layout(
     positions: tuple[int, ...],
     window: int | tuple[int, ...],
@@ -94,6 +148,25 @@ def layout(
     padding: Padding,
 ) -> tuple[Axis, ...]:
     """The windows on every axis of `positions`."""
+    parts = _by_axis(positions, window, stride)
+    return tuple(Axis(w, s, padding, length).checked() for w, s, length in parts)
+
+
+def transposed_layout(
+    positions: tuple[int, ...],
+    window: int | tuple[int, ...],
+    stride: int | tuple[int, ...],
+    padding: Padding,
+) -> tuple[TransposedAxis, ...]:
+    """The transposed windows on every axis of `positions`."""
+    parts = _by_axis(positions, window, stride)
+    return tuple(TransposedAxis(w, s, padding, length) for w, s, length in parts)
+
+
+def _by_axis(
+    positions: tuple[int, ...], window: int | tuple[int, ...], stride: int | tuple[int, ...]
+) -> list[tuple[int, int, int]]:
+    """Window, stride and length of every axis."""
     if not positions:
         raise ShapeError(
             "The input has no positions: convolution and pooling move over positions.",
@@ -102,10 +175,7 @@ def layout(
         )
     windows = per_axis(window, len(positions), "window")
     strides = per_axis(stride, len(positions), "stride")
-    return tuple(
-        Axis(w, s, padding, length).checked()
-        for w, s, length in zip(windows, strides, positions, strict=True)
-    )
+    return list(zip(windows, strides, positions, strict=True))
 
 
 def slide(array: Array, axis: Axis, *dims: int) -> Array:
@@ -114,6 +184,18 @@ def slide(array: Array, axis: Axis, *dims: int) -> Array:
     One dim: a sliding sum. Two dims (a position axis of either input): the sum
     `Σ_o κ[s·a−p+o, s·b−p+o]` that a convolution makes of a covariance.
     """
+    return functools.reduce(operator.add, _offsets(array, axis, *dims))
+
+
+def patches(x: Array, axes: tuple[Axis, ...]) -> Array:
+    """All that each window covers, (windows…, channels·offsets), of (positions…, channels)."""
+    for dim, axis in enumerate(axes):
+        x = jnp.stack(list(_offsets(x, axis, dim)), axis=-1)
+    return x.reshape(*x.shape[: len(axes)], -1)
+
+
+def _offsets(array: Array, axis: Axis, *dims: int) -> Iterator[Array]:
+    """What stands at each offset of the windows along `dims`."""
     extents = [axis._replace(length=array.shape[d]) for d in dims]
     widths = [(0, 0)] * array.ndim
     for d, extent in zip(dims, extents, strict=True):
@@ -121,16 +203,12 @@ def slide(array: Array, axis: Axis, *dims: int) -> Array:
     if any(pad != (0, 0) for pad in widths):
         mode = "wrap" if axis.padding is Padding.CIRCULAR else "constant"
         array = jnp.pad(array, widths, mode=mode)
-    total = None
     for offset in range(axis.window):
         index = [slice(None)] * array.ndim
         for d, extent in zip(dims, extents, strict=True):
             end = offset + (extent.out - 1) * axis.stride + 1
             index[d] = slice(offset, end, axis.stride)
-        part = array[tuple(index)]
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+        yield array[tuple(index)]
 
 
 def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool[Array, "*windows"]:
@@ -149,6 +227,18 @@ def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool
     return mask[tuple(slice(None, None, axis.stride) for axis in axes)]
 
 
-def volume(axes: tuple[Axis, ...]) -> int:
+def spread_mask(
+    mask: Bool[Array, "*positions"], axes: tuple[TransposedAxis, ...]
+) -> Bool[Array, "*out"]:
+    """Which output positions are real: those the real positions alone would have."""
+    for dim, axis in enumerate(axes):
+        # "Same" padding makes `stride` positions of each, "valid" all that windows cover.
+        reach = axis.stride if axis.padding is Padding.SAME else max(axis.window, axis.stride)
+        covered = axis._replace(window=reach, padding=Padding.VALID)
+        mask = covered.spread(mask.astype(jnp.int32), dim) > 0
+    return mask
+
+
+def volume(axes: Sequence[Axis | TransposedAxis]) -> int:
     """How many positions a window covers."""
     return math.prod(axis.window for axis in axes)

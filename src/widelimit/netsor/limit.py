@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..laws.law import Law
 from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, seed_words, whole
+from ..programs.compare import Outputs
+from ..programs.front import ProgramLaw
 from ..programs.integration import Integration, LimitValue, Method, Rule, estimated
-from .nodes import Dot, Map, MatMul, Vector
+from ..programs.interpreter import Machine
+from .nodes import Dot, Map, Vector
 from .run import Run
 from .validation import chosen_vectors, real_numbers
 
@@ -99,7 +101,7 @@ class ConditionalLaw:
         return np.concatenate(parts)
 
 
-class LimitLaw(Law):
+class LimitLaw(ProgramLaw):
     """A program's limit.
 
     Vectors without scalars have second moments `E[Z^u Z^v]`. The scalars are Gaussian with
@@ -115,7 +117,7 @@ class LimitLaw(Law):
     """
 
     def __init__(self, program: Program, integration: Rule):
-        self.program = program
+        self.program, self.name = program, program.name
         self.integration = integration
         self._run = cache(lambda rule: Run(program, rule))
         self._marginals: dict[Vector, Marginal] = {}
@@ -254,20 +256,18 @@ class LimitLaw(Law):
         outputs = ", ".join(vector.label for vector in self.program.outputs)
         return f"LimitLaw({self.program.name!r}, outputs {outputs})"
 
-    def __str__(self) -> str:
-        rows = [f"limit law of {self.program.name}"]
+    def outputs(self) -> Outputs:
+        vectors = self.program.outputs
+        marginals = tuple(self._marginal(vector) for vector in vectors)
+        random = any(vector.stage for vector in vectors)
+        second = self.expected_gram(4096, 0) if random else self.gram()
+        return Outputs(np.zeros(len(vectors)), second, marginals)
+
+    def machine(self) -> Machine:
+        run = Run(self.program, self.integration, draws=2)
         for node in self.program.nodes:
-            if not isinstance(node, MatMul | Dot):
-                continue
-            dot = isinstance(node, Dot)
-            law = f"{'scalar, ' if dot else ''}Gaussian given {'earlier' if dot else 'the'} scalars"
-            if node.stage == dot:
-                found = self.scalar_covariance([node]) if dot else self.second_moment(node, node)
-                value, error = (float(np.ravel(x)[0]) for x in (found.value, found.error))
-                law = f"N(0, {value:.6g})  error {error:.1g}, {found.method}"
-                law = f"scalar {law}" if dot else law
-            rows.append(f"  {node.label:<12} {law}")
-        return "\n".join(rows)
+            run.value(node)
+        return run.machine
 
     def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
         chosen = chosen_vectors(self.program, vectors)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..programs.listing import numbered
 from .nodes import Arithmetic, Initial, Node, Operation, ScalarMap, Vector
 
 if TYPE_CHECKING:
@@ -104,9 +105,6 @@ def listing(program: Program) -> str:
     shown = list(lines(program))
     if shown:
         rows.append("lines" + (" (| p: given the scalars)" if program.dots else ""))
-        rows += [
-            f"  {number:>3}  {line.kind:<10}  {line.label} := {line.text}"
-            for number, line in enumerate(shown, 1)
-        ]
+        rows += numbered((line.kind, f"{line.label} := {line.text}") for line in shown)
     rows.append(f"outputs  {', '.join(v.label for v in program.outputs)}")
     return "\n".join(rows)

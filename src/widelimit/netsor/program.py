@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from ..errors import NetworkError, NumericalError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
-from ..programs.compare import Comparison, Limit, compare
+from ..programs.front import TensorProgram
 from ..programs.integration import Integration
-from ..programs.preconditions import PreconditionReport, judge
+from ..programs.preconditions import Facts
 from .check import facts_of
 from .draw import mermaid
 from .functions import (
@@ -75,7 +75,7 @@ def _means(mean: ArrayLike, count: int) -> np.ndarray:
     return np.array(np.broadcast_to(given, (count,)))
 
 
-class Program:
+class Program(TensorProgram):
     """A NETSOR program with scalar dot products.
 
     ```
@@ -245,9 +245,9 @@ class Program:
             remedy="print(program) shows the names",
         )
 
-    def check(self) -> PreconditionReport:
-        """Test the limit theorem's preconditions; every violated one is named."""
-        return judge(facts_of(self))
+    def facts(self) -> Facts:
+        """What the limit theorem asks about."""
+        return facts_of(self)
 
     def limit(self, *, integration: Integration | None = None, key: RandomKey = 0) -> LimitLaw:
         """The law of this program at infinite width.
@@ -276,19 +276,9 @@ class Program:
             self, width, draws, key, vectors=vectors, coordinates=coordinates, memory=memory
         )
 
-    def compare(
-        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
-    ) -> Comparison:
-        """One coordinate of each output at finite `widths` beside the limit."""
-        law, size = self.limit(), len(self.outputs)
-        marginals = tuple(law.marginal(vector) for vector in self.outputs)
-        random = any(vector.stage for vector in self.outputs)
-        second = law.expected_gram(4096, 0) if random else law.gram()
-
-        def outputs(width: int, count: int, seed: Any) -> np.ndarray:
-            return self.simulate(width, count, seed).values[:, 0]
-
-        return compare(Limit(law, np.zeros(size), second, marginals), outputs, widths, draws, key)
+    def outputs_at(self, width: int, draws: int, key: Any) -> np.ndarray:
+        """One coordinate of every output of random programs, (draws, outputs)."""
+        return self.simulate(width, draws, key).values[:, 0]
 
     def __repr__(self) -> str:
         lines, dots = counted(len(self.nodes), "line"), counted(len(self.dots), "dot product")

@@ -12,7 +12,7 @@ from ..errors import NumericalError
 from ..programs.extents import Wide
 from ..programs.integration import Method, Rule
 from ..programs.integrator import Cloud
-from ..programs.interpreter import Machine
+from ..programs.interpreter import Machine, Record
 from ..programs.refusals import Place
 from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram, Slot, Step
@@ -89,16 +89,15 @@ class Run:
 
     def _read(self, label: str, reading: Callable[[Any], np.ndarray]) -> tuple[np.ndarray, Method]:
         integrator = self.machine.integrator
-        integrator.used = Method.CLOSED_FORM
         with np.errstate(all="ignore"):
-            value = reading(integrator)
+            value, method = integrator.measured(lambda: reading(integrator))
         if not np.all(np.isfinite(value)):
             raise NumericalError(
                 "Moments of the limit must be finite.",
                 got=f"an overflow, or no number, in E[{label}]",
                 remedy="lower the standard deviations, or check the functions' domain and growth",
             )
-        return (value if len(value) > 1 else value[0]), integrator.used
+        return (value if len(value) > 1 else value[0]), method
 
     # ---- lines ----------------------------------------------------------------------------
 
@@ -141,7 +140,9 @@ class Run:
         place = Place("", node.index + 1, self.program.name, self.program.described(node))
         slot = Slot(node.index, shape, np.dtype(float))
         step = Step(name, None, (params,) * 3, (), (slot,), place, record_of(name))
-        return self.machine.apply(step, operands)[0]
+        value = self.machine.apply(step, operands)[0]
+        self.machine.records.append(Record(step, value))
+        return value
 
     def matrix(self, matrix: Matrix, node: Node) -> Any:
         """A matrix's value."""

@@ -101,16 +101,24 @@ def empirical_ntk_fn(
     def ntk_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
         run = _applied(f, _options(apply_fn_kwargs))
         rank = len(jax.eval_shape(run, params, x1).shape) - 1
-        which = {"trace_axes": _tuple(trace_axes), "diagonal_axes": _tuple(diagonal_axes)}
+        averaged, shared = _tuple(trace_axes), _tuple(diagonal_axes)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x1, x2, params))):
-            axes = Axes.make(rank, *which.values())
+            axes = Axes.make(rank, averaged, shared)
 
             def one(params: Any, x: Any) -> Array:
                 return run(params, jax.tree.map(lambda leaf: leaf[None], x))[0]
 
             kernel = jacobian_kernel(one, params, x1, x2, axes)
         else:
-            kernel = empirical_ntk(run, params, x1, x2, **which, progress=False)
+            kernel = empirical_ntk(
+                run,
+                params,
+                x1,
+                x2,
+                trace_axes=averaged,
+                diagonal_axes=shared,
+                progress=False,
+            )
         return _shown(kernel, rank, trace_axes, diagonal_axes)
 
     return ntk_fn

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from .. import finite
@@ -88,7 +89,7 @@ def hide(x: Array, layout: Layout, constant: Any) -> tuple[Array, Array | None]:
     held = jnp.isnan(x) if np.isnan(constant) else x == constant
     mask = ~held.all(axis=-1)
     x = jnp.where(held, jnp.zeros((), x.dtype), x)
-    known = not isinstance(mask, jax.core.Tracer)
+    known = not isinstance(mask, Tracer)
     if known and bool(mask.all()):
         return x, None
     if mask.ndim == 1:
@@ -350,11 +351,11 @@ class KernelFn(_Function):
             )
         found = []
         for place, (end, layout) in enumerate(zip(network.ends, layouts, strict=True)):
-            sides = [x if x is None else x[place] for x in (one[0], two[0])]
-            masks = [m if m is None else m[place] for m in (one[1], two[1])]
+            x2, mask1, mask2 = (x if x is None else x[place] for x in (two[0], one[1], two[1]))
             kernel = read_kernel(
-                *sides,
-                (masks[0], masks[1]),
+                one[0][place],
+                x2,
+                (mask1, mask2),
                 layout,
                 diagonal_batch=True,
                 diagonal_spatial=spatial,

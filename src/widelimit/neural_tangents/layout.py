@@ -21,7 +21,7 @@ class Layout(NamedTuple):
         """From the axes that layers name, which must agree."""
         found = []
         for place, name, usual in ((0, "batch_axis", 0), (1, "channel_axis", -1)):
-            given = [axes[place] for axes in named if axes[place] is not None]
+            given = [axis for axes in named if (axis := axes[place]) is not None]
             axes = {axis % ndim for axis in given if -ndim <= axis < ndim} or {usual % ndim}
             if len(axes) > 1 or any(not -ndim <= axis < ndim for axis in given):
                 raise OptionError(

@@ -375,8 +375,7 @@ def gradient_descent(
             at = outputs.matrix(k_test_train)
             sides.append((at, state.fx_test, state.qx_test, count))
         start = [_started(outputs, fx, y, size) for _, fx, _, size in sides]
-        heavy = momentum is not None
-        if heavy:
+        if momentum is not None:
             start = start, [_started(outputs, q, y, size) for _, _, q, size in sides]
 
         def force(fx: Array) -> list[Array]:
@@ -384,7 +383,7 @@ def gradient_descent(
             return [matrix @ pull for matrix, *_ in sides]
 
         def move(now: Any, _: Any) -> Any:
-            if not heavy:
+            if momentum is None:
                 return [-learning_rate * pull for pull in force(now[0])]
             fx, q = now
             drag = (momentum - 1.0) / learning_rate**0.5
@@ -397,7 +396,7 @@ def gradient_descent(
                 remedy="pass times",
             )
         time = jnp.asarray(t, y.dtype)
-        flat = time.reshape(-1) * (learning_rate**0.5 if heavy else 1.0)
+        flat = time.reshape(-1) * (learning_rate**0.5 if momentum is not None else 1.0)
         order = jnp.argsort(flat)
         grid = jnp.concatenate([jnp.zeros(1, flat.dtype), flat[order]])
         path = odeint(move, start, grid, rtol=1e-10, atol=1e-10)
@@ -406,7 +405,7 @@ def gradient_descent(
         def shown(values: Array) -> Array:
             return outputs.outputs(values[back].reshape(*time.shape, *values.shape[1:]))
 
-        fx, q = path if heavy else (path, [None] * len(sides))
+        fx, q = path if momentum is not None else (path, [None] * len(sides))
         fx = [shown(one) for one in fx]
         if not isinstance(given, ODEState):
             return tuple(fx) if tests else fx[0]

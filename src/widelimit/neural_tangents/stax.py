@@ -80,7 +80,7 @@ def _unknown(layer: str, name: str, value: Any, remedy: str) -> OptionError:
 
 def _weights(
     layer: str, W_std: Any, b_std: Any, parameterization: Any, s: Any
-) -> Callable[[Any], Any]:
+) -> Callable[..., Any]:
     """Checked options of weights, as a function that finishes a layer made with them."""
     hyperparameter(W_std, "W_std")
     if b_std is not None:

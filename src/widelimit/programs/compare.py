@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,28 +39,35 @@ class AtWidth:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What finite widths are compared with: mean (coordinates,) and second moments about it."""
+class Outputs:
+    """Outputs at infinite width: mean (coordinates,), second moments about it, the law of each."""
 
-    law: Law
     mean: np.ndarray
     second: Estimate
     marginals: tuple[Marginal, ...]
+
+    def rows(self) -> Iterator[str]:
+        """The law of each in a few words."""
+        errors = np.broadcast_to(self.second.error, self.second.value.shape)
+        for k, (mean, marginal) in enumerate(zip(self.mean, self.marginals, strict=True)):
+            variance = Estimate(self.second.value[k, k], errors[k, k])
+            if len(marginal.variances) == 1:
+                yield f"N({mean:.6g}, {variance})"
+            else:
+                law = f"variance {variance}, excess kurtosis {marginal.kurtosis()}"
+                yield f"Gaussian given the scalars: mean {mean:.6g}, {law}"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Second moments (all pairs of outputs) and excess kurtosis (each output) by width."""
 
-    limit: Limit
+    law: Any
+    """The law at infinite width."""
+    limit: Outputs
     kurtosis: np.ndarray
     kurtosis_error: np.ndarray
     widths: tuple[AtWidth, ...]
-
-    @property
-    def law(self) -> Any:
-        """The law at infinite width."""
-        return self.limit.law
 
     @property
     def second(self) -> np.ndarray:
@@ -105,7 +112,8 @@ class Comparison:
 
 
 def compare(
-    limit: Limit,
+    law: Law,
+    limit: Outputs,
     outputs: Callable[[int, int, Key[Array, ""]], np.ndarray],
     widths: Sequence[int],
     draws: int,
@@ -147,4 +155,4 @@ def compare(
                 (tail.value - kurtosis) / np.maximum(apart, 1e-300),
             )
         )
-    return Comparison(limit, kurtosis, kurtosis_error, tuple(found))
+    return Comparison(law, limit, kurtosis, kurtosis_error, tuple(found))

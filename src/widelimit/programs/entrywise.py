@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .closed_forms import RELU, ClosedForm
+from .closed_forms import RELU
 from .layout import Layout, numbered
 from .matrices import Outer, Value, WideMatrix
 from .records import Order
@@ -71,7 +71,7 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         begin = 1 if step.name == "select_n" else 0
         counted = operands[begin:]
         power = leading_power(counted)
-        if step.name in ("max", "min", "clamp") and power > 0:
+        if step.record.inside and power > 0:
             _refuse_clipped(step, counted, power)
         index = not step.record.coordinatewise
         kept = [
@@ -112,76 +112,78 @@ def aligned(step: Step, operands: list[Any]) -> list[WideVector]:
             got="vectors along two different width axes (an outer product over channels)",
             remedy="contract one of them with weights or with the other first",
         )
-    axis = axes.pop()
-    layout = functools.reduce(Layout.common, (v.layout for v in vectors))
-    prepared = []
-    shapes = []
-    for value in operands:
-        if isinstance(value, WideVector):
-            value = value.refined(layout)
-        prepared.append(value)
-        shapes.append(value.shape)
-    shape = np.broadcast_shapes(*shapes)
+    axis, layout = axes.pop(), functools.reduce(Layout.common, (v.layout for v in vectors))
+    prepared = [v.refined(layout) if isinstance(v, WideVector) else v for v in operands]
+    shape = np.broadcast_shapes(*(value.shape for value in prepared))
     found = []
     for value in prepared:
-        lead = len(shape) - len(value.shape)
+        index = np.broadcast_to(numbered(value), shape)
         if isinstance(value, WideVector):
-            index = np.broadcast_to(value.indices.reshape(*([1] * lead), *value.shape), shape)
             found.append(value.reindexed(index, axis))
         else:
             data = np.asarray(value.value())
-            data = data.reshape(data.shape[0], *([1] * lead), *data.shape[1:])
-            data = np.broadcast_to(data, (data.shape[0], *shape)).reshape(data.shape[0], -1)
+            data = data.reshape(len(data), -1)[:, index.ravel()]
             found.append(WideVector(shape, axis, layout, value.power, data))
     return found
 
 
 def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
     vectors = aligned(step, operands)
-    first = vectors[0]
-    name = step.name
-    if name in ("add", "add_any"):
-        return replace(vectors[0].plus(vectors[1]), power=power)
-    if name == "sub":
-        minus = vectors[1].times(np.full((1, first.size), -1.0))
-        return replace(vectors[0].plus(minus), power=power)
-    if name == "neg":
-        return first.times(np.full((1, first.size), -1.0))
-    if name in (
-        "copy",
-        "copy_p",
-        "convert_element_type",
-        "stop_gradient",
-        "reduce_precision",
-        "optimization_barrier",
-    ):
-        whole = np.issubdtype(step.params[0].get("new_dtype", np.float64), np.floating)
-        if name != "convert_element_type" or whole:
-            return first
-    if name == "mul":
-        return replace(vectors[0].multiplied(vectors[1]), power=power)
-    if name == "div" and vectors[1].is_constant:
-        return replace(first.times(1 / vectors[1].constant), power=power)
-    if name == "square" or (name == "integer_pow" and int(step.params[0]["y"]) == 2):
-        return replace(first.multiplied(first), power=power)
-    if name == "select_n" and vectors[0].is_constant:
-        return replace(_selected(vectors), power=power)
-    trees = tuple(_argument(v) for v in vectors)
-    tree = Apply(name, _function(step), trees, _closed_form(step, vectors))
-    # A branch may be no number where it is not taken, as a logarithm is; 0 times it is none.
-    if (
-        name == "select_n"
-        and len(vectors) == 3
-        and tree.univariate() is None
-        and all(_is_number(v) for v in vectors[1:])
-    ):
-        return replace(_gated(*vectors), power=power)
-    return replace(first.applied(tree), power=power)
+    rule = step.record.vectors
+    found = None if rule is None else rule(step, vectors)
+    return replace(
+        vectors[0].applied(_tree(step, vectors)) if found is None else found, power=power
+    )
 
 
-def _closed_form(step: Step, vectors: list[WideVector]) -> ClosedForm | None:
-    """Gaussian expectations of a function of its first argument, where they are known."""
-    return RELU if step.name == "max" and vectors[1].is_zero else step.record.closed
+def _tree(step: Step, vectors: list[WideVector]) -> Apply:
+    """Any function, of its arguments as expressions."""
+    closed = RELU if step.name == "max" and vectors[1].is_zero else step.record.closed
+    return Apply(step.name, _function(step), tuple(_argument(v) for v in vectors), closed)
+
+
+# Rules for aligned vectors; None: the primitive is a function as others are.
+
+
+def quotient(step: Step, vectors: list[WideVector]) -> WideVector | None:
+    """Divided by numbers."""
+    top, bottom = vectors
+    return top.times(1 / bottom.constant) if bottom.is_constant else None
+
+
+def square(step: Step, vectors: list[WideVector]) -> WideVector | None:
+    """The second power, of `square` and `integer_pow`."""
+    second = int(step.params[0].get("y", 2)) == 2
+    return vectors[0].multiplied(vectors[0]) if second else None
+
+
+def converted(step: Step, vectors: list[WideVector]) -> WideVector | None:
+    """Real numbers as real numbers."""
+    return vectors[0] if np.issubdtype(step.params[0]["new_dtype"], np.floating) else None
+
+
+def chosen(step: Step, vectors: list[WideVector]) -> WideVector | None:
+    """`select_n`, by numbers or by a vector.
+
+    A mask that does not depend on channels makes a sum of masked branches. Chosen by a vector,
+    products keep independent factors apart; but a branch may be no number where it is not taken,
+    as a logarithm is, and 0 times it is none.
+    """
+    which, *branches = vectors
+    if which.is_constant:
+        masks = [(which.constant == k).astype(float) for k in range(len(branches))]
+        parts = [
+            # A masked infinity is no number at all.
+            replace(v.times(mask), constant=np.where(mask == 1, v.constant, 0.0))
+            for v, mask in zip(branches, masks, strict=True)
+        ]
+        return functools.reduce(WideVector.plus, parts)
+    joint = len(branches) == 2 and _tree(step, vectors).univariate() is None
+    if not joint or not all(_is_number(v) for v in branches):
+        return None
+    ones = which.constant_like(np.ones((1, which.size)))
+    false, true = (replace(v, power=ZERO) for v in branches)
+    return ones.plus(multiplied(which, -1.0)).multiplied(false).plus(which.multiplied(true))
 
 
 def mapped(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -196,27 +198,6 @@ def _is_number(vector: WideVector) -> bool:
     """Whether its functions are defined on both sides of the origin."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(vector.evaluate(Deviations(np.linspace(-3.0, 3.0, 12)))).all())
-
-
-def _gated(which: WideVector, false: WideVector, true: WideVector) -> WideVector:
-    """A choice by one vector between others: products keep independent factors apart."""
-    ones = which.constant_like(np.ones((1, which.size)))
-    rest = ones.plus(which.times(np.full((1, which.size), -1.0)))
-    branches = [replace(v, power=Fraction(0)) for v in (false, true)]
-    return rest.multiplied(branches[0]).plus(which.multiplied(branches[1]))
-
-
-def _selected(vectors: list[WideVector]) -> WideVector:
-    """A mask that does not depend on channels: a sum of masked branches."""
-    which = vectors[0].constant
-    total: WideVector | None = None
-    for k, branch in enumerate(vectors[1:]):
-        part = branch.times((which == k).astype(float))
-        # A masked infinity is no number at all.
-        part = replace(part, constant=np.where(which == k, branch.constant, 0.0))
-        total = part if total is None else total.plus(part)
-    assert total is not None
-    return total
 
 
 def _argument(vector: WideVector) -> Tree:
@@ -328,26 +309,25 @@ def followed(step: Step, operands: list[Any]) -> Any | None:
 
     `√n·tanh(z/√n)` is z: near 0 a function is its slope there, and clipping does nothing.
     """
-    name, value = step.name, operands[1 if step.name == "clamp" else 0]
-    if name in ("floor", "ceil") and value.power < 0 and not value.is_zero:
+    record, value = step.record, operands[1 if step.name == "clamp" else 0]
+    vanishes = value.power < 0 and not value.is_zero
+    if record.jumps and vanishes:
         raise step.refuse(
             "What vanishes as the width grows does not enter a function that jumps at 0.",
-            got=f"an argument of '{name}' that vanishes as n^{value.power}",
+            got=f"an argument of '{step.name}' that vanishes as n^{value.power}",
             remedy="rescale the argument, so that it stays of order one",
         )
-    slope = step.record.slope
-    if slope is not None and value.power < 0 and not value.is_zero:
-        return _multiplied(value, slope)
-    if name not in ("max", "min", "clamp"):
+    if record.slope is not None and vanishes:
+        return multiplied(value, record.slope)
+    if not record.inside:
         return None
     shape = np.broadcast_shapes(*(v.shape for v in operands))
     for k, value in enumerate(operands):
         others = operands[:k] + operands[k + 1 :]
         if value.power >= 0 or value.is_zero or value.shape != shape:
             continue
-        signs = [_sign(other) for other in others]
-        inside = {"max": [-1.0], "min": [1.0], "clamp": [-1.0, 1.0]}[name]
-        if signs == inside and (name != "clamp" or k == 1):
+        middle = k == 1 or len(operands) == 2  # of `clamp`
+        if middle and tuple(_sign(other) for other in others) == record.inside:
             return value
     return None
 
@@ -362,7 +342,8 @@ def _sign(value: Any) -> float | None:
     return float(signs[0]) if signs.size == 1 else None
 
 
-def _multiplied(value: Any, factor: float) -> Any:
+def multiplied(value: Any, factor: float) -> Any:
+    """A value times a number."""
     if isinstance(value, WideVector):
         return value.times(np.full((1, value.size), factor))
     return WideScalar(

@@ -249,10 +249,8 @@ def _sliced(
         keep = np.arange(int(low / layout.unit), int(high / layout.unit))
         chosen[axis] = keep
         after[axis] = Layout(len(keep), 1, layout.unit)
-    index = numbered(value)
-    for axis, which in enumerate(chosen):
-        picked = np.arange(index.shape[axis])[which]
-        index = np.take(index, picked, axis=axis)
+    kept = [np.arange(n)[which] for n, which in zip(value.shape, chosen, strict=True)]
+    index = numbered(value)[np.ix_(*kept)]
     result = value.moved(index, {a: a for a in value.layouts})
     return result.relaid({**result.layouts, **after})
 
@@ -260,18 +258,13 @@ def _sliced(
 def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`split` as slices."""
     value, widths = operands[0], machine.program.widths
-    axis = int(step.params[0]["axis"])
-    sizes = [p["sizes"] for p in step.params]
-    rank = len(value.shape)
-    true = [_true_shape(value, w) for w in widths]
-    found = []
+    axis, sizes = int(step.params[0]["axis"]), [p["sizes"] for p in step.params]
+    true = np.array([_true_shape(value, w) for w in widths])
+    found, ends = [], np.cumsum([(0, *row) for row in sizes], axis=1)
     for k in range(len(sizes[0])):
-        starts = [[0] * rank for _ in widths]
-        limits = [list(shape) for shape in true]
-        for w in range(len(widths)):
-            starts[w][axis] = sum(int(s) for s in sizes[w][:k])
-            limits[w][axis] = starts[w][axis] + int(sizes[w][k])
-        found.append(_sliced(step, value, starts, limits, (1,) * rank, widths))
+        starts, limits = np.zeros_like(true), true.copy()
+        starts[:, axis], limits[:, axis] = ends[:, k], ends[:, k + 1]
+        found.append(_sliced(step, value, starts, limits, (1,) * true.shape[1], widths))
     return found
 
 
@@ -315,18 +308,13 @@ def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
         values = [v.refined(layout) for v in values]
     values = [replace(v, power=power) for v in values]
     offsets = np.cumsum([0, *(v.size for v in values)])
-    index = np.concatenate(
-        [v.indices + o for v, o in zip(values, offsets[:-1], strict=True)], axis=axis
+    pieces = [v.indices + o for v, o in zip(values, offsets[:-1], strict=True)]
+    index, axis = np.concatenate(pieces, axis=axis), values[0].axis
+    spread = (
+        v.reindexed(np.where((index >= begin) & (index < begin + v.size), index - begin, -1), axis)
+        for v, begin in zip(values, offsets[:-1], strict=True)
     )
-    total: WideVector | None = None
-    position = np.arange(offsets[-1])
-    for v, begin in zip(values, offsets[:-1], strict=True):
-        inside = (position >= begin) & (position < begin + v.size)
-        spread = v.reindexed(np.where(inside, position - begin, -1)[index], values[0].axis)
-        spread = replace(spread, layout=layout)
-        total = spread if total is None else total.plus(spread)
-    assert total is not None
-    return total
+    return functools.reduce(WideVector.plus, (replace(v, layout=layout) for v in spread))
 
 
 def _greatest(units: list[Fraction]) -> Fraction:
@@ -343,7 +331,6 @@ def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...])
         raise _picks_channels(step)
     numbers = jnp.asarray(numbered(value) + 1)
     if step.name == "gather":
-        sizes = list(params["slice_sizes"])
         numbering = params["dimension_numbers"]
         gone = {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
         if set(layouts) & gone or any(
@@ -352,15 +339,9 @@ def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...])
             for p, width in zip(step.params, widths, strict=True)
         ):
             raise _picks_channels(step)
-        for axis in layouts:
-            sizes[axis] = value.shape[axis]
-        params["slice_sizes"] = tuple(sizes)
         params["fill_value"] = 0
-    elif step.name == "dynamic_slice":
-        sizes = list(params["slice_sizes"])
-        for axis in layouts:
-            sizes[axis] = value.shape[axis]
-        params["slice_sizes"] = tuple(sizes)
+    sizes = enumerate(params["slice_sizes"])
+    params["slice_sizes"] = tuple(value.shape[a] if a in layouts else s for a, s in sizes)
     index = np.asarray(step.primitive.bind(numbers, *others, **params)) - 1
     return value.moved(index, dict(zip(sorted(layouts), result_axes, strict=True)))
 
@@ -442,18 +423,13 @@ def side_by_side(machine: Machine, step: Step, operands: list[Any]) -> list[Any]
                 remedy="return activations from the scan, not weights",
             )
         operands = [_lifted(v, axis) for v in operands]
-    prepared = [
-        v if isinstance(v, (WideVector, WideMatrix)) else _as_vector(step) for v in operands
-    ]
-    return [concatenate(step, prepared, axis)]
-
-
-def _as_vector(step: Step) -> WideVector:
-    raise step.refuse(
-        "Parts that are joined all grow with the width, or none does.",
-        got="numbers joined to a vector along its channels",
-        remedy="project them to the width with weights first",
-    )
+    if not all(isinstance(v, WideVector | WideMatrix) for v in operands):
+        raise step.refuse(
+            "Parts that are joined all grow with the width, or none does.",
+            got="numbers joined to a vector along its channels",
+            remedy="project them to the width with weights first",
+        )
+    return [concatenate(step, operands, axis)]
 
 
 def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -582,14 +558,8 @@ def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
             )
         mass = float(special.erf(high / np.sqrt(2)))
         density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
-        return EntryLaw(
-            "truncated normal",
-            _Truncated(mass),
-            1 - 2 * high * density / mass,
-            0.0,
-            1.0,
-            Fraction(0),
-        )
+        law, variance = functools.partial(_truncated, mass), 1 - 2 * high * density / mass
+        return EntryLaw("truncated normal", law, variance, 0.0, 1.0, Fraction(0))
     raise step.refuse(
         "Parameters are drawn by normal, uniform or truncated normal laws.",
         got=f"'{step.name}'",
@@ -616,12 +586,8 @@ def _uniform(z: Any) -> Any:
     return special.erf(z / np.sqrt(2))
 
 
-@dataclass(frozen=True)
-class _Truncated:
-    mass: float
-
-    def __call__(self, z: Any) -> Any:
-        return np.sqrt(2) * special.erfinv(self.mass * special.erf(z / np.sqrt(2)))
+def _truncated(mass: float, z: Any) -> Any:
+    return np.sqrt(2) * special.erfinv(mass * special.erf(z / np.sqrt(2)))
 
 
 def identity_of(machine: Machine, step: Step, key: Any) -> tuple[Any, ...]:
@@ -757,20 +723,14 @@ def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix
             remedy="draw from a centred law",
         )
     slot = step.results[0]
-    wide, size = slot.wide_axes, math.prod(slot.cells)
+    slots = np.arange(math.prod(slot.cells)).reshape(slot.cells)
     weights = machine.matrices.get(key)
     if weights is None:
-        weights = machine.matrices[key] = WeightArray(machine.parameter_name(), size)
+        weights = machine.matrices[key] = WeightArray(machine.parameter_name(), slots.size)
     machine.laws.append((step, law))
-    layouts = {a: whole(slot.shape[a].share) for a in wide}  # pyright: ignore
-    return WideMatrix(
-        weights,
-        np.arange(size).reshape(slot.cells),
-        layouts,
-        {a: k for k, a in enumerate(wide)},
-        law.deviation,
-        law.power,
-    )
+    layouts = {a: whole(slot.shape[a].share) for a in slot.wide_axes}  # pyright: ignore
+    base = {a: k for k, a in enumerate(slot.wide_axes)}
+    return WideMatrix(weights, slots, layouts, base, law.deviation, law.power)
 
 
 def on_keys(rule: Callable[..., np.ndarray]) -> Rule:

@@ -8,7 +8,9 @@ its own independent copy of the variables; a *label* says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +113,26 @@ class OrderedChannelsError(Exception):
     """Channels that know their place are split into blocks."""
 
 
+class Postponed:
+    """Covariances with what the same weights were applied to before, until somebody asks.
+
+    They are computed in the program's order, so that each finds those it needs.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[GaussianSource, Callable[[], np.ndarray]]] = deque()
+
+    def add(self, source: GaussianSource, cross: Callable[[], np.ndarray]) -> None:
+        """Those of the source's newest members with the members before them."""
+        self._waiting.append((source, cross))
+
+    def settle(self, source: GaussianSource, count: int) -> None:
+        """Compute until a source's first `count` members know each other."""
+        while source.known < count:
+            owner, cross = self._waiting.popleft()
+            owner.fill(cross())
+
+
 class GaussianSource:
     """Jointly Gaussian members, i.i.d. over coordinates; `covariance` (draws or 1, F, F).
 
@@ -121,32 +143,61 @@ class GaussianSource:
 
     def __init__(self, name: str, covariance: np.ndarray, *, ordered: bool = False):
         self.name, self.ordered = name, ordered
-        self.covariance = covariance
+        self._covariance, self._ends = covariance, [covariance.shape[-1]]
+        self.known = self.size
+        """How many members know the covariances among them: others know those made with them."""
         self.method = Method.CLOSED_FORM
         """The least exact method behind the covariance."""
         self.rows: list[frozenset[int]] = []
+        self.postponed = Postponed()
 
     @property
     def size(self) -> int:
         """How many members there are so far."""
-        return self.covariance.shape[-1]
+        return self._covariance.shape[-1]
 
-    def extend(self, cross: np.ndarray, own: np.ndarray) -> int:
-        """Append members with covariance `own` and `cross` (…, old, new); returns the first."""
-        before = self.size
-        if before == 0:
-            self.covariance = own
-            return 0
-        draws = max(self.covariance.shape[0], cross.shape[0], own.shape[0])
+    @property
+    def variances(self) -> np.ndarray:
+        """(draws or 1, F)."""
+        return np.diagonal(self._covariance, axis1=1, axis2=2)
 
-        def spread(block: np.ndarray) -> np.ndarray:
-            return np.broadcast_to(block, (draws, *block.shape[1:]))
-
-        cross = spread(cross)
-        top = np.concatenate([spread(self.covariance), cross], axis=2)
-        bottom = np.concatenate([np.swapaxes(cross, 1, 2), spread(own)], axis=2)
-        self.covariance = np.concatenate([top, bottom], axis=1)
+    def extend(self, own: np.ndarray) -> int:
+        """Append members with covariance `own`; returns the first. `fill` has those before."""
+        before, after = self.size, self.size + own.shape[-1]
+        total = np.zeros((max(len(self._covariance), len(own)), after, after))
+        total[:, :before, :before] = self._covariance
+        total[:, before:, before:] = own
+        self._covariance = total
+        self._ends.append(after)
         return before
+
+    def fill(self, cross: np.ndarray) -> None:
+        """Covariances (draws or 1, old, new) of the first members that do not know those before."""
+        k = bisect.bisect(self._ends, self.known)
+        old, new = slice(0, self.known), slice(self.known, self._ends[k])
+        if len(cross) > len(self._covariance):
+            self._covariance = np.repeat(self._covariance, len(cross), axis=0)
+        self._covariance[:, old, new] = cross
+        self._covariance[:, new, old] = np.swapaxes(cross, 1, 2)
+        self.known = self._ends[k]
+
+    def covariance(self, count: int) -> np.ndarray:
+        """Of the first members."""
+        self.postponed.settle(self, count)
+        return self._covariance[:, :count, :count]
+
+    def among(self, members: np.ndarray) -> np.ndarray:
+        """Of some members."""
+        return self.between(members[:, None], members)
+
+    def between(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        """Of members, in arrays of numbers that broadcast."""
+        count = 1 + max(ours.max(initial=-1), theirs.max(initial=-1))
+        if count > self.known:
+            made = np.searchsorted(self._ends, [ours.min(), theirs.min(), count - 1], side="right")
+            if (made != made[0]).any():
+                self.postponed.settle(self, count)
+        return self._covariance[:, ours, theirs]
 
 
 @dataclass(frozen=True)
@@ -195,7 +246,7 @@ class Term:
 
     def sizes(self) -> np.ndarray:
         """`Σ_f |weight_f| deviation_f`, (draws or 1, size): what a form's terms add up to."""
-        deviations = np.sqrt(np.abs(np.diagonal(self.source.covariance, axis1=1, axis2=2)))
+        deviations = np.sqrt(np.abs(self.source.variances))
         if self.picks is not None:
             return np.abs(self.weights[..., 0]) * deviations[:, self.picks]
         found = np.abs(self.weights) @ deviations[:, : self.weights.shape[-1], None]
@@ -210,16 +261,16 @@ class Term:
 
     def covariance(self, other: Term, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Of forms `rows` (c, A) with `other`'s `columns` (c, B), were all in one block."""
-        table = self.source.covariance
         if self.picks is not None and other.picks is not None:
-            found = table[:, self.picks[rows][:, :, None], other.picks[columns][:, None, :]]
+            ours, theirs = self.picks[rows][:, :, None], other.picks[columns][:, None, :]
+            found = self.source.between(ours, theirs)
             for weights in (self.weights[:, rows], other.weights[:, columns].swapaxes(-1, -2)):
                 if (weights != 1).any():
                     found = found * weights
             return found
         cells, count = rows.shape
         flat = rows.ravel()
-        table = table[..., : other.span]
+        table = self.source.covariance(max(self.span, other.span))[..., : other.span]
         if self.picks is not None:
             left = table[:, self.picks[flat]] * self.weights[:, flat]
         else:

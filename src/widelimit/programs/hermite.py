@@ -9,7 +9,7 @@ where the expectation is one-dimensional, and is carried to other ρ as the tail
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import special
@@ -75,50 +75,56 @@ def nodes(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class HermiteSeries:
-    """Values on the grid (draws, P, size) and coefficients (draws, size, orders)."""
+    """Values on the grid (draws, P, size), and `E[φ²]` (draws, size)."""
 
     grid: Grid
     values: np.ndarray
-    coefficients: np.ndarray
-    rest: np.ndarray
-    """What the orders leave of `E[φ²]`, (draws, size)."""
     energy: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray, grid: Grid) -> HermiteSeries:
         """The series of functions given by their values on the grid."""
-        x, weights, table = nodes(grid)
+        x, weights, _ = nodes(grid)
         draws, points, size = values.shape
-        rows = np.ascontiguousarray(np.swapaxes(values, 1, 2)).reshape(draws * size, points)
-        coefficients = (rows @ table).reshape(draws, size, grid.orders)
-        energy = (np.square(rows) @ weights).reshape(draws, size)
-        outer = np.abs(x) > _EDGE * grid.reach
-        beyond = (np.square(rows[:, outer]) @ weights[outer]).reshape(draws, size)
+        rows = np.square(np.ascontiguousarray(np.swapaxes(values, 1, 2)).reshape(-1, points))
+        far = np.where(np.abs(x) > _EDGE * grid.reach, weights, 0.0)
+        energy, beyond = (np.einsum("rp,p->r", rows, each) for each in (weights, far))
         if (beyond > FAR_SHARE * energy).any():
             raise no_square_mean("exp of something large, or a Cauchy law")
-        rest = energy - np.square(coefficients).sum(axis=-1)
-        return cls(grid, values, coefficients, np.maximum(rest, 0.0), energy)
+        return cls(grid, values, energy.reshape(draws, size))
 
-    def peaks(self) -> np.ndarray:
-        """Points of the grid that hold much of a square mean: perhaps of a pole."""
-        share = np.square(self.values) * nodes(self.grid)[1][None, :, None]
+    @cached_property
+    def coefficients(self) -> np.ndarray:
+        """(draws, size, orders)."""
+        draws, points, size = self.values.shape
+        rows = np.ascontiguousarray(np.swapaxes(self.values, 1, 2)).reshape(-1, points)
+        return (rows @ nodes(self.grid)[2]).reshape(draws, size, -1)
+
+    def coefficient(self, order: int) -> np.ndarray:
+        """One of them, (draws, size): the mean, for order 0."""
+        return np.swapaxes(self.values, 1, 2) @ nodes(self.grid)[2][:, order]
+
+    @cached_property
+    def share_left(self) -> float:
+        """The largest share of a square mean that the orders leave."""
+        rest = np.maximum(self.energy - np.square(self.coefficients).sum(axis=-1), 0.0)
+        return float((rest / np.maximum(self.energy, 1e-300)).max(initial=0.0))
+
+    def peaks(self) -> list[tuple[float, int]]:
+        """Points of the grid that hold much of a square mean, perhaps of a pole: where, and the
+        draw in which it is most.
+        """
+        at, weights, *_ = nodes(self.grid)
         with np.errstate(invalid="ignore"):
-            top = (share / np.maximum(self.energy, 1e-300)[:, None, :]).max(axis=(0, 2))
-        return nodes(self.grid)[0][top > _ONE_POINT]
+            energy = np.maximum(self.energy, 1e-300)[:, None, :]
+            top = (np.square(self.values) * weights[None, :, None] / energy).max(axis=2)
+        found = np.flatnonzero(top.max(axis=0) > _ONE_POINT)
+        return [(float(at[i]), int(top[:, i].argmax())) for i in found]
 
     def converges(self, rho: np.ndarray) -> bool:
         """Whether the orders suffice for these correlations; those of ±1 need none."""
         size = np.abs(rho)
-        return _share_left(self) <= self.grid.most or not ((size > _CLOSE) & (size < 1)).any()
-
-    @property
-    def mean(self) -> np.ndarray:
-        """`E[φ(x)]`, (draws, size)."""
-        return self.coefficients[..., 0]
-
-    def at(self, index: np.ndarray) -> np.ndarray:
-        """Coefficients of members, (draws, *index, orders)."""
-        return self.coefficients[:, index]
+        return not ((size > _CLOSE) & (size < 1)).any() or self.share_left <= self.grid.most
 
 
 def mehler(
@@ -129,11 +135,13 @@ def mehler(
     rho: np.ndarray,
 ) -> np.ndarray:
     """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
+    if (rho == 1).all():  # functions of one variable
+        return _along(left, right, rows, columns, 1)
     top = float(np.abs(rho).max(initial=0.0))
     orders = left.grid.orders
     if top < 1:
         orders = min(orders, 2 + int(np.log(1e-17) / np.log(max(top, 1e-17))))
-    first, second = left.at(rows), right.at(columns)
+    first, second = left.coefficients[:, rows], right.coefficients[:, columns]
     a = np.ascontiguousarray(np.moveaxis(first, -1, 0))[:orders, ..., :, None]
     b = np.ascontiguousarray(np.moveaxis(second, -1, 0))[:orders, ..., None, :]
     draws = max(a.shape[1], b.shape[1], rho.shape[0])
@@ -146,7 +154,7 @@ def mehler(
         for k in reversed(range(orders)):
             total *= rho
             total += np.multiply(a[k], b[k], out=term)
-    if top < _CLOSE or max(_share_left(left), _share_left(right)) < left.grid.negligible:
+    if top < _CLOSE or max(left.share_left, right.share_left) < left.grid.negligible:
         return total
     whole, half = left.grid.orders, left.grid.orders // 2
     sums, halves = (
@@ -156,8 +164,15 @@ def mehler(
     return total + _tail(left, right, rows, columns, rho, sums, halves)
 
 
-def _share_left(series: HermiteSeries) -> float:
-    return float((series.rest / np.maximum(series.energy, 1e-300)).max(initial=0.0))
+def _along(
+    left: HermiteSeries, right: HermiteSeries, rows: np.ndarray, columns: np.ndarray, sign: int
+) -> np.ndarray:
+    """`E[φ_i(x) ψ_j(±x)]`, where ρ is ±1."""
+    f = np.moveaxis(left.values[:, :, rows], 1, -1) * nodes(left.grid)[1]  # (draws, c, A, P)
+    g = np.moveaxis(right.values[:, ::sign, columns], 1, -1)
+    if f.shape[-2] * g.shape[-2] < _FEW:  # BLAS would start its threads for a few numbers
+        return np.einsum("...ap,...bp->...ab", f, g)
+    return f @ np.swapaxes(g, -1, -2)
 
 
 def _tail(
@@ -170,12 +185,7 @@ def _tail(
     halves: list[np.ndarray],
 ) -> np.ndarray:
     """What is left of the series beyond the orders that were summed."""
-    weights = nodes(left.grid)[1]
-    f = np.moveaxis(left.values[:, :, rows], 1, -1)  # (draws, c, A, P)
-    g = np.moveaxis(right.values[:, :, columns], 1, -1)
-    weighted = f * weights
-    plus = weighted @ np.swapaxes(g, -1, -2)
-    minus = weighted @ np.swapaxes(g[..., ::-1], -1, -2)
+    plus, minus = (_along(left, right, rows, columns, sign) for sign in (1, -1))
     size = np.abs(rho)
     orders = left.grid.orders
     time = -orders * np.log(np.clip(size, 1e-300, 1.0))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..gaussians import psd_root
 from .closed_forms import ClosedForm
-from .gaussian import Form, GaussianSource, correlated
+from .gaussian import Form, GaussianSource, Postponed, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
 from .trees import (
@@ -33,6 +33,8 @@ from .trees import (
 )
 from .vectors import WideVector, members_of
 
+Numbers = TypeVar("Numbers")
+
 
 class _NeedsPoints(Exception):
     """Variables are too entangled for series."""
@@ -45,11 +47,19 @@ class Integrator:
         self.draws, self.rule, self.rng = draws, rule, rng
         self.used = self.worst = Method.CLOSED_FORM
         """The least exact method since `used` was set last, and at all."""
+        self.postponed = Postponed()
         self._seconds: dict[tuple[Any, ...], tuple[np.ndarray, Method]] = {}
 
     def note(self, method: Method) -> None:
         """Numbers rest on a method."""
         self.used, self.worst = max(self.used, method), max(self.worst, method)
+
+    def measured(self, compute: Callable[[], Numbers]) -> tuple[Numbers, Method]:
+        """What is computed, and the least exact method behind it."""
+        before, self.used = self.used, Method.CLOSED_FORM
+        found, method = compute(), self.used
+        self.note(before)
+        return found, method
 
     # ---- vectors ----------------------------------------------------------------------------
 
@@ -86,10 +96,9 @@ class Integrator:
         """
         key = (u, v, rows.tobytes(), columns.tobytes())
         if key not in self._seconds:
-            before, self.used = self.used, Method.CLOSED_FORM
-            found = self.second(u, v, rows[None], columns[None])[:, 0]
-            self._seconds[key] = (found, self.used)
-            self.note(before)
+            self._seconds[key] = self.measured(
+                lambda: self.second(u, v, rows[None], columns[None])[:, 0]
+            )
         found, method = self._seconds[key]
         self.note(method)
         return found
@@ -263,7 +272,7 @@ class Integrator:
             out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
             where=deviations > 0,
         )
-        rho = np.clip(rho, -1.0, 1.0)
+        rho = np.where(np.abs(rho) > 1 - ONE, np.sign(rho), rho)
         if not (left.converges(rho) and right.converges(rho)):
             raise _NeedsPoints
         return mehler(left, right, rows, columns, rho)
@@ -279,7 +288,7 @@ class Integrator:
         if closed is not None:
             return closed.outer * closed.inner * closed.form.slope(closed.variance)
         self._use_grid(1)
-        first = self._series(tree, form, self._draws(tree)).coefficients[..., 1]
+        first = self._series(tree, form, self._draws(tree)).coefficient(1)
         deviation = form.deviation
         shape = np.broadcast_shapes(first.shape, deviation.shape)
         return np.divide(first, deviation, out=np.zeros(shape), where=deviation > 0)
@@ -297,7 +306,7 @@ class Integrator:
         if form is None:
             raise _NeedsPoints
         self._use_grid(1)
-        return self._series(tree, form, self._draws(tree)).mean
+        return self._series(tree, form, self._draws(tree)).coefficient(0)
 
     def _series(self, tree: Tree, form: Form, draws: int) -> HermiteSeries:
         grid = self.rule.line(repeated=draws > 1)
@@ -315,21 +324,18 @@ class Integrator:
         About `|z|^{−p}` with m points in a cell, its square mean is off by `m^{2p−1}`: what eight
         times as many points add shrinks for p < ½, and does not where there is no square mean.
         """
-        peaks = series.peaks()
-        if not len(peaks):
-            return
-        step = series.grid.step
-        found = []
-        for m in (8, 64, 512):
-            # Points that happen to hit a pole tell nothing: the median of nine sets does.
-            inside = (np.arange(m) + (np.arange(9)[:, None] + 0.5) / 9) / m - 0.5
-            points = Deviations((peaks[:, None, None] + step * inside).ravel())
-            values = np.square(np.asarray(tree.evaluate(points), float))
-            sets = values.reshape(len(values), len(peaks), 9, m, -1).mean(axis=3)
-            found.append(np.median(sets, axis=2))
-        first, second = found[1] - found[0], found[2] - found[1]
-        if ((second > 0.5 * first) & (first > _NOT_YET * found[0])).any():
-            raise no_square_mean("1/z near 0")
+        for peak, draw in series.peaks():
+            found = []
+            for m in (8, 64, 512):
+                # Points that happen to hit a pole tell nothing: the median of nine sets does.
+                inside = (np.arange(m) + (np.arange(9)[:, None] + 0.5) / 9) / m - 0.5
+                points = Deviations((peak + series.grid.step * inside).ravel())
+                points.part = slice(draw, draw + 1)
+                values = np.square(np.asarray(tree.evaluate(points), float))
+                found.append(np.median(values.reshape(9, m, -1).mean(axis=1), axis=0))
+            first, second = found[1] - found[0], found[2] - found[1]
+            if ((second > 0.5 * first) & (first > _NOT_YET * found[0])).any():
+                raise no_square_mean("1/z near 0")
 
     def _draws(self, tree: Tree) -> int:
         """How many laws of the scalars an expression distinguishes."""
@@ -363,6 +369,7 @@ class Integrator:
 Points = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
 _Side = tuple[Tree, np.ndarray, int]
 _ROOM = 1 << 23  # numbers evaluated at once
+ONE = 4e-16  # correlations this close to ±1 are ±1 but for rounding
 # Of the largest eigenvalue: what sampled second moments may be below zero, what is no dimension.
 _ROOTS = {"tolerance": 3e-2, "drop": 1e-13}
 _NOT_YET = 0.01  # of what is found so far: less is added by rounding
@@ -397,7 +404,7 @@ class Cloud(LimitPoints):
         else:
             blocks = [(key, members) for key, (_, members) in needed.items()]
             roots = [
-                psd_root(source.covariance[:, members][:, :, members], **_ROOTS)
+                psd_root(source.among(np.flatnonzero(members)), **_ROOTS)
                 for source, members in needed.values()
             ]
             joint = False

@@ -1,13 +1,16 @@
-"""The program in the language of tensor programs, beside the user's own lines."""
+"""A program in the language of tensor programs: its lines, and their laws."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .extents import Wide
+from .integration import Method
 from .matrices import WideMatrix
 from .scalars import WideScalar
 from .steps import SAMPLERS
@@ -50,42 +53,53 @@ def _is_wide(operand: Any) -> bool:
     return any(isinstance(extent, Wide) for extent in operand.shape)
 
 
+def numbered(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Lines of a listing, of their kinds and texts."""
+    return [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+
+
 def listing(machine: Machine, output: Any, name: str) -> str:
     """One line for every source line and kind, in program order."""
-    rows = [f"{name} (width n → ∞)"]
-    last: tuple[Any, str] | None = None
-    merged: list[tuple[str, str, str, str, str]] = []
-    for record in machine.records:
-        kind = kind_of(record)
-        if kind is None:
-            continue
-        place = record.step.place
-        entry = (
-            kind,
-            _family(record),
-            superscript(record.value.power),
-            str(place).split(": ")[0],
-            place.code,
+    kinds = ((record.step.place, kind_of(record), record) for record in machine.records)
+    kept = (entry for entry in kinds if entry[1] is not None)
+    groups = [list(group) for _, group in itertools.groupby(kept, lambda entry: entry[:2])]
+    last = [group[-1] for group in groups]
+    widest = max((len(str(place).split(": ")[0]) for place, *_ in last), default=0)
+    lines = [
+        (
+            str(kind),
+            f"{_family(record):<18} {superscript(record.value.power):<9} "
+            f"{str(place).split(': ')[0]:<{widest}}  {place.code}",
         )
-        if last == (place, kind) and merged:
-            merged[-1] = entry
-        else:
-            merged.append(entry)
-        last = (place, kind)
-    widest = max((len(row[3]) for row in merged), default=0)
-    for number, (kind, family, power, where, code) in enumerate(merged, 1):
-        rows.append(f"  {number:>3}  {kind:<9} {family:<18} {power:<9} {where:<{widest}}  {code}")
-    rows.append(f"output: {_output(machine, output)}")
-    return "\n".join(rows)
+        for place, kind, record in last
+    ]
+    law = "Gaussian given the scalars" if machine.drawn else "Gaussian"
+    size = int(np.prod(output.shape, dtype=int))
+    end = f"output: {size} numbers of order {superscript(output.power)}, {law}"
+    return "\n".join([f"{name} (width n → ∞)", *numbered(lines), end])
+
+
+def laws_of_lines(machine: Machine) -> Iterator[str]:
+    """The laws of all vectors that weights made, and of all scores, behind their places."""
+    scores = {id(group.step): group for group in machine.dots}
+    for record in machine.records:
+        step, value = record.step, record.value
+        if id(step) in scores and not machine.on_tail(step.results[0]):
+            variance, method = scores[id(step)].variances()
+            yield f"{step.place}: scalar, {_law(variance, 'earlier', method)}"
+        elif kind_of(record) == "MatMul" and not value.is_constant:
+            variance = value.form.variance * np.square(value.scale)
+            method = max(term.source.method for term in value.form.terms)
+            yield f"{step.place}: {_law(variance, 'the', method)}"
+
+
+def _law(variance: np.ndarray, which: str, method: Method) -> str:
+    """Of Gaussian numbers with variances (draws, numbers)."""
+    if len(variance) > 1:
+        return f"Gaussian given {which} scalars"
+    low, high = (f"{v:.6g}" for v in (variance.min(), variance.max()))
+    return f"N(0, {low if low == high else f'{low} … {high}'}), {method}"
 
 
 def _family(record: Record) -> str:
-    extents = record.step.results[0].shape
-    return f"({', '.join(str(extent) for extent in extents)})"
-
-
-def _output(machine: Machine, output: Any) -> str:
-    law = "Gaussian given the scalars" if machine.drawn else "Gaussian"
-    order = superscript(output.power)
-    size = int(np.prod(output.shape, dtype=int))
-    return f"{size} numbers of order {order}, {law}"
+    return f"({', '.join(str(extent) for extent in record.step.results[0].shape)})"

@@ -14,13 +14,14 @@ from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NumericalError
 from ..printing import counted
 from .entrywise import aligned, leading_power
 from .gaussian import Form, correlated
-from .integration import Method
 from .layout import Layout, numbered
 from .matrices import Outer, OuterProduct, Use, WideMatrix
 from .refusals import RefusedError
@@ -408,7 +409,6 @@ def matmul(
         chosen[rows] = members[rows, columns]
         by_slot[int(slot)] = chosen
     integrator = machine.integrator
-    integrator.used = Method.CLOSED_FORM
     unit = float(operand.layout.unit)
 
     def covariance(other: WideVector, theirs: dict[int, np.ndarray]) -> np.ndarray:
@@ -429,32 +429,38 @@ def matmul(
                 total[:, i[:, None], j] += gram[:, rows, columns]
         return unit * total
 
-    first = matrix.scale * matrix.scale * covariance(operand, by_slot)
+    own, method = integrator.measured(lambda: covariance(operand, by_slot))
+    first = matrix.scale * matrix.scale * own
     if not np.isfinite(first).all():
         raise NumericalError(
             "Moments of the limit must be finite.",
             got=f"an overflow, or a function that is no number somewhere, in {step.place}",
             remedy="draw smaller weights, or check the functions' domain and growth",
         )
-    crosses = []
-    for use in uses:
-        if use.operand.layout.unit != operand.layout.unit:
-            raise step.refuse(
-                "Weights that are used again act on channels cut in the same way.",
-                got=f"'{weights.name}' applied to differently cut vectors",
-                remedy="use the same reshape in both places",
-            )
-        crosses.append(
-            np.swapaxes(matrix.scale * use.scale * covariance(use.operand, use.members), 1, 2)
+    if uses and uses[-1].operand.layout.unit != operand.layout.unit:
+        raise step.refuse(
+            "Weights that are used again act on channels cut in the same way.",
+            got=f"'{weights.name}' applied to differently cut vectors",
+            remedy="use the same reshape in both places",
         )
-    draws = max([1, *(c.shape[0] for c in crosses)])
-    cross = (
-        np.concatenate([np.broadcast_to(c, (draws, *c.shape[1:])) for c in crosses], axis=1)
-        if crosses
-        else np.zeros((1, 0, count))
-    )
-    begin = origin.extend(cross, first)
-    origin.method = max(origin.method, integrator.used)
+    begin, before = origin.extend(first), tuple(uses)
+    origin.method = max(origin.method, method)
+
+    def cross() -> np.ndarray:
+        def each() -> list[np.ndarray]:
+            return [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
+
+        found, method = integrator.measured(each)
+        origin.method = max(origin.method, method)
+        draws = max([1, *map(len, found)])
+        rows = [np.broadcast_to(np.swapaxes(c, 1, 2), (draws, *c.shape[:0:-1])) for c in found]
+        return np.concatenate([np.zeros((draws, 0, count)), *rows], axis=1)
+
+    if integrator.draws == 1:
+        origin.postponed = integrator.postponed
+        origin.postponed.add(origin, cross)
+    else:  # random points come in the program's order
+        origin.fill(cross())
     origin.rows += [frozenset(row[row >= 0].tolist()) for row in slots]
     uses.append(Use(operand, by_slot, matrix.scale))
     form = Form.members(machine.labels, origin, begin, count)
@@ -497,31 +503,15 @@ def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) ->
 
     Result: (*outputs, *window).
     """
-    padded_index = []
-    for axis, extent in enumerate(shape):
-        low, high = (int(p) for p in params["padding"][axis])
-        base = int(params["lhs_dilation"][axis])
-        spread = np.full((extent - 1) * base + 1, -1)
-        spread[::base] = np.arange(extent)
-        line = np.concatenate([np.full(max(low, 0), -1), spread, np.full(max(high, 0), -1)])
-        line = line[max(-low, 0) : len(line) - max(-high, 0)]
-        reach = (window[axis] - 1) * int(params["rhs_dilation"][axis]) + 1
-        starts = np.arange(0, len(line) - reach + 1, int(params["window_strides"][axis]))
-        offsets = np.arange(window[axis]) * int(params["rhs_dilation"][axis])
-        padded_index.append(line[starts[:, None] + offsets[None, :]])  # (out, window)
-    rank = len(shape)
-    total: Any = 0
-    missing: Any = False
-    stride = 1
-    for axis in reversed(range(rank)):
-        line = padded_index[axis]
-        spread_shape = [1] * (2 * rank)
-        spread_shape[axis], spread_shape[rank + axis] = line.shape
-        lifted = line.reshape(spread_shape)
-        total = total + np.maximum(lifted, 0) * stride
-        missing = missing | (lifted < 0)
-        stride *= shape[axis]
-    return np.where(missing, -1, total)
+    index = jnp.arange(math.prod(shape)).reshape(shape)
+    spread = zip(params["padding"], params["lhs_dilation"], strict=True)
+    ends = [(int(low), int(high), int(base) - 1) for (low, high), base in spread]
+    padded = np.asarray(jax.lax.pad(index, jnp.asarray(-1, index.dtype), ends))
+    gaps = [int(gap) for gap in params["rhs_dilation"]]
+    reach = [1 + (w - 1) * gap for w, gap in zip(window, gaps, strict=True)]
+    patches = np.lib.stride_tricks.sliding_window_view(padded, reach)
+    steps = (*(int(s) for s in params["window_strides"]), *gaps)
+    return patches[tuple(slice(None, None, step) for step in steps)]
 
 
 class Window(Contraction):

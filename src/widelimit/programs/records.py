@@ -45,6 +45,12 @@ class Record:
     """It only moves numbers about, and has no line in a listing."""
     slope: float | None = None
     """At 0, of functions with f(0) = 0: something small comes out as small as it went in."""
+    jumps: bool = False
+    """At 0: something small does not come out as anything in particular."""
+    inside: tuple[float, ...] = ()
+    """Signs of the other operands beside which something small stays as it is."""
+    vectors: Callable[[Any, list[Any]], Any] | None = None
+    """Its rule on vectors of one shape, where it is more than a function of each coordinate."""
     closed: ClosedForm | None = None
     """Its Gaussian expectations."""
     fast: bool = False

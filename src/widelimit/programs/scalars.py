@@ -16,6 +16,7 @@ import numpy as np
 
 from ..gaussians import condition, psd_root
 from .blocks import blocks_alike, shared_cells, shared_sources
+from .integration import Method
 from .integrator import Integrator
 from .layout import Layout
 from .steps import Step
@@ -155,7 +156,11 @@ class DotGroup:
     @cached_property
     def grams(self) -> tuple[np.ndarray, np.ndarray]:
         """Second moments of either side in every cell."""
-        return self.integrator.gram(self.u, self.u), self.integrator.gram(self.v, self.v)
+        gram = self.integrator.gram
+        found, self.method = self.integrator.measured(
+            lambda: (gram(self.u, self.u), gram(self.v, self.v))
+        )
+        return found
 
     def cross(self, other: Any) -> np.ndarray | None:
         if not isinstance(other, DotGroup):
@@ -193,6 +198,18 @@ class DotGroup:
             blocks = second if blocks is None else blocks * second
         assert blocks is not None
         return float(ours[0].layout.unit) * blocks.sum(axis=1)
+
+    def variances(self) -> tuple[np.ndarray, Method]:
+        """Of every dot product, (draws or 1, size), and how they were found."""
+        if _cells_meet(self.u) or _cells_meet(self.v):
+            own, method = self.integrator.measured(lambda: self.cross(self))
+            assert own is not None
+            return np.diagonal(own, axis1=1, axis2=2), method
+        one, two = (
+            np.diagonal(gram, axis1=2, axis2=3)[..., members]
+            for gram, members in zip(self.grams, self.pairs, strict=True)
+        )
+        return float(self.u.layout.unit) * (one * two).sum(axis=1), self.method
 
     @property
     def is_drawn(self) -> bool:

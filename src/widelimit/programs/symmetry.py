@@ -34,7 +34,7 @@ def is_centred(u: WideVector, v: WideVector, pairs: np.ndarray) -> bool:
     rng = np.random.default_rng(0)
     members = {
         block: rng.standard_normal((1, _POINTS, source.size))
-        * np.sqrt(np.einsum("dii->i", source.covariance) / len(source.covariance))
+        * np.sqrt(source.variances.mean(axis=0))
         for block, source in blocks.items()
     }
     before = _products(u, v, pairs, members)

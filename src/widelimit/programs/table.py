@@ -18,12 +18,14 @@ import numpy as np
 from scipy import special
 
 from . import closed_forms
+from . import entrywise as e
 from . import families as f
 from .entrywise import elementwise, mapped, on_scalars
 from .keys import Keys
 from .products import contract, convolve
 from .records import Order, Record
 from .steps import SAMPLERS
+from .vectors import WideVector
 
 UNKNOWN = Record(on_scalars, f.refused)
 _LEADING, _RATIO = Order.LEADING, Order.RATIO
@@ -48,17 +50,26 @@ def _moved(rule: Callable[..., Any]) -> Record:
     return Record(alone, alone, _LEADING, linear=True, moves=True)
 
 
+def _on(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done with vectors of one shape, whatever the step's parameters."""
+    return lambda step, vectors: rule(*vectors)
+
+
+_itself = _on(lambda vector: vector)
+_sum = _each(_LEADING, np.add, linear=True, vectors=_on(WideVector.plus))
+_difference = _each(
+    _LEADING, np.subtract, linear=True, vectors=_on(lambda u, v: u.plus(e.multiplied(v, -1.0)))
+)
 _numbers = Record(on_scalars, f.refused, _LEADING)
 
 TABLE: dict[str, Record] = {
     # Sums and choices: the larger order wins.
-    "add": _each(_LEADING, np.add, linear=True),
-    "add_any": _each(_LEADING, np.add, linear=True),
-    "sub": _each(_LEADING, np.subtract, linear=True),
-    "max": _each(_LEADING, np.maximum),
-    "min": _each(_LEADING, np.minimum),
-    "clamp": _each(_LEADING, lambda low, x, high: np.minimum(np.maximum(x, low), high)),
-    "select_n": _each(_LEADING),
+    **dict.fromkeys(("add", "add_any"), _sum),
+    "sub": _difference,
+    "max": _each(_LEADING, np.maximum, inside=(-1.0,)),
+    "min": _each(_LEADING, np.minimum, inside=(1.0,)),
+    "clamp": _each(_LEADING, lambda a, x, b: np.minimum(np.maximum(x, a), b), inside=(-1.0, 1.0)),
+    "select_n": _each(_LEADING, vectors=e.chosen),
     "rem": _each(_LEADING),
     # Comparisons and angles do not change when all operands are scaled.
     "gt": _each(_RATIO, np.greater),
@@ -69,25 +80,26 @@ TABLE: dict[str, Record] = {
     "ne": _each(_RATIO, np.not_equal),
     "atan2": _each(_RATIO, np.arctan2),
     # Products and powers.
-    "mul": _each(Order.PRODUCT, np.multiply, linear=True),
-    "div": _each(Order.QUOTIENT, linear=True),
-    "integer_pow": _each(Order.POWER),
+    "mul": _each(Order.PRODUCT, np.multiply, linear=True, vectors=_on(WideVector.multiplied)),
+    "div": _each(Order.QUOTIENT, linear=True, vectors=e.quotient),
+    "integer_pow": _each(Order.POWER, vectors=e.square),
     "pow": _each(Order.POWER, np.power),
     # f(c·x) = c^degree f(x) for c > 0.
-    "neg": _each(_SAME, np.negative, linear=True),
+    "neg": _each(_SAME, np.negative, linear=True, vectors=_on(lambda v: e.multiplied(v, -1.0))),
     "abs": _each(_SAME, np.abs),
-    "copy": _each(_SAME, np.asarray, linear=True, moves=True),
-    "copy_p": _each(_SAME, np.asarray, linear=True, moves=True),
-    "convert_element_type": _each(_SAME, linear=True, moves=True),
-    "stop_gradient": _each(_SAME, np.asarray),
-    "reduce_precision": _each(_SAME),
+    **dict.fromkeys(
+        ("copy", "copy_p"), _each(_SAME, np.asarray, linear=True, moves=True, vectors=_itself)
+    ),
+    "convert_element_type": _each(_SAME, linear=True, moves=True, vectors=e.converted),
+    "stop_gradient": _each(_SAME, np.asarray, vectors=_itself),
+    "reduce_precision": _each(_SAME, vectors=_itself),
     "real": _each(_SAME),
     "sign": _each(_FLAT, np.sign, closed=closed_forms.SIGN),
     "is_finite": _each(_FLAT, np.isfinite),
     "sqrt": _each(_HALF, np.sqrt),
     "rsqrt": _each(-_HALF, lambda x: 1 / np.sqrt(x)),
     "cbrt": _each(Fraction(1, 3), np.cbrt),
-    "square": _each(Fraction(2), np.square),
+    "square": _each(Fraction(2), np.square, vectors=e.square),
     # Functions of what is of order one.
     "exp": _one(np.exp, closed=closed_forms.EXP, fast=True),
     "exp2": _one(np.exp2, fast=True),
@@ -110,8 +122,8 @@ TABLE: dict[str, Record] = {
     "erfc": _one(special.erfc),
     "erf_inv": _one(special.erfinv, slope=math.sqrt(math.pi) / 2),
     "logistic": _one(special.expit),
-    "floor": _one(np.floor),
-    "ceil": _one(np.ceil),
+    "floor": _one(np.floor, jumps=True),
+    "ceil": _one(np.ceil, jumps=True),
     "round": _one(),
     "lgamma": _one(),
     "digamma": _one(),

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,19 +16,20 @@ from ..engine.kernel import Problem
 from ..engine.phases import precision
 from ..engine.threads import in_threads
 from ..options import whole
-from ..progress import Callback
+from ..progress import Callback, Progress
 from ..state import Kernels
 from .errors import StoreError
 from .manifest import Manifest
 from .places import Place, alone, located
 from .problem import Walk
 from .store import KernelStore, Tile
-from .watch import Watch
 
 # Tiles of the engine that are in one queue; a queue that runs dry costs the last tile's time.
 _QUEUE = 20_000
 # Stored tiles that may wait for the disk while others are computed.
 _UNWRITTEN = 2
+# Seconds between two lines of the log.
+_LOG_SECONDS = 60.0
 
 log = logging.getLogger("widelimit.scale")
 
@@ -65,25 +67,31 @@ def _fill(
     progress: bool | Callback | None,
 ) -> None:
     """Compute the tiles that are not there."""
-    pairs = [int(np.prod(store.counts(tile))) for tile in pending]
-    watch = Watch.make(progress, f"kernel in '{store}'", len(there), pairs)
     if client is None:
         walk = computed_here(problem, store, pending)
     else:
         from .cluster import computed_by_workers  # Dask is needed with workers only
 
         walk = computed_by_workers(problem, store, pending, client)
-    kept = len(there)
+    total, before = len(store.manifest.tiles), len(there)
+    log.info("kernel in '%s': %d of %d tiles to compute", store, len(pending), total)
+    bar = Progress.make(progress, f"kernel in '{store}'")
+    kept, begin = before, time.monotonic()
+    told = begin
     try:
         with closing(walk):  # waits for what is being written
-            for _ in watch.track(walk):
-                kept += 1
+            for _ in walk if bar is None else bar.track(walk, total, before):
+                kept, now = kept + 1, time.monotonic()
+                if now - told > _LOG_SECONDS:
+                    left = (now - begin) / (kept - before) * (total - kept)
+                    log.info("kernel in '%s': %d/%d tiles, %.0f s left", store, kept, total, left)
+                    told = now
     except KeyboardInterrupt:
         log.warning(
             "interrupted; '%s' has %d of %d tiles or more, and the same call goes on with them",
             store,
             kept,
-            len(store.manifest.tiles),
+            total,
         )
         raise
 

@@ -23,7 +23,6 @@ from ..engine.tiles import Pairs, TilePlan, groups
 from ..layers.base import Layer
 from ..options import whole
 from .pairs import make_pairs
-from .watch import duration
 
 # Seconds of each part of the calibration, beside compiling; and the side of matrices to multiply.
 _SECONDS, _PRODUCT = 0.7, 48
@@ -81,6 +80,17 @@ class Cost:
             f"store, or {readable_bytes(self.dense)} of memory without; an exact solve takes "
             f"{duration(self.factorising)}"
         )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 def readable_bytes(count: float) -> str:

@@ -178,7 +178,7 @@ class Manifest:
 
 def tile_height(net: Layer, rows: Inputs, columns: Inputs, entries: int, dtype: Any) -> int:
     """Examples on a side of a tile: some seconds of work, a power of two."""
-    area = max(rows.area, columns.area)
+    area = max(rows.area(net), columns.area(net))
     work = area * (area if need_before(net, Need.FULL) is Need.FULL else 1) * _POSITION_PAIR
     largest = math.sqrt(_MOST_BYTES / (entries * np.dtype(dtype).itemsize))
     side = min(math.sqrt(_SECONDS / work), _LARGEST, largest)

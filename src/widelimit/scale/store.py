@@ -5,19 +5,18 @@
       nngp, ntk           arrays of the tiles, and nngp_error, ntk_error where heads are drawn
       digests             for every tile, the digests of its kernels
 
-The chunks of the arrays are the tiles, raw numbers that any program for Zarr reads; kernels that
-keep positions are packed by gzip. A tile is written whole or not at all, and its digests after it:
-it counts as computed when these are there, which listing them shows. They are of the name of the
-store, the kernel, the place and the numbers, and are checked when a tile is first read.
+The chunks of the arrays are the tiles, raw numbers that any program for Zarr reads. A tile is
+written whole or not at all, and its digests after it: it counts as computed when these are there,
+which listing them shows. They are of the name of the store, the kernel, the place and the numbers,
+and are checked when a tile is first read.
 
-What a file says about itself is never believed: descriptions of arrays are those that follow from
-the manifest, and no tile takes more memory than its shape.
+What a file says about itself is never believed: descriptions of arrays are written for others and
+never read, shapes follow from the manifest, and no tile takes more memory than its shape.
 """
 
 import hashlib
 import json
 import math
-import zlib
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +34,7 @@ Tile = tuple[int, int]
 _GROUP, _ATTRIBUTE, _DIGESTS, _DIGEST = "zarr.json", "widelimit", "digests", "digest"
 _DIGEST_BYTES = 32
 # A manifest of a million examples, each with a place of its own, is smaller.
-_LARGEST_MANIFEST, _LARGEST_DESCRIPTION = 2**26, 2**16
+_LARGEST_MANIFEST = 2**26
 # What is wrong with a description that is none, found out by using it.
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -60,8 +59,6 @@ class KernelStore:
                     remedy="compute it: net.kernel_into(place, x)",
                 )
             self.manifest = self._manifest(text)
-            for name, wanted in self._descriptions().items():
-                self._require(name, wanted)
         self._verified: set[tuple[str, Tile]] = set()
 
     @classmethod
@@ -169,9 +166,7 @@ class KernelStore:
         index = self.manifest.names.index(name)
         key, record = self._keys(tile)[index], self._keys(tile)[-1]
         with understood(self):
-            content = self.files.read(key, size + (size >> 6) + 2**10)
-            if content is not None and self.manifest.positions:
-                content = _unpacked(content, size)
+            content = self.files.read(key, size)
         if content is None or len(content) != size:
             raise self._unfit(name, tile, "missing" if content is None else "damaged")
         values = np.frombuffer(content, self._dtype).reshape(shape)
@@ -228,8 +223,6 @@ class KernelStore:
                 )
             content = values.tobytes()
             known += self._digest(name, tile, content)
-            if self.manifest.positions:
-                content = zlib.compress(content, 1, wbits=31)
             with understood(self):
                 self.files.write(key, content)
         with understood(self):
@@ -265,12 +258,10 @@ class KernelStore:
         sides = (manifest.rows, manifest.columns or manifest.rows)
         strips = [len(side.groups) for side in sides]
         shape = (*(count * manifest.tile for count in strips), *manifest.positions)
-        packing = [{"name": "gzip", "configuration": {"level": 1}}] if manifest.positions else []
         record = _DIGEST_BYTES * len(manifest.names)
         return {
-            name: _description(shape, self._chunk, manifest.dtype, "NaN", packing)
-            for name in manifest.names
-        } | {_DIGESTS: _description((*strips, record), (1, 1, record), "uint8", 0, [])}
+            name: _description(shape, self._chunk, manifest.dtype, "NaN") for name in manifest.names
+        } | {_DIGESTS: _description((*strips, record), (1, 1, record), "uint8", 0)}
 
     def _write_manifest(self) -> None:
         """Arrays of the right size first, the manifest last: without it nothing counts."""
@@ -282,7 +273,12 @@ class KernelStore:
         self.files.write(_GROUP, _text(group))
 
     def _manifest(self, text: bytes) -> Manifest:
-        group = self._parsed(_GROUP, text, _LARGEST_MANIFEST)
+        try:
+            group = json.loads(text) if len(text) <= _LARGEST_MANIFEST else None
+        except _NONSENSE as error:
+            raise self._broken(f"{_GROUP} is not JSON") from error
+        if not isinstance(group, dict):
+            raise self._broken(f"{_GROUP} is no description")
         if group.get("zarr_format") != 3 or group.get("node_type") != "group":
             raise self._broken(f"it is no group of Zarr 3 but of {group.get('zarr_format')!r:.20}")
         attributes = group.get("attributes")
@@ -307,37 +303,6 @@ class KernelStore:
         except _NONSENSE as error:
             raise self._broken(f"{type(error).__name__}: {error}") from error
 
-    def _require(self, name: str, wanted: dict[str, Any]) -> None:
-        """Refuse an array that is described otherwise than it follows from the manifest.
-
-        An extension that was stopped before its manifest leaves a larger shape.
-        """
-        found = self._parsed(
-            f"{name}/{_GROUP}",
-            self.files.read(f"{name}/{_GROUP}", _LARGEST_DESCRIPTION) or b"",
-            _LARGEST_DESCRIPTION,
-        )
-        shape = found.get("shape")
-        grown = (
-            isinstance(shape, list)
-            and len(shape) == len(wanted["shape"])
-            and all(
-                type(mine) is int and mine >= least
-                for mine, least in zip(shape, wanted["shape"], strict=True)
-            )
-        )
-        if not grown or found | {"shape": wanted["shape"]} != wanted:
-            raise self._broken(f"its array '{name}' is not described as it was written")
-
-    def _parsed(self, key: str, text: bytes, most: int) -> dict[str, Any]:
-        try:
-            node = json.loads(text) if len(text) <= most else None
-        except _NONSENSE as error:
-            raise self._broken(f"{key} is not JSON") from error
-        if not isinstance(node, dict):
-            raise self._broken(f"{key} is no description")
-        return node
-
     def _broken(self, why: str) -> StoreError:
         return StoreError(
             f"'{self}' has a damaged manifest: {why}.",
@@ -347,7 +312,7 @@ class KernelStore:
 
 
 def _description(
-    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, fill: Any, packing: list[Any]
+    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, fill: Any
 ) -> dict[str, Any]:
     """An array of Zarr 3, with nothing in it that is not needed."""
     return {
@@ -358,7 +323,7 @@ def _description(
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill,
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, *packing],
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
         "attributes": {},
     }
 
@@ -369,13 +334,3 @@ def _text(node: dict[str, Any]) -> bytes:
 
 def _checksum(node: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
-
-
-def _unpacked(content: bytes, size: int) -> bytes:
-    """Nothing where it is not `size` bytes, of which no more are unpacked."""
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        found = unpacker.decompress(content, size + 1)
-    except zlib.error:
-        return b""
-    return found if len(found) == size and unpacker.eof else b""

@@ -71,7 +71,8 @@ class WordVectorizer(TransformerMixin, BaseEstimator):
         kept = WordVectors(tuple(vectors.words[i] for i in rows), vectors.vectors[rows])
         phrase = self.phrase
         if phrase is None:
-            read = np.minimum([len(words) for words in tokens], self.length or np.inf)
+            most = np.inf if self.length is None else float(self.length)
+            read = np.minimum([len(words) for words in tokens], most)
             phrase = max(1, math.ceil(float(np.quantile(read, 0.9)) / _POSITIONS))
         self.embedder_ = Embedder(
             vectors=kept.unit_rms(),

@@ -80,6 +80,8 @@ class Example(eqx.Module):
     landmarks: Pair | None
     full: bool = eqx.field(static=True)
     outline: Outline
+    # Weights between positions, (positions…, positions…, kinds), where inputs are graphs.
+    edges: Array | None = None
 
     @property
     def rank(self) -> int:
@@ -134,6 +136,4 @@ class Example(eqx.Module):
         if self.nngp is None or need is Need.FULL or (need is Need.DIAGONAL and not self.full):
             return self
         nngp = None if need is Need.NONE else self.variance()
-        return Example(
-            nngp, self.mean, self.mask, self.features, self.landmarks, False, self.outline
-        )
+        return replace(self, nngp=nngp, full=False)

@@ -113,7 +113,7 @@ def audited(traced: Traced) -> Audit:
         rows = [r for r in rows if not (r.role == "score" and r.place == place)]
         shape, zero = f"{tuple(output.shape)}", output.is_zero
         rows.append(Row("output", ZERO if zero else output.power, place, shape, zero))
-    return Audit(traced._name, tuple(rows), stopped)
+    return Audit(traced.name, tuple(rows), stopped)
 
 
 _SCALINGS = {"mul", "div", "neg"}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..laws.law import JointLaw
 from ..laws.marginal import average
+from ..programs.compare import Outputs
+from ..programs.front import ProgramLaw
+from ..programs.interpreter import Machine
 from ..statistics import Estimate
 
+if TYPE_CHECKING:
+    from .program import Traced
 
-class TracedLaw(JointLaw):
+
+class TracedLaw(JointLaw, ProgramLaw):
     """Joint law of a traced model's outputs on its inputs; made by `trace(...).limit()`.
 
     It answers as the law of a network does: densities, moments, kurtosis, quantiles, samples.
@@ -22,20 +28,18 @@ class TracedLaw(JointLaw):
 
     def __init__(
         self,
+        traced: Traced,
         kernels: np.ndarray,
-        shape: tuple[int, ...],
         mean: np.ndarray,
         *,
         key: Any,
-        redraw: Callable[[int, Any], np.ndarray],
         error: np.ndarray | None = None,
     ):
         """`kernels` (draws, n, n): one for each draw of the scalars or, where nothing is random,
         one with its `error`."""
-        self._kernels = kernels
-        super().__init__(np.ones(shape, bool), key, len(kernels))
-        self.mean = mean.reshape(shape)
-        self._draw, self._error = redraw, error
+        self.traced, self.name = traced, traced.name
+        self._kernels, self.mean, self._error = kernels, mean, error
+        super().__init__(np.ones(mean.shape, bool), key, len(kernels))
 
     def __repr__(self) -> str:
         kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
@@ -60,14 +64,19 @@ class TracedLaw(JointLaw):
 
     def gaussian(self) -> TracedLaw:
         """The Gaussian law of the same covariance."""
-        mean = self.kernels.mean(axis=0, keepdims=True)
-        none = np.zeros(mean.shape[1:])
-        return TracedLaw(
-            mean, self.shape, self.mean, key=self.key, redraw=lambda count, key: mean, error=none
-        )
+        kernel = self.kernels.mean(axis=0, keepdims=True)
+        none = np.zeros(kernel.shape[1:])
+        return TracedLaw(self.traced, kernel, self.mean, key=self.key, error=none)
+
+    def outputs(self) -> Outputs:
+        marginals = tuple(self.at(*place) for place in np.ndindex(self.shape))
+        return Outputs(self.mean.ravel(), self.flat_covariance(), marginals)
+
+    def machine(self) -> Machine:
+        return self.traced.first_run[0]
 
     def _draw_kernels(self) -> np.ndarray:
         return self._kernels
 
     def _redraw(self, draws: int, key: Any) -> Iterator[np.ndarray]:
-        yield self._draw(draws, key)
+        yield self.traced.kernels(draws, key)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ import numpy as np
 from ..compilation import jitted
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey, as_key, listed, whole
-from ..programs.compare import Comparison, Limit, compare
+from ..programs.extents import Wide
+from ..programs.front import TensorProgram
 from ..programs.integration import Method, Rule, estimated
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
-from ..programs.preconditions import PreconditionReport, judge
+from ..programs.preconditions import Facts
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
@@ -53,7 +55,7 @@ def trace(
     return Traced(make, x, widths=widths, key=key)
 
 
-class Traced:
+class Traced(TensorProgram):
     """A model's program on given inputs; made by `trace`."""
 
     def __init__(
@@ -65,7 +67,7 @@ class Traced:
                 got=f"make={make!r}",
                 remedy="pass a function make(width, key) that builds the model",
             )
-        self.make = make
+        self.make, self.name = make, getattr(make, "__name__", type(make).__name__)
         self.x = np.asarray(x)
         if self.x.dtype.kind not in "biuf":
             raise ShapeError(
@@ -130,6 +132,11 @@ class Traced:
         """Examples, then the axes of one output."""
         return tuple(int(extent) for extent in self.program.outputs[0].shape)  # pyright: ignore
 
+    @property
+    def _places(self) -> tuple[int, ...]:
+        """Examples and the finite axes of one output."""
+        return tuple(e for e in self.program.outputs[0].shape if not isinstance(e, Wide))
+
     # ---- readings ---------------------------------------------------------------------------
 
     def limit(self, *, draws: int = 2048, key: RandomKey | None = None) -> TracedLaw:
@@ -139,25 +146,17 @@ class Traced:
         """
         whole("draws", draws)
         key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
-        kernels, mean, shape, error = self._kernels(draws, key)
+        kernels, mean, error = self.kernels(draws, key)
+        return TracedLaw(self, kernels, mean, key=key, error=error)
 
-        def redraw(count: int, key: Any) -> np.ndarray:
-            return self._kernels(count, key)[0]
-
-        return TracedLaw(kernels, shape, mean, key=key, redraw=redraw, error=error)
-
-    def _kernels(
-        self, draws: int, key: Any
-    ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], np.ndarray | None]:
-        """Kernels, mean, shape; and an error, where one kernel is not random."""
+    def kernels(self, draws: int, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Kernels (draws or 1, n, n) and mean; and an error, where one kernel is not random."""
         means: list[np.ndarray] = []
-        shape: tuple[int, ...] = ()
 
         def read(count: int, rule: Rule) -> tuple[np.ndarray, Machine]:
-            nonlocal shape
             machine, output = self.run(count, rule)
             with np.errstate(all="ignore"):
-                kernel, mean, shape = _conditional(machine, output)
+                kernel, mean = _conditional(machine, output)
             if rule.widening == 1:  # coarse grids are for errors
                 means.append(mean)
             return kernel, machine
@@ -193,7 +192,7 @@ class Traced:
                 remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
-        return found, mean[0], shape, error
+        return found, mean[0].reshape(self._places), error
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
@@ -204,55 +203,38 @@ class Traced:
         key = jax.random.fold_in(self.key, 3) if key is None else as_key(key)
         return tangent_kernel(self, draws, key)
 
-    def check(self) -> PreconditionReport:
-        """The preconditions of the limit theorem, each violated one by name and source line."""
-        return judge(facts_of(self.first_run[0], self._name))
+    def facts(self) -> Facts:
+        """What the limit theorem asks about."""
+        return facts_of(self.first_run[0], self.name)
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
         return audited(self)
 
-    def compare(
-        self, widths: Sequence[int] = (64, 256), draws: int = 4096, *, key: RandomKey = 1
-    ) -> Comparison:
-        """The model itself at finite `widths` beside its limit: second moments and kurtosis."""
-        law = self.limit()
-        size = law.mean.size
-        marginals = tuple(law.at(*place) for place in np.ndindex(law.shape))
-        limit = Limit(law, law.mean.ravel(), law.flat_covariance(), marginals)
-        return compare(limit, self._outputs(size), widths, draws, key)
-
-    def _outputs(self, size: int) -> Callable[[int, int, Any], np.ndarray]:
-        """Outputs of random models of one width, (draws, coordinates)."""
-
-        def outputs(width: int, draws: int, key: Any) -> np.ndarray:
-            x = jnp.asarray(self.x)
-            run = jitted(jax.vmap(lambda k: self.model(width, k)(x)))
-            keys = jax.random.split(key, draws)
-            block = max(1, min(_BLOCK, draws, (1 << 26) // (width * width)))
-            parts = [np.asarray(run(keys[i : i + block])) for i in range(0, draws, block)]
-            # One channel of outputs that have a width axis.
-            return np.concatenate(parts).astype(np.float64).reshape(draws, size, -1)[:, :, 0]
-
-        return outputs
+    def outputs_at(self, width: int, draws: int, key: Any) -> np.ndarray:
+        """Outputs of random models of one width, (draws, outputs)."""
+        x = jnp.asarray(self.x)
+        run = jitted(jax.vmap(lambda k: self.model(width, k)(x)))
+        keys = jax.random.split(key, draws)
+        block = max(1, min(_BLOCK, draws, (1 << 26) // (width * width)))
+        parts = [np.asarray(run(keys[i : i + block])) for i in range(0, draws, block)]
+        # One channel of outputs that have a width axis.
+        flat = np.concatenate(parts).astype(np.float64).reshape(draws, math.prod(self._places), -1)
+        return flat[:, :, 0]
 
     def __repr__(self) -> str:
-        return f"Traced({self._name}, inputs of shape {self.x.shape})"
+        return f"Traced({self.name}, inputs of shape {self.x.shape})"
 
     def __str__(self) -> str:
-        return listing(*self.first_run, self._name)
-
-    @property
-    def _name(self) -> str:
-        return getattr(self.make, "__name__", type(self.make).__name__)
+        return listing(*self.first_run, self.name)
 
 
 def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
     return lambda key, x: model(width, key)(x)
 
 
-def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    """Covariances (draws or 1, n, n), means and shape of an output."""
+def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Covariances (draws or 1, n, n) and means of an output."""
     if output.is_zero or output.power < 0:
         raise NetworkError(
             "The output stays of order one as the width grows.",
@@ -285,7 +267,7 @@ def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray,
                 total = total + weights @ cross @ np.swapaxes(theirs, 1, 2)
     mean = np.asarray(output.base, float).reshape(-1, size)
     mean = np.broadcast_to(mean, (max(len(mean), 1), size))
-    return np.asarray(total), mean, output.shape
+    return np.asarray(total), mean
 
 
 def _require_gaussian(machine: Machine, output: WideScalar) -> None:
@@ -308,7 +290,7 @@ def _require_gaussian(machine: Machine, output: WideScalar) -> None:
                 )
 
 
-def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray]:
     """One channel of an output with a width axis; all have the same law."""
     if not output.is_linear or output.layout.cells > 1:
         raise NetworkError(
@@ -321,8 +303,7 @@ def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray, tuple[int, 
     each = np.arange(output.size)[None]
     kernel = output.form.covariance(output.form, each, each)[:, 0]
     kernel = kernel * output.scale[:, :, None] * output.scale[:, None, :]
-    shape = tuple(e for a, e in enumerate(output.shape) if a != output.axis)
-    return kernel, output.constant, shape
+    return kernel, output.constant
 
 
 def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:

@@ -3,6 +3,11 @@
 import numpy as np
 
 from widelimit.app.studies import modified
+from widelimit.app.studies.accuracy import Accuracy, Validated, gap
+
+
+def difference(first, second):
+    return gap(*(Accuracy(Validated(0.1, 0.5), correct) for correct in (first, second)))
 
 
 def test_intervals_cover_the_true_difference():
@@ -15,7 +20,7 @@ def test_intervals_cover_the_true_difference():
         luck = rng.normal(0, 0.02, size=(2, starts, 1))
         chance = np.clip(0.5 + hard + luck[0], 0, 1), np.clip(0.53 + hard + luck[1], 0, 1)
         second, first = (rng.uniform(size=(starts, examples)) < p for p in chance)
-        found = modified.paired(first, second)
+        found = difference(first, second)
         covered += found.low <= true <= found.high
         excluded += found.low > 0
     assert 0.93 * runs < covered < 0.99 * runs, covered
@@ -24,7 +29,7 @@ def test_intervals_cover_the_true_difference():
 
 def test_equal_networks_do_not_differ():
     same = np.random.default_rng(1).uniform(size=(3, 50)) < 0.5
-    found = modified.paired(same, same)
+    found = difference(same, same)
     assert found == (0.0, 0.0, 0.0)
     assert found.verdict == "no clear difference"
 

@@ -33,7 +33,7 @@ def test_small_sizes_fall_back_on_the_sample():
     ],
 )
 def test_larger_sizes_say_what_to_do(load):
-    with pytest.raises(DataError, match=r"WIDELIMIT_DATA.*--size small"):
+    with pytest.raises(DataError, match=r"WIDELIMIT_DATA.*small size.*data_dir="):
         load()
 
 

@@ -4,6 +4,8 @@ Exit codes: 0 done, 1 a bug (WIDELIMIT_TRACEBACK=1 shows where), 2 a mistake in 
 too little memory, 130 interrupted.
 """
 
+from contextvars import copy_context
+
 from ...errors import MissingExtraError
 
 try:
@@ -45,4 +47,5 @@ def main(arguments: list[str] | None = None) -> None:
     prepare_streams()
     keep_programs()
     with ended_well():
-        app(arguments, prog_name="widelimit", standalone_mode=True)
+        # What a command chooses, such as the data directory, ends with it.
+        copy_context().run(app, arguments, prog_name="widelimit", standalone_mode=True)

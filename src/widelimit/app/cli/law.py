@@ -157,14 +157,9 @@ def _page(
     densities = {one.name: one.density(_GRID) for one in found}
     samples = {one.name: one.samples for one in found if one.samples is not None}
     figure, axes = canvas(2, width=5.4, height=4.0)
-    plot_law(axes[0, 0], _GRID, densities, draws=samples)
-    plot_law(axes[0, 1], _GRID, densities, draws=samples, logarithmic=True)
-    dots = (
-        f" Dots: outputs of {networks:,} random networks of width {width} for each number of heads."
-        if width
-        else ""
-    )
-    first = found[0]
+    for axis, logarithmic in zip(axes[0], (False, True), strict=True):
+        plot_law(axis, _GRID, densities, draws=samples, logarithmic=logarithmic)
+    dots = f" Dots: outputs of {networks:,} random networks of width {width} by number of heads."
     rows = [
         (
             one.name,
@@ -174,37 +169,23 @@ def _page(
         )
         for one in found
     ]
-    normal = first.numbers["gaussian_quantiles"].values()
+    normal = found[0].numbers["gaussian_quantiles"].values()
     rows.append(("Gaussian", "0", "0", *(f"{q:.3f}" for q in normal)))
-    return (
-        Report(
-            "A wide attention network with few heads",
-            "However wide the layers are, few heads keep the outputs from being Gaussian: their "
-            "variance depends on the random scores.",
-        )
-        .numbers(
-            {
-                f"excess kurtosis, {one.name}": f"{one.numbers['excess_kurtosis']:.2f}"
-                for one in (first, found[-1])
-            }
-            | {"in all": f"{seconds:.0f} s"}
-        )
-        .section("The law", f"Input: {shown}.")
-        .figure(figure, "Lines: the exact law at infinite width." + dots)
-        .table(
-            (
-                "",
-                "excess kurtosis",
-                f"at width {width}" if width else "finite",
-                *(f"{p:.1%} quantile" for p in PROBABILITIES),
-            ),
-            rows,
-        )
-        .section("The network")
-        .diagram(
-            diagram(first.net, x.shape[1:], title=f"network '{network.value}'"),
-            LAW_NETWORKS[network],
-        )
-        .section("The command")
-        .command()
+    finite = f"at width {width}" if width else "finite"
+    columns = ("", "excess kurtosis", finite, *(f"{p:.1%} quantile" for p in PROBABILITIES))
+    tiles = {
+        f"excess kurtosis, {one.name}": f"{one.numbers['excess_kurtosis']:.2f}"
+        for one in (found[0], found[-1])
+    }
+    report = Report(
+        "A wide attention network with few heads",
+        "However wide the layers are, few heads keep the outputs from being Gaussian: their "
+        "variance depends on the random scores.",
     )
+    report.numbers(tiles | {"in all": f"{seconds:.0f} s"})
+    report.section("The law", f"Input: {shown}.")
+    report.figure(figure, "Lines: the exact law at infinite width." + dots * bool(width))
+    report.table(columns, rows)
+    drawing = diagram(found[0].net, x.shape[1:], title=f"network '{network.value}'")
+    report.section("The network").diagram(drawing, LAW_NETWORKS[network])
+    return report.section("The command").command()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...data import DataError, write_csv
 from ...data.files import output, unwritable
-from ...data.places import ENVIRONMENT
+from ...data.places import CHOSEN
 from ...errors import WidelimitError
 from ..workflow import Predicted, Source
 
@@ -16,16 +16,17 @@ _INTERVAL = 1.6448536269514722  # of a standard normal: 90 % lie inside
 
 
 def use_data_dir(folder: Path | None) -> None:
-    """Let everything in this process look for data there."""
+    """Let all of this command look for data there."""
     if folder is None:
         return
     if not folder.exists():
         raise DataError(
-            "A data directory must exist.",
-            got=f"--data-dir {folder}",
+            f"There is no data directory '{folder}'.",
+            got="nothing there",
             remedy="give the folder that holds the data files",
+            option="data_dir",
         )
-    os.environ[ENVIRONMENT] = str(folder)
+    CHOSEN.set(folder)
 
 
 def ready(

@@ -13,7 +13,7 @@ from ...layers.attention.scores import Scaling
 from ...layers.base import Layer
 from ...layers.branches import Branches, Concat, Product, Residual
 from ...layers.compose import Parallel, Serial
-from ...layers.conv import Conv
+from ...layers.conv import Convolution
 from ...layers.dense import Dense, Embedding
 from ...layers.norm import Dropout, LayerNorm, RMSNorm
 from ...layers.pool import Flatten, MeanPool, PositionMap, SumPool
@@ -54,13 +54,13 @@ def _number(value: Any, digits: int = 3) -> str:
     return f"{float(np.asarray(value)):.{digits}g}"
 
 
-def _deviations(layer: Dense | Conv) -> str:
+def _deviations(layer: Dense | Convolution) -> str:
     weights = layer.weights
     bias = f", σ_b {_number(weights.b_std)}" if float(np.asarray(weights.b_std)) else ""
     return f"σ_w {_number(weights.w_std)}{bias}"
 
 
-def _conv(layer: Conv) -> str:
+def _conv(layer: Convolution) -> str:
     window, stride = (
         str(size) if isinstance(size, int) else "×".join(map(str, size))
         for size in (layer.window, layer.stride)
@@ -96,7 +96,7 @@ def _residual(layer: Residual) -> tuple[str, str]:
 
 _FAMILIES: dict[type, Family] = {
     Layer: Family.OTHER,
-    **dict.fromkeys((Dense, Embedding, Conv, TrainedVectors, Parallel), Family.WEIGHTS),
+    **dict.fromkeys((Dense, Embedding, Convolution, TrainedVectors, Parallel), Family.WEIGHTS),
     Activation: Family.ACTIVATION,
     **dict.fromkeys((LayerNorm, RMSNorm, Dropout), Family.NORM),
     **dict.fromkeys((PositionMap, Flatten, MeanPool, SumPool), Family.POOL),
@@ -105,7 +105,7 @@ _FAMILIES: dict[type, Family] = {
 _WORDS: dict[type, Callable[[Any], str | tuple[str, str]]] = {
     Dense: _deviations,
     Embedding: lambda layer: f"{layer.vocabulary:,} words",
-    Conv: _conv,
+    Convolution: _conv,
     TrainedVectors: lambda layer: f"σ {_number(layer.std)}",
     Activation: lambda layer: (layer.dual.name, ""),
     Dropout: lambda layer: f"rate {layer.rate:g}",

@@ -4,11 +4,12 @@ Labels are regressed on as centred one-hot vectors. The ridge is chosen on the t
 alone: each is predicted from all others, which comes in closed form from one factorisation.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from ...inference import GPPosterior, centred_one_hot
 from ...inference.checks import Values
@@ -29,7 +30,10 @@ class Validated(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """A classifier on held-out examples: which of them it gets right."""
+    """A classifier on held-out examples: which of them it gets right.
+
+    `correct` is (example,), or of networks trained from several random starts (start, example).
+    """
 
     validated: Validated
     correct: np.ndarray
@@ -41,7 +45,10 @@ class Accuracy(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Both ends of Wilson's 95 % interval."""
+        """Both ends of the 95 % interval: Wilson's, or that over starts and examples."""
+        if self.correct.ndim == 2:
+            found = over_starts(self.correct)
+            return max(0.0, found.low), min(1.0, found.high)
         score = scores.accuracy(self.correct)
         return score.low, score.high
 
@@ -67,6 +74,8 @@ def gap(first: Accuracy, second: Accuracy) -> Gap:
     One disagreement is added to each side (Agresti and Min), so that two classifiers that agree
     everywhere are not taken to be known exactly.
     """
+    if first.correct.ndim == 2:
+        return over_starts(first.correct.astype(float) - second.correct)
     wins = int(np.sum(first.correct & ~second.correct)) + 1
     losses = int(np.sum(second.correct & ~first.correct)) + 1
     total = len(first.correct) + 2
@@ -74,6 +83,23 @@ def gap(first: Accuracy, second: Accuracy) -> Gap:
     spread = np.sqrt((wins + losses) / total - difference**2) / np.sqrt(total)
     half = float(ndtri(0.5 + scores.LEVEL / 2) * spread)
     return Gap(first.accuracy - second.accuracy, difference - half, difference + half)
+
+
+def over_starts(values: np.ndarray) -> Gap:
+    """The mean over (start, example) with its 95 % interval.
+
+    Examples and starts are both drawn: `Var = Var_examples/n + Var_starts/s`, of the means over
+    the other. Student's quantile has Satterthwaite's degrees of freedom.
+    """
+    parts = [(values.mean(axis=axis), values.shape[1 - axis]) for axis in (0, 1)]
+    variances = [float(np.var(means, ddof=1)) / count for means, count in parts]
+    total = sum(variances)
+    spread = sum(v**2 / (count - 1) for v, (_, count) in zip(variances, parts, strict=True))
+    half = 0.0
+    if total:
+        half = float(stdtrit(total**2 / spread, 0.5 + scores.LEVEL / 2)) * math.sqrt(total)
+    middle = float(values.mean())
+    return Gap(middle, middle - half, middle + half)
 
 
 def validate(kernel: Values, labels: np.ndarray, ridges: tuple[float, ...] = RIDGES) -> Validated:

@@ -9,12 +9,10 @@ starts and learning rates to choose from (on a held-out fifth of the training ex
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from ...data import Keep
 from ...finite.widths import with_heads
@@ -29,13 +27,11 @@ from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
 from ...progress import Callback
-from ..workflow import scores
 from . import cifar10, results, sources
-from .accuracy import Gap
-from .comparison import Arena, Claim, KernelFamily, Selection, Trunk, judged
+from .comparison import KINDS, Arena, Claim, KernelFamily, Selection, Trunk
 from .kept_kernels import KeptKernels
 from .study import Result, Size, Study, tracked
-from .training import HEADS, Trained, TrainingSize, best_trained
+from .training import HEADS, TrainingSize, best_trained
 
 SCALES = {
     Size.SMALL: TrainingSize(120, 200, 16, 100, 2),
@@ -43,7 +39,7 @@ SCALES = {
 }
 WORDS = 24
 """The last words of a sentence that are read."""
-PLAIN, WITHOUT = "softmax", "no attention"
+PLAIN, WITHOUT, TRAINED = "softmax", "no attention", "trained"
 _RATE, _SCORES = 0.5, 4.0
 
 
@@ -110,7 +106,7 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
     """Write `modified.csv`, `.json` and `.png` into `out`, kernels beside it."""
     scale = SCALES[Size(size).at_most_large]
     places, names = arenas(Size(size), out), list(attentions(1))
-    found: dict[str, dict[str, Trained]] = {part: {} for part in places}
+    shown = f"width {scale.width}, {scale.starts} starts, learning rate "
     result: dict[str, Any] = {}
     for part, name in tracked([(part, name) for part in places for name in names], progress):
         place, trunk = places[part], trunks(scale.width)[part]
@@ -120,17 +116,15 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
         outputs = len(np.unique(data.y_train))
         layer = attentions(scale.width)[name]
         net = Serial(trunk.network, layer, MeanPool(), Dense(outputs))
-        found[part][name] = best_trained(with_heads(net, HEADS), data, scale)
+        found = best_trained(with_heads(net, HEADS), data, scale)
+        place.add(name, TRAINED, found, f"{shown}{found.validated.ridge:g}")
         result = {
-            "rows": [
-                line
-                for each, there in places.items()
-                for line in [*there.rows, *_lines(there, found[each], scale)]
-            ],
+            "rows": [line for there in places.values() for line in there.rows],
             "claims": [
                 claim
-                for each, there in places.items()
-                for claim in [*_of_networks(there, found[each]), *_of_kernels(there)]
+                for there in places.values()
+                for kinds, what in (((TRAINED,), ", trained networks"), (KINDS, ", kernels"))
+                for claim in there.check(CLAIMS, kinds, what)
             ],
         }
         results.write("modified", out, result)
@@ -144,69 +138,6 @@ def _kernels(place: Arena, trunk: Trunk, width: int) -> None:
         for name, layer in attentions(width).items()
     ]
     place.test(Selection(trunk, {family.name: "fixed" for family in families}), families)
-
-
-def _lines(place: Arena, found: Mapping[str, Trained], scale: TrainingSize) -> list[dict[str, Any]]:
-    """A line of the table for every trained variant: the mean over starts."""
-    data = next(iter(place.views.values()))
-    lines = []
-    for name, trained in found.items():
-        shown = mean_accuracy(trained.correct)
-        lines.append(
-            {
-                "kernel": name,
-                "kind": "trained",
-                "data": place.name,
-                "train": len(data.y_train),
-                "test": len(data.y_test),
-                "settings": f"width {scale.width}, {scale.starts} starts, "
-                f"learning rate {trained.validated.ridge:g}",
-                "accuracy": shown.difference,
-                "low": max(0.0, shown.low),
-                "high": min(1.0, shown.high),
-                "validation": trained.validated.accuracy,
-                "ridge": trained.validated.ridge,
-            }
-        )
-    return lines
-
-
-def _of_networks(place: Arena, found: Mapping[str, Trained]) -> list[dict[str, Any]]:
-    return [
-        {
-            "data": f"{place.name}, trained networks",
-            **judged(claim, paired(found[claim.first].correct, found[claim.second].correct)),
-        }
-        for claim in CLAIMS
-        if {claim.first, claim.second} <= found.keys()
-    ]
-
-
-def _of_kernels(place: Arena) -> list[dict[str, Any]]:
-    found = place.check(CLAIMS)
-    return [claim | {"data": f"{place.name}, kernels"} for claim in found]
-
-
-def paired(first: np.ndarray, second: np.ndarray) -> Gap:
-    """Difference of two mean accuracies (start, example) on the same examples.
-
-    Examples and starts are both drawn: `Var = Var_examples/n + Var_starts/s`, of the means over
-    the other. Student's quantile has Satterthwaite's degrees of freedom.
-    """
-    return mean_accuracy(first.astype(float) - second)
-
-
-def mean_accuracy(correct: np.ndarray) -> Gap:
-    """The mean over starts and examples with its 95 % interval."""
-    parts = [(correct.mean(axis=axis), correct.shape[1 - axis]) for axis in (0, 1)]
-    variances = [float(np.var(means, ddof=1)) / count for means, count in parts]
-    total = sum(variances)
-    spread = sum(v**2 / (count - 1) for v, (_, count) in zip(variances, parts, strict=True))
-    half = 0.0
-    if total:
-        half = float(stdtrit(total**2 / spread, 0.5 + scores.LEVEL / 2)) * math.sqrt(total)
-    middle = float(correct.mean())
-    return Gap(middle, middle - half, middle + half)
 
 
 def conclude(result: Result) -> list[str]:

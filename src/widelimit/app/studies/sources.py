@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from ...data import (
     Labelled,
     MissingDataError,
     Standardise,
-    TextDataset,
     WordVectors,
     data_root,
     downsample,
@@ -26,7 +25,8 @@ from ...data import (
     load_sample_images,
     load_sample_sentences,
     load_sample_vectors,
-    load_texts,
+    read_frame,
+    stratified_order,
 )
 from ...data.embedding import phrases
 from .study import Size
@@ -51,8 +51,9 @@ def real_or_sample(size: Size, real: Callable[[], T], sample: Callable[[], T]) -
         raise DataError(
             f"A study of size '{size}' runs on the whole data set. {error.rule}",
             got=error.got,
-            remedy="set the environment variable WIDELIMIT_DATA to the directory that holds it, or "
-            "run --size small, which falls back on the sample that ships with the package",
+            remedy="name the directory that holds it (also in the environment variable "
+            "WIDELIMIT_DATA), or run the small size, which falls back on the sample in the package",
+            option=("data_dir", "size"),
         ) from error
 
 
@@ -76,15 +77,15 @@ def image_views(data: Dataset, *, strength: float = 1.0) -> dict[str, Dataset]:
     return {STANDARD: standard, WHITE: white.map(Standardise.per_channel(white.x_train))}
 
 
-def imdb(size: Size) -> tuple[TextDataset, bool]:
-    """Film reviews."""
+def imdb(size: Size) -> tuple[Any, bool]:
+    """Film reviews, as a table."""
     return real_or_sample(size, load_imdb, load_sample_sentences)
 
 
-def rt_polarity(size: Size) -> tuple[TextDataset, bool]:
+def rt_polarity(size: Size) -> tuple[Any, bool]:
     """Sentences about films; the last 1,662 of the file are for testing."""
 
-    def real() -> TextDataset:
+    def real() -> Any:
         path = data_root() / "rt_polarity.jsonl.gz"
         if not path.exists():
             raise MissingDataError(
@@ -92,9 +93,8 @@ def rt_polarity(size: Size) -> tuple[TextDataset, bool]:
                 got=f"no file '{path}'",
                 remedy="put rt_polarity.jsonl.gz into the data directory",
             )
-        texts = load_texts(path)
-        whole = np.arange(len(texts))
-        return TextDataset.join(texts.take(whole[:9000]), texts.take(whole[9000:]))
+        frame = read_frame(path)
+        return frame.assign(split=np.where(np.arange(len(frame)) < 9000, "train", "test"))
 
     return real_or_sample(size, real, load_sample_sentences)
 
@@ -111,7 +111,7 @@ def mean_of(view: str) -> str:
 
 
 def text_views(
-    texts: TextDataset,
+    texts: Any,
     vectors: WordVectors,
     *,
     length: int,
@@ -125,15 +125,15 @@ def text_views(
     Texts are cut to their first or last `length` words, of which `phrase` neighbours are averaged
     into a position.
     """
-    chosen = texts.subset(
-        train=min(train, len(texts.y_train)),
-        test=min(test, len(texts.y_test)),
-        key=_SPLIT_SEED,
-    )
+    numbers, rows = np.unique(texts["label"].astype(str), return_inverse=True)[1], []
+    for part, most in (("train", train), ("test", test)):
+        there = np.flatnonzero(texts["split"] == part)
+        rows.append(there[stratified_order(numbers[there], key=_SPLIT_SEED)[:most]])
+    chosen = texts.iloc[np.concatenate(rows)]
     views = {}
     for name, table in ((PLAIN, vectors), (UNIT, vectors.unit_rms())):
         embedder = Embedder(vectors=table, length=length, keep=keep, empty=Empty.MEAN)
-        data = chosen.embed(embedder)
+        data = Dataset.of_texts(chosen, embedder)
         data = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
         means = Dataset.join(_mean(data.train), _mean(data.test))
         views[mean_of(name)] = means.map(Standardise.per_channel(means.x_train))

@@ -18,7 +18,7 @@ from ...data import Dataset
 from ...errors import MissingExtraError
 from ...inference import centred_one_hot
 from ...layers.base import Layer, Params
-from .accuracy import Validated
+from .accuracy import Accuracy, Validated
 
 HEADS, BATCH = 4, 50
 RATES = (0.001, 0.01)
@@ -34,14 +34,7 @@ class TrainingSize(NamedTuple):
     starts: int
 
 
-class Trained(NamedTuple):
-    """The learning rate that was chosen, and which test examples (start, example) are right."""
-
-    validated: Validated
-    correct: np.ndarray
-
-
-def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Trained:
+def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Accuracy:
     """Networks of all starts, with the learning rate that does best on a held-out fifth."""
     held = data.train.split(0.2, key=1)
     kept, labels = len(held.y_train), np.concatenate([held.y_train, held.y_test])
@@ -55,7 +48,7 @@ def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Trained:
         scores[rate] = float(np.mean(np.argmax(outputs[0, kept:], axis=-1) == held.y_test))
     rate = max(scores, key=lambda one: scores[one])
     _, outputs = learn(rate, scale.starts, len(labels))
-    return Trained(Validated(rate, scores[rate]), np.argmax(outputs, axis=-1) == data.y_test)
+    return Accuracy(Validated(rate, scores[rate]), np.argmax(outputs, axis=-1) == data.y_test)
 
 
 def trainer(

@@ -1,16 +1,24 @@
-"""The kernel of a run, kept in a store: an interrupted run goes on, another kernel replaces it."""
+"""The kernel of a run: what it takes, and how it is kept in a store.
 
+An interrupted run goes on with the store of before; another kernel replaces it.
+"""
+
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ...data.locks import alone
 from ...engine.inputs import Inputs
-from ...inference import KernelKind, NetworkKernels
+from ...errors import WidelimitError
+from ...inference import Cholesky, KernelKind, NetworkKernels, Solver
 from ...inference.network_kernels import chosen
 from ...scale import OtherKernelError
+from ...scale.cost import readable_bytes
 from ...scale.store import KernelStore
 from .kinds import SILENT, Listener
 
@@ -18,6 +26,8 @@ T = TypeVar("T")
 
 LARGE = 5000
 """Examples from which on a run says beforehand what it will take."""
+_LANDMARKS = 2000
+_COPIES = 2  # of the kernel, and of its float64 factor, that are in memory at once
 
 
 @contextmanager
@@ -81,3 +91,35 @@ def empty(folder: Path) -> None:
     """Remove what a folder holds; the folder may be another name for one elsewhere."""
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def consider(train: int, test: int, dtype: type, solver: Solver, listener: Listener) -> None:
+    """Say what an exact solve takes, and refuse one that this machine has no memory for."""
+    if not isinstance(solver, Cholesky) or train < LARGE:
+        return
+    kernel = (train + test) ** 2 * np.dtype(dtype).itemsize
+    whole = _COPIES * (kernel + 8 * train**2)
+    others = (
+        f"the solver nystrom with {_LANDMARKS} landmarks takes a small part of that time and "
+        f"memory, {LARGE:,} training examples {(train / LARGE) ** 2:,.0f} times less"
+    )
+    sizes = f"a kernel of {readable_bytes(kernel)}, {readable_bytes(whole)} to solve"
+    taken = f"{train:,} training examples: {sizes}"
+    there = memory()
+    if there is not None and whole > there:
+        raise WidelimitError(
+            "An exact solve has the kernel of all training examples in memory.",
+            got=f"{taken} with it, where this machine has {readable_bytes(there)}",
+            remedy=f"{others}; blocked-cholesky works on disk, and 'widelimit estimate' says what "
+            "it takes",
+            option=("solver", "landmarks", "max_train"),
+        )
+    listener.say(f"{taken} with it; {others}")
+
+
+def memory() -> int | None:
+    """Bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

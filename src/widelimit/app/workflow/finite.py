@@ -2,7 +2,7 @@
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -74,22 +74,26 @@ class HeadLaw:
         return f"{self.heads} head{'s' if self.heads > 1 else ''}"
 
     @cached_property
+    def std(self) -> float:
+        """The standard deviation of the output."""
+        return float(np.sqrt(self.law.moments((2,)).value[0]))
+
+    @cached_property
     def numbers(self) -> dict[str, Any]:
         """What is said of it: excess kurtosis is 0, and quantiles are equal, for a Gaussian."""
-        std, kurtosis = deviation(self.law), self.law.kurtosis()
-        values = np.asarray(self.law.quantiles(np.array(PROBABILITIES)).value) / std
-        squares = None if self.samples is None else self.samples**2
-        texts = list(map(str, PROBABILITIES))
+        kurtosis = self.law.kurtosis()
+        values = np.asarray(self.law.quantiles(np.array(PROBABILITIES)).value) / self.std
+        finite, texts = None, list(map(str, PROBABILITIES))
+        if self.samples is not None:
+            finite = float(np.mean(self.samples**4) / np.mean(self.samples**2) ** 2 - 3)
         return {
             "heads": self.heads,
-            "std": std,
+            "std": self.std,
             "excess_kurtosis": float(kurtosis.value),
             "excess_kurtosis_error": float(kurtosis.error),
             "quantiles_in_std": dict(zip(texts, values.tolist(), strict=True)),
             "gaussian_quantiles": dict(zip(texts, ndtri(PROBABILITIES).tolist(), strict=True)),
-            "finite_width_kurtosis": None
-            if squares is None
-            else float(np.mean(squares**2) / np.mean(squares) ** 2 - 3),
+            "finite_width_kurtosis": finite,
         }
 
     @property
@@ -100,13 +104,7 @@ class HeadLaw:
 
     def density(self, grid: np.ndarray) -> np.ndarray:
         """Density in units of the standard deviation."""
-        std = deviation(self.law)
-        return np.asarray(self.law.density(grid * std).value) * std
-
-
-def deviation(law: NetworkLaw) -> float:
-    """The standard deviation of the output."""
-    return float(np.sqrt(law.moments((2,)).value[0]))
+        return np.asarray(self.law.density(grid * self.std).value) * self.std
 
 
 def head_law(
@@ -115,46 +113,38 @@ def head_law(
     *,
     heads: int,
     qk_std: float,
-    width: int,
     draws: int,
-    networks: int,
     key: Key[Array, ""],
+    width: int = 0,
+    networks: int = 0,
 ) -> HeadLaw:
     """The law at the input x (1, positions, channels), and outputs of `networks` finite ones.
 
     The output is one channel: of the first position, or of the average over positions.
     """
     net = _network(name, heads, max(width, 1), qk_std)
-    law = net.law(x, key=key, draws=draws)
-    samples = None
-    if width:
-        at_once = _networks_at_once(net, x, networks)
-        samples = _outputs(net, x, networks, at_once, jax.random.fold_in(key, heads))
-        samples = samples / deviation(law)
-    return HeadLaw(net, heads, law, samples)
+    found = HeadLaw(net, heads, net.law(x, key=key, draws=draws), None)
+    if not width:
+        return found
+    return replace(
+        found, samples=_outputs(net, x, networks, jax.random.fold_in(key, heads)) / found.std
+    )
 
 
-def _networks_at_once(net: Layer, x: np.ndarray, networks: int) -> int:
-    """How many finite networks are drawn together, if any of them can be."""
-    drawn = jax.eval_shape(lambda: net.init(0, x.shape[1:]))
+def _outputs(net: Layer, x: np.ndarray, count: int, key: Key[Array, ""]) -> np.ndarray:
+    """Some output channels of `count` random finite networks: each has the law of one output."""
+    single, shape = jnp.asarray(x, jnp.float32), x.shape[1:]
+    drawn = jax.eval_shape(lambda: net.init(0, shape))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(drawn))
-    if parameters > _MOST_PARAMETERS or networks > _MOST_NETWORKS:
+    if parameters > _MOST_PARAMETERS or count > _MOST_NETWORKS:
         raise WidelimitError(
             "The finite networks are too large or too many to draw.",
-            got=f"{networks:,} networks of {parameters:,} parameters",
+            got=f"{count:,} networks of {parameters:,} parameters",
             remedy=f"take up to {_MOST_NETWORKS:,} networks of up to {_MOST_PARAMETERS:,} "
             "parameters (fewer heads, less width), or none",
             option=("networks", "heads", "width"),
         )
-    return min(_NETWORKS_AT_ONCE, _MOST_PARAMETERS // parameters)
-
-
-def _outputs(
-    net: Layer, x: np.ndarray, count: int, at_once: int, key: Key[Array, ""]
-) -> np.ndarray:
-    """Some output channels of `count` random finite networks: each has the law of one output."""
-    single = jnp.asarray(x, jnp.float32)
-    shape = x.shape[1:]
+    at_once = min(_NETWORKS_AT_ONCE, _MOST_PARAMETERS // parameters)
 
     @jitted
     def run(keys: Array) -> Array:
@@ -162,6 +152,6 @@ def _outputs(
         return jax.lax.map(one, keys)
 
     rounds = math.ceil(count / at_once)
-    keys = jax.random.split(key, rounds * at_once)
-    drawn = np.asarray(run(keys.reshape(rounds, at_once)), np.float64)
-    return drawn.reshape(rounds * at_once, -1)[:count].ravel()
+    keys = jax.random.split(key, rounds * at_once).reshape(rounds, at_once)
+    outputs = np.asarray(run(keys), np.float64)
+    return outputs.reshape(rounds * at_once, -1)[:count].ravel()

@@ -11,6 +11,7 @@ from sklearn.pipeline import Pipeline
 from ...data import DataError, Holds, read_npz
 from ...data.npz import check_inputs
 from ...data.pictures import read_images
+from ...inference import centred_one_hot
 from ...persist import ModelFileError, load, save
 from ...sklearn import InfiniteNetworkClassifier, WordVectorizer
 from ...sklearn.inputs import Examples
@@ -113,6 +114,13 @@ class Model:
         assert train.y is not None
         return train.y if train.weights is None else train.y[train.weights > 0]
 
+    def targets(self, y: np.ndarray) -> np.ndarray:
+        """What the process is conditioned on: centred one-hot vectors, or scaled numbers."""
+        if self.task is Task.CLASSIFY:
+            return centred_one_hot(y)[0]
+        unit = float(np.abs(y).max()) or 1.0  # differences of extreme numbers do not fit
+        return (y / unit - self.estimator.y_mean_ / unit) / (self.estimator.y_scale_ / unit)
+
     def examples(self, source: Source) -> Examples:
         """Examples as the network sees them."""
         x = self.pipeline[:-1].transform(source.x) if len(self.pipeline) > 1 else source.x
@@ -172,7 +180,8 @@ def load_model(path: Path | str) -> Model:
         raise ModelFileError(
             f"'{path}' holds a {type(found).__name__}, no model of 'classify' or 'regress'.",
             got="another object",
-            remedy="load it in Python with widelimit.load, or save a model with --save",
+            remedy="load it in Python with widelimit.load, or save a model of those commands",
+            option="save",
         )
     return found
 
@@ -255,7 +264,8 @@ def _encoded(model: Model, labels: np.ndarray) -> np.ndarray:
         raise DataError(
             f"The model has no class {strangers[0]!r}.",
             got=f"{len(strangers)} unknown labels; its classes are {', '.join(list(known)[:8])}",
-            remedy="correct these rows, or pass --no-score to predict without looking at labels",
+            remedy="correct these rows, or predict without looking at labels",
+            option="no_score",
         )
     return np.array([known[str(label)] for label in labels], model.estimator.classes_.dtype)
 
@@ -292,7 +302,8 @@ def _array_labels(model: Model, path: Path, x: np.ndarray, held: dict[str, Any])
             f"y does not fit the examples or the class names in '{path}'.",
             got=f"y {y.shape} for x {x.shape}"
             + ("" if known is None else f", from {y.min()} to {y.max()} for {len(known)} names"),
-            remedy="save matching arrays, or pass --no-score",
+            remedy="save matching arrays, or predict without looking at labels",
+            option="no_score",
         )
     return _encoded(model, y) if model.task is Task.CLASSIFY else y.astype(np.float64)
 

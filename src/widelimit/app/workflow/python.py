@@ -8,10 +8,9 @@ import numpy as np
 
 from ...inference import Cholesky
 from ...sklearn import ImageResizer, WordVectorizer
-from .kinds import Task
+from .kinds import Task, stratified
 from .model import Model
 from .sources import Reading, Source
-from .splits import stratified
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +65,9 @@ class Lines:
         path, held = repr(str(self.source.path)), self.source.test is not None
         if self.source.frame is not None:
             inputs, label = list(self.model.inputs), self.model.label
-            if self.source.path.is_dir():
-                return [
-                    f"found = data.load_imdb({path})",
-                    "X = np.array([*found.texts_train, *found.texts_test])",
-                    "y = np.array(found.class_names)[np.r_[found.y_train, found.y_test]]",
-                ]
             options = _called({"": path} | _quoted(self.how.table_options()))
-            lines = [f"frame = data.read_frame({options})"]
+            reader = "load_imdb" if self.source.path.is_dir() else "read_frame"
+            lines = [f"frame = data.{reader}({options})"]
             if self.how.skip:
                 lines.append(f"frame = frame.dropna(subset={[*inputs, label]!r})")
             lines.append(f"X, y = frame[{inputs!r}], frame[{label!r}].to_numpy()")
@@ -146,8 +140,6 @@ class Lines:
         usual = WordVectorizer().get_params()
         changed = {name: v for name, v in found.get_params().items() if v != usual[name]}
         vectorizer = f"WordVectorizer({_called(_quoted(changed))})"
-        if self.source.path.is_dir():
-            return [vectorizer]
         more = f", vectorizer={vectorizer}" if changed else ""
         return [f"prepare_columns(X_train, text={self.model.text!r}{more})"]
 

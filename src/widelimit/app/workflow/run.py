@@ -30,15 +30,13 @@ from ...sklearn import (
 from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from . import scores
-from .affordable import consider
 from .baselines import Baseline, baselines
-from .blocks import at_work, replacing
-from .kinds import SILENT, Listener, Task
+from .blocks import at_work, consider, replacing
+from .kinds import SILENT, Listener, Task, split
 from .model import Model, Predicted
 from .python import Lines
 from .scores import Score
 from .sources import Reading, Source, read_source
-from .splits import split
 
 MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
@@ -179,10 +177,12 @@ def run(
         predicted = model.predict(test)
         score = scored(task, test.y, predicted.answers)
         advance(1, 3)
-        kernel = training_kernel(process)
-        folds = _cross_validated(model, train, min(settings.folds, len(train) // 2))
+        counted = train if train.weights is None else train.take(np.flatnonzero(train.weights > 0))
+        kernel = training_kernel(process, model.examples(counted))
+        posterior, y = _dense(model, train, kernel)
+        folds = _cross_validated(model, posterior, y, min(settings.folds, len(train) // 2))
         advance(2, 3)
-        curve = _learning_curve(model, train, kernel)
+        curve = _learning_curve(model, posterior, y, kernel)
         eigenvalues = Spectrum.of(kernel).values[::-1]
         advance(3, 3)
     with listener.bar("ridge and boosting, for comparison"):
@@ -331,7 +331,7 @@ def scored(task: Task, truth: np.ndarray, answers: np.ndarray) -> Score:
     return scores.r_squared(truth, answers)
 
 
-def training_kernel(process: FittedGP) -> np.ndarray:
+def training_kernel(process: FittedGP, train: Examples) -> np.ndarray:
     """Of the first training examples: from the factor if there is one, `K = LLᵀ − noise`."""
     posterior = process.posterior
     if isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor):
@@ -340,18 +340,28 @@ def training_kernel(process: FittedGP) -> np.ndarray:
         noise = np.broadcast_to(np.asarray(process.gp.noise), (len(posterior),))[: len(kernel)]
         kernel[np.diag_indices_from(kernel)] -= noise + posterior.jitter
         return kernel
-    some = process.data.inputs[slice(0, SHOWN)]
-    ntk = process.gp.kind is KernelKind.NTK
+    first = train.take(slice(0, SHOWN))  # `process.data` may hold landmarks, in another order
+    some, ntk = process.data.read(first.x, first.mask), process.gp.kind is KernelKind.NTK
     return np.asarray(chosen(process.data.corner(some, ntk=ntk), process.gp.kind), np.float64)
 
 
-def _cross_validated(model: Model, train: Source, folds: int) -> Score | None:
+def _dense(model: Model, train: Source, kernel: np.ndarray) -> tuple[GPPosterior, np.ndarray]:
+    """The exact posterior and its labels; of another solver's, that of the first examples."""
+    process, y = model.estimator.process_, model.kept(train)
+    posterior = process.posterior
+    if isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor):
+        return posterior, y
+    noise = np.broadcast_to(np.asarray(process.gp.noise), (len(y),))[: len(kernel)]
+    targets = model.targets(y)[: len(kernel)]
+    return GPPosterior.condition(kernel, targets, noise=noise), y[: len(kernel)]
+
+
+def _cross_validated(
+    model: Model, posterior: GPPosterior, y: np.ndarray, folds: int
+) -> Score | None:
     """Every training example predicted by a posterior that has not seen its fold."""
-    posterior = model.estimator.process_.posterior
-    dense = isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor)
-    if folds < 2 or not dense:
+    if folds < 2:
         return None
-    y = model.kept(train)
     groups = np.empty(len(y), int)
     groups[stratified_order(_order_by(model, y), key=1)] = np.arange(len(y)) % folds
     left_out = posterior.with_groups(groups).leave_one_out.mean
@@ -364,7 +374,7 @@ def _order_by(model: Model, y: np.ndarray) -> np.ndarray:
 
 
 def _learning_curve(
-    model: Model, train: Source, kernel: np.ndarray
+    model: Model, posterior: GPPosterior, y: np.ndarray, kernel: np.ndarray
 ) -> list[tuple[int, np.ndarray]]:
     """Scores on parts of the training examples that were not learned from, by how many were.
 
@@ -372,12 +382,11 @@ def _learning_curve(
     """
     from sklearn.metrics import accuracy_score, r2_score
 
-    process, y = model.estimator.process_, model.kept(train)
-    if not isinstance(process.posterior, GPPosterior) or len(kernel) < 4 * _SHORTEST_CURVE:
+    if len(kernel) < 4 * _SHORTEST_CURVE:
         return []
     order = stratified_order(_order_by(model, y))
     order = order[order < len(kernel)]
-    noise = np.broadcast_to(np.asarray(process.gp.noise), (len(y),))
+    noise = np.broadcast_to(np.asarray(model.estimator.process_.gp.noise), (len(y),))
 
     def metric(truth: np.ndarray, answers: np.ndarray) -> float:
         if model.task is Task.CLASSIFY:
@@ -390,7 +399,7 @@ def _learning_curve(
         if size < _SHORTEST_CURVE:
             continue
         seen, rest = order[:size], order[size:]
-        targets = process.posterior.targets[seen]
+        targets = posterior.targets[seen]
         part = GPPosterior.condition(kernel[np.ix_(seen, seen)], targets, noise=noise[seen])
         answers = model.answers(part.mean(kernel[np.ix_(rest, seen)]))
         parts = np.array_split(np.arange(len(rest)), min(5, len(rest) // 4))

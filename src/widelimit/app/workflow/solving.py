@@ -1,6 +1,7 @@
 """Solvers by the names they have on the command line, and what a page says of them."""
 
 import enum
+from functools import partial
 from typing import Any
 
 from ...errors import WidelimitError
@@ -26,6 +27,16 @@ class SolverName(enum.StrEnum):
     REFINED = "nystrom-refined"
 
 
+_SOLVERS: dict[SolverName, tuple[Any, str | None]] = {
+    SolverName.CHOLESKY: (Cholesky, None),
+    SolverName.BLOCKED: (BlockedCholesky, "block"),
+    SolverName.GRADIENTS: (ConjugateGradients, "tolerance"),
+    SolverName.NYSTROM: (Nystrom, "landmarks"),
+    SolverName.REFINED: (partial(Nystrom, refined=True), "landmarks"),
+}
+"""How each is made, and the option that is its own."""
+
+
 def solver_named(
     solver: SolverName,
     *,
@@ -37,42 +48,31 @@ def solver_named(
     """The solver of that name; an option of another one is a mistake."""
     given = {"landmarks": landmarks, "tolerance": tolerance, "block": block}
     options = {option: value for option, value in given.items() if value is not None}
-    takes = {
-        SolverName.BLOCKED: "block",
-        SolverName.GRADIENTS: "tolerance",
-        SolverName.NYSTROM: "landmarks",
-        SolverName.REFINED: "landmarks",
-    }
-    strangers = [option for option in options if option != takes.get(solver)]
-    if strangers:
-        owner = next(other for other, option in takes.items() if option == strangers[0])
+    make, own = _SOLVERS[solver]
+    if strangers := [option for option in options if option != own]:
+        owner = next(other for other, (_, option) in _SOLVERS.items() if option == strangers[0])
         raise WidelimitError(
-            f"--{strangers[0]} is an option of --solver {owner}.",
-            got=f"--{strangers[0]} {options[strangers[0]]} with --solver {solver}",
-            remedy=f"leave it out, or give --solver {owner}",
+            f"The solver {solver} has no {strangers[0]}: that is an option of {owner}.",
+            got=f"{strangers[0]} {options[strangers[0]]}",
+            remedy=f"leave it out, or choose {owner}",
+            option=(strangers[0], "solver"),
         )
-    if solver in (SolverName.NYSTROM, SolverName.REFINED):
-        if landmarks is None:
-            raise WidelimitError(
-                "Nyström stands on landmarks.",
-                got=f"--solver {solver} without their number",
-                remedy="give --landmarks, for instance a quarter of the training examples",
-            )
-        return Nystrom(landmarks=landmarks, refined=solver is SolverName.REFINED, key=key)
-    if solver is SolverName.GRADIENTS:
-        return ConjugateGradients(**options, key=key)
-    return BlockedCholesky(**options) if solver is SolverName.BLOCKED else Cholesky()
+    if own == "landmarks" and landmarks is None:
+        raise WidelimitError(
+            f"The solver {solver} has no number of landmarks to stand on.",
+            got="none",
+            remedy="give one, for instance a quarter of the training examples",
+            option="landmarks",
+        )
+    keyed = solver not in (SolverName.CHOLESKY, SolverName.BLOCKED)
+    return make(**options, **({"key": key} if keyed else {}))
 
 
 def name_of(solver: Solver) -> SolverName:
     """What a solver is called."""
-    names = {
-        BlockedCholesky: SolverName.BLOCKED,
-        ConjugateGradients: SolverName.GRADIENTS,
-    }
-    if isinstance(solver, Nystrom):
-        return SolverName.REFINED if solver.refined else SolverName.NYSTROM
-    return names.get(type(solver), SolverName.CHOLESKY)
+    if isinstance(solver, Nystrom) and solver.refined:
+        return SolverName.REFINED
+    return next(name for name, (kind, _) in _SOLVERS.items() if type(solver) is kind)
 
 
 def facts_of(posterior: Any, solver: Solver) -> list[tuple[str, object]]:

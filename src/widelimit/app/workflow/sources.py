@@ -119,12 +119,14 @@ def read_source(
     Without `labels_needed` labels are read where they are, and nothing is asked of them.
     """
     path, how = Path(path), how or Reading()
-    if path.is_dir():
+    if path.is_dir() and any((path / "train" / "pos").glob("*.txt")):
+        source = _table(path, load_imdb(path), task, how, labels_needed)
+    elif path.is_dir():
         source = _folder(path, task, how)
     elif path.suffix == ".npz":
         source = _npz(path, task, labels_needed)
     else:
-        source = _table(path, task, how, labels_needed)
+        source = _table(path, how.frame(path), task, how, labels_needed)
     if labels_needed:
         if len(source) < FEWEST_EXAMPLES:
             raise DataError(
@@ -140,8 +142,7 @@ def read_source(
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _table(path: Path, task: Task, how: Reading, labels_needed: bool) -> Source:
-    frame = how.frame(path)
+def _table(path: Path, frame: Any, task: Task, how: Reading, labels_needed: bool) -> Source:
     frame = numeric_columns(frame, path, how, label_column(frame, task, how.label))
     drop = [*how.drop, *([how.weight] if how.weight else [])]
     roles = assign(
@@ -165,9 +166,9 @@ def _table(path: Path, task: Task, how: Reading, labels_needed: bool) -> Source:
             raise DataError(
                 f"Every row of '{path}' lacks something.",
                 got=f"no row with a value in all of {', '.join(map(repr, roles.inputs))}",
-                remedy="leave --skip away, so that missing values are filled in, or leave columns "
-                "out that are mostly empty",
-                option="drop",
+                remedy="keep such rows, so that missing values are filled in, or leave columns out "
+                "that are mostly empty",
+                option=("skip", "drop"),
             )
     y = None
     if not labels_needed and roles.label is not None:
@@ -307,7 +308,8 @@ def _test_part(frame: Any, split: str) -> np.ndarray:
         raise DataError(
             f"Column {split!r} says something else than 'train' and 'test'.",
             got=", ".join(map(repr, sorted(set(parts))[:5])),
-            remedy="correct the column, or leave --split away for a random test part",
+            remedy="correct the column, or name none for a random test part",
+            option="split",
         )
     return np.flatnonzero(parts == "test")
 
@@ -398,17 +400,6 @@ def _folder(path: Path, task: Task, how: Reading) -> Source:
             got="a folder",
             remedy="use 'widelimit classify', or an .npz file with x and y",
         )
-    if (path / "train" / "pos").is_dir() and any((path / "train" / "pos").glob("*.txt")):
-        pd: Any = importlib.import_module("pandas")
-
-        data = load_imdb(path)
-        texts = [*data.texts_train, *data.texts_test]
-        y = _named(np.concatenate([data.y_train, data.y_test]), data.class_names)
-        names = tuple(f"review {i}" for i in range(len(texts)))
-        test = np.arange(len(data.y_train), len(texts))
-        frame = pd.DataFrame({"text": texts}, index=range(1, len(texts) + 1))
-        columns = {"label": "folder", "text": "text"}
-        return Source(path, Kind.TEXT, frame, y, names, columns, test=test, frame=frame)
     size = None if how.image_size is None else (how.image_size,) * 2
     held = (path / "train").is_dir() and (path / "test").is_dir()
     load = named_image_folder_split if held else named_image_folder

@@ -2,16 +2,20 @@
 
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..datasets import Dataset, TextDataset
+from ..datasets import Dataset
 from ..embedding import Embedder
+from ..frames import read_frame
+from ..imdb import opinions
 from ..npz import load_npz_split
 from ..preprocess import Standardise
-from ..texts import load_texts_split
 from ..vectors import WordVectors, load_vectors
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 IMAGES, SENTENCES, VECTORS = "cifar10_16x16.npz", "rt_polarity.jsonl.gz", "glove.npz"
-SENTIMENTS = ("negative", "positive")
 
 
 def load_sample_images(*, standardise: bool = True) -> Dataset:
@@ -25,11 +29,10 @@ def load_sample_images(*, standardise: bool = True) -> Dataset:
     return data.map(Standardise.per_channel(data.x_train)) if standardise else data
 
 
-def load_sample_sentences() -> TextDataset:
-    """400 training and 200 test sentences about films, negative (0) or positive (1)."""
+def load_sample_sentences() -> "DataFrame":
+    """600 sentences about films: `text`, `label` (negative, positive), `split` (train, test)."""
     with as_file(files(__name__) / SENTENCES) as path:
-        data = load_texts_split(path)
-    return TextDataset(data.texts_train, data.y_train, data.texts_test, data.y_test, SENTIMENTS)
+        return opinions(read_frame(path), path)
 
 
 def load_sample_vectors() -> WordVectors:
@@ -40,7 +43,8 @@ def load_sample_vectors() -> WordVectors:
 
 def load_sample_texts(*, length: int | None = None) -> Dataset:
     """The sample sentences as sequences of word vectors with masks, at most `length` words."""
-    return load_sample_sentences().embed(Embedder(vectors=load_sample_vectors(), length=length))
+    embedder = Embedder(vectors=load_sample_vectors(), length=length)
+    return Dataset.of_texts(load_sample_sentences(), embedder)
 
 
 def sample_directory() -> Path:
