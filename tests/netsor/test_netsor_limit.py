@@ -353,6 +353,17 @@ def test_law_prints_values_and_methods() -> None:
     assert "given earlier scalars" in text
 
 
+def test_laws_of_outputs_that_have_no_marginal_print_their_lines() -> None:
+    p = Program()
+    x = p.matrix("W", std=2.0) @ p.input("x")
+    p.output(relu(x))
+    text = str(p.limit())
+    assert "g_1 := W @ x: N(0, 4), closed form" in text
+    assert "outputs: A vector with a marginal law is linear" in text
+    p.output(0.0 * x)
+    assert "no positive variance" in str(p.limit())
+
+
 # ---- errors --------------------------------------------------------------------------------
 
 
