@@ -193,7 +193,7 @@ class GaussianSource:
     def between(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """Of members, in arrays of numbers that broadcast."""
         count = 1 + max(ours.max(initial=-1), theirs.max(initial=-1))
-        if count > self.known:
+        if count > self.known and ours.size and theirs.size:
             made = np.searchsorted(self._ends, [ours.min(), theirs.min(), count - 1], side="right")
             if (made != made[0]).any():
                 self.postponed.settle(self, count)

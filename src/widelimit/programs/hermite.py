@@ -102,6 +102,8 @@ class HermiteSeries:
 
     def coefficient(self, order: int) -> np.ndarray:
         """One of them, (draws, size): the mean, for order 0."""
+        if self.energy.size >= _FEW:  # all are soon asked for
+            return self.coefficients[..., order]
         return np.swapaxes(self.values, 1, 2) @ nodes(self.grid)[2][:, order]
 
     @cached_property
@@ -135,7 +137,7 @@ def mehler(
     rho: np.ndarray,
 ) -> np.ndarray:
     """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
-    if (rho == 1).all():  # functions of one variable
+    if rho.size < _FEW and (rho == 1).all():  # functions of one variable need no series
         return _along(left, right, rows, columns, 1)
     top = float(np.abs(rho).max(initial=0.0))
     orders = left.grid.orders
@@ -170,7 +172,7 @@ def _along(
     """`E[φ_i(x) ψ_j(±x)]`, where ρ is ±1."""
     f = np.moveaxis(left.values[:, :, rows], 1, -1) * nodes(left.grid)[1]  # (draws, c, A, P)
     g = np.moveaxis(right.values[:, ::sign, columns], 1, -1)
-    if f.shape[-2] * g.shape[-2] < _FEW:  # BLAS would start its threads for a few numbers
+    if f[..., 0].size * g.shape[-2] < _FEW:  # BLAS would start its threads for a few numbers
         return np.einsum("...ap,...bp->...ab", f, g)
     return f @ np.swapaxes(g, -1, -2)
 

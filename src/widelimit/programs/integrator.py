@@ -21,17 +21,7 @@ from .gaussian import Form, GaussianSource, Postponed, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
 from .thresholds import PARALLEL
-from .trees import (
-    Apply,
-    Atom,
-    Deviations,
-    Leaf,
-    LimitPoints,
-    Tree,
-    Whole,
-    scaled_leaf,
-    unscaled,
-)
+from .trees import Apply, Atom, Deviations, Leaf, LimitPoints, Tree, Whole, scaled_leaf, unscaled
 from .vectors import WideVector, members_of
 
 Numbers = TypeVar("Numbers")
@@ -444,9 +434,7 @@ class Cloud(LimitPoints):
         return form_values(form, members)
 
 
-def _needed_members(
-    forms: list[Form],
-) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:
+def _needed_members(forms: list[Form]) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:
     """The members of sources, by their blocks, that forms are made of."""
     needed: dict[tuple[int, int], tuple[GaussianSource, np.ndarray]] = {}
     for form in forms:
