@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..compilation import jitted
-from ..errors import NetworkError, NumericalError, OptionError, ShapeError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError, WidelimitError
 from ..options import RandomKey, as_key, choice, listed, whole
 from ..programs.biases import Biases, apart
 from ..programs.extents import Wide
@@ -136,6 +136,10 @@ class Traced(TensorProgram):
                 jaxprs.append(trace_at(_bind(self.model, width), self.key, self.x))
             except jax.errors.JAXTypeError as error:
                 raise _untraceable(error) from error
+            except WidelimitError:
+                raise
+            except Exception as error:  # whatever the model's code raises
+                raise _broken(error, self.x) from error
         program = align(jaxprs, self.widths)
         if len(program.outputs) != 1:
             raise RefusedError(
@@ -385,6 +389,16 @@ def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
             remedy="give three, such as (64, 96, 160), that heads and groups divide",
         )
     return tuple(sorted(found))
+
+
+def _broken(error: Exception, x: np.ndarray) -> RefusedError:
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return RefusedError(
+        "make(width, key) returned a model that does not run on one example.",
+        place=NOWHERE,
+        got=f"{type(error).__name__}: {message[:200]}, for an example of shape {x.shape[1:]}",
+        remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
+    )
 
 
 def _untraceable(error: Exception) -> RefusedError:
