@@ -42,8 +42,8 @@ class Activation(Positionwise):
     def require(self, before: Outline) -> None:
         if not before.gaussian:
             raise NetworkError(
-                "An activation's kernel holds for Gaussian pre-activations: the layer before it "
-                "must end in fresh weights (Dense, Conv, Attention, Embedding).",
+                "An activation does not meet Gaussian pre-activations: the layer before it does "
+                "not end in fresh weights (Dense, Conv, Attention, Embedding).",
                 got="an activation on raw inputs"
                 if before.raw
                 else "an activation after another one, a product, dropout, a concatenation, or "

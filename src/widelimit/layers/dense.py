@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..flat_draws import normals
-from ..options import Range, choice, whole
+from ..options import Range, choice, hyperparameter, option, whole
 from ..state import Example, Outline, Pair
 from .base import (
     Facts,
@@ -21,9 +21,7 @@ from .base import (
     Positionwise,
     cast,
     fenced,
-    hyperparameter,
     leaf,
-    option,
 )
 
 
@@ -164,9 +162,6 @@ class Dense(Positionwise):
     def features(self, example: Example) -> Array | None:
         return affine_features(self.weights, example)
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
 
 def affine_features(weights: Weights, example: Example) -> Array | None:
     """Feature rows of σ_w² κ + σ_b²: scaled rows, and one more column for the bias."""
@@ -218,6 +213,3 @@ class Embedding(Layer):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.std, pair.nngp) ** 2
         return pair.affine(scale=scale, lift=scale)
-
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None

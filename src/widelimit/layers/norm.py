@@ -27,7 +27,7 @@ def checked_rate(rate: float, name: str = "rate") -> float:
     return float(rate)
 
 
-def dropped(key: Key[Array, ""], x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
+def drop(key: Key[Array, ""], x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
     """Each entry with probability `1 − rate`, divided by it; else 0."""
     keep = coins(key, 1 - rate, x.shape)
     return jnp.where(keep, x / (1 - rate), jnp.zeros((), x.dtype))
@@ -82,11 +82,7 @@ class LayerNorm(_Normalisation):
     Raw inputs are centred before products are taken: κ_ab − m_a m'_b would cancel.
     """
 
-    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False)
-
-    def __init__(self, *, eps: float = 1e-6):
-        """`eps` keeps constant channels finite."""
-        self.eps = eps
+    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
 
     def outline(self, before: Outline) -> Outline:
         if before.raw and before.channels == 1:
@@ -189,7 +185,7 @@ class Dropout(Positionwise):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
             return x
-        return dropped(key, x, self.rate)
+        return drop(key, x, self.rate)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair

@@ -16,8 +16,8 @@ import numpy as np
 from .. import duals
 from .. import layers as wl
 from ..errors import OptionError
-from ..layers.base import hyperparameter, with_fields
-from ..options import whole
+from ..layers.base import with_fields
+from ..options import hyperparameter, whole
 from .functions import Triple, parts_of, triple
 from .layout import Layout
 from .network import Axes, FanIn, Foreign, Parallel, Wide

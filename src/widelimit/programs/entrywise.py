@@ -22,6 +22,7 @@ from .matrices import Outer, Value, WideMatrix
 from .records import Order
 from .scalars import ZERO, WideScalar
 from .steps import Slot, Step
+from .thresholds import NO_DIFFERENCE, SIMPLE_EXPONENT
 from .trees import Apply, Deviations, Number, Tree
 from .vectors import WideVector
 
@@ -90,7 +91,7 @@ def _degree(exponent: Any) -> Fraction | None:
         return None
     numbers = np.unique(np.asarray(exponent.base, float))
     found = Fraction(float(numbers[0])).limit_denominator(64)
-    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < 1e-9 else None
+    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < SIMPLE_EXPONENT else None
 
 
 def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
@@ -436,7 +437,7 @@ def _spread(value: WideScalar, shape: tuple[int, ...]) -> WideScalar:
 
 def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
     size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
-    if size > 0 and result.size and np.abs(result).max() < 1e-9 * size:
+    if size > 0 and result.size and np.abs(result).max() < NO_DIFFERENCE * size:
         raise step.refuse(
             "Leading orders do not cancel: what is left is of an order that is not followed.",
             got=f"'{step.name}' of two averages over the width that are equal in the limit",

@@ -105,32 +105,30 @@ class Machine:
                 return WideScalar.constant(self.keys.given(given.values[0]))
             found = fit_power(given.values, self.program.widths)
             if found is None:
-                raise _refused(
-                    step,
+                raise RefusedError(
                     "Numbers in the program are c·n^γ.",
-                    f"a constant that is {_shown(given.values)} at widths {self.program.widths}",
-                    "write scales as powers of the width, such as width ** -0.5",
+                    place=step.place if step else NOWHERE,
+                    got=f"a constant that is {_shown(given.values)} at widths "
+                    f"{self.program.widths}",
+                    remedy="write scales as powers of the width, such as width ** -0.5",
                 )
             return WideScalar.constant(found.value, found.exponent)
         values = [np.asarray(v) for v in given.values]
-        distinct = (
-            {float(u) for v in values for u in np.unique(v)}
-            if values[0].dtype.kind in "fiu"
-            else set()
-        )
+        numbers = values[0].dtype.kind in "fiu"
+        distinct = {float(u) for v in values for u in np.unique(v)} if numbers else set()
         if len(distinct) == 1:
             number = np.full(cells_of(given.shape), distinct.pop())
             return self.filled(given.shape, WideScalar.constant(number))
         table = sines(self, given)
         if table is not None:
             return table
-        raise _refused(
-            step,
+        raise RefusedError(
             "Arrays with a width axis are drawn from the key, or constant along it.",
-            "a fixed array that differs from channel to channel, and is no table of sines and "
+            place=step.place if step else NOWHERE,
+            got="a fixed array that differs from channel to channel, and is no table of sines and "
             "cosines",
-            "draw it with jax.random from the key that make() is given, or compute it with jnp "
-            "from jnp.arange(width)",
+            remedy="draw it with jax.random from the key that make() is given, or compute it with "
+            "jnp from jnp.arange(width)",
         )
 
     def filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
@@ -233,12 +231,6 @@ class Machine:
             return opaque(self, step, operands)
         numbers = all(isinstance(value, WideScalar) for value in operands)
         return (record.scalars if numbers else record.families)(self, step, operands)
-
-
-def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:
-    if step is not None:
-        return step.refuse(rule, got=got, remedy=remedy)
-    return RefusedError(rule, place=NOWHERE, got=got, remedy=remedy)
 
 
 def _shown(values: tuple[Any, ...]) -> str:

@@ -25,6 +25,7 @@ from ..programs.preconditions import Facts, Finding, Precondition, PreconditionR
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
+from ..programs.thresholds import SAME_MEAN
 from ..programs.vectors import WideVector
 from .alignment import align, trace_at
 from .audit import Audit, audited
@@ -216,9 +217,7 @@ class Traced(TensorProgram):
                 got="a covariance that is infinite or no number",
                 remedy="draw smaller weights, or check where functions of activations are defined",
             )
-        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
-            np.abs(mean).max(initial=0.0), 1e-300
-        ):
+        if np.ptp(mean, axis=0).max(initial=0.0) > SAME_MEAN * np.abs(mean).max(initial=0.0):
             raise RefusedError(
                 "Outputs are Gaussian given the scalars, with a mean that is not random.",
                 place=self.program.steps[-1].place,
@@ -309,19 +308,14 @@ def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
 
 def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]:
     """Covariances (draws or 1, n, n) and means of an output."""
-    if output.is_zero or output.power < 0:
+    if output.is_zero or output.power != 0:
+        grows = not output.is_zero and output.power > 0
+        vanishes = "is zero" if output.is_zero else f"vanishes as n^{output.power}"
         raise NetworkError(
             "The output stays of order one as the width grows.",
-            got="an output that is zero"
-            if output.is_zero
-            else f"an output that vanishes as n^{output.power}",
-            remedy="rescale the last layer; audit() shows where the power is lost",
-        )
-    if output.power > 0:
-        raise NetworkError(
-            "The output stays of order one as the width grows.",
-            got=f"an output that grows as n^{output.power}",
-            remedy="rescale the last layer; audit() shows where the growth begins",
+            got=f"an output that {f'grows as n^{output.power}' if grows else vanishes}",
+            remedy="rescale the last layer; audit() shows where the "
+            + ("growth begins" if grows else "power is lost"),
         )
     if isinstance(output, WideVector):
         return _vector_law(output)
