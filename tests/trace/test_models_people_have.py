@@ -298,6 +298,16 @@ def test_a_model_that_ignores_the_width_is_refused_and_the_remedy_works():
     assert trace(lambda width, key: model(hidden=width, key=key), X).limit().shape == (2,)
 
 
+def test_a_model_that_does_not_run_is_refused_with_its_line():
+    def make(n, key):
+        embed = jax.random.normal(key, (7, n))
+        return lambda x: (x @ embed).mean(axis=0)
+
+    with pytest.raises(NetworkError, match=r"does not run.*test_models_people_have\.py:\d+"):
+        trace(make, X).limit()
+    assert trace(make, np.ones((2, 5, 7))).limit().shape == (2,)
+
+
 def test_torch_modules_are_sent_to_lift_and_lift_takes_them():
     torch = pytest.importorskip("torch", reason="torch is not a dependency")
     module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

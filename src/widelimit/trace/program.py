@@ -31,6 +31,7 @@ from .alignment import align, trace_at
 from .audit import Audit, audited
 from .check import facts_of
 from .law import TracedLaw
+from .places import said
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
@@ -385,12 +386,10 @@ def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _broken(error: Exception, x: np.ndarray) -> RefusedError:
-    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return RefusedError(
+def _broken(error: Exception, x: np.ndarray) -> NetworkError:
+    return NetworkError(
         "make(width, key) returned a model that does not run on one example.",
-        place=NOWHERE,
-        got=f"{type(error).__name__}: {message[:200]}, for an example of shape {x.shape[1:]}",
+        got=f"{said(error)}, for an example of shape {x.shape[1:]}",
         remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
     )
 
