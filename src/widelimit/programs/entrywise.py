@@ -362,13 +362,13 @@ def _sign(value: Any) -> float | None:
 
 def multiplied(value: Any, factor: float, power: Fraction | None = None) -> Any:
     """A value times a number; `power` is then the one in front of it, in place of its own."""
-    power = value.power if power is None else power
+    own = value.power if power is None else power
     if isinstance(value, WideVector):
-        return replace(value.times(np.full((1, value.size), factor)), power=power)
+        return replace(value.times(np.full((1, value.size), factor)), power=own)
     return WideScalar(
         value.shape,
         functools.cache(lambda: factor * value.base),
-        power=power,
+        power=own,
         rough=value.rough,
         fixed=value.fixed,
         pending=tuple((group, factor * weights) for group, weights in value.pending),
