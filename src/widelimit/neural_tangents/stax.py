@@ -6,6 +6,7 @@ there.
 
 import functools
 import math
+import string
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
@@ -343,14 +344,8 @@ def SumPool(
     return triple(Wide("SumPool", make, (batch_axis, channel_axis)))
 
 
-class _Slice:
-    """`Slice[:, 0]` is the index it is called with."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-Slice = _Slice()
+Slice = np.s_
+"""`Slice[:, 0]` is the index it is called with."""
 
 
 def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
@@ -444,7 +439,8 @@ def ImageResize(
 ) -> Triple:
     """Positions interpolated, as `jax.image.resize` does; `precision` is accepted."""
     word = str(getattr(method, "name", method)).lower()
-    word = "linear" if word in ("bilinear", "trilinear", "triangle") else word
+    known = {"triangle": "linear", "keyscubic": "cubic"}
+    word = known.get(word, word.removeprefix("bi").removeprefix("tri"))
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
         sizes = [shape[axis] for axis in layout.order] if len(shape) == layout.ndim else [0]
@@ -452,7 +448,7 @@ def ImageResize(
             raise _unknown(
                 "ImageResize", "shape", shape, "give -1 for examples and channels, and all others"
             )
-        return wl.Resize(tuple(sizes[1:-1]), method=word)
+        return wl.Resize(tuple(sizes[1:-1]), method=word, antialias=antialias)
 
     return triple(Wide("ImageResize", make, (batch_axis, channel_axis)))
 
@@ -466,16 +462,35 @@ def DotGeneral(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """The input times a number; other products are not known here."""
+    """The input times a number, or summed over positions with the weights of an array.
+
+    `precision` is accepted, and without effect.
+    """
     if lhs is None and rhs is None:
         return triple()
     if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
-    number = rhs if lhs is None else lhs
-    if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
-        got = "an array" if np.ndim(number) else dimension_numbers
-        raise _unknown("DotGeneral", "dimension_numbers", got, "pass a number as rhs=")
-    return _layer("DotGeneral", wl.Scale(number), (batch_axis, channel_axis))
+    array = rhs if lhs is None else lhs
+    sums, shared = dimension_numbers
+    own, other = (sums if rhs is None else sums[::-1]) if np.ndim(array) else ((), ())
+    if sorted(own) != list(range(np.ndim(array))) or any(map(len, shared)):
+        got = f"{dimension_numbers} with an array of {np.ndim(array)} axes"
+        remedy = "sum over every axis of the array, and over positions of the input"
+        raise _unknown("DotGeneral", "dimension_numbers", got, remedy)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        if not np.ndim(array):
+            return wl.Scale(array)
+        positions = layout.order[1:-1]
+        if not set(other) <= set(positions):
+            raise _unknown("DotGeneral", "dimension_numbers", other, "sum over positions alone")
+        letters = {axis: string.ascii_lowercase[axis] for axis in positions}
+        met = [letters[axis] for _, axis in sorted(zip(own, other, strict=True))]
+        left = [letter for axis, letter in letters.items() if axis not in other]
+        return wl.Contract(array, f"{''.join(met)},{''.join(letters.values())}->{''.join(left)}")
+
+    axes = batch_axis, channel_axis
+    return triple(Wide("DotGeneral", make, axes, kept=lambda positions: positions - len(own)))
 
 
 def GlobalSelfAttention(
@@ -563,14 +578,16 @@ def LayerNorm(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """Normalisation over channels."""
+    """Normalisation over channels, and over positions whose axes are named beside them."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    norm = wl.LayerNorm(eps=eps)
+    wl.LayerNorm(eps=eps)  # options are refused at once
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
-        if {one % layout.ndim for one in axes} != {layout.channel}:
-            raise _unknown("LayerNorm", "axis", axis, "normalise over the channel axis alone")
-        return norm
+        named = {one % layout.ndim for one in axes}
+        if layout.channel not in named or layout.batch in named:
+            raise _unknown("LayerNorm", "axis", axis, "name the channel axis, and not the batch's")
+        positions = [place for place, one in enumerate(layout.order[1:-1]) if one in named]
+        return wl.LayerNorm(eps=eps, axes=tuple(positions))
 
     return triple(Wide("LayerNorm", make, (batch_axis, channel_axis)))
 
