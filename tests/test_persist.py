@@ -218,7 +218,7 @@ def test_other_files(saved, tmp_path):
     np.savez(other, a=np.arange(3))
     with pytest.raises(ModelFileError, match="another zip archive"):
         load(other)
-    with pytest.raises(DataError, match="must exist"):
+    with pytest.raises(DataError, match="There is no file"):
         load(tmp_path / "nothing.wl")
     with pytest.raises(DataError, match="could not be written"):
         save(DENSE, text / "inside.wl")

@@ -87,6 +87,7 @@ REFUSED = {
     "too many fields": ("t.csv", "a,b\n1,2\n1,2,3\n", "Line 3 of", ("delimiter", "skip")),
     "too many at once": ("t.csv", "a,b\n1,2,3\n1,2\n", "Line 2 of", ("delimiter", "skip")),
     "names twice": ("t.csv", 'a,"a"\n1,2\n', "Two columns are called 'a'", ()),
+    "cut in a row": ("t.csv", "a,b,c\n1,2,3\n4,5\n\n", "Line 3 of .*t.csv', the last", ("skip",)),
     "open quote": ("t.csv", 'a,b\n1,2\n"1,2\n', "Line 3 of .*opens a quote", ("delimiter", "skip")),
     "latin 1": (
         "t.csv",

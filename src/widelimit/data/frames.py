@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,8 @@ def read_frame(
                 on_bad_lines="skip" if skip else "error",
                 low_memory=False,
             )
+            if not skip and len(mark) == 1 and len(frame) and frame.iloc[-1:, -1].isna().all():
+                _require_whole(path, encoding, mark, frame.shape[1])
         else:
             raise DataError(
                 f"'{path.name}' is no table by its name.",
@@ -251,6 +254,20 @@ def _measure(path: Path) -> int:
             line = line + len(chunk) if end < 0 else len(chunk) - end - 1
             require("line", line, f"line {rows + 1} of '{path}'")
     return rows + (line > 0)
+
+
+def _require_whole(path: Path, encoding: str, mark: str, width: int) -> None:
+    """The last line has a cell for every column: one that has not ends a file that is cut off."""
+    rows = ((n, line) for n, line in enumerate(lines(path, encoding=encoding), 1) if line.strip())
+    number, last = deque(rows, maxlen=1).pop()
+    cells = len(next(csv.reader([last], delimiter=mark)))
+    if cells < width and last.count('"') % 2 == 0:  # an odd one closes a cell of several lines
+        raise DataError(
+            f"Line {number} of '{path}', the last one, ends after {cells} of {width} cells.",
+            got="a file that was cut off, perhaps",
+            remedy="get it again, complete that line, or leave incomplete rows out",
+            option="skip",
+        )
 
 
 def _require_names(path: Path, names: list[str]) -> None:

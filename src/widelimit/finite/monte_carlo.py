@@ -74,7 +74,7 @@ def monte_carlo_kernel(
             numbers = jnp.arange(start, start + max(chunk, 1))
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
             if chunk == 0:
-                values = _streamed(net, rows, columns, keys[0], memory, noisy=noisy)
+                values = _stream_kernels(net, rows, columns, keys[0], memory, noisy=noisy)
                 moments.add(*(np.asarray(value)[None] for value in values))
                 continue
             values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
@@ -184,7 +184,7 @@ def _kernels(
     return jax.vmap(one)(draws)
 
 
-def _streamed(
+def _stream_kernels(
     net: Layer, rows: Inputs, columns: Inputs | None, key: Any, memory: int, *, noisy: bool
 ) -> tuple[Array, np.ndarray]:
     """The kernels of one draw whose Jacobians do not fit into memory at once."""

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
+from ..options import cast, hyperparameter, leaf
 from ..state import Outline
-from .base import cast, hyperparameter, leaf, with_fields
+from .base import with_fields
 from .pool import PositionMap
 
 

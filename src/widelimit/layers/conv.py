@@ -112,9 +112,6 @@ class Convolution(Layer):
 
         return self.weights.cross(pair.each(average), memo1, memo2)
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
 
 class Conv(Convolution):
     """`y_a = σ_w/√(n·K) Σ_o W_o x_{s·a−p+o} + σ_b b` over the K offsets of a window.

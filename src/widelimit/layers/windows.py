@@ -49,7 +49,7 @@ def per_axis(value: int | tuple[int, ...], rank: int, name: str) -> tuple[int, .
     values = (value,) * rank if isinstance(value, int) else value
     if len(values) != rank:
         raise ShapeError(
-            f"'{name}' is a positive integer, or one for each position axis.",
+            f"'{name}' is not a positive integer, nor one for each position axis.",
             got=f"{name}={value!r} for inputs with {rank} position axes",
             remedy=f"give an integer, or a tuple of {rank}",
         )

@@ -205,18 +205,21 @@ def _tail(
 
 def _exponential_integral(order: np.ndarray, t: np.ndarray) -> np.ndarray:
     """`∫_1^∞ e^{−tu} u^{−order} du` for real order > 1."""
-    order, t = np.broadcast_arrays(order, t)
-    # E_s(t) = t^{s−1} Γ(1−s, t): by upward continuation from the incomplete gamma function.
-    result = 1 / (order - 1)
-    small = t > 1e-12
-    if small.any():
-        nodes_, weights = _laguerre()
-        s, time = order[small][:, None], t[small][:, None]
-        # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
-        u = 1 + nodes_ / (s + time)
-        values = np.exp(-time * (u - 1) + nodes_) * u**-s / (s + time)
-        result = result.copy()
-        result[small] = (np.exp(-time) * values) @ weights
+    order, t = (np.array(each) for each in np.broadcast_arrays(order, t))
+    result, far = np.empty(order.shape), t > 1
+    x, weights = _laguerre()
+    s, time = order[far][:, None], t[far][:, None]
+    # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
+    u = 1 + x / (s + time)
+    result[far] = (np.exp(-time * u + x) * u**-s / (s + time)) @ weights
+    # E_r(t) = t^{r−1} Γ(1−r, t) for r < 1, and from there (s − 1) E_s(t) = e^{−t} − t E_{s−1}(t).
+    s, time = order[~far], np.maximum(t[~far], 1e-300)
+    steps = np.ceil(s) - 1
+    r = np.minimum(s - steps, 1 - 1e-12)
+    found = time ** (r - 1) * special.gamma(1 - r) * special.gammaincc(1 - r, time)
+    for k in range(int(steps.max(initial=0))):
+        found = np.where(k < steps, (np.exp(-time) - time * found) / (r + k), found)
+    result[~far] = found
     return result
 
 
