@@ -136,7 +136,7 @@ class LayerNorm(_Normalisation):
             root = jnp.sqrt(jnp.asarray(example.outline.channels, variance.dtype))
             rows = example.features - (centre / root)[..., None]
             variance = self._averaged(jnp.sum(rows**2, axis=-1), mask)
-        elif mean is not None:
+        elif centre is not None:
             variance = jnp.maximum(self._averaged(variance, mask) - centre**2, 0)
         else:
             variance = self._averaged(variance, mask)
