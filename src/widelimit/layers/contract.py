@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
+from ..options import cast, hyperparameter, leaf
 from ..state import Outline
-from .base import cast, hyperparameter, leaf, with_fields
+from .base import with_fields
 from .pool import PositionMap
 
 
@@ -23,8 +24,8 @@ class Contract(PositionMap):
     nothing; an output position is real where some real position could add to it.
     """
 
-    array: Any = leaf("array", tuned=False, scalar=False)
     rule: str = eqx.field(static=True)
+    array: Any = leaf("array", tuned=False, scalar=False)
 
     def __init__(self, array: Any, rule: str):
         """`array` holds the weights, which are not trained; `rule` says where they go."""

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from ..errors import OptionError, ShapeError
 from ..flat_draws import coins
-from ..options import Range, listed, whole
+from ..options import Range, listed, option, whole
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Facts, Memo, Positionwise, cast, leaf
 
@@ -75,6 +75,10 @@ class _Normalisation(Positionwise):
         return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
 
+def _axes(axes: Any) -> tuple[int, ...]:
+    return tuple(sorted({whole("axes", axis, least=0) for axis in listed("axes", axes)}))
+
+
 class LayerNorm(_Normalisation):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
@@ -83,20 +87,12 @@ class LayerNorm(_Normalisation):
     is zero for pre-activations; after an activation it is `E[φ(u)]`, for raw inputs the data's own.
     Raw inputs are centred before products are taken: κ_ab − m_a m'_b would cancel.
 
-    Over position `axes` too, with M and S the averages of m_a and κ_aa over these:
+    Over position `axes` (from 0) as well, with M and S the averages of m_a and κ_aa over these:
     κ_ab ← (κ_ab − m_a M' − M m'_b + M M') / √((V+ε)(V'+ε)), where V = S − M².
     """
 
-    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False)
-    axes: tuple[int, ...] = eqx.field(static=True)
-
-    def __init__(self, *, eps: float = 1e-6, axes: tuple[int, ...] = ()):
-        """`eps` keeps constant channels finite.
-
-        `axes`: position axes, from 0, that are normalised together with the channels.
-        """
-        self.eps = eps
-        self.axes = tuple(sorted({whole("axes", axis, least=0) for axis in listed("axes", axes)}))
+    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
+    axes: tuple[int, ...] = option((), converter=_axes)
 
     @property
     def facts(self) -> Facts:
@@ -140,7 +136,7 @@ class LayerNorm(_Normalisation):
             root = jnp.sqrt(jnp.asarray(example.outline.channels, variance.dtype))
             rows = example.features - (centre / root)[..., None]
             variance = self._averaged(jnp.sum(rows**2, axis=-1), mask)
-        elif mean is not None:
+        elif centre is not None:
             variance = jnp.maximum(self._averaged(variance, mask) - centre**2, 0)
         else:
             variance = self._averaged(variance, mask)
