@@ -1,6 +1,6 @@
 """What a person with a cluster relies on: workers, estimates, factors on disk, iterations.
 
-python benchmarks/scale.py [workers] [growth] [estimate] [factor] [gradients] [--quick]
+python benchmarks/scale.py [workers] [growth] [estimate] [factor] [solvers] [--quick]
 
 Prints one line of JSON for every measurement. Images are those of CIFAR-10 where WIDELIMIT_DATA has
 them, else the sample of the package and changed copies of it. Times on the clock mean something on
@@ -22,7 +22,7 @@ from worker import peak_memory
 
 import widelimit as wl
 from widelimit.data import MissingDataError, downsample, load_cifar10, load_sample_images
-from widelimit.inference import BlockedCholesky, ConjugateGradients
+from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients
 from widelimit.scale import local_client
 
 NOISE = 0.05
@@ -210,29 +210,32 @@ class _Opened:
         return np.asarray(zarr.open_array(self.place, mode="r").oindex[rows, columns])
 
 
-def gradients(folder: Path, quick: bool) -> None:
-    """Predictions with variances by conjugate gradients over a store, against a dense solve."""
-    size, tests = (300, 50) if quick else (1200, 400)
-    x = images(size + tests).astype(np.float64)
-    y = np.sign(x[:size, :4, :, 0].mean((1, 2)))
-    net = networks()["dense"]
-    engine = wl.Engine(dtype=np.float64, store=folder / "gradients")
-    exact = wl.GP(net, noise=NOISE, engine=engine).fit(x[:size], y).predict(x[size:])
-    solver = ConjugateGradients()
-    model, fitting, _ = timed(
-        lambda: wl.GP(net, noise=NOISE, engine=engine, solver=solver).fit(x[:size], y)
-    )
-    found, seconds, used = timed(lambda: model.predict(x[size:]))
-    error = float(np.abs(found.std - exact.std).max() / exact.std.max())
-    sizes = {"examples": size, "tests": tests}
-    told("gradients", **sizes, fit=fitting, predict=seconds, processor=used, error=error)
-    model, fitting, _ = timed(
-        lambda: wl.GP(net, noise=NOISE, engine=engine, solver=BlockedCholesky(block=512)).fit(
-            x[:size], y
-        )
-    )
-    _, seconds, used = timed(lambda: model.predict(x[size:]))
-    told("blocked", **sizes, fit=fitting, predict=seconds, processor=used)
+def solvers(folder: Path, quick: bool) -> None:
+    """All exact solvers over one stored kernel in double precision: do they agree, and how long?
+
+    Ten columns of targets, and the variances of a hundred tests. The processor time that `net.cost`
+    says for a factorisation stands beside them.
+    """
+    tests = 100
+    for size in (300,) if quick else (2000, 4000, 8000):
+        x = images(size + tests).astype(np.float64)
+        y = np.sign(x[:size].reshape(size, -1)[:, :10])
+        net = networks()["dense"]
+        engine = wl.Engine(dtype=np.float64, store=folder / f"solvers{size}")
+        cost = net.cost(x[:256], examples=size)
+        net.kernel_into(engine.store, x[:size], ntk=False, progress=False)
+        exact = None
+        told("factorising", examples=size, processor=cost.factorising * (os.cpu_count() or 1))
+        for solver in (Cholesky(), BlockedCholesky(), ConjugateGradients()):
+            gp = wl.GP(net, noise=NOISE, engine=engine, solver=solver)
+            model, fitting, used = timed(lambda gp=gp, x=x, y=y, size=size: gp.fit(x[:size], y))
+            found, predicting, later = timed(lambda m=model, x=x, size=size: m.predict(x[size:]))
+            exact = found if exact is None else exact
+            pairs = ((found.mean, exact.mean), (found.std, exact.std))
+            error = max(float(np.abs(one - two).max() / np.abs(two).max()) for one, two in pairs)
+            seconds = {"fit": fitting, "fit_processor": used}
+            seconds |= {"predict": predicting, "predict_processor": later}
+            told(type(solver).__name__, examples=size, **seconds, error=error)
 
 
 PARTS = {
@@ -240,7 +243,7 @@ PARTS = {
     "growth": growth,
     "estimate": estimate,
     "factor": factor,
-    "gradients": gradients,
+    "solvers": solvers,
 }
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ LAYERS = {
     "select_last": _pooled(conv(), wl.Relu(), pool=wl.Select(-1)),
     "select_2d": _pooled(conv(), wl.Relu(), pool=wl.Select((1, 2)), kind=Kind.IMAGE, padded=False),
     "select_slice": _pooled(conv(), wl.Relu(), wl.Select(slice(1, None, 2)), conv(), wl.Relu()),
+    "select_last_two": _pooled(conv(), wl.Relu(), wl.Select(slice(-2, None)), conv(2), wl.Relu()),
     "select_slice_2d": _pooled(
         conv(),
         wl.Relu(),
@@ -264,7 +265,8 @@ COMPOSITIONS = {
     ),
     "relations": _pooled(
         wl.layers.Graph(),
-        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense(3)) for k in (0, 1)))),
+        dense(),
+        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense()) for k in (0, 1)))),
         wl.LayerNorm(),
         wl.Relu(),
         wl.layers.Aggregate(1),

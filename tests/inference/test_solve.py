@@ -220,7 +220,7 @@ def test_a_factorisation_that_breaks_down_leaves_what_restores_the_matrix(monkey
 
 def test_other_threads_go_on_meanwhile():
     """No call holds the interpreter's lock for long."""
-    matrix, turns, done = kernel(1500) + np.eye(1500), [0], threading.Event()
+    matrix, turns, done = kernel(3000, rank=50) + np.eye(3000), [0], threading.Event()
 
     def work():
         while not done.is_set():

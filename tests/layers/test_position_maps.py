@@ -1,5 +1,7 @@
 """Slices and resizing against matrices written out by hand."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -53,12 +55,49 @@ def test_a_slice_and_an_index_of_an_image():
     np.testing.assert_array_equal(found, np.asarray(net.kernel(x).nngp)[:, :, 1:, 2, 1:, 2])
 
 
+BOUNDS = [None, 2, 9, -1, -2]
+PARTS = [slice(a, b, c) for a in BOUNDS for b in BOUNDS for c in (None, 2, -1, -2)]
+
+
+def _fits(part: slice) -> bool:
+    """Whether all lengths keep something, and the longest keeps the most."""
+    kept = [len(range(n)[part]) for n in range(7)]
+    return min(kept[3:]) > 0 and max(kept) == kept[-1]
+
+
+@pytest.mark.parametrize("part", list(filter(_fits, PARTS)), ids=str)
+def test_slices_of_padded_sequences_are_numpys(part: slice):
+    """Every example as alone, whatever its length; nothing where it has none."""
+    lengths = (6, 4, 3)
+    mask = np.arange(6) < np.array(lengths)[:, None]
+    select = wl.Select(part)
+    ours = jax.vmap(select.mix)(jnp.asarray(X * mask[..., None]), mask)
+    real = np.asarray(jax.vmap(select.mask)(mask))
+    for y, kept, x, length in zip(ours, real, X, lengths, strict=True):
+        expected = x[:length][part].astype(np.float32)
+        np.testing.assert_array_equal(y[: len(expected)], expected)
+        assert not np.asarray(y)[len(expected) :].any()
+        assert kept.tolist() == [a < len(expected) for a in range(len(kept))]
+
+
+def test_negative_indices_of_padded_images():
+    """Heights and widths of their own: kernels of every image as alone."""
+    rng = np.random.default_rng(2)
+    images = [rng.standard_normal((*shape, 2)) for shape in ((3, 4), (2, 5), (4, 3))]
+    net = wl.Serial(wl.Conv(8, 3, b_std=0.3), wl.Relu(), wl.Select((-1, slice(-2, None))))
+    padded = net.kernel(images)
+    for i in range(3):
+        for j in range(3):
+            alone = net.kernel(images[i][None], images[j][None])
+            np.testing.assert_allclose(padded.ntk[i, j], alone.ntk[0, 0], rtol=1e-12)
+
+
 def test_what_is_refused_says_why():
     ragged = [X[0], X[1, :4]]
     with pytest.raises(ShapeError, match="Resize met a mask"):
         wl.Serial(NET, Resize(3)).kernel(ragged)
-    with pytest.raises(ShapeError, match="non-negative"):
-        wl.Serial(NET, wl.Select(slice(-2, None))).kernel(ragged)
+    with pytest.raises(ShapeError, match="from the same end"):
+        wl.Serial(NET, wl.Select(slice(-5, 3))).kernel(ragged)
     with pytest.raises(ShapeError, match="leaves no position"):
         wl.Serial(NET, wl.Select(slice(4, 2))).kernel(X)
     with pytest.raises(ShapeError, match="no real position"):

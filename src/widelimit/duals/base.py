@@ -62,8 +62,8 @@ class Dual(eqx.Module):
         """`(E[φ(u)φ(v)], E[φ'(u)φ'(v)])`; the second is None if it is not needed."""
 
     @abc.abstractmethod
-    def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"]:
-        """`E[φ(u)]` for `u ~ N(0, q)`."""
+    def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"] | None:
+        """`E[φ(u)]` for `u ~ N(0, q)`; None: not known."""
 
     def trusted(self, dtype: Any) -> tuple[float, float]:
         """The variances (above 0) for which this precision keeps its digits, where `ranged`."""

@@ -14,7 +14,9 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +55,7 @@ class BlockFiles:
 
     def write(self, place: Place, values: np.ndarray) -> None:
         """Whole or not at all."""
-        content = np.ascontiguousarray(values, np.float64).tobytes()
+        content = np.ascontiguousarray(values, np.float64).data
         with writing(self.path(place)) as file:
             file.write(content)
             file.write(zlib.crc32(content).to_bytes(4, "little"))
@@ -213,9 +215,13 @@ class _Work:
         found = np.array(checks.pairs(self.kernel, ones, twos), np.float64)
         if i == j:
             found[np.diag_indices(len(found))] += self.noise[ones]
-        for k in range(j):
-            other = read((j, k)) if row is None else row[k]
-            found -= (other if i == j else read((i, k))) @ other.T
+
+        def pair(k: int) -> tuple[np.ndarray, np.ndarray]:
+            block = read((i, k))
+            return block, block if i == j else read((j, k)) if row is None else row[k]
+
+        for block, other in _ahead(pair, range(j)):
+            found -= block @ other.T  # of a block with itself NumPy computes one half
         if i == j:
             found = cholesky(found, lower=True, check_finite=False)
         else:
@@ -230,6 +236,18 @@ class _Work:
         except (OSError, ValueError):
             return False
         return True
+
+
+def _ahead(read: Callable[[int], Any], numbers: Iterable[int]) -> Iterator[Any]:
+    """What is read for numbers in turn, for the next one while something is done with the last."""
+    coming: deque[Any] = deque()
+    with ThreadPoolExecutor(1) as disk:
+        for number in numbers:
+            coming.append(disk.submit(read, number))
+            if len(coming) > 1:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def _run(work: _Work, client: Any, progress: Report | None) -> None:

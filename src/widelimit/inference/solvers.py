@@ -68,7 +68,7 @@ class BlockedCholesky(Solver):
 
     The factor takes 4 N² bytes: in a temporary folder that goes with the model, or in a `folder`,
     which workers of other machines must reach too. There it stays, and a run that was stopped goes
-    on with its blocks. Two rows of blocks of `block` examples are in memory; a worker has three
+    on with its blocks. Two rows of blocks of `block` examples are in memory; a worker has five
     blocks. `progress(done, blocks)` is called as it goes.
     """
 

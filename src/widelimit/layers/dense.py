@@ -41,6 +41,9 @@ class Weights(eqx.Module):
 
     κ ← σ_w² κ + σ_b²;  Θ ← κ_new + σ_w² Θ   (NTK parameterisation)
                         Θ ← fan_in κ + 1 + σ_w² Θ   (standard; the 1 only with a bias)
+
+    `width_factor` s says, in the standard parameterisation, that `fan_in = s N` inputs stand for N
+    of the limit (Sohl-Dickstein et al. 2020): `y = W x/√s` with `W ~ N(0, σ_w²/N)`, Θ with N.
     """
 
     w_std: Any = leaf("w_std", where=Range.POSITIVE, default=1.0)
@@ -48,6 +51,7 @@ class Weights(eqx.Module):
     parameterization: Parameterization = option(Parameterization.NTK)
     # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
     biased: bool = option(False)
+    width_factor: int = option(1)
 
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
@@ -59,11 +63,13 @@ class Weights(eqx.Module):
 
     def scaled(self, params: Params) -> tuple[Array, Array | None]:
         """The weight and bias as the forward pass uses them."""
-        standard = self.parameterization is Parameterization.STANDARD
-        return params if standard else self._times_std(*params)
+        if self.parameterization is Parameterization.NTK:
+            return self._times_std(*params)
+        weight, bias = params
+        return (weight if self.width_factor == 1 else weight / self.width_factor**0.5), bias
 
     def _times_std(self, weight: Array, bias: Array | None) -> tuple[Array, Array | None]:
-        fan_in = np.prod(weight.shape[:-1])
+        fan_in = np.prod(weight.shape[:-1]) / self.width_factor
         weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
         return weight, None if bias is None else bias * cast(self.b_std, bias)
 
@@ -71,7 +77,7 @@ class Weights(eqx.Module):
         """The output's mask, and the fan-in where the tangent kernel depends on it."""
         if self.parameterization is Parameterization.NTK:
             return mask, None
-        return mask, jnp.asarray(float(fan_in))
+        return mask, jnp.asarray(fan_in / self.width_factor)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The rule above, on a pair whose κ is already averaged over the fan-in."""

@@ -192,10 +192,7 @@ class Select(PositionMap):
     index: tuple[Any, ...] = eqx.field(static=True)  # slices as (start, stop, step): hashable
 
     def __init__(self, index: int | slice | tuple[int | slice, ...] = 0):
-        """Negative integers count from the end of the real positions.
-
-        Negative bounds or steps of slices are for inputs without a mask.
-        """
+        """NumPy's basic indices; negative ones count from the end of the real positions."""
         given = index if isinstance(index, tuple | list) else (index,)
         parts = [(i.start, i.stop, i.step) if isinstance(i, slice) else i for i in given]
         bounds = [b for part in parts for b in (part if isinstance(part, tuple) else (part,))]
@@ -255,15 +252,42 @@ class Select(PositionMap):
         bounds = [b for i in self.index for b in (i if isinstance(i, tuple) else (i,))]
         if mask is None or all(b is None or b >= 0 for b in bounds):
             return f[index]
-        if len(index) != 1 or isinstance(self.index[0], tuple):
+        for dim in reversed(range(mask.ndim)):  # from the last, for an integer takes an axis away
+            real = jnp.any(mask, axis=tuple(d for d in range(mask.ndim) if d != dim))
+            length = real.size - jnp.argmax(real[::-1])
+            part = index[dim]
+            if isinstance(part, slice):
+                places, inside = self._places(part, length, real.size)
+                inside = inside.reshape(-1, *(1,) * (f.ndim - 1 - dim))
+                f = jnp.where(inside, jnp.take(f, places, axis=dim), jnp.zeros((), f.dtype))
+            else:
+                f = jnp.take(f, part + length if part < 0 else part, axis=dim)
+        return f
+
+    def _places(self, part: slice, length: Array, extent: int) -> tuple[Array, Array]:
+        """What a slice takes of the first `length` of `extent` positions, and where that ends."""
+        most = len(range(extent)[part])
+        if any(len(range(shorter)[part]) > most for shorter in range(extent)):
             raise ShapeError(
-                "A negative index of Select cannot be counted from the end of a masked image, nor "
-                "that of a slice from the end of a masked sequence.",
-                got=f"{self!r} with a mask over {len(index)} position axes",
-                remedy="select by non-negative indices",
+                "A slice of Select takes more of a shorter sequence than of the whole array.",
+                got=f"{self!r} with a mask over {extent} positions",
+                remedy="count both bounds of the slice from the same end",
             )
-        last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
-        return jnp.take(f, last + 1 + self.index[0], axis=0)
+        step = 1 if part.step is None else part.step
+        low, high = (0, length) if step > 0 else (-1, length - 1)
+
+        def bound(value: int | None, otherwise: Any) -> Any:
+            if value is None:
+                return otherwise
+            return jnp.clip(value + length if value < 0 else value, low, high)
+
+        start, stop = (
+            bound(part.start, low if step > 0 else high),
+            bound(part.stop, high if step > 0 else low),
+        )
+        places = start + step * jnp.arange(most)
+        inside = places < stop if step > 0 else places > stop
+        return jnp.where(inside, places, 0), inside
 
 
 class Resampling(Enum):

@@ -141,8 +141,9 @@ def gp_inference(
 ) -> Callable[..., Any]:
     """Exact posteriors: 'nngp' of Bayesian networks, 'ntkgp' of the tangent kernel as a prior.
 
-    'ntk' is the ensemble of fully trained networks. Without kernels of test examples, predictions
-    are those of the training set; without `k_test_test`, means alone.
+    'ntk' is the ensemble of fully trained networks. Without `k_test_test`, means alone. Without
+    `k_test_train`, outputs on the training set are its targets: the regulariser counts as noise of
+    these examples, which is known there.
     """
     y = jnp.asarray(y_train)
     outputs = _Outputs.of(y, trace_axes)
@@ -154,13 +155,14 @@ def gp_inference(
 
         def one(kind: str) -> Any:
             name = "nngp" if kind == "nngp" else "ntk"
-            known = outputs.matrix(_of(k_train_train, name))
-            solve = _solver(_regularised(known, diag_reg, diag_reg_absolute_scale))
+            matrix = outputs.matrix(_of(k_train_train, name))
+            known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
+            solve = _solver(known)
             at = known if k_test_train is None else outputs.matrix(_of(k_test_train, name))
             mean = outputs.outputs(at @ solve(rows))
-            if k_test_test is None and k_test_train is not None:
+            if k_test_test is None:
                 return mean
-            own = k_train_train if k_test_test is None else k_test_test
+            own = k_test_test
             if kind != "ntk":
                 prior = outputs.matrix(_of(own, name))
                 return Gaussian(mean, outputs.kernel(prior - at @ solve(at.T)))
@@ -317,6 +319,7 @@ def gradient_descent_mse_ensemble(
                     own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
             matrix, at = outputs.matrix(_of(train, kind)), outputs.matrix(_of(cross, kind))
             known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
+            at = known if x_test is None else at  # as in gp_inference
             if t is None:
                 map_ = _solver(known)(at.T).T
             else:
@@ -398,7 +401,9 @@ def gradient_descent(
         time = jnp.asarray(t, y.dtype)
         flat = time.reshape(-1) * (learning_rate**0.5 if momentum is not None else 1.0)
         order = jnp.argsort(flat)
-        grid = jnp.concatenate([jnp.zeros(1, flat.dtype), flat[order]])
+        # The solver interpolates between its first two times, which must differ.
+        later = jnp.maximum(flat[order], jnp.finfo(flat.dtype).tiny)
+        grid = jnp.concatenate([jnp.zeros(1, flat.dtype), later])
         path = odeint(move, start, grid, rtol=1e-10, atol=1e-10)
         back = 1 + jnp.argsort(order)
 

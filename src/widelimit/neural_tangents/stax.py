@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..layers.base import with_fields
 from ..options import hyperparameter, whole
 from .functions import Triple, parts_of, triple
 from .layout import Layout
-from .network import Axes, FanIn, Foreign, Parallel, Wide
+from .network import Axes, FanIn, Foreign, Neighbours, Parallel, Wide
 from .network import FanOut as Fork
 
 # --- what options mean ----------------------------------------------------------------------------
@@ -85,17 +86,18 @@ def _weights(
     hyperparameter(W_std, "W_std")
     if b_std is not None:
         hyperparameter(b_std, "b_std")
-    if tuple(s) != (1, 1):
-        raise _unknown(layer, "s", s, "leave it out: the limit is that of widths without factors")
     word = str(parameterization).lower()
     if word not in ("ntk", "standard"):
         raise _unknown(layer, "parameterization", parameterization, "pass 'ntk' or 'standard'")
+    before, after = (whole("s", factor) for factor in s)
+    if (before, after) != (1, 1) and word == "ntk":
+        raise _unknown(layer, "s", s, "leave it out: it belongs to parameterization='standard'")
 
-    def make(kind: Any, *args: Any, **options: Any) -> Any:
+    def make(kind: Any, width: int, *args: Any, **options: Any) -> Any:
         std = 0.0 if b_std is None else b_std
-        made = kind(*args, w_std=W_std, b_std=std, parameterization=word, **options)
+        made = kind(after * width, *args, w_std=W_std, b_std=std, parameterization=word, **options)
         # A bias of deviation 0 is trained all the same; None is what has no bias.
-        weights = with_fields(made.weights, biased=b_std is not None)
+        weights = with_fields(made.weights, biased=b_std is not None, width_factor=before)
         return with_fields(made, weights=weights)
 
     return make
@@ -229,15 +231,64 @@ def Conv(
 ) -> Triple:
     """A convolution."""
     weights = _weights("Conv", W_std, b_std, parameterization, s)
-    whole("out_chan", out_chan)
+    shape = filter_shape, strides, padding, dimension_numbers
+    return _convolution(wl.Conv, out_chan, weights, *shape)
+
+
+def ConvLocal(
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    dimension_numbers: tuple[str, str, str] | None = None,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Triple:
+    """A convolution with weights of its own at every position."""
+    weights = _weights("ConvLocal", W_std, b_std, parameterization, s)
+    shape = filter_shape, strides, padding, dimension_numbers
+    return _convolution(wl.ConvLocal, out_chan, weights, *shape)
+
+
+def ConvTranspose(
+    out_chan: int,
+    filter_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str = "VALID",
+    W_std: float = 1.0,
+    b_std: float | None = None,
+    dimension_numbers: tuple[str, str, str] | None = None,
+    parameterization: str = "ntk",
+    s: tuple[int, int] = (1, 1),
+) -> Triple:
+    """A transposed convolution: positions spread over windows."""
+    weights = _weights("ConvTranspose", W_std, b_std, parameterization, s)
+    shape = filter_shape, strides, padding, dimension_numbers
+    return _convolution(wl.ConvTranspose, out_chan, weights, *shape)
+
+
+def _convolution(
+    kind: Any,
+    out_chan: int,
+    weights: Callable[..., Any],
+    filter_shape: Any,
+    strides: Any,
+    padding: Any,
+    dimension_numbers: Any,
+) -> Triple:
+    name = kind.__name__
+    width = whole("out_chan", out_chan)
     window, stride = _window("filter_shape", filter_shape, strides)
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
-        how = _padding(padding, stride, padded)
-        return weights(wl.Conv, out_chan, window, stride=stride, padding=how)
+        # "Same" of transposed convolutions is XLA's at every stride.
+        how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
+        return weights(kind, width, window, stride=stride, padding=how)
 
     make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
-    return triple(Wide("Conv", make, _spec("Conv", dimension_numbers)))
+    return triple(Wide(name, make, _spec(name, dimension_numbers)))
 
 
 def _window(
@@ -339,7 +390,7 @@ Slice = _Slice()
 
 
 def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
-    """Positions by NumPy's basic indexing, `Index(Slice[:, 0])`, over all axes of the input."""
+    """Positions by NumPy's basic indexing, `Index(Slice[:, 0, ::2])`, over all axes of inputs."""
     given = idx if isinstance(idx, tuple) else (idx,)
 
     def entries(ndim: int) -> list[Any]:
@@ -356,14 +407,90 @@ def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
             raise _unknown("Index", "idx", idx, "take all examples and all channels, Slice[:, 0]")
         if all(position == slice(None) for position in positions):
             return wl.Serial()
-        if not all(isinstance(position, int) for position in positions):
-            raise _unknown("Index", "idx", idx, "select one position by whole numbers")
         return wl.Select(tuple(positions))
 
     def kept(positions: int) -> int:
+        # Examples and channels are slices, or refused above.
         return sum(isinstance(entry, slice) for entry in entries(positions + 2)) - 2
 
     return triple(Wide("Index", make, (batch_axis, channel_axis), kept))
+
+
+class AggregateImplementation(Enum):
+    """How the pattern of a graph is given: a matrix, or a list of edges."""
+
+    DENSE = "DENSE"
+    SPARSE = "SPARSE"
+
+
+def Aggregate(
+    aggregate_axis: int | Sequence[int] | None = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+    to_dense: Callable[[Any], Any] | None = lambda pattern: pattern,
+    implementation: str = "DENSE",
+) -> Triple:
+    """Sums over predecessors in the graph that calls hand over as `pattern=`.
+
+    A matrix (N, tails…, heads…) after `to_dense`, or edges (N, edges, axes, 2), tail and head; a
+    negative head is no edge.
+    """
+    kind = _member(AggregateImplementation, implementation, "implementation")
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        positions = layout.order[1:-1]
+        axes = positions if aggregate_axis is None else aggregate_axis
+        axes = (axes,) if isinstance(axes, int) else axes
+        if tuple(axis % layout.ndim for axis in axes) != positions[: len(axes)] or not axes:
+            raise _unknown(
+                "Aggregate", "aggregate_axis", aggregate_axis, "name the first position axes"
+            )
+        return wl.Aggregate()
+
+    def edges(pattern: Any, nodes: tuple[int, ...]) -> Any:
+        if kind is AggregateImplementation.SPARSE:
+            pattern = _dense(jnp.asarray(pattern), nodes)
+        elif to_dense is not None:
+            pattern = to_dense(pattern)
+        half = (jnp.ndim(pattern) - 1) // 2
+        heads, tails = range(1 + half, 1 + 2 * half), range(1, 1 + half)
+        return jnp.transpose(jnp.asarray(pattern, float), (0, *heads, *tails))[..., None]
+
+    axes = batch_axis, channel_axis
+    return triple(Neighbours("Aggregate", make, axes, edges=edges))
+
+
+def _dense(pattern: Any, nodes: tuple[int, ...]) -> Any:
+    """How many edges lead from every tail to every head."""
+    pattern = pattern[:, :, None] if pattern.ndim == 3 else pattern
+    size, _, axes, _ = pattern.shape
+    real = (pattern >= 0).all(axis=(2, 3)).astype(float)
+    places = jnp.moveaxis(pattern, (2, 3), (1, 0)).reshape(2 * axes, size, -1)
+    rows = jnp.arange(size)[:, None]
+    return jnp.zeros((size, *nodes[:axes] * 2)).at[rows, *places].add(real)
+
+
+def ImageResize(
+    shape: Sequence[int],
+    method: Any,
+    antialias: bool = True,
+    precision: Any = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """Positions interpolated, as `jax.image.resize` does; `precision` is accepted."""
+    word = str(getattr(method, "name", method)).lower()
+    word = "linear" if word in ("bilinear", "trilinear", "triangle") else word
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        sizes = [shape[axis] for axis in layout.order] if len(shape) == layout.ndim else [0]
+        if sizes[0] != -1 or sizes[-1] != -1 or min(sizes[1:-1], default=0) < 1:
+            raise _unknown(
+                "ImageResize", "shape", shape, "give -1 for examples and channels, and all others"
+            )
+        return wl.Resize(tuple(sizes[1:-1]), method=word)
+
+    return triple(Wide("ImageResize", make, (batch_axis, channel_axis)))
 
 
 def DotGeneral(
@@ -376,7 +503,9 @@ def DotGeneral(
     channel_axis: int = -1,
 ) -> Triple:
     """The input times a number; other products are not known here."""
-    if (lhs is None) == (rhs is None):
+    if lhs is None and rhs is None:
+        return triple()
+    if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
     number = rhs if lhs is None else lhs
     if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
@@ -558,12 +687,14 @@ def Sigmoid_like() -> Triple:
 
 def Gelu(approximate: bool = False) -> Triple:
     """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
-    dual = duals.Gelu()
-    if approximate:
-        raise _unknown(
-            "Gelu", "approximate", True, "Elementwise(lambda x: jax.nn.gelu(x)) has its own limit"
-        )
-    return _layer("Gelu", wl.Activation(dual))
+    return _layer("Gelu", wl.Activation(_ApproximateGelu() if approximate else duals.Gelu()))
+
+
+class _ApproximateGelu(duals.Gelu):
+    """The kernel of GELU beside finite networks of its approximation."""
+
+    def fn(self, x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=True)
 
 
 def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
@@ -594,11 +725,18 @@ def Gaussian(a: float = 1, b: float = -1) -> Triple:
 
 def Gabor() -> Triple:
     """`exp(−x²)·sin(x)`."""
-    return _layer("Gabor", wl.Elementwise(_gabor))
+    return _given("Gabor", _gabor, _gabor_nngp)
 
 
 def _gabor(x: Any) -> Any:
     return jnp.exp(-(x**2)) * jnp.sin(x)
+
+
+def _gabor_nngp(cov: Any, var1: Any, var2: Any) -> Any:
+    """With covariance Σ of both: `e^{−(S₁₁ + S₂₂)/2} sinh(S₁₂)/√det(1 + 2Σ)`, S = Σ(1 + 2Σ)⁻¹."""
+    det = (1 + 2 * var1) * (1 + 2 * var2) - 4 * cov**2
+    trace = (var1 + var2 + 4 * (var1 * var2 - cov**2)) / det
+    return jnp.exp(-trace / 2) * jnp.sinh(cov / det) / jnp.sqrt(det)
 
 
 def ExpNormalized(gamma: float = 1, shift: float = -1, do_clip: bool = False) -> Triple:

@@ -413,7 +413,9 @@ class Cloud(LimitPoints):
         self.draws = max(draws, repeated)
         normals, self.weights = points(dimension, self.draws)
         self.dimension, self.points = dimension, len(self.weights)
-        self.far = np.square(normals).sum(axis=-1).min(axis=0) > FAR**2
+        # Of many variables every point is about √dimension away.
+        reach = max(FAR, np.sqrt(dimension) + 3)
+        self.far = np.square(normals).sum(axis=-1).min(axis=0) > reach**2
         self._white, self._roots, self._blocks, self._joint = normals, roots, blocks, joint
 
     def _members(self) -> dict[Any, np.ndarray]:

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .biases import biases_of
 from .entrywise import is_key
 from .extents import Wide, fit_power
-from .families import EntryLaw, opaque
+from .families import EntryLaw, opaque, sines
 from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
@@ -38,8 +39,18 @@ class Record:
 class Machine:
     """Runs a program for `draws` draws of its random scalars at once."""
 
-    def __init__(self, program: FlatProgram, *, draws: int, rule: Rule, tangent: bool = False):
-        self.program, self.tangent = program, tangent
+    def __init__(
+        self,
+        program: FlatProgram,
+        *,
+        draws: int,
+        rule: Rule,
+        tangent: bool = False,
+        width: int | None = None,
+    ):
+        """`width`: biases are of the size they have there (`Biases.OWN`), not in the limit."""
+        self.program, self.tangent, self.width = program, tangent, width
+        self.biases = set() if width is None else biases_of(program)
         rng = np.random.default_rng(rule.words)
         self.integrator = Integrator(draws=draws, rule=rule, rng=rng)
         self.labels = Labels()
@@ -108,12 +119,16 @@ class Machine:
         if len(distinct) == 1:
             number = np.full(cells_of(given.shape), distinct.pop())
             return self.filled(given.shape, WideScalar.constant(number))
+        table = sines(self, given)
+        if table is not None:
+            return table
         raise RefusedError(
             "Arrays with a width axis are drawn from the key, or constant along it.",
             place=step.place if step else NOWHERE,
-            got="a fixed array that differs from channel to channel",
+            got="a fixed array that differs from channel to channel, and is no table of sines and "
+            "cosines",
             remedy="draw it with jax.random from the key that make() is given, or compute it with "
-            "jnp from jnp.arange(width), as tables of sines and cosines are",
+            "jnp from jnp.arange(width)",
         )
 
     def filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
@@ -179,14 +194,16 @@ class Machine:
                 got="weights that were used the other way round before",
                 remedy="draw separate weights (untie the two layers)",
             )
-        for a, layout in matrix.layouts.items():
-            cut = weights.cuts.setdefault(matrix.base[a], layout)
-            if cut != layout:
-                raise step.refuse(
-                    "Weights that are used again act on channels cut in the same way.",
-                    got="the same weights applied to channels cut in another way",
-                    remedy="use the same reshape in both places, or separate weights",
-                )
+        slots = set(np.unique(matrix.slots).tolist())
+        if weights.joined or weights.overlap(slots):
+            raise step.refuse(
+                "Weights that are used again act on channels cut in the same way.",
+                got="weights that are put together in one place and used by themselves in another"
+                if weights.joined
+                else "the same weights applied to channels cut in another way",
+                remedy="use the same reshape in both places, or separate weights",
+            )
+        weights.used |= slots
 
     # ---- one step ---------------------------------------------------------------------------
 

@@ -78,9 +78,7 @@ def gradient_program(traced: Traced) -> FlatProgram:
 
         return function
 
-    with jax.enable_x64(True):
-        x = jnp.asarray(traced.x)
-    jaxprs = [trace_at(gradients(width), traced.key, x) for width in traced.widths]
+    jaxprs = [trace_at(gradients(width), traced.key, traced.x) for width in traced.widths]
     return align(jaxprs, traced.widths)
 
 
