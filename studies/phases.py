@@ -82,7 +82,7 @@ def solver_of(name: str, place: Path) -> Solver:
     keep = place.with_suffix(f".{name}")
     return {
         "cholesky": Cholesky(),
-        "blocked": BlockedCholesky(folder=keep, progress=_told("blocks")),
+        "blocked": BlockedCholesky(folder=keep, block=2 * TILE, progress=_told("blocks")),
         "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
     }[name]
 
