@@ -32,8 +32,8 @@ from widelimit.inference import (
     centred_one_hot,
     noise_trials,
 )
-from widelimit.inference.choice import MOST_EXAMPLES, best_trial
 from widelimit.inference.network_kernels import chosen
+from widelimit.inference.noise import LeaveOneOutNoise, best_trial
 from widelimit.layers.base import Layer
 from widelimit.scale import KernelStore, local_client
 
@@ -197,7 +197,7 @@ class Run:
         with self.record.phase(f"{self.name} {size} {kind.value} solve") as entry:
             kernel = chosen(data.train(ntk=True), kind)
             if "noise" not in entry:  # chosen on the first images, the same for every size
-                some = slice(0, min(size, MOST_EXAMPLES))
+                some = slice(0, min(size, LeaveOneOutNoise().examples))
                 block = np.asarray(kernel[some, some], np.float64)
                 trial = best_trial(noise_trials(block, targets[some], labels=labels[some]))
                 entry |= {"noise": trial.noise, "score": trial.score}

@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, SequenceKey
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..options import RandomKey, Range, generator, listed, whole
+from ..options import Range, listed
 
 _SILENT = {"layers", "branches", "weights"}
 
@@ -84,47 +84,6 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
         choices = [{**choice, name: value} for choice in choices for value in tried]
     for choice in choices:
         yield choice, with_hyperparameters(net, choice)
-
-
-def random_choices(
-    net: Layer,
-    ranges: Mapping[str, tuple[float, float]],
-    *,
-    draws: int,
-    key: RandomKey = 0,
-) -> Iterator[tuple[dict[str, Any], Layer]]:
-    """`draws` copies of the network with random values, as pairs (values by name, network).
-
-    `ranges` maps names of hyperparameters to their lowest and highest value. Values are uniform
-    between the two ends in the free coordinate of their range: on a logarithmic scale for
-    standard deviations and rates.
-    """
-    rng = generator(key)
-    known = {found.name: found for found in hyperparameters(net)}
-    spans = {}
-    for name, ends in ranges.items():
-        where = known[name].range if name in known else Range.REAL
-        spans[name] = where, *_span(name, ends, where)
-    for _ in range(whole("draws", draws)):
-        choice = {
-            name: float(where.bounded(rng.uniform(low, high)))
-            for name, (where, low, high) in spans.items()
-        }
-        yield choice, with_hyperparameters(net, choice)
-
-
-def _span(name: str, ends: Any, where: Range) -> tuple[float, float]:
-    """The free coordinates of a lowest and a highest value."""
-    given = _numbers(ends)
-    if given is None or given.shape != (2,) or not where.holds(given) or given[0] > given[1]:
-        raise NetworkError(
-            f"The hyperparameter {name!r} is drawn between a lowest and a highest value that are "
-            f"{where.value}.",
-            got=f"{ends!r}",
-            remedy="give two finite numbers in that range, the lower one first",
-        )
-    low, high = where.free(given)
-    return float(low), float(high)
 
 
 def _numbers(value: Any) -> np.ndarray | None:
