@@ -41,9 +41,8 @@ def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
     for leaf in _leaves(net):
         if leaf.name is None:
             continue
-        owner, last = leaf.owners[-1], leaf.name.rsplit(".", 1)[-1]
         value = np.asarray(leaf.value, np.float64)
-        where, tuned = _declared(owner, last)
+        where, tuned = _declared(leaf.owner, leaf.name.rsplit(".", 1)[-1])
         scale = tuned and where is not Range.REAL
         absent = not where.holds(value)
         found.append(Hyperparameter(leaf.name, value, where, scale, absent))
@@ -104,7 +103,7 @@ def replaced(net: Layer, names: Iterable[str], values: Iterable[Any]) -> Layer:
 class _Leaf(NamedTuple):
     name: str | None  # None for what is not a hyperparameter
     value: Any
-    owners: tuple[Any, ...]  # from the network down to the object that holds the leaf
+    owner: Any  # the object that holds the leaf
 
 
 def _leaves(net: Layer) -> list[_Leaf]:
@@ -112,10 +111,10 @@ def _leaves(net: Layer) -> list[_Leaf]:
     found = []
     for path, value in jax.tree_util.tree_flatten_with_path(net)[0]:
         words: list[str] = []
-        owners: list[Any] = []
+        owner: Any = net
         node: Any = net
         for key in path:
-            owners.append(node)
+            owner = node
             if isinstance(key, GetAttrKey):
                 words.append(key.name)
                 node = getattr(node, key.name)
@@ -124,7 +123,7 @@ def _leaves(net: Layer) -> list[_Leaf]:
                 words.append(str(index))
                 node = node[index]
         name = ".".join(word for word in words if word not in _SILENT)
-        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, tuple(owners)))
+        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, owner))
     return found
 
 
