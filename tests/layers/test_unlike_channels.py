@@ -20,7 +20,7 @@ UNLIKE = {
 @pytest.mark.parametrize("name", UNLIKE)
 def test_products_of_unlike_channels_are_refused(name):
     # (1 + 81)/2 is not ((1 + 9)/2)²: the average of a product is not the product of averages.
-    with pytest.raises(wl.errors.NetworkError, match="share one law"):
+    with pytest.raises(wl.errors.NetworkError, match="channels of one law"):
         UNLIKE[name].kernel(np.ones((1, 2, 3)))
 
 
