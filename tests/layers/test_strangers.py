@@ -110,9 +110,9 @@ def test_a_layer_with_one_reading_refuses_the_other():
             return before
 
     net = wl.Serial(wl.Dense(4), Halved())
-    with pytest.raises(wl.errors.NetworkError, match=r"defines cross\(\).*Halved"):
+    with pytest.raises(wl.errors.NetworkError, match=r"Halved does not define cross\(\)"):
         net.kernel(X)
-    with pytest.raises(wl.errors.NetworkError, match=r"defines forward\(\).*Halved"):
+    with pytest.raises(wl.errors.NetworkError, match=r"Halved does not define forward\(\)"):
         net.apply(net.init(0, (4,)), X)
     with pytest.raises(wl.errors.NetworkError, match="end the network in Dense"):
         amplify(net, 2.0)
