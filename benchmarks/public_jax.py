@@ -14,12 +14,12 @@ import numpy as np
 from flax import nnx
 
 OUTPUTS = 8
-VECTOR, SEQUENCE, IMAGE, TOKENS = (6,), (5, 3), (8, 8, 3), 6
+VECTOR, SEQUENCE, IMAGE, TOKENS = (6,), (4, 3), (4, 4, 3), 4
 EXAMPLES = {
     VECTOR: np.zeros(VECTOR, np.float32), SEQUENCE: np.zeros(SEQUENCE, np.float32),
     IMAGE: np.zeros(IMAGE, np.float32), TOKENS: np.zeros(TOKENS, np.int32),
 }  # fmt: skip
-EDGES = np.array([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
+EDGES = np.array([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
 
 
 # ---- Equinox ---------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def equinox_bag(width: int, key: Any) -> Callable[[Any], Any]:
 
 def equinox_vit(width: int, key: Any) -> Callable[[Any], Any]:
     a, b, c, d, e = jax.random.split(key, 5)
-    patches = eqx.nn.Conv2d(3, width, 4, stride=4, key=a)
+    patches = eqx.nn.Conv2d(3, width, 2, stride=2, key=a)
     token, places = jax.random.normal(b, (1, width)), jax.random.normal(c, (5, width))
     block, out = Block(width, d), eqx.nn.Linear(width, OUTPUTS, key=e)
 
@@ -148,7 +148,7 @@ def equinox_recurrent(cell: Any, embedded: bool = True) -> Any:
 def equinox_mixer(width: int, key: Any) -> Callable[[Any], Any]:
     keys = jax.random.split(key, 4)
     embed = eqx.nn.Linear(3, width, key=keys[0])
-    tokens = eqx.nn.MLP(5, 5, 16, 1, key=keys[1])
+    tokens = eqx.nn.MLP(4, 4, 16, 1, key=keys[1])
     channels = eqx.nn.MLP(width, width, 2 * width, 1, activation=jax.nn.gelu, key=keys[2])
     norm, out = eqx.nn.LayerNorm(width), eqx.nn.Linear(width, OUTPUTS, key=keys[3])
 
@@ -202,7 +202,7 @@ def nnx_mlp(width: int, rngs: Any) -> Callable[[Any], Any]:
 def nnx_cnn(width: int, rngs: Any, pool: Any = nnx.avg_pool) -> Callable[[Any], Any]:
     first = nnx.Conv(3, width, (3, 3), rngs=rngs)
     second = nnx.Conv(width, width, (3, 3), rngs=rngs)
-    hidden, out = nnx.Linear(4 * width, width, rngs=rngs), nnx.Linear(width, OUTPUTS, rngs=rngs)
+    hidden, out = nnx.Linear(width, width, rngs=rngs), nnx.Linear(width, OUTPUTS, rngs=rngs)
 
     def model(x: Any) -> Any:
         x = pool(nnx.relu(first(x)), window_shape=(2, 2), strides=(2, 2))
@@ -247,7 +247,7 @@ def nnx_text(width: int, rngs: Any) -> Callable[[Any], Any]:
 
 
 def nnx_vit(width: int, rngs: Any) -> Callable[[Any], Any]:
-    embed = nnx.Conv(3, width, (4, 4), strides=4, rngs=rngs)
+    embed = nnx.Conv(3, width, (2, 2), strides=2, rngs=rngs)
     token = nnx.Param(jax.random.normal(rngs(), (1, width)))
     places = nnx.Param(jax.random.normal(rngs(), (5, width)))
     block, norm = NnxBlock(width, rngs), nnx.LayerNorm(width, rngs=rngs)
@@ -362,9 +362,9 @@ def linen_gru(width: int, x: Any) -> Any:
 @linen(SEQUENCE)
 def linen_sines(width: int, x: Any) -> Any:
     rates = np.exp(np.arange(0, width, 2) * (-np.log(10000.0) / width))
-    table = np.zeros((5, width), np.float32)
-    table[:, 0::2] = np.sin(np.arange(5)[:, None] * rates)
-    table[:, 1::2] = np.cos(np.arange(5)[:, None] * rates)
+    table = np.zeros((4, width), np.float32)
+    table[:, 0::2] = np.sin(np.arange(4)[:, None] * rates)
+    table[:, 1::2] = np.cos(np.arange(4)[:, None] * rates)
     x = nn.Dense(width)(x) + table
     x = nn.LayerNorm()(x + nn.SelfAttention(4)(x))
     return nn.Dense(OUTPUTS)(x.mean(axis=0))
@@ -461,7 +461,7 @@ def message_passing(update: Any) -> Any:
 
         def model(x: Any) -> Any:
             h = x @ embed
-            arrived = jax.ops.segment_sum(jax.nn.relu(h[EDGES[0]] @ edge), EDGES[1], 5)
+            arrived = jax.ops.segment_sum(jax.nn.relu(h[EDGES[0]] @ edge), EDGES[1], 4)
             return update(h, arrived, node).mean(axis=0) @ out
 
         return model
@@ -473,7 +473,7 @@ def graph_attention(width: int, key: Any) -> Callable[[Any], Any]:
     embed, query, keys, out = drawn(
         key, (3, width), (width, width), (width, width), (width, OUTPUTS)
     )
-    there = np.eye(5, dtype=bool)
+    there = np.eye(4, dtype=bool)
     there[EDGES[1], EDGES[0]] = True
 
     def model(x: Any) -> Any:

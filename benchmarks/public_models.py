@@ -73,7 +73,7 @@ def lifted(make: Callable[[int], Any], x: np.ndarray, width: int) -> np.ndarray:
     import torch
 
     torch.manual_seed(0)
-    found = np.asarray(wl.lift(make(width), x, biases="own").kernel(x, ntk=False, samples=512).nngp)
+    found = np.asarray(wl.lift(make(width), x, biases="own").kernel(x, ntk=False, samples=256).nngp)
     while found.ndim > 2:
         half = (found.ndim - 2) // 2
         found = np.diagonal(found, axis1=2, axis2=2 + half).mean(axis=-1)
@@ -101,7 +101,7 @@ def torch_moments(make: Callable[[int], Any], x: np.ndarray, width: int, draws: 
 def traced(make: Callable[[int, Any], Any], x: np.ndarray, width: int) -> np.ndarray:
     """The covariance of outputs with the model's own biases, averaged over outputs."""
     found = np.asarray(
-        wl.trace(make, x, biases="own", width=width).limit(draws=512).covariance().value
+        wl.trace(make, x, biases="own", width=width).limit(draws=256).covariance().value
     )
     while found.ndim > 2:
         half = (found.ndim - 2) // 2

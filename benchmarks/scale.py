@@ -213,8 +213,8 @@ class _Opened:
 def solvers(folder: Path, quick: bool) -> None:
     """All exact solvers over one stored kernel in double precision: do they agree, and how long?
 
-    Ten columns of targets, and the variances of a hundred tests. The processor time that `net.cost`
-    says for a factorisation stands beside them.
+    Ten columns of targets, and the variances of a hundred tests. What `net.cost` says of a solve by
+    all cores stands beside them; `OPENBLAS_NUM_THREADS=1` and one core make times comparable.
     """
     tests = 100
     for size in (300,) if quick else (2000, 4000, 8000):
@@ -225,7 +225,7 @@ def solvers(folder: Path, quick: bool) -> None:
         cost = net.cost(x[:256], examples=size)
         net.kernel_into(engine.store, x[:size], ntk=False, progress=False)
         exact = None
-        told("factorising", examples=size, processor=cost.factorising * (os.cpu_count() or 1))
+        told("factorising", examples=size, said=cost.factorising)
         for solver in (Cholesky(), BlockedCholesky(), ConjugateGradients()):
             gp = wl.GP(net, noise=NOISE, engine=engine, solver=solver)
             model, fitting, used = timed(lambda gp=gp, x=x, y=y, size=size: gp.fit(x[:size], y))

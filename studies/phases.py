@@ -32,8 +32,8 @@ from widelimit.inference import (
     centred_one_hot,
     noise_trials,
 )
-from widelimit.inference.choice import MOST_EXAMPLES, best_trial
 from widelimit.inference.network_kernels import chosen
+from widelimit.inference.noise import LeaveOneOutNoise, best_trial
 from widelimit.layers.base import Layer
 from widelimit.scale import KernelStore, local_client
 
@@ -82,7 +82,7 @@ def solver_of(name: str, place: Path) -> Solver:
     keep = place.with_suffix(f".{name}")
     return {
         "cholesky": Cholesky(),
-        "blocked": BlockedCholesky(folder=keep, progress=_told("blocks")),
+        "blocked": BlockedCholesky(folder=keep, block=2 * TILE, progress=_told("blocks")),
         "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
     }[name]
 
@@ -141,13 +141,17 @@ class Record:
     def phase(self, name: str) -> Iterator[dict[str, Any]]:
         """What a phase finds goes into its entry; seconds of runs that were killed are lost."""
         print(name, flush=True)
-        begin, cpu = time.monotonic(), time.process_time()
+        both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # children count when they end
+
+        def used() -> float:
+            return sum(sum(resource.getrusage(who)[:2]) for who in both)
+
+        begin, processor = time.monotonic(), used()
         entry = self.known.setdefault(name, {})
         yield entry
-        both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         peak = [resource.getrusage(who).ru_maxrss / 2**20 for who in both]
         entry["seconds"] = entry.get("seconds", 0.0) + time.monotonic() - begin
-        entry["processor_seconds"] = entry.get("processor_seconds", 0.0) + time.process_time() - cpu
+        entry["processor_seconds"] = entry.get("processor_seconds", 0.0) + used() - processor
         entry["peak_gib"], entry["peak_gib_of_a_worker"] = peak
         self.write()
 
@@ -162,19 +166,20 @@ class Run:
     out: Path
     record: Record
     solver: str
-    client: Any = None
+    workers: int
 
     def kernels(self, size: int) -> None:
         """Both kernels of the first images, and of the tests with them, into stores that grow."""
         grown = [KernelStore.exists(self.place(part)) for part in ("train", "test")]
         if all(grown) and KernelStore(self.place("train")).shape[0] > size:
             return  # and so this size is done
-        x, options = self.images.x_train[:size], {"tile": TILE, "client": self.client}
-        tests = len(self.images.x_test)
+        x, tests = self.images.x_train[:size], len(self.images.x_test)
         with self.record.phase(f"{self.name} {size} kernels") as entry:
             entry.setdefault("predicted", str(self.net.cost(x[:512], examples=size, tests=tests)))
-            self.net.kernel_into(self.place("train"), x, **options)
-            self.net.kernel_into(self.place("test"), self.images.x_test, x, **options)
+            with local_client(self.workers) if self.workers else nullcontext() as client:
+                options = {"tile": TILE, "client": client}
+                self.net.kernel_into(self.place("train"), x, **options)
+                self.net.kernel_into(self.place("test"), self.images.x_test, x, **options)
             folders = [self.place("train"), self.place("test")]
             files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
             entry["disk_gb"] = sum(path.stat().st_size for path in files) / 1e9
@@ -189,7 +194,7 @@ class Run:
         if done.exists():
             entry = self.record.known[f"{self.name} {size} {kind.value} solve"]
             return Accuracy(Validated(entry["noise"], entry["score"]), np.load(done))
-        engine = Engine(dtype=np.float32, store=self.place("train"), client=self.client)
+        engine = Engine(dtype=np.float32, store=self.place("train"))
         data = NetworkKernels.make(self.net, self.images.x_train[:size], engine=engine)
         labels = self.images.y_train[:size]
         targets, classes = centred_one_hot(labels)
@@ -197,7 +202,7 @@ class Run:
         with self.record.phase(f"{self.name} {size} {kind.value} solve") as entry:
             kernel = chosen(data.train(ntk=True), kind)
             if "noise" not in entry:  # chosen on the first images, the same for every size
-                some = slice(0, min(size, MOST_EXAMPLES))
+                some = slice(0, min(size, LeaveOneOutNoise().examples))
                 block = np.asarray(kernel[some, some], np.float64)
                 trial = best_trial(noise_trials(block, targets[some], labels=labels[some]))
                 entry |= {"noise": trial.noise, "score": trial.score}
@@ -243,7 +248,7 @@ class Study:
 
     def learned(self, name: str, net: Layer, size: int) -> dict[KernelKind, Accuracy]:
         """Kernels by workers, then both solves and predictions by this process."""
-        parts = (name, net, self.images, self.out, self.record, self.solver)
-        with local_client(self.workers) if self.workers else nullcontext() as client:
-            Run(*parts, client).kernels(size)
-        return {kind: Run(*parts).tested(size, kind) for kind in KernelKind}
+        facts = (self.images, self.out, self.record, self.solver, self.workers)
+        run = Run(name, net, *facts)
+        run.kernels(size)
+        return {kind: run.tested(size, kind) for kind in KernelKind}

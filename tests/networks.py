@@ -188,6 +188,32 @@ LAYERS = {
         kind=Kind.IMAGE,
         padded=False,
     ),
+    "resize_cubic": _pooled(
+        conv(),
+        wl.Relu(),
+        wl.layers.Resize((2, 6), method="cubic", antialias=False),
+        dense(),
+        wl.Relu(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    # An array belongs to one length: padded it is not as alone.
+    "contract": _pooled(
+        conv(),
+        wl.Relu(),
+        wl.layers.Contract(np.eye(2, 3) + 0.5, "ai,ij->ja"),
+        conv(2),
+        wl.Relu(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    "layer_norm_over_positions": _pooled(conv(), wl.LayerNorm(axes=[0]), wl.Relu(), dense()),
+    "layer_norm_over_rows": _pooled(
+        conv(), wl.Relu(), wl.LayerNorm(axes=[1], eps=0.1), dense(), wl.Relu(), kind=Kind.IMAGE
+    ),
+    "layer_norm_over_inputs": _pooled(
+        wl.LayerNorm(axes=[0, 1]), dense(), wl.Relu(), kind=Kind.IMAGE
+    ),
     "layer_norm": _pooled(conv(), wl.LayerNorm(), wl.Relu(), dense(), wl.LayerNorm()),
     "layer_norm_after_activation": _pooled(conv(), wl.Relu(), wl.LayerNorm(), dense(), wl.Relu()),
     "layer_norm_of_inputs": _pooled(wl.LayerNorm(), dense(), wl.Relu()),

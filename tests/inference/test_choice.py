@@ -23,7 +23,7 @@ from widelimit.inference import (
     input_groups,
     noise_trials,
 )
-from widelimit.inference.choice import best_trial
+from widelimit.inference.noise import best_trial
 from widelimit.inference.spectrum import Spectrum
 
 

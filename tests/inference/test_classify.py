@@ -4,13 +4,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import (
-    GPPosterior,
-    LeaveOneOut,
-    Temperature,
-    centred_one_hot,
-    reliability,
-)
+from widelimit.inference import GPPosterior, LeaveOneOut, Temperature, centred_one_hot, reliability
 
 
 def test_targets_are_centred():

@@ -7,12 +7,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax
 
 from widelimit.errors import MissingExtraError, NumericalError, ShapeError
-from widelimit.inference import (
-    Optimizer,
-    Reduction,
-    cross_entropy_path,
-    sample_initial_functions,
-)
+from widelimit.inference import Optimizer, Reduction, cross_entropy_path, sample_initial_functions
 
 TIMES = [0.0, 0.5, 4.0, 30.0]
 

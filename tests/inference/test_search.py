@@ -14,7 +14,6 @@ from widelimit.inference import (
     grid,
     hyperparameters,
     log_density,
-    random_choices,
     search,
     with_hyperparameters,
 )
@@ -55,16 +54,6 @@ def test_classes_are_scored_by_accuracy():
         search(pair, X, labels, HELD, held, noises=(0.1,), score=accuracy, engine=WIDE)
 
 
-def test_random_choices_are_even_on_the_right_scale():
-    drawn = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, draws=400, key=1))
-    values = np.log10([choice["0.w_std"] for choice, _ in drawn])
-    assert -1 <= values.min() < -0.97
-    assert 0.97 < values.max() <= 1
-    assert abs(values.mean()) < 4 * np.sqrt(1 / 3 / 400)
-    again = list(random_choices(dense(), {"0.w_std": (0.1, 10.0)}, draws=1, key=1))
-    assert again[0][0] == drawn[0][0]
-
-
 def test_ranges_and_their_coordinates():
     for where, value in ((Range.POSITIVE, 0.3), (Range.UNIT, 0.3), (Range.REAL, -2.0)):
         free = where.free(value)
@@ -98,9 +87,6 @@ def test_unusable_requests_are_named():
     for value in (np.nan, np.inf, "a", [1.0, 2.0]):
         with pytest.raises(NetworkError, match="that are positive"):
             with_hyperparameters(dense(), {"0.w_std": value})
-    for ends in ((2.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (1.0, 2.0, 3.0), 1.0, "a"):
-        with pytest.raises(NetworkError, match="a lowest and a highest"):
-            next(random_choices(dense(), {"0.w_std": ends}, draws=1))
     with pytest.raises(NetworkError, match="a search computes those of several"):
         search([("a", dense())], X, Y, HELD, GOAL, engine=Engine(store="kernel"))
     for options in ({"memory": 0}, {"samples": -1}, {"tolerance": 0.0}, {"rank": 1.5}, {"key": -1}):

@@ -165,3 +165,17 @@ def test_empirical_kernels_work_inside_transformations(dtype):
     _close(compiled.nngp, plain.nngp, dtype)
     slope = jax.grad(lambda p: jnp.sum(kernel_fn(x1, None, "ntk", p)))(params)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
+
+
+def test_predictors_outlive_the_transformation_that_calls_them_first(dtype):
+    x, x_test = _inputs(dtype, 4, 2)
+    y, kernel_fn = jnp.ones((4, 1), dtype), _kernel_fn()
+    ntk, cross = kernel_fn(x, None, "ntk"), kernel_fn(x_test, x, "ntk")
+    one = nt.predict.gradient_descent_mse(ntk, y)
+    many = nt.predict.gradient_descent_mse_ensemble(kernel_fn, x, y)
+    for predict in (
+        lambda t: one(t, 0.0, 0.0, cross)[1],
+        lambda t: many(t, x_test, "ntk"),
+    ):
+        time = jnp.asarray(3.0, dtype)
+        _close(jax.jit(predict)(time), predict(time), dtype, 10)

@@ -1,6 +1,8 @@
 """Long runs in phases, on a few pictures: what is done stays done, tables say what was found."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,12 +15,18 @@ from widelimit.layers.base import Layer
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def pictures():
+    """How many there are to learn from."""
+    return 40
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, pictures):
     """Pictures of two classes, brighter and darker, in the layout of `cifar10_full.npz`."""
     monkeypatch.setattr(Layer, "cost", lambda *args, **options: "")  # seconds of calibration
     rng = np.random.default_rng(0)
     arrays = {}
-    for split, count in (("train", 40), ("test", 12)):
+    for split, count in (("train", pictures), ("test", 12)):
         labels = np.arange(count) % 2
         pixels = rng.integers(0, 160, (count, 32, 32, 3)) + 90 * labels[:, None, None, None]
         files = []
@@ -70,3 +78,64 @@ def test_a_larger_size_extends_the_stores(folder):
     _, whole = run(folder, "whole", "40")
     for kind in KernelKind:
         np.testing.assert_array_equal(grown[1][kind].correct, whole[0][kind].correct)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from studies import phases
+from studies.cifar10_all import networks
+from widelimit.inference.blocked import BlockFiles
+from widelimit.scale import KernelStore
+
+folder, out, event, left = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+phases.TILE, phases.Layer.cost = 64, lambda *args, **options: ""
+
+def watched(owner, name, label):
+    real = getattr(owner, name)
+    def call(self, place, *rest):
+        global left
+        found = real(self, place, *rest)
+        where = getattr(self, "place", getattr(self, "folder", ""))
+        with open(out.with_suffix(".log"), "a") as log:
+            print(label, Path(str(where)).name, Path(str(where)).parent.name, place, file=log)
+        left -= label == event
+        if label == event and left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    setattr(owner, name, call)
+
+def saved(file, array, save=np.save):
+    save(file, array)
+    if event == "correct" and np.asarray(array).dtype == bool:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+watched(KernelStore, "write", "tile")
+watched(BlockFiles, "write", "block")
+phases.np.save = saved
+study = phases.Study(folder, out, "400", 12, "blocked", 0)
+found = study.learned("dense", networks()["dense"], 400)
+np.save(out.with_suffix(".npy"), [found[kind].correct.astype(int) for kind in phases.KernelKind])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pictures", [400])
+def test_kill_9_in_each_phase_costs_what_was_being_done(folder):
+    """After some tiles, after some blocks of either factor, and when predictions are kept."""
+    for name, kills in (("whole", []), ("killed", KILLS)):
+        for event, left in [*kills, ("none", 0)]:
+            command = [sys.executable, "-c", KILLED, folder, folder / name, event, str(left)]
+            ended = subprocess.run(command, check=False, capture_output=True)
+            assert ended.returncode == (0 if event == "none" else -9), ended.stderr.decode()
+    one, two = (np.load(folder / f"{name}.npy") for name in ("whole", "killed"))
+    np.testing.assert_array_equal(one, two)
+    logs = [(folder / f"{name}.log").read_text().splitlines() for name in ("whole", "killed")]
+    tiles, blocks = 28 + 7, 2 * 10  # of a kernel of 400 and one with the tests; of two factors
+    assert len(logs[0]) == len(set(logs[0])) == tiles + blocks
+    assert sorted(line[:5] for line in logs[1]) == sorted(line[:5] for line in logs[0])
+    assert len(set(logs[1])) == len(logs[1])  # none that was there is written again
+
+
+KILLS = [("tile", 5), ("tile", 20), ("block", 4), ("block", 4), ("correct", 0), ("block", 7)]

@@ -298,6 +298,40 @@ def test_a_model_that_ignores_the_width_is_refused_and_the_remedy_works():
     assert trace(lambda width, key: model(hidden=width, key=key), X).limit().shape == (2,)
 
 
+ALONG = {
+    "a moving average": lambda h: jax.lax.reduce_window(h, 0.0, jax.lax.add, (3,), (1,), "VALID"),
+    "a moving maximum": lambda h: jax.lax.reduce_window(
+        h, -np.inf, jax.lax.max, (3,), (1,), "VALID"
+    ),
+    "a convolution": lambda h: jnp.convolve(h, jnp.ones(3), mode="valid"),
+    "all channels but the first": lambda h: h[1:],
+    "channels from the third on": lambda h: jax.lax.dynamic_slice(h, (3,), (len(h) - 3,)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_neighbouring_channels_are_not_told_apart(name):
+    """Axes of n + b channels are read as n: what moves channels by a few of them is refused."""
+
+    def make(n, key):
+        embed = normal(key, 3, n)
+        return lambda x: ALONG[name](jnp.tanh(x[0] @ embed)).mean()
+
+    with pytest.raises(RefusedError, match=r"hannel") as found:
+        trace(make, X).limit()
+    assert "test_models_people_have.py:" in str(found.value)
+
+
+def test_a_model_that_does_not_run_is_refused_with_its_line():
+    def make(n, key):
+        embed = jax.random.normal(key, (7, n))
+        return lambda x: (x @ embed).mean(axis=0)
+
+    with pytest.raises(NetworkError, match=r"does not run.*test_models_people_have\.py:\d+"):
+        trace(make, X).limit()
+    assert trace(make, np.ones((2, 5, 7))).limit().shape == (2,)
+
+
 def test_torch_modules_are_sent_to_lift_and_lift_takes_them():
     torch = pytest.importorskip("torch", reason="torch is not a dependency")
     module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

@@ -30,6 +30,7 @@ from .pictures import (
 from .places import data_root
 from .preprocess import ZCA, Standardise, downsample
 from .sample import (
+    load_sample_graph,
     load_sample_images,
     load_sample_sentences,
     load_sample_texts,
@@ -72,6 +73,7 @@ __all__ = [
     "load_imdb",
     "load_npz",
     "load_npz_split",
+    "load_sample_graph",
     "load_sample_images",
     "load_sample_sentences",
     "load_sample_texts",

@@ -327,10 +327,13 @@ def _json_rows(path: Path, encoding: str, *, lined: bool) -> Any:
             raise _no_object(f"Line {line} of '{path}'", str(error)) from error
         if lined and rows and not isinstance(rows[-1], dict):
             raise _no_object(f"Line {number} of '{path}'", f"a {type(rows[-1]).__name__}")
-    found = rows if lined or not rows else rows[0]
+    found, names = rows if lined or not rows else rows[0], set()
     for number, row in enumerate(found if isinstance(found, list) else (), start=1):
         if not isinstance(row, dict):
             raise _no_object(f"Row {number} of '{path}'", f"a {type(row).__name__}")
+        names |= row.keys()  # every name becomes a column of all rows
+        require("columns", len(names), f"'{path}' up to row {number}")
+        require("cells", number * len(names), f"'{path}' up to row {number}")
     return found
 
 

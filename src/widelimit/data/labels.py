@@ -12,7 +12,7 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
     distinct = set(labels)
     if len(distinct) < 2:
         raise DataError(
-            "Classification needs at least two different labels.",
+            "There are no two different labels to classify by.",
             got=f"only {', '.join(map(repr, distinct)) or 'none'}",
             remedy="check that the label column is the right one and the file is complete",
         )

@@ -64,6 +64,59 @@ class Given(Dual):
         return
 
 
+def gabor() -> Given:
+    """`exp(−x²) sin(x)`: with covariance Σ of (u, v), D = det(1 + 2Σ) and S = Σ(1 + 2Σ)⁻¹,
+
+    E[φ(u)φ(v)] = exp(−(S₁₁ + S₂₂)/2) sinh(S₁₂)/√D.
+    """
+    return Given(_gabor, _gabor_value)
+
+
+def _gabor(x):
+    return jnp.exp(-(x**2)) * jnp.sin(x)
+
+
+def _gabor_value(k, q1, q2):
+    det = (1 + 2 * q1) * (1 + 2 * q2) - 4 * k**2
+    trace = (q1 + q2 + 4 * (q1 * q2 - k**2)) / det
+    return jnp.exp(-trace / 2) * jnp.sinh(k / det) / jnp.sqrt(det)
+
+
+def step() -> Given:
+    """1 for `x ≥ 0`, else 0: value `1/4 + arcsin(c)/2π`, derivative 0."""
+    return Given(_step, _step_value, _step_slope)
+
+
+def _step(x):
+    return (x >= 0).astype(x.dtype)
+
+
+def _step_value(k, q1, q2):
+    return 0.25 + jnp.arcsin(jnp.clip(k / jnp.sqrt(q1 * q2), -1, 1)) / (2 * jnp.pi)
+
+
+def _step_slope(k, q1, q2):
+    return jnp.zeros_like(k)
+
+
+def normalised_exponential(gamma: Any = 1.0, shift: Any = -1.0, *, clip: bool = False) -> Given:
+    """A kernel of no function, `√(q₁q₂) exp(γ(c + shift))` at correlation c; `clip` bounds c."""
+
+    def grown(k, q1, q2):
+        scale = jnp.sqrt(q1 * q2)
+        c = jnp.clip(k / scale, -1, 1) if clip else k / scale
+        return scale, jnp.exp(gamma * (c + shift))
+
+    def value(k, q1, q2):
+        scale, growth = grown(k, q1, q2)
+        return scale * growth
+
+    def slope(k, q1, q2):
+        return gamma * grown(k, q1, q2)[1]
+
+    return Given(None, value, slope)
+
+
 class RectifiedMonomial(Dual):
     """`φ(x) = max(x, 0)^n` for n ≥ 2: the arc-cosine kernels of order n.
 

@@ -22,7 +22,7 @@ from ..layers.base import Layer
 from ..layers.compose import Path
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
-from .budget import Budget, Drawn, error_bound
+from .budget import Budget, DrawnHeads, error_bound
 from .inputs import Inputs, is_traced, read_inputs
 from .phases import Realisation, draw_block, finite_layers, precision, random_layers
 from .tiles import tiles
@@ -230,7 +230,7 @@ def _size_sampler(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) 
         sampler = grow_sampler(net, sampler, factor)
 
 
-def count_drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
+def count_drawn(net: Layer, sampler: Sampler, dtype: Any) -> DrawnHeads:
     """What a sampler draws, without drawing it."""
     marked = sampler.pivots is not None
 
@@ -244,7 +244,7 @@ def count_drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
     heads = max(samples if n == INFINITE else int(n) for n in counts)
     nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if hasattr(leaf, "size"))
     steps = samples if INFINITE in counts else copies
-    return Drawn(heads * copies, nbytes * copies, copies, steps)
+    return DrawnHeads(heads * copies, nbytes * copies, copies, steps)
 
 
 def grow_sampler(net: Layer, sampler: Sampler, factor: float) -> Sampler:

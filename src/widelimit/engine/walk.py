@@ -397,8 +397,10 @@ class Drawn(NamedTuple):
     end: Any
 
 
-class _Draw(Task):
-    """Kept of a layer are drawn scores by path, and memos."""
+class _Draw(_Encode):
+    """`_Encode` of stacked examples; kept of a layer are drawn scores by path, and memos."""
+
+    folds = False
 
     def __init__(self, make: Maker):
         self.make = make
@@ -408,11 +410,8 @@ class _Draw(Task):
         keys = split_key(key, len(layer.parts))
         return [((*path, number), one) for number, one in enumerate(keys)]
 
-    def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
-        return _Encode().needs(layer, state, need)
-
     def trim(self, state: Any, need: Need) -> Any:
-        return jax.vmap(lambda one: _Encode().trim(one, need))(state)
+        return jax.vmap(lambda one: super(_Draw, self).trim(one, need))(state)
 
     def gather(self, kept: Sequence[Any]) -> tuple[dict[Path, Any], Memo]:
         scores = {path: field for found, _ in kept for path, field in found.items()}

@@ -22,10 +22,10 @@ from jaxtyping import Array, Float, PyTree
 from ..compilation import compiled
 from ..engine.phases import precision
 from ..errors import NumericalError, OptionError, ShapeError, WidelimitError
+from ..layers.readings import DEFAULT_MEMORY
 from ..options import choice, whole
 from ..progress import Callback, Progress
 
-_DEFAULT_MEMORY = 2**30
 # A pass through f moves activations about; the contraction is one large matrix product.
 _PASS_PENALTY = 2.0
 # Examples a tile takes from either side at most.
@@ -119,7 +119,7 @@ def empirical_ntk(
     trace_axes: int | tuple[int, ...] = -1,
     diagonal_axes: int | tuple[int, ...] = (),
     method: NtkMethod | str = NtkMethod.AUTO,
-    memory: int = _DEFAULT_MEMORY,
+    memory: int = DEFAULT_MEMORY,
     progress: bool | Callback | None = None,
 ) -> np.ndarray:
     """The tangent kernel of `f(params, x)` at `params`, for all pairs of examples.

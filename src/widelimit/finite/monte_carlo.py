@@ -16,12 +16,12 @@ from ..engine.phases import precision
 from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
 from ..layers.compose import is_noisy
+from ..layers.readings import DEFAULT_MEMORY
 from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
 
-_DEFAULT_MEMORY = 2**30
 # Draws computed together hold about this much: more does not run faster.
 _CHUNK_BYTES = 32 * 2**20
 
@@ -37,7 +37,7 @@ def monte_carlo_kernel(
     mask2: Any = None,
     ntk: bool = True,
     dtype: Any = None,
-    memory: int = _DEFAULT_MEMORY,
+    memory: int = DEFAULT_MEMORY,
     progress: bool | Callback | None = None,
 ) -> Kernels:
     """Average the kernels of the finite network over independent draws of its weights.

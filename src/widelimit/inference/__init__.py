@@ -4,20 +4,10 @@
 of takes kernel matrices and works with kernels from anywhere.
 """
 
-from .calibration import (
-    Binning,
-    Reliability,
-    Temperature,
-    reliability,
-)
-from .choice import NoiseTrial, noise_trials
+from .calibration import Binning, Reliability, Temperature, reliability
 from .classify import Classifier, FittedClassifier, centred_one_hot
 from .conventions import Optimizer, Reduction
-from .cross_entropy import (
-    CrossEntropyPath,
-    cross_entropy_path,
-    sample_initial_functions,
-)
+from .cross_entropy import CrossEntropyPath, cross_entropy_path, sample_initial_functions
 from .dynamics import (
     Dynamics,
     TestDynamics,
@@ -32,43 +22,18 @@ from .leaves import (
     Range,
     grid,
     hyperparameters,
-    random_choices,
     with_hyperparameters,
 )
-from .mixture import (
-    CollapsedWeightsWarning,
-    EllipticalSlice,
-    FittedMixture,
-    Importance,
-    MixtureGP,
-)
+from .mixture import CollapsedWeightsWarning, EllipticalSlice, FittedMixture, Importance, MixtureGP
 from .mixture_prediction import MixturePrediction
 from .network_kernels import Engine, NetworkKernels
-from .noise import LeaveOneOutNoise, Relative
-from .objectives import (
-    LeaveOneOutDensity,
-    LeaveOneOutError,
-    LogEvidence,
-    Objective,
-)
+from .noise import LeaveOneOutNoise, NoiseTrial, Relative, noise_trials
+from .objectives import LeaveOneOutDensity, LeaveOneOutError, LogEvidence, Objective
 from .process import GP, FittedGP
 from .repeats import count_repeats, input_groups
-from .search import (
-    Search,
-    Trial,
-    accuracy,
-    log_density,
-    negative_error,
-    search,
-)
+from .search import Search, Trial, accuracy, log_density, negative_error, search
 from .solve import Factor, Jitter, JitterWarning, factorise
-from .solvers import (
-    BlockedCholesky,
-    Cholesky,
-    ConjugateGradients,
-    Nystrom,
-    Solver,
-)
+from .solvers import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom, Solver
 from .training import CrossEntropyTraining, FittedTraining, Training
 from .tune import Run, Tuned, tune
 
@@ -136,7 +101,6 @@ __all__ = [
     "log_density",
     "negative_error",
     "noise_trials",
-    "random_choices",
     "reliability",
     "sample_initial_functions",
     "search",

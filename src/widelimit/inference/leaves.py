@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, SequenceKey
 
 from ..errors import NetworkError
 from ..layers.base import Layer
-from ..options import RandomKey, Range, generator, listed, whole
+from ..options import Range, listed
 
 _SILENT = {"layers", "branches", "weights"}
 
@@ -41,9 +41,8 @@ def hyperparameters(net: Layer) -> tuple[Hyperparameter, ...]:
     for leaf in _leaves(net):
         if leaf.name is None:
             continue
-        owner, last = leaf.owners[-1], leaf.name.rsplit(".", 1)[-1]
         value = np.asarray(leaf.value, np.float64)
-        where, tuned = _declared(owner, last)
+        where, tuned = _declared(leaf.owner, leaf.name.rsplit(".", 1)[-1])
         scale = tuned and where is not Range.REAL
         absent = not where.holds(value)
         found.append(Hyperparameter(leaf.name, value, where, scale, absent))
@@ -86,47 +85,6 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
         yield choice, with_hyperparameters(net, choice)
 
 
-def random_choices(
-    net: Layer,
-    ranges: Mapping[str, tuple[float, float]],
-    *,
-    draws: int,
-    key: RandomKey = 0,
-) -> Iterator[tuple[dict[str, Any], Layer]]:
-    """`draws` copies of the network with random values, as pairs (values by name, network).
-
-    `ranges` maps names of hyperparameters to their lowest and highest value. Values are uniform
-    between the two ends in the free coordinate of their range: on a logarithmic scale for
-    standard deviations and rates.
-    """
-    rng = generator(key)
-    known = {found.name: found for found in hyperparameters(net)}
-    spans = {}
-    for name, ends in ranges.items():
-        where = known[name].range if name in known else Range.REAL
-        spans[name] = where, *_span(name, ends, where)
-    for _ in range(whole("draws", draws)):
-        choice = {
-            name: float(where.bounded(rng.uniform(low, high)))
-            for name, (where, low, high) in spans.items()
-        }
-        yield choice, with_hyperparameters(net, choice)
-
-
-def _span(name: str, ends: Any, where: Range) -> tuple[float, float]:
-    """The free coordinates of a lowest and a highest value."""
-    given = _numbers(ends)
-    if given is None or given.shape != (2,) or not where.holds(given) or given[0] > given[1]:
-        raise NetworkError(
-            f"The hyperparameter {name!r} is drawn between a lowest and a highest value that are "
-            f"{where.value}.",
-            got=f"{ends!r}",
-            remedy="give two finite numbers in that range, the lower one first",
-        )
-    low, high = where.free(given)
-    return float(low), float(high)
-
-
 def _numbers(value: Any) -> np.ndarray | None:
     """A value as numbers; None where it is something else."""
     try:
@@ -145,7 +103,7 @@ def replaced(net: Layer, names: Iterable[str], values: Iterable[Any]) -> Layer:
 class _Leaf(NamedTuple):
     name: str | None  # None for what is not a hyperparameter
     value: Any
-    owners: tuple[Any, ...]  # from the network down to the object that holds the leaf
+    owner: Any  # the object that holds the leaf
 
 
 def _leaves(net: Layer) -> list[_Leaf]:
@@ -153,10 +111,10 @@ def _leaves(net: Layer) -> list[_Leaf]:
     found = []
     for path, value in jax.tree_util.tree_flatten_with_path(net)[0]:
         words: list[str] = []
-        owners: list[Any] = []
+        owner: Any = net
         node: Any = net
         for key in path:
-            owners.append(node)
+            owner = node
             if isinstance(key, GetAttrKey):
                 words.append(key.name)
                 node = getattr(node, key.name)
@@ -165,7 +123,7 @@ def _leaves(net: Layer) -> list[_Leaf]:
                 words.append(str(index))
                 node = node[index]
         name = ".".join(word for word in words if word not in _SILENT)
-        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, tuple(owners)))
+        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, owner))
     return found
 
 

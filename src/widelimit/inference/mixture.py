@@ -26,21 +26,9 @@ from scipy.special import logsumexp
 
 from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
-from ..errors import (
-    MissingExtraError,
-    NumericalError,
-    OptionError,
-    WidelimitError,
-    warn,
-)
+from ..errors import MissingExtraError, NumericalError, OptionError, WidelimitError, warn
 from ..factorizations import cholesky, lower_inverse
-from ..laws.draws import (
-    Latent,
-    block_size,
-    kernel_blocks,
-    law_inputs,
-    require_gaussian_output,
-)
+from ..laws.draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from ..laws.points import Points, normal_blocks, plan
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, whole

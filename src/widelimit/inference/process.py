@@ -14,7 +14,6 @@ from ..printing import counted, written
 from . import checks
 from .amplitude import amplify
 from .checks import Values
-from .choice import NoiseTrial, best_trial, noise_trials
 from .conventions import NOISE
 from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
 from .mixture import FittedMixture, MixtureGP
@@ -26,7 +25,7 @@ from .network_kernels import (
     require_gaussian,
     require_layer,
 )
-from .noise import LeaveOneOutNoise, Noise, settled
+from .noise import LeaveOneOutNoise, Noise, NoiseTrial, best_trial, noise_trials, settled
 from .solve import Factor, Jitter
 from .solvers import Cholesky, Posterior, Solver
 

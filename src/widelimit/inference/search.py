@@ -18,14 +18,7 @@ from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
 from .gp import KernelKind, Prediction
-from .network_kernels import (
-    Engine,
-    NetworkKernels,
-    chosen,
-    joined,
-    require_gaussian,
-    require_layer,
-)
+from .network_kernels import Engine, NetworkKernels, chosen, joined, require_gaussian, require_layer
 from .process import GP
 from .spectrum import NoiseLadder
 
@@ -101,7 +94,7 @@ def search(
 ) -> Search:
     """Try every (label, network) pair with every kernel and every noise variance; the best first.
 
-    `grid` and `inference.random_choices` make such pairs from one network. All are fitted to (x, y)
+    `grid` makes such pairs from one network. All are fitted to (x, y)
     and scored on the validation set by `score(prediction, targets, noise)`, larger is better: minus
     the mean squared error by default, or `log_density`, `accuracy`, a function of your own. Each
     network costs one kernel, however many `noises` there are.

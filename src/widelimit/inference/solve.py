@@ -101,7 +101,7 @@ class Factor(Triangular):
     def inverse(self) -> Float[np.ndarray, "n n"]:
         """`A⁻¹` in full, both triangles."""
         inverse, _ = _potri(self.storage, lower=1)
-        _mirror(inverse, from_lower=True)
+        _mirror(inverse)
         return inverse
 
     def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
@@ -193,18 +193,14 @@ def _sealed(storage: np.ndarray, jitter: float, scale: float, unit: float) -> Fa
     return Factor(storage, jitter, scale, unit)
 
 
-def _mirror(symmetric: np.ndarray, *, from_lower: bool) -> None:
-    """Overwrite one triangle by the other, in blocks so that no second matrix is needed."""
+def _mirror(symmetric: np.ndarray) -> None:
+    """Overwrite the upper triangle by the lower one, in blocks: no second matrix is needed."""
     rows = len(symmetric)
     for start in range(0, rows, checks.ROWS_PER_BLOCK):
         stop = min(start + checks.ROWS_PER_BLOCK, rows)
         block = symmetric[start:stop, start:stop]
-        if from_lower:
-            symmetric[start:stop, stop:] = symmetric[stop:, start:stop].T
-            block[:] = np.tril(block) + np.tril(block, -1).T
-        else:
-            symmetric[stop:, start:stop] = symmetric[start:stop, stop:].T
-            block[:] = np.triu(block) + np.triu(block, 1).T
+        symmetric[start:stop, stop:] = symmetric[stop:, start:stop].T
+        block[:] = np.tril(block) + np.tril(block, -1).T
 
 
 def _factorise_in_place(
@@ -223,7 +219,7 @@ def _factorise_in_place(
             why = f" Cause: {_cause(storage, diagonal, scale, unit, added_to)}." if jitter else ""
             warn_of_jitter(jitter, scale, why)
             return jitter
-        _mirror(storage, from_lower=False)
+        _mirror(storage.T)  # from its upper triangle
     np.fill_diagonal(storage, diagonal)
     smallest = _smallest_eigenvalue(storage)
     cause = _cause(storage, diagonal, scale, unit, added_to, smallest)

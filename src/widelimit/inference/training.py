@@ -16,19 +16,10 @@ from . import checks
 from .checks import Values
 from .classify import centred_one_hot
 from .conventions import Optimizer, Reduction
-from .cross_entropy import (
-    CrossEntropyPath,
-    cross_entropy_path,
-    sample_initial_functions,
-)
+from .cross_entropy import CrossEntropyPath, cross_entropy_path, sample_initial_functions
 from .dynamics import Dynamics, TestDynamics, TestKernels, TrainingCurve
 from .gp import KernelKind, Prediction
-from .network_kernels import (
-    Engine,
-    NetworkKernels,
-    joined,
-    require_layer,
-)
+from .network_kernels import Engine, NetworkKernels, joined, require_layer
 
 
 @dataclass(frozen=True, eq=False)

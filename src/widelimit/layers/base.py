@@ -53,7 +53,7 @@ class Layer(Readings):
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
     what pairs will need from one example (done once per example), `cross` maps the kernels of one
     pair. `outline` says what happens to shapes, `facts` what else may be assumed. A layer may
-    define only one of the readings. Layers never call each other: `engine.walk` brings examples
+    define only one of the readings. Layers never call each other: `compose.walk` brings examples
     and pairs through them, puts zeros at padding, and hands on to layers with random scores what
     was drawn for them, as a last argument of `memo`, `cross` and `own`.
     """

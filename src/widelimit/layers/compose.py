@@ -28,7 +28,7 @@ Path = tuple[int, ...]
 
 
 class Composite(Layer):
-    """A layer made of others, its `parts`, through which `engine.walk` leads.
+    """A layer made of others, its `parts`, through which `walk` leads.
 
     Its own `facts` are about the way in which parts are put together.
     """

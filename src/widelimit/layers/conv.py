@@ -29,7 +29,6 @@ from .windows import (
     patches,
     slide,
     spread_mask,
-    transposed_layout,
     volume,
     window_mask,
 )
@@ -169,7 +168,7 @@ class ConvTranspose(Convolution):
         return Facts(linear=True, cuttable=self.padding is not Padding.CIRCULAR)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[TransposedAxis, ...]:
-        return transposed_layout(positions, self.window, self.stride, self.padding)
+        return layout(positions, self.window, self.stride, self.padding, TransposedAxis)
 
     def sums(self, kernel: Array, axis: TransposedAxis, *dims: int) -> Array:
         return axis.spread(kernel, *dims)

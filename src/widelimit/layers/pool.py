@@ -296,26 +296,49 @@ class Resampling(Enum):
     NEAREST = "nearest"
     """The nearest position."""
     LINEAR = "linear"
-    """The line between neighbours; fewer positions are averages over a triangle (antialiased)."""
+    """The line between neighbours."""
+    CUBIC = "cubic"
+    """Keys' cubic polynomials through four neighbours."""
+    LANCZOS3 = "lanczos3"
+    """A windowed sine of radius 3."""
+    LANCZOS5 = "lanczos5"
+    """A windowed sine of radius 5."""
 
 
 class Resize(PositionMap):
     """Positions brought to another shape by interpolation, `y_a = Σ_i L_ai x_i`.
 
-    κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ with a fixed L for every axis: for "linear" from n to m positions
-    `L_ai ∝ max(0, 1 − |(a + ½)n/m − ½ − i| / max(1, n/m))` with rows that sum to 1, for "nearest"
-    `L_ai = 1` at `i = ⌊(a + ½)n/m⌋`.
+    κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ with a fixed L for every axis, from n to m positions. "nearest":
+    `L_ai = 1` at `i = ⌊(a + ½)n/m⌋`. Others: `L_ai ∝ w(((a + ½)n/m − ½ − i) / max(1, n/m))` with
+    rows that sum to 1; for "linear" `w(t) = max(0, 1 − |t|)`, for "cubic" Keys' kernel, for
+    "lanczos3" and "lanczos5" `w(t) = sinc(t) sinc(t/r)` within the radius r. Without `antialias`
+    the divisor is 1: of many positions, all but the nearest few are left out.
     """
 
     shape: int | tuple[int, ...] = eqx.field(static=True)
     method: Resampling = eqx.field(static=True)
+    antialias: bool = eqx.field(static=True)
 
     def __init__(
-        self, shape: int | tuple[int, ...], *, method: Resampling | str = Resampling.LINEAR
+        self,
+        shape: int | tuple[int, ...],
+        *,
+        method: Resampling | str = Resampling.LINEAR,
+        antialias: bool = True,
     ):
-        """`shape`: how many positions to make, an integer for all axes or one for each."""
+        """`shape`: how many positions to make, an integer for all axes or one for each.
+
+        `antialias`: fewer positions than before are averages over wider windows.
+        """
         self.shape = extents("shape", shape)
         self.method = choice(Resampling, method, "method")
+        if not isinstance(antialias, bool | np.bool_):
+            raise OptionError(
+                "antialias= is neither True nor False.",
+                got=f"antialias={antialias!r}",
+                remedy="pass antialias=False, or leave it out",
+            )
+        self.antialias = bool(antialias)
 
     def outline(self, before: Outline) -> Outline:
         require_positions(before, "Resize")
@@ -330,7 +353,8 @@ class Resize(PositionMap):
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         shape = per_axis(self.shape, f.ndim - 1, "shape")
-        return jax.image.resize(f, (*shape, f.shape[-1]), self.method.value)
+        shape = (*shape, f.shape[-1])
+        return jax.image.resize(f, shape, self.method.value, antialias=self.antialias)
 
 
 class Flatten(Layer):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.experimental.ode import odeint
 from jaxtyping import Array
 
@@ -209,11 +210,6 @@ class _Flow(NamedTuple):
         """`Θ_* Θ⁻¹ (1 − e^{−ηΘt/n})` for every time, (…, m, n)."""
         return ((at @ self.vectors) * self.response(t)[..., None, :]) @ self.vectors.T
 
-    def learnt(self, t: Array) -> Array:
-        """`1 − e^{−ηΘt/n}` for every time, (…, n, n)."""
-        gone = -jnp.expm1(-self.rate * t[..., None] * self.values)
-        return (self.vectors * gone[..., None, :]) @ self.vectors.T
-
 
 def gradient_descent_mse(
     k_train_train: Any,
@@ -229,7 +225,7 @@ def gradient_descent_mse(
     rows = outputs.rows(y)
     known = _regularised(outputs.matrix(k_train_train), diag_reg, diag_reg_absolute_scale)
     solve = _solver(known)
-    kept: list[_Flow] = []
+    kept: dict[str, _Flow] = {}
 
     def predict_fn(
         t: Any = None, fx_train_0: Any = 0.0, fx_test_0: Any = None, k_test_train: Any = None
@@ -242,19 +238,27 @@ def gradient_descent_mse(
             train = jnp.broadcast_to(y, y.shape) if fx_train_0 is not None else None
             moved = None if at is None else at @ solve(gap)
         else:
-            if not kept:
-                kept.append(_Flow.of(known, learning_rate, y.size))
+            flow = _kept(kept, "flow", lambda: _Flow.of(known, learning_rate, y.size))
             time = jnp.asarray(t, rows.dtype)
             train = None
             if fx_train_0 is not None:
-                train = outputs.outputs(start + kept[0].learnt(time) @ gap)
-            moved = None if at is None else kept[0].map(at, time) @ gap
+                train = outputs.outputs(start + flow.map(known, time) @ gap)
+            moved = None if at is None else flow.map(at, time) @ gap
         if moved is None:
             return train
         count = k_test_train.shape[0]
-        return train, outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+        test = outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+        return test if train is None else (train, test)
 
     return predict_fn
+
+
+def _kept(store: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
+    """What is made once, unless it is made inside a transformation, which ends before the next."""
+    found = store[name] if name in store else make()
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+        store[name] = found
+    return found
 
 
 def _require_both(fx_test_0: Any, k_test_train: Any) -> bool:
@@ -293,10 +297,10 @@ def gradient_descent_mse_ensemble(
 
     def kernels(kind: str) -> Any:
         """Of the training set: both kernels where the tangent kernel is needed."""
-        if kind not in kept:
-            wanted = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
-            kept[kind] = kernel_fn(x_train, None, wanted, **kernel_fn_train_train_kwargs)
-        return kept[kind]
+        names = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
+        return _kept(
+            kept, kind, lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs)
+        )
 
     def predict_fn(
         t: Any = None,
@@ -307,7 +311,7 @@ def gradient_descent_mse_ensemble(
     ) -> Any:
         get = ("nngp", "ntk") if get is None else get
         _kinds(get, ("nngp", "ntk"))
-        options = _crossed(kernel_fn_test_test_kwargs, kernel_fn_train_train_kwargs)
+        options = kernel_fn_train_train_kwargs | kernel_fn_test_test_kwargs  # between both sets
 
         def one(kind: str) -> Any:
             train = kernels(kind)
@@ -331,17 +335,13 @@ def gradient_descent_mse_ensemble(
             prior = outputs.matrix(_of(own, "nngp"))
             start, initial = (outputs.matrix(_of(k, "nngp")) for k in (train, cross))
             if kind == "nngp" and t is None:
+                prior = known if x_test is None else prior
                 return Gaussian(mean, outputs.kernel(prior - map_ @ at.T))
             return Gaussian(mean, outputs.kernel(_ensemble(prior, initial, start, map_)))
 
         return answer(get, one, "Gaussians")
 
     return predict_fn
-
-
-def _crossed(test: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
-    """Options of the kernel between both sets."""
-    return {**train, **test}
 
 
 # --- other losses ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ there.
 
 import functools
 import math
+import string
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
@@ -218,77 +219,41 @@ def Dense(
     return _layer("Dense", made(wl.Dense, whole("out_dim", out_dim)), (batch_axis, channel_axis))
 
 
-def Conv(
-    out_chan: int,
-    filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None,
-    padding: str = "VALID",
-    W_std: float = 1.0,
-    b_std: float | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
-    parameterization: str = "ntk",
-    s: tuple[int, int] = (1, 1),
-) -> Triple:
-    """A convolution."""
-    weights = _weights("Conv", W_std, b_std, parameterization, s)
-    shape = filter_shape, strides, padding, dimension_numbers
-    return _convolution(wl.Conv, out_chan, weights, *shape)
-
-
-def ConvLocal(
-    out_chan: int,
-    filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None,
-    padding: str = "VALID",
-    W_std: float = 1.0,
-    b_std: float | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
-    parameterization: str = "ntk",
-    s: tuple[int, int] = (1, 1),
-) -> Triple:
-    """A convolution with weights of its own at every position."""
-    weights = _weights("ConvLocal", W_std, b_std, parameterization, s)
-    shape = filter_shape, strides, padding, dimension_numbers
-    return _convolution(wl.ConvLocal, out_chan, weights, *shape)
-
-
-def ConvTranspose(
-    out_chan: int,
-    filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None,
-    padding: str = "VALID",
-    W_std: float = 1.0,
-    b_std: float | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
-    parameterization: str = "ntk",
-    s: tuple[int, int] = (1, 1),
-) -> Triple:
-    """A transposed convolution: positions spread over windows."""
-    weights = _weights("ConvTranspose", W_std, b_std, parameterization, s)
-    shape = filter_shape, strides, padding, dimension_numbers
-    return _convolution(wl.ConvTranspose, out_chan, weights, *shape)
-
-
-def _convolution(
-    kind: Any,
-    out_chan: int,
-    weights: Callable[..., Any],
-    filter_shape: Any,
-    strides: Any,
-    padding: Any,
-    dimension_numbers: Any,
-) -> Triple:
+def _convolutional(kind: Any, formula: str) -> Callable[..., Triple]:
+    """The function of `stax` for a layer of the library."""
     name = kind.__name__
-    width = whole("out_chan", out_chan)
-    window, stride = _window("filter_shape", filter_shape, strides)
 
-    def make(layout: Layout, padded: bool) -> wl.Layer:
-        # "Same" of transposed convolutions is XLA's at every stride.
-        how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
-        return weights(kind, width, window, stride=stride, padding=how)
+    def layer(
+        out_chan: int,
+        filter_shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        padding: str = "VALID",
+        W_std: float = 1.0,
+        b_std: float | None = None,
+        dimension_numbers: tuple[str, str, str] | None = None,
+        parameterization: str = "ntk",
+        s: tuple[int, int] = (1, 1),
+    ) -> Triple:
+        weights = _weights(name, W_std, b_std, parameterization, s)
+        width = whole("out_chan", out_chan)
+        window, stride = _window("filter_shape", filter_shape, strides)
 
-    make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
-    return triple(Wide(name, make, _spec(name, dimension_numbers)))
+        def make(layout: Layout, padded: bool) -> wl.Layer:
+            # "Same" of transposed convolutions is XLA's at every stride.
+            how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
+            return weights(kind, width, window, stride=stride, padding=how)
+
+        make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
+        return triple(Wide(name, make, _spec(name, dimension_numbers)))
+
+    layer.__name__ = layer.__qualname__ = name
+    layer.__doc__ = formula
+    return layer
+
+
+Conv = _convolutional(wl.Conv, "A convolution.")
+ConvLocal = _convolutional(wl.ConvLocal, "One with weights of its own at every position.")
+ConvTranspose = _convolutional(wl.ConvTranspose, "A transposed one: positions spread over windows.")
 
 
 def _window(
@@ -379,14 +344,8 @@ def SumPool(
     return triple(Wide("SumPool", make, (batch_axis, channel_axis)))
 
 
-class _Slice:
-    """`Slice[:, 0]` is the index it is called with."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-Slice = _Slice()
+Slice = np.s_
+"""`Slice[:, 0]` is the index it is called with."""
 
 
 def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
@@ -480,7 +439,8 @@ def ImageResize(
 ) -> Triple:
     """Positions interpolated, as `jax.image.resize` does; `precision` is accepted."""
     word = str(getattr(method, "name", method)).lower()
-    word = "linear" if word in ("bilinear", "trilinear", "triangle") else word
+    known = {"triangle": "linear", "keyscubic": "cubic"}
+    word = known.get(word, word.removeprefix("bi").removeprefix("tri"))
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
         sizes = [shape[axis] for axis in layout.order] if len(shape) == layout.ndim else [0]
@@ -488,7 +448,7 @@ def ImageResize(
             raise _unknown(
                 "ImageResize", "shape", shape, "give -1 for examples and channels, and all others"
             )
-        return wl.Resize(tuple(sizes[1:-1]), method=word)
+        return wl.Resize(tuple(sizes[1:-1]), method=word, antialias=antialias)
 
     return triple(Wide("ImageResize", make, (batch_axis, channel_axis)))
 
@@ -502,16 +462,35 @@ def DotGeneral(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """The input times a number; other products are not known here."""
+    """The input times a number, or summed over positions with the weights of an array.
+
+    `precision` is accepted, and without effect.
+    """
     if lhs is None and rhs is None:
         return triple()
     if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
-    number = rhs if lhs is None else lhs
-    if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
-        got = "an array" if np.ndim(number) else dimension_numbers
-        raise _unknown("DotGeneral", "dimension_numbers", got, "pass a number as rhs=")
-    return _layer("DotGeneral", wl.Scale(number), (batch_axis, channel_axis))
+    array = rhs if lhs is None else lhs
+    sums, shared = dimension_numbers
+    own, other = (sums if rhs is None else sums[::-1]) if np.ndim(array) else ((), ())
+    if sorted(own) != list(range(np.ndim(array))) or any(map(len, shared)):
+        got = f"{dimension_numbers} with an array of {np.ndim(array)} axes"
+        remedy = "sum over every axis of the array, and over positions of the input"
+        raise _unknown("DotGeneral", "dimension_numbers", got, remedy)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        if not np.ndim(array):
+            return wl.Scale(array)
+        positions = layout.order[1:-1]
+        if not set(other) <= set(positions):
+            raise _unknown("DotGeneral", "dimension_numbers", other, "sum over positions alone")
+        letters = {axis: string.ascii_lowercase[axis] for axis in positions}
+        met = [letters[axis] for _, axis in sorted(zip(own, other, strict=True))]
+        left = [letter for axis, letter in letters.items() if axis not in other]
+        return wl.Contract(array, f"{''.join(met)},{''.join(letters.values())}->{''.join(left)}")
+
+    axes = batch_axis, channel_axis
+    return triple(Wide("DotGeneral", make, axes, kept=lambda positions: positions - len(own)))
 
 
 def GlobalSelfAttention(
@@ -599,14 +578,16 @@ def LayerNorm(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """Normalisation over channels."""
+    """Normalisation over channels, and over positions whose axes are named beside them."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    norm = wl.LayerNorm(eps=eps)
+    wl.LayerNorm(eps=eps)  # options are refused at once
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
-        if {one % layout.ndim for one in axes} != {layout.channel}:
-            raise _unknown("LayerNorm", "axis", axis, "normalise over the channel axis alone")
-        return norm
+        named = {one % layout.ndim for one in axes}
+        if layout.channel not in named or layout.batch in named:
+            raise _unknown("LayerNorm", "axis", axis, "name the channel axis, and not the batch's")
+        positions = [place for place, one in enumerate(layout.order[1:-1]) if one in named]
+        return wl.LayerNorm(eps=eps, axes=tuple(positions))
 
     return triple(Wide("LayerNorm", make, (batch_axis, channel_axis)))
 
@@ -625,10 +606,6 @@ def Dropout(rate: float, mode: str = "train") -> Triple:
 # --- nonlinearities -------------------------------------------------------------------------------
 
 
-def _given(name: str, fn: Any, value: Any, slope: Any = None) -> Triple:
-    return _layer(name, wl.Activation(duals.Given(fn, value, slope)))
-
-
 def Elementwise(
     fn: Callable[[Any], Any] | None = None,
     nngp_fn: Callable[[Any, Any, Any], Any] | None = None,
@@ -636,7 +613,7 @@ def Elementwise(
 ) -> Triple:
     """Any function, with its kernel `nngp_fn(cov12, var1, var2)`, or by quadrature without one."""
     if nngp_fn is not None:
-        return _given("Elementwise", fn, nngp_fn, d_nngp_fn)
+        return _layer("Elementwise", wl.Activation(duals.Given(fn, nngp_fn, d_nngp_fn)))
     if fn is None or d_nngp_fn is not None:
         raise _unknown("Elementwise", "nngp_fn", None, "pass nngp_fn=, or fn= alone")
     return _layer("Elementwise", wl.Elementwise(fn))
@@ -725,36 +702,14 @@ def Gaussian(a: float = 1, b: float = -1) -> Triple:
 
 def Gabor() -> Triple:
     """`exp(−x²)·sin(x)`."""
-    return _given("Gabor", _gabor, _gabor_nngp)
-
-
-def _gabor(x: Any) -> Any:
-    return jnp.exp(-(x**2)) * jnp.sin(x)
-
-
-def _gabor_nngp(cov: Any, var1: Any, var2: Any) -> Any:
-    """With covariance Σ of both: `e^{−(S₁₁ + S₂₂)/2} sinh(S₁₂)/√det(1 + 2Σ)`, S = Σ(1 + 2Σ)⁻¹."""
-    det = (1 + 2 * var1) * (1 + 2 * var2) - 4 * cov**2
-    trace = (var1 + var2 + 4 * (var1 * var2 - cov**2)) / det
-    return jnp.exp(-trace / 2) * jnp.sinh(cov / det) / jnp.sqrt(det)
+    return _layer("Gabor", wl.Activation(duals.gabor()))
 
 
 def ExpNormalized(gamma: float = 1, shift: float = -1, do_clip: bool = False) -> Triple:
     """Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c."""
 
-    def cosine(cov: Any, var1: Any, var2: Any) -> tuple[Any, Any]:
-        scale = jnp.sqrt(var1 * var2)
-        found = cov / scale
-        return scale, jnp.clip(found, -1, 1) if do_clip else found
-
-    def nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
-        scale, c = cosine(cov, var1, var2)
-        return scale * jnp.exp(gamma * (c + shift))
-
-    def d_nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
-        return gamma * jnp.exp(gamma * (cosine(cov, var1, var2)[1] + shift))
-
-    return _given("ExpNormalized", None, nngp_fn, d_nngp_fn)
+    dual = duals.normalised_exponential(gamma, shift, clip=do_clip)
+    return _layer("ExpNormalized", wl.Activation(dual))
 
 
 def Hermite(degree: int) -> Triple:
@@ -770,21 +725,10 @@ def Monomial(degree: int) -> Triple:
 def RectifiedMonomial(degree: int) -> Triple:
     """`max(x, 0)^degree`; of degree 0 the step function."""
     if whole("degree", degree, least=0) == 0:
-        return _given("RectifiedMonomial", _step, _step_nngp, _zero)
-    dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
+        dual = duals.step()
+    else:
+        dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
     return _layer("RectifiedMonomial", wl.Activation(dual))
-
-
-def _step(x: Any) -> Any:
-    return (x >= 0).astype(x.dtype)
-
-
-def _step_nngp(cov: Any, var1: Any, var2: Any) -> Any:
-    return 0.25 + jnp.arcsin(jnp.clip(cov / jnp.sqrt(var1 * var2), -1, 1)) / (2 * jnp.pi)
-
-
-def _zero(cov: Any, var1: Any, var2: Any) -> Any:
-    return jnp.zeros_like(cov)
 
 
 def Polynomial(coef: Sequence[float]) -> Triple:

@@ -87,11 +87,12 @@ def _rescaled(floats: list[np.ndarray], exponent: Fraction, widths: Any) -> Powe
 def _shifted(floats: list[np.ndarray], scale: list[float], widths: tuple[int, ...]) -> Power | None:
     """`c·(n + b)^γ`, in the limit `c·n^γ`: Glorot's 2/(n + d), weights on n + d channels."""
     for exponent in (Fraction(k, 2) for k in (-1, -2, 1, 2)):
-        base = [size ** float(1 / exponent) for size in scale]
-        slope = (base[-1] - base[0]) / (widths[-1] - widths[0])
-        if slope <= 0:
+        with np.errstate(all="ignore"):
+            base = np.power(scale, float(1 / exponent))
+            slope = (base[-1] - base[0]) / (widths[-1] - widths[0])
+        if not (np.isfinite(base).all() and slope > 0 and np.isfinite(base[0] / slope)):
             continue
-        shift = Fraction(round(8 * (base[0] / slope - widths[0])), 8)
+        shift = Fraction(round(8 * float(base[0] / slope - widths[0])), 8)
         if abs(shift) < min(widths):
             found = _rescaled(floats, exponent, [float(w + shift) for w in widths])
             if found is not None:

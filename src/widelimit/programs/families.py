@@ -366,14 +366,15 @@ def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...])
     if len(result_axes) != len(layouts):
         raise _picks_channels(step)
     numbers = jnp.asarray(numbered(value) + 1)
+    if any(
+        int(p["slice_sizes"][axis]) != layout.extent * width
+        for axis, layout in layouts.items()
+        for p, width in zip(step.params, widths, strict=True)
+    ):
+        raise _picks_channels(step)
     if step.name == "gather":
         numbering = params["dimension_numbers"]
-        gone = {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
-        if set(layouts) & gone or any(
-            int(p["slice_sizes"][axis]) != layout.extent * width
-            for axis, layout in layouts.items()
-            for p, width in zip(step.params, widths, strict=True)
-        ):
+        if set(layouts) & {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}:
             raise _picks_channels(step)
         params["fill_value"] = 0
     sizes = enumerate(params["slice_sizes"])
@@ -422,7 +423,9 @@ def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
 def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """Linear in the family, whatever its finite axes do."""
     vector = _one_vector(step, operands)
-    if step.name == "cumsum" and int(step.params[0]["axis"]) == vector.axis:
+    params = step.params[0]
+    windows = params.get("window_dimensions", (1,) * len(vector.shape))
+    if params.get("axis") == vector.axis or windows[vector.axis] != 1:
         raise along_width(step)
     return [by_basis(step, vector)]
 

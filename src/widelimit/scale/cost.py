@@ -26,6 +26,10 @@ from .pairs import make_pairs
 
 # Seconds of each part of the calibration, beside compiling; and the side of matrices to multiply.
 _SECONDS, _PRODUCT = 0.7, 48
+# What a solve takes beside N³/3 multiplications and additions at the rate of such products: small
+# blocks, and for every entry reading, checking and copying by one thread (measured at 2,000 to
+# 8,000 examples; for many more examples the first is nearer to 1).
+_SOLVE_FACTOR, _SOLVE_ENTRY = 1.3, 500
 # Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
 _BLOCKS = 4
 # Stored tiles, of 1024 examples a side, that are in memory at once: being filled or written.
@@ -48,7 +52,7 @@ class Cost:
     encoding: float
     """Seconds, for examples one by one."""
     factorising: float
-    """Seconds of a Cholesky factorisation in memory."""
+    """Seconds of an exact solve, `Cholesky()` or `BlockedCholesky()`."""
     disk: int
     """Bytes of a store."""
     memory: int
@@ -151,7 +155,7 @@ def measure(
         rate=rate,
         compiling=compiling,
         encoding=encoding * (examples + tests + again),
-        factorising=_factorising(clock) * examples**3,
+        factorising=_solving(clock, examples),
         disk=int(count * per_pair),
         memory=int(memory + per_input * (examples + tests) + _TILES * 2**20 * parts * item),
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
@@ -210,8 +214,8 @@ def _rate(pairs: Pairs, places: list[tuple[int, int]], clock: Callable[[], float
     return done / seconds
 
 
-def _factorising(clock: Callable[[], float]) -> float:
-    """Seconds for each `N³` of a factorisation: a sixth of a product's, on all cores.
+def _solving(clock: Callable[[], float], examples: int) -> float:
+    """Seconds of an exact solve on all cores, from those of small products.
 
     The products are too small for threads, whose waits for one another are what other work on the
     machine makes longer: a hundred times, where a matrix of 1,000 is factorised beside five others.
@@ -221,4 +225,6 @@ def _factorising(clock: Callable[[], float]) -> float:
         begin = clock()
         np.matmul(matrix, matrix)
         times.append(clock() - begin)
-    return float(np.median(times)) / 6 / _PRODUCT**3 / (os.cpu_count() or 1)
+    step = float(np.median(times)) / _PRODUCT**3  # of one multiplication and addition
+    cubic = _SOLVE_FACTOR * examples**3 / 6 / (os.cpu_count() or 1)
+    return step * (cubic + _SOLVE_ENTRY * examples**2)

@@ -41,9 +41,8 @@ from ..inference import (
     with_hyperparameters,
 )
 from ..inference.checks import Values
-from ..inference.choice import best_trial
 from ..inference.network_kernels import chosen, require_gaussian
-from ..inference.noise import Noise
+from ..inference.noise import Noise, best_trial
 from ..layers.base import Layer
 from ..layers.compose import streams_of, takes_tokens
 from ..options import choice

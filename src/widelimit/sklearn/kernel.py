@@ -164,7 +164,7 @@ class NetworkKernel(Kernel):
         if self.shape is not None:
             if X.ndim < 1 or X.size != len(X) * int(np.prod(self.shape)):
                 raise ShapeError(
-                    f"Rows of X are folded into examples of shape {tuple(self.shape)}.",
+                    f"Rows of X cannot be folded into examples of shape {tuple(self.shape)}.",
                     got=f"X of shape {X.shape}",
                     remedy=f"pass rows of {int(np.prod(self.shape))} numbers, or another shape=",
                 )

@@ -268,11 +268,12 @@ def trace_at(function: Any, key: Any, x: np.ndarray) -> Any:
 
     A scan whose first carry is written as float32 cannot carry double precision.
     """
+    real = x.dtype.kind == "f"
     try:
         with jax.enable_x64(True):
-            return jax.make_jaxpr(function)(key, jnp.asarray(x))
+            return jax.make_jaxpr(function)(key, jnp.asarray(x, float if real else None))
     except TypeError as error:
-        if "carry" not in str(error):
+        if isinstance(error, jax.errors.JAXTypeError):
             raise
     with jax.enable_x64(False):
-        return jax.make_jaxpr(function)(key, jnp.asarray(x))
+        return jax.make_jaxpr(function)(key, jnp.asarray(x, jnp.float32 if real else None))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..compilation import jitted
-from ..errors import NetworkError, NumericalError, OptionError, ShapeError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError, WidelimitError
 from ..options import RandomKey, as_key, choice, listed, whole
 from ..programs.biases import Biases, apart
 from ..programs.extents import Wide
@@ -31,6 +31,7 @@ from .alignment import align, trace_at
 from .audit import Audit, audited
 from .check import facts_of
 from .law import TracedLaw
+from .places import said
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
@@ -137,6 +138,10 @@ class Traced(TensorProgram):
                 jaxprs.append(trace_at(_bind(self.model, width), self.key, self.x))
             except jax.errors.JAXTypeError as error:
                 raise _untraceable(error) from error
+            except WidelimitError:
+                raise
+            except Exception as error:  # whatever the model's code raises
+                raise _broken(error, self.x) from error
         program = align(jaxprs, self.widths)
         if len(program.outputs) != 1:
             raise RefusedError(
@@ -379,6 +384,14 @@ def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
             remedy="give three, such as (64, 96, 160), that heads and groups divide",
         )
     return tuple(sorted(found))
+
+
+def _broken(error: Exception, x: np.ndarray) -> NetworkError:
+    return NetworkError(
+        "make(width, key) returned a model that does not run on one example.",
+        got=f"{said(error)}, for an example of shape {x.shape[1:]}",
+        remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
+    )
 
 
 def _untraceable(error: Exception) -> RefusedError:

@@ -324,8 +324,8 @@ class AttentionMemo(eqx.Module):
     query_noise: Array | None = None
     # Of queries and keys that are brought to one length.
     inverse_lengths: Array | None = None
-    # Weights of every head, where they are known.
-    weights: Float[Array, "head query key"] | None = None
+    # Weights of every head, or those that all share, where they are known.
+    weights: Float[Array, "*head query key"] | None = None
     # Feature rows of the output, where heads have finite width.
     outputs: Float[Array, "query feature"] | None = None
     # Of the scores' variances, where the score map's dual has limits.

@@ -311,7 +311,7 @@ class MultiHead(Layer):
             weights = jax.vmap(lambda g: self.score_map.weigh(g, allowed))(field.scores)
             return dataclasses.replace(memo, weights=weights)
         if not self.facts.random_scores and not self.closed:
-            return dataclasses.replace(memo, weights=self._fixed_weights(context, allowed)[None])
+            return dataclasses.replace(memo, weights=self._fixed_weights(context, allowed))
         lengths = positions.inverse_lengths(context)
         if self.closed:
             assert isinstance(self.score_map, ElementwiseMap)
@@ -463,7 +463,8 @@ class MultiHead(Layer):
         where nothing is drawn, over scores `G_ai ~ N(0, qk² κ^q_aa κ̃_ii)`.
         """
         if memo.weights is not None:
-            return jnp.mean(function(memo.weights), axis=0)
+            weights = function(memo.weights)
+            return weights if weights.ndim == 2 else jnp.mean(weights, axis=0)
         queries, keys = memo.tables
         if field is not None:
             head, draws = self.head(memo, ntk=False), field.weights.astype(keys.dtype)

@@ -215,12 +215,14 @@ def mean_over_heads(
 def mix_values(
     queries: Pair,
     valued: Pair,
-    one: Float[Array, "head query key"],
-    two: Float[Array, "head query2 key2"],
+    one: Float[Array, "*head query key"],
+    two: Float[Array, "*head query2 key2"],
 ) -> Pair:
-    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of a single head, kept pending."""
-    if one.shape[0] == 1:
-        return valued.lazily_mixed(one[0], two[0])
+    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of one head, or of equal ones, pending."""
+    if one.ndim == 3 and one.shape[0] == 1:
+        one, two = one[0], two[0]
+    if one.ndim == 2:
+        return valued.lazily_mixed(one, two)
     forced, like = valued.forced(), queries.forced()
 
     def mix(kernel: Array) -> Array:
