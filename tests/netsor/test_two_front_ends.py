@@ -145,8 +145,8 @@ def assert_one_law(seed):
     assert verdicts[0] == verdicts[1]
 
 
-# 95 and 160 have scores of tanh(sin(z)), which is bounded though it does not settle.
-@pytest.mark.parametrize("seed", [*range(12), 95, 160])
+# 86, 95 and 160 have scores of tanh(cos(z)) and its like, which are bounded and do not settle.
+@pytest.mark.parametrize("seed", [*range(12), 86, 95, 160])
 def test_one_law_and_one_verdict(seed):
     assert_one_law(seed)
 

@@ -7,7 +7,7 @@ function for every shape costs far more than running it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arrays import is_floating
 from .closed_forms import RELU
 from .layout import Layout, numbered
 from .matrices import Outer, Value, WideMatrix
@@ -226,7 +227,7 @@ def _function(step: Step) -> Callable[..., Any]:
     """The primitive on arrays of one shape."""
 
     def function(*arrays: Any) -> Any:
-        found = coordinatewise(step, arrays)
+        found = on_arrays(step, arrays)
         return run_primitive(step, *(jnp.asarray(a) for a in arrays)) if found is None else found
 
     return function
@@ -493,78 +494,34 @@ def _is_index(value: Any) -> bool:
 # ---- primitives on arrays --------------------------------------------------------------------
 
 
-def _power(x: np.ndarray, params: dict[str, Any]) -> np.ndarray:
-    x, y = np.asarray(x, float), int(params["y"])
-    # NumPy takes logarithms for every power but the second.
-    return x * x * x if y == 3 else x**y
-
-
-_BOOLEAN = {
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "xor": np.logical_xor,
-}
-
-
 def is_key(array: Any) -> bool:
     """Whether these are random keys."""
     return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
-def coordinatewise(step: Step, arrays: tuple[Any, ...]) -> Any | None:
-    """An elementwise primitive on arrays that broadcast; None if NumPy does not have it."""
-    name, params = step.name, step.params[0]
-    arrays = tuple(np.asarray(a) for a in arrays)
+def on_arrays(step: Step, arrays: Sequence[Any]) -> Any | None:
+    """The primitive on arrays that broadcast, or have draws in front; None: NumPy has it not."""
+    record, plain = step.record, [np.asarray(a) for a in arrays]
     with np.errstate(all="ignore"):
-        if name == "div":
-            if arrays[0].dtype.kind in "iu" and arrays[1].dtype.kind in "iu":
-                return None
-            return np.divide(*arrays)
-        if step.record.arrays is not None:
-            return step.record.arrays(*arrays)
-        if name == "integer_pow":
-            return _power(arrays[0], params)
-        if name in _BOOLEAN and all(a.dtype.kind in "bf" for a in arrays):
-            return _BOOLEAN[name](*(a.astype(bool) for a in arrays))
-        if name == "select_n":
-            which = arrays[0]
-            if len(arrays) == 3:
-                return np.where(which.astype(bool), arrays[2], arrays[1])
-            return np.choose(which.astype(int), arrays[1:])
-        if name == "convert_element_type":
-            target = (
-                np.dtype(params["new_dtype"]) if not _is_extended(params["new_dtype"]) else None
-            )
-            if target is None:
-                return None
-            return arrays[0].astype(np.float64 if _floating(target) else target)
-    return None
-
-
-def _is_extended(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)
-
-
-def _floating(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.floating))
+        if record.arrays is not None:
+            return record.arrays(*plain)
+        return None if record.numbers is None else record.numbers(step.params[0], plain)
 
 
 def run_primitive(step: Step, *arrays: Any) -> Any:
     """The step's primitive itself, in double precision."""
     params = dict(step.params[0])
-    if step.name == "convert_element_type" and _floating(params["new_dtype"]):
+    if step.name == "convert_element_type" and is_floating(params["new_dtype"]):
         params["new_dtype"] = np.dtype(np.float64)
     if params.get("preferred_element_type") is not None:
-        wide = _floating(params["preferred_element_type"])
+        wide = is_floating(params["preferred_element_type"])
         params["preferred_element_type"] = np.dtype(np.float64) if wide else None
     return step.primitive.bind(*arrays, **params)
 
 
 def _applied(step: Step, arrays: list[Any]) -> Any:
     """The primitive for every draw; arrays have a leading draw axis, of length 1 if fixed."""
-    found = coordinatewise(step, tuple(arrays))
-    found = _shaped(step, arrays) if found is None else found
+    found = on_arrays(step, arrays)
     if found is not None:
         return found
     arrays = [_double(a) for a in arrays]
@@ -577,53 +534,6 @@ def _applied(step: Step, arrays: list[Any]) -> Any:
     return jax.tree.map(np.asarray, results)
 
 
-_REDUCTIONS = {
-    "reduce_sum": np.sum,
-    "reduce_max": np.max,
-    "reduce_min": np.min,
-    "reduce_prod": np.prod,
-}
-
-
-def _shaped(step: Step, arrays: list[Any]) -> Any | None:
-    """Reductions, joins and contractions behind the draw axis."""
-    name, params = step.name, step.params[0]
-    if name in _REDUCTIONS:
-        return _REDUCTIONS[name](arrays[0], axis=tuple(int(a) + 1 for a in params["axes"]))
-    if name in ("concatenate", "stack"):
-        draws = max(len(a) for a in arrays)
-        spread = [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
-        if name == "stack":
-            return np.stack(spread, axis=1 + params["axis"])
-        return np.concatenate(spread, axis=int(params["dimension"]) + 1)
-    if name == "dot_general":
-        return _contracted(params, *map(np.asarray, arrays))
-    return None
-
-
-def _contracted(params: dict[str, Any], left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    (lc, rc), (lb, rb) = params["dimension_numbers"]
-    names = iter(range(1, 52))
-    a: list[int] = [0] * (left.ndim - 1)
-    b: list[int] = [0] * (right.ndim - 1)
-    for i, j in (*zip(lb, rb, strict=True), *zip(lc, rc, strict=True)):
-        a[i] = b[j] = next(names)
-    for axes in (a, b):
-        for k, name in enumerate(axes):
-            if name == 0:
-                axes[k] = next(names)
-    out = [a[i] for i in lb]
-    out += [n for i, n in enumerate(a) if i not in (*lb, *lc)]
-    out += [n for j, n in enumerate(b) if j not in (*rb, *rc)]
-    draws = max(len(left), len(right))
-    lead_a, lead_b = ([0] if len(m) > 1 else [] for m in (left, right))
-    left = left if lead_a else left[0]
-    right = right if lead_b else right[0]
-    target = [0, *out] if draws > 1 else out
-    found = np.einsum(left, [*lead_a, *a], right, [*lead_b, *b], target, optimize=True)
-    return found if draws > 1 else found[None]
-
-
 def _double(array: Any) -> Any:
     array = jnp.asarray(array)
-    return array.astype(jnp.float64) if _floating(array.dtype) else array
+    return array.astype(jnp.float64) if is_floating(array.dtype) else array

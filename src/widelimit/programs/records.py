@@ -8,6 +8,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .arrays import OnArrays
 from .closed_forms import ClosedForm
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Record:
     order: Order | Fraction = Order.ONE
     arrays: Callable[..., Any] | None = None
     """NumPy's function, where it needs no parameters."""
+    numbers: OnArrays | None = None
+    """NumPy's function of the parameters and the arrays."""
     coordinatewise: bool = False
     linear: bool = False
     """Gaussian scalars stay Gaussian, on their way to the outputs."""

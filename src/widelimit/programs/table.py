@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from . import arrays as a
 from . import closed_forms
 from . import entrywise as e
 from . import families as f
@@ -42,6 +44,7 @@ def _each(
 _one = partial(_each, Order.ONE)
 _linear = partial(Record, on_scalars, order=_LEADING, linear=True)
 _moves = partial(_linear, moves=True)
+_largest = partial(Record, on_scalars, f.largest, _LEADING)
 
 
 def _moved(rule: Callable[..., Any]) -> Record:
@@ -69,7 +72,7 @@ TABLE: dict[str, Record] = {
     "max": _each(_LEADING, np.maximum, inside=(-1.0,)),
     "min": _each(_LEADING, np.minimum, inside=(1.0,)),
     "clamp": _each(_LEADING, lambda a, x, b: np.minimum(np.maximum(x, a), b), inside=(-1.0, 1.0)),
-    "select_n": _each(_LEADING, vectors=e.chosen),
+    "select_n": _each(_LEADING, numbers=a.selected, vectors=e.chosen),
     "rem": _each(_LEADING),
     # Comparisons and angles do not change when all operands are scaled.
     "gt": _each(_RATIO, np.greater),
@@ -81,8 +84,8 @@ TABLE: dict[str, Record] = {
     "atan2": _each(_RATIO, np.arctan2),
     # Products and powers.
     "mul": _each(Order.PRODUCT, np.multiply, linear=True, vectors=_on(WideVector.multiplied)),
-    "div": _each(Order.QUOTIENT, linear=True, vectors=e.quotient),
-    "integer_pow": _each(Order.POWER, vectors=e.square),
+    "div": _each(Order.QUOTIENT, linear=True, numbers=a.divided, vectors=e.quotient),
+    "integer_pow": _each(Order.POWER, numbers=a.powered, vectors=e.square),
     "pow": _each(Order.POWER, np.power),
     # f(c·x) = c^degree f(x) for c > 0.
     "neg": _each(_SAME, np.negative, linear=True, vectors=_on(lambda v: e.multiplied(v, -1.0))),
@@ -90,7 +93,9 @@ TABLE: dict[str, Record] = {
     **dict.fromkeys(
         ("copy", "copy_p"), _each(_SAME, np.asarray, linear=True, moves=True, vectors=_itself)
     ),
-    "convert_element_type": _each(_SAME, linear=True, moves=True, vectors=e.converted),
+    "convert_element_type": _each(
+        _SAME, linear=True, moves=True, numbers=a.converted, vectors=e.converted
+    ),
     "stop_gradient": _each(_SAME, np.asarray, vectors=_itself),
     "reduce_precision": _each(_SAME, vectors=_itself),
     "real": _each(_SAME),
@@ -128,7 +133,10 @@ TABLE: dict[str, Record] = {
     "lgamma": _one(),
     "digamma": _one(),
     "nextafter": _one(),
-    **dict.fromkeys(("and", "or", "not", "xor"), _one()),
+    "and": _one(numbers=a.logical(np.logical_and)),
+    "or": _one(numbers=a.logical(np.logical_or)),
+    "not": _one(numbers=a.logical(np.logical_not)),
+    "xor": _one(numbers=a.logical(np.logical_xor)),
     "map": Record(mapped, mapped),
     # Bookkeeping on axes.
     "reshape": _moved(f.reshape),
@@ -141,30 +149,31 @@ TABLE: dict[str, Record] = {
     "tile": _linear(f.alone(f.tile)),
     "slice": _moved(f.slices),
     "split": Record(f.split, f.split, _LEADING, linear=True, moves=True),
-    "concatenate": _moves(f.side_by_side),
-    "stack": _moves(f.side_by_side),
+    "concatenate": _moves(f.side_by_side, numbers=a.concatenated),
+    "stack": _moves(f.side_by_side, numbers=a.stacked),
     "gather": _moves(f.picked),
     "dynamic_slice": _linear(f.picked),
     "pad": _moves(f.padded),
     "optimization_barrier": Record(f.unchanged, f.unchanged),
     # Sums, windows and contractions.
-    "reduce_sum": _linear(f.summed),
+    "reduce_sum": _linear(f.summed, numbers=a.reduced(np.sum)),
     **dict.fromkeys(
         ("cumsum", "reduce_window_sum"), Record(on_scalars, f.accumulated, _LEADING)
     ),
     **dict.fromkeys(
         ("scatter-add", "scatter_add"), Record(on_scalars, f.scattered, _LEADING)
     ),
-    **dict.fromkeys(
-        ("reduce_max", "reduce_min", "reduce_window_max"), Record(on_scalars, f.largest, _LEADING)
-    ),
-    "dot_general": Record(on_scalars, contract, Order.PRODUCT, linear=True),
+    "reduce_window_max": _largest(),
+    "reduce_max": _largest(numbers=a.reduced(np.max)),
+    "reduce_min": _largest(numbers=a.reduced(np.min)),
+    "dot_general": _linear(contract, order=Order.PRODUCT, numbers=a.contracted),
     "conv_general_dilated": Record(on_scalars, convolve),
     # Numbers alone.
     **dict.fromkeys(
         ("sort", "cummax", "cummin", "top_k", "argmax", "argmin", "dynamic_update_slice", "scatter",
-         "reduce_or", "reduce_and", "select_and_gather_add", "reduce_prod"), _numbers,
+         "reduce_or", "reduce_and", "select_and_gather_add"), _numbers,
     ),
+    "reduce_prod": replace(_numbers, numbers=a.reduced(np.prod)),
     # Where parameters come from.
     "iota": Record(f.iota, f.refused, _LEADING),
     "qr": Record(on_scalars, f.orthogonal),
