@@ -84,5 +84,5 @@ def _read(found: Kernels, whole: np.ndarray) -> None:
             for readout, target in enumerate(into):
                 block = values[..., readout, readout]
                 target[np.ix_(part.rows, part.columns)] = block
-                if part.mirrored:
+                if part.mirror:
                     target[np.ix_(part.columns, part.rows)] = block.T
