@@ -7,11 +7,13 @@ from typing import Any
 import inference
 import jax
 import numpy as np
+import scripts
 import transformer
 from worker import Result, serve
 from workloads import B_STD, DECAY, W_STD, WORKLOADS, Layers
 
 import widelimit as wl
+from widelimit import neural_tangents
 from widelimit.inference import GPPosterior
 from widelimit.laws.simulation import simulate
 from widelimit.laws.simulation_inputs import GaussianInputs
@@ -57,6 +59,8 @@ def make(name: str, size: int) -> Callable[[], Result]:
     }
     if name in special:
         return special[name](size)
+    if name in scripts.TITLES:
+        return scripts.make(neural_tangents, name, size)
     work = WORKLOADS[name]
     x, mask = work.inputs(size)
     net = network(work.layers)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import neural_tangents as nt  # pyright: ignore[reportMissingImports]
 import numpy as np
+import scripts
 import transformer
 from neural_tangents import stax  # pyright: ignore[reportMissingImports]
 from worker import Result, serve
@@ -62,6 +63,8 @@ def make(name: str, size: int) -> Callable[[], Result]:
         return _inference(size)
     if name == "j":
         return _empirical(size)
+    if name in scripts.TITLES:
+        return scripts.make(nt, name, size)
     if name.endswith("_double"):
         jax.config.update("jax_enable_x64", True)
     work = WORKLOADS[name.removesuffix("_double")]

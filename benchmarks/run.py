@@ -26,6 +26,7 @@ import growth
 import limits
 import numpy as np
 import report
+import scripts
 from workloads import WORKLOADS, Operations, operations
 
 _HERE = Path(__file__).resolve().parent
@@ -77,6 +78,9 @@ def rows() -> dict[str, Row]:
         ),
         "i": Row("(i) Gaussian-process inference, float64", 8000, 8000, (1000, 1000), 1),
         "j": Row("(j) empirical NTK, transformer of 25,000 weights", 256, 256, (16, 16), 1),
+    } | {
+        name: Row(scripts.TITLES[name], size, size, (16, 16), 1)
+        for name, size in zip(scripts.TITLES, (1024, 16, 64, 512, 256), strict=True)
     }  # fmt: skip
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 import widelimit as wl
 from widelimit.app.cli.ending import keep_programs
-from widelimit.app.drawing import canvas
-from widelimit.app.drawing.plots import BLUE, GREY, RED
+from widelimit.app.drawing.plots import BLUE, GREY, RED, canvas
 from widelimit.app.report import Report
 from widelimit.app.workflow import NetworkName, Result, Settings, Task, run
 from widelimit.app.workflow.finite import LawNetwork, head_law

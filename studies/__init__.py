@@ -12,6 +12,7 @@ from . import (
     moving_kernel,
     sampled_heads,
     scaling_softmax,
+    sentences,
     signal_propagation,
     small_data,
     trained,
@@ -29,6 +30,7 @@ _MODULES = (
     ablations,
     trained,
     scaling_softmax,
+    sentences,
     small_data,
 )
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies import finite_heads as setting
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked
 from widelimit.laws import law_from_covariance

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies import cifar10
 from widelimit.app.studies.accuracy import RIDGES, Accuracy, Validated, climbed, gap
 from widelimit.app.studies.comparison import KINDS, Arena, FamilyGroup, Selection, choose

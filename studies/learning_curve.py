@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies.accuracy import evaluate, row
 from widelimit.app.studies.comparison import KINDS
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked
 from widelimit.compilation import jitted
 from widelimit.factorizations import eigh

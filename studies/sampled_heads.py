@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked
 from widelimit.data import load_sample_texts
 from widelimit.layers.attention.layer import Attention

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from widelimit.app.drawing import canvas
+from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies.study import Result, Size, Study, Table, publish, tracked
 from widelimit.errors import MissingExtraError
 from widelimit.inference import KernelKind, centred_one_hot

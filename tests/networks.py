@@ -160,6 +160,7 @@ LAYERS = {
     "select_last": _pooled(conv(), wl.Relu(), pool=wl.Select(-1)),
     "select_2d": _pooled(conv(), wl.Relu(), pool=wl.Select((1, 2)), kind=Kind.IMAGE, padded=False),
     "select_slice": _pooled(conv(), wl.Relu(), wl.Select(slice(1, None, 2)), conv(), wl.Relu()),
+    "select_last_two": _pooled(conv(), wl.Relu(), wl.Select(slice(-2, None)), conv(2), wl.Relu()),
     "select_slice_2d": _pooled(
         conv(),
         wl.Relu(),
@@ -186,6 +187,32 @@ LAYERS = {
         pool=wl.Flatten(),
         kind=Kind.IMAGE,
         padded=False,
+    ),
+    "resize_cubic": _pooled(
+        conv(),
+        wl.Relu(),
+        wl.layers.Resize((2, 6), method="cubic", antialias=False),
+        dense(),
+        wl.Relu(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    # An array belongs to one length: padded it is not as alone.
+    "contract": _pooled(
+        conv(),
+        wl.Relu(),
+        wl.layers.Contract(np.eye(2, 3) + 0.5, "ai,ij->ja"),
+        conv(2),
+        wl.Relu(),
+        kind=Kind.IMAGE,
+        padded=False,
+    ),
+    "layer_norm_over_positions": _pooled(conv(), wl.LayerNorm(axes=[0]), wl.Relu(), dense()),
+    "layer_norm_over_rows": _pooled(
+        conv(), wl.Relu(), wl.LayerNorm(axes=[1], eps=0.1), dense(), wl.Relu(), kind=Kind.IMAGE
+    ),
+    "layer_norm_over_inputs": _pooled(
+        wl.LayerNorm(axes=[0, 1]), dense(), wl.Relu(), kind=Kind.IMAGE
     ),
     "layer_norm": _pooled(conv(), wl.LayerNorm(), wl.Relu(), dense(), wl.LayerNorm()),
     "layer_norm_after_activation": _pooled(conv(), wl.Relu(), wl.LayerNorm(), dense(), wl.Relu()),
@@ -264,7 +291,8 @@ COMPOSITIONS = {
     ),
     "relations": _pooled(
         wl.layers.Graph(),
-        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense(3)) for k in (0, 1)))),
+        dense(),
+        wl.Residual(wl.Sum(*(wl.Serial(wl.layers.Aggregate(k), dense()) for k in (0, 1)))),
         wl.LayerNorm(),
         wl.Relu(),
         wl.layers.Aggregate(1),

@@ -71,7 +71,7 @@ CASES = {
     ),
     "degree": (lambda: wl.layers.Hermite(200), "at most 100"),
     "degree of a monomial": (lambda: wl.layers.Monomial(101), "at most 100"),
-    "norm": (lambda: wl.Decay(norm="a"), "norm= is a positive number"),
+    "norm": (lambda: wl.Decay(norm="a"), "norm= is not a positive number"),
     "sampler of other channels": (
         lambda: SAMPLED.kernel(
             np.ones((2, 4, 5)), sampler=SAMPLED.sampler(np.ones((2, 4, 3)), samples=2)
@@ -120,7 +120,7 @@ CASES = {
     "no positions to convolve": (lambda: POOLED.kernel(np.ones((2, 3))), "move over positions"),
     "no positions to pool": (
         lambda: wl.Serial(wl.MeanPool()).kernel(np.ones((2, 3))),
-        "works over positions",
+        "met an input without positions",
     ),
     "padding name": (lambda: wl.Conv(8, 3, padding="mirror"), "'same', 'valid', 'circular'"),
     "width": (lambda: wl.Dense(0), "positive integer"),
@@ -181,7 +181,7 @@ CASES = {
     "no place for kernels": (lambda: VECTORS.kernel_into(5, np.ones((2, 3))), "no place"),
     "workers without a store": (
         lambda: VECTORS.kernel_into(print, np.ones((2, 3)), client=3),
-        "client= is for kernels that go into a store",
+        "client= is set, and the kernels do not go",
     ),
     "negative tokens": (lambda: TOKENS.kernel(np.array([[1, -1]])), "do not count from 0"),
     "tokens beyond the vocabulary": (
@@ -192,14 +192,17 @@ CASES = {
         lambda: VECTORS.kernel(np.ones((2, 3)), dtype=np.float16),
         "neither single nor double precision",
     ),
-    "memory": (lambda: VECTORS.kernel(np.ones((2, 3)), memory=0), "memory= is a positive integer"),
+    "memory": (
+        lambda: VECTORS.kernel(np.ones((2, 3)), memory=0),
+        "memory= is not a positive",
+    ),
     "memory below one pair": (
         lambda: POOLED.kernel(np.ones((2, 64, 3)), memory=1000),
         "fit into the memory",
     ),
     "overflow": (
         lambda: VECTORS.kernel(np.full((2, 3), 1e30, np.float32)),
-        "float32 holds numbers",
+        "that float32 holds",
     ),
     "a hyperparameter that is no number": (lambda: wl.Dense(3, w_std="big"), "finite real number"),
     "several hyperparameters for one": (lambda: wl.Dense(3, w_std=[1, 2]), "finite real number"),

@@ -98,12 +98,12 @@ def _attention(
 
 class _Slice:
     def __getitem__(self, index):
-        return index[1]
+        return index[1] if len(index) == 2 else index[1:]
 
 
 _NAMES: dict[str, Any] = {
     "serial": _serial,
-    "Dense": lambda width, **given: wl.Dense(
+    "Dense": lambda width, batch_axis=0, **given: wl.Dense(
         width, **_weights(**{name.lower(): value for name, value in given.items()})
     ),
     "Conv": _convolution(wl.Conv),
@@ -125,9 +125,14 @@ _NAMES: dict[str, Any] = {
     "Monomial": lambda degree: wl.layers.Monomial(degree),
     "Polynomial": lambda coef: wl.layers.Polynomial(coef),
     "Hermite": lambda degree: wl.layers.Hermite(degree),
-    "LayerNorm": lambda axis=-1: wl.LayerNorm(eps=1e-12),
+    "LayerNorm": lambda axis=-1: wl.LayerNorm(
+        eps=1e-12, axes=[one - 1 for one in axis[:-1]] if isinstance(axis, tuple) else ()
+    ),
     "Dropout": lambda rate: wl.Dropout(1 - rate),
-    "GlobalAvgPool": wl.MeanPool,
+    "ImageResize": lambda shape, **how: wl.layers.Resize(shape[1:-1], **how),
+    "DotGeneral": lambda lhs, dimension_numbers: wl.layers.Contract(lhs, "ai,ij->aj"),
+    "weights": lambda *shape: np.cos(np.arange(float(np.prod(shape)))).reshape(shape),
+    "GlobalAvgPool": lambda batch_axis=0: wl.MeanPool(),
     "GlobalSumPool": wl.SumPool,
     "AvgPool": lambda window, strides: wl.MeanPool(window, stride=strides),
     "SumPool": lambda window, strides: wl.SumPool(window, stride=strides),
@@ -178,6 +183,7 @@ def _edges(pattern: np.ndarray) -> np.ndarray:
 # One of each kind; the others run with the slow tests.
 _FAST = {
     *("fcn_relu_deep", "fcn_erf_scaled", "fcn_gelu", "fcn_sign", "fcn_layer_norm", "fcn_standard"),
+    *("cnn_resize", "cnn_slice", "cnn_contracted", "cnn_normalised_rows"),
     *("cnn_transpose_circular", "cnn_local", "graph_positions", "graph_rows", "masked_graph_pool"),
     *("cnn_flatten", "cnn_pool", "cnn_stride", "cnn_valid", "cnn_circular", "resnet_pool"),
     *("branches_product", "masked_cnn_pool", "masked_cnn_stride", "attention_softmax"),

@@ -7,7 +7,7 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 from typing import TYPE_CHECKING, Any
 
 from . import engine, errors, inference, laws, layers, netsor, persist, scale
-from .app.drawing import diagram as _diagram  # noqa: F401
+from .app.drawing.diagram import diagram as _diagram  # noqa: F401
 from .engine import Sampler, phase_diagram
 
 # Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.

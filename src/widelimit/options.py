@@ -1,11 +1,13 @@
 """What options may be: one converter for every kind, with one kind of error."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_type_hints
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +38,7 @@ def choice(kind: type[Member], value: Any, name: str) -> Member:
         close = []
     guess = f"perhaps you mean {close[0]!r}; " if close else ""
     raise OptionError(
-        f"{name}= is one of {', '.join(map(repr, known))}.",
+        f"{name}= is none of {', '.join(map(repr, known))}.",
         got=f"{name}={value!r}",
         remedy=f"{guess}use one of these names, or a member of {_public_name(kind)}",
     )
@@ -56,7 +58,7 @@ def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> 
         )
         kind += f" of at most {most:,}" if most else ""
         raise OptionError(
-            f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}", option=name
+            f"{name}= is not {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}", option=name
         )
     return int(value)
 
@@ -66,7 +68,7 @@ def positive(name: str, value: Any) -> float:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not 0 < float(value) < float("inf"):
         raise OptionError(
-            f"{name}= is a positive number.",
+            f"{name}= is not a positive number.",
             got=f"{name}={value!r}",
             remedy="give a number above 0",
         )
@@ -78,7 +80,7 @@ def listed(name: str, values: Any) -> list[Any]:
     alone = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
     if alone or not isinstance(values, Iterable):
         raise OptionError(
-            f"{name}= takes several values.",
+            f"{name}= takes several values, not one.",
             got=f"{name}={values!r}",
             remedy=f"put it in a list: {name}=[{values!r}]",
         )
@@ -103,7 +105,7 @@ def as_key(key: Any, name: str = "key") -> Key[Array, ""]:
         if key.dtype == jnp.uint32 and key.shape == (2,):  # the older form, jax.random.PRNGKey
             return jax.random.wrap_key_data(key)
     raise OptionError(
-        f"{name}= is a non-negative integer or one JAX key.",
+        f"{name}= is not a non-negative integer, nor one JAX key.",
         got=f"{name}={key!r}",
         remedy=f"pass {name}=0, or {name}=jax.random.key(0)",
     )
@@ -183,6 +185,9 @@ class Range(Enum):
         return bool(((value > low) & (value < high)).all())
 
 
+# --- hyperparameters: numbers that are differentiated and tuned -----------------------------------
+
+
 def within(where: Range | Callable[[Any], Range], *, tuned: bool = True) -> dict[str, Any]:
     """The metadata of a field whose hyperparameter lives in this range.
 
@@ -190,3 +195,55 @@ def within(where: Range | Callable[[Any], Range], *, tuned: bool = True) -> dict
     of a formula, which are tuned only when asked for.
     """
     return {"range": where, "tuned": tuned}
+
+
+def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
+    """A differentiable leaf: kept in double precision, cast to the dtype of the call.
+
+    One number, or where it is not a `scalar` an array of them.
+    """
+    if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
+        good = jnp.issubdtype(value.dtype, jnp.number)
+        number = value.astype(float) if jnp.issubdtype(value.dtype, jnp.integer) else value
+    else:
+        try:
+            number = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            number = np.asarray(None)
+        good = number.dtype.kind in "iuf" and bool(np.isfinite(number).all())
+        number = number.astype(np.float64) if good else number
+    if not good or (scalar and number.shape != ()):
+        kind = "a finite real number" if scalar else "an array of finite real numbers"
+        raise OptionError(
+            f"{name}= is not {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}, such as 1.5"
+        )
+    return number
+
+
+def leaf(
+    name: str,
+    *,
+    where: Range | Callable[[Any], Range] = Range.REAL,
+    tuned: bool = True,
+    scalar: bool = True,
+    **field: Any,
+) -> Any:
+    """A field that holds a hyperparameter: `eps: Any = leaf("eps", where=Range.POSITIVE)`.
+
+    It is checked, converted, and known to `tune` by its name. `where` is its range, or a function
+    from the layer to its range. Constants of a formula (`tuned=False`) and numbers of any sign
+    (`Range.REAL`, the default) are tuned only where `tune(select=…)` names them.
+    """
+    converter = functools.partial(hyperparameter, name=name, scalar=scalar)
+    metadata = within(where, tuned=tuned)
+    return eqx.field(converter=converter, metadata=metadata, kw_only=True, **field)
+
+
+def option(default: Any = None, **kwargs: Any) -> Any:
+    """A keyword-only dataclass field that is part of the network's structure, not tuned."""
+    return eqx.field(default=default, static=True, kw_only=True, **kwargs)
+
+
+def cast(value: Any, like: Array) -> Array:
+    """A hyperparameter in the dtype of the arrays it meets."""
+    return jnp.asarray(value, like.dtype)

@@ -5,6 +5,7 @@ Everything here is refused before anything is computed.
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -54,8 +55,10 @@ def test_cut_off_npz(capsys, tmp_path):
 
 
 def test_cut_off_row(capsys, file):
-    assert "t.csv" in refused(capsys, "classify", file("t.csv", GOOD + '"half a'))
-    assert "row 21" in refused(capsys, "classify", file("t.csv", GOOD + "no label"))
+    """Where a file ends in the middle of a row, its name and its line are said."""
+    for end, what in (('"half a', "opens a quote"), ("no label", "ends after 1 of 2 cells")):
+        said = refused(capsys, "classify", file("t.csv", GOOD + end))
+        assert re.search(rf"Line 22 of '.*t.csv'.* {what}", said), said
 
 
 def test_wrong_column_names(capsys, file):
@@ -205,4 +208,4 @@ def test_folders_that_are_not_there(capsys, tmp_path):
 def test_a_law_of_what_has_no_positions(capsys, tmp_path):
     path = write_flowers(tmp_path / "f.csv", count=12)
     assert "texts" in refused(capsys, "law", path)
-    assert "--row 99" in refused(capsys, "law", path, "--row", 99)
+    assert "no row 99" in refused(capsys, "law", path, "--row", 99)

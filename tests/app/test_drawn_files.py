@@ -65,9 +65,13 @@ class Ugly:
         return sorted(row for row, fault in self.faults.items() if fault in faults)
 
     def first_mistake(self):
-        """What must be said of the file; None where pandas takes all for missing values."""
+        """What must be said of the file; None where pandas takes all for missing values.
+
+        A last row that is too short ends a file that was cut off."""
         if long := self.rows_with("too long"):
             return f"Line {long[0] + 2} of"
+        if self.faults.get(N - 1) == "too short":
+            return f"Line {N + 1} of"
         if words := self.rows_with("a word"):
             row = min(words + self.rows_with("infinite"))
             return f"'a' holds {'about ten' if row in words else 'inf'!r} in row {row + 1}"

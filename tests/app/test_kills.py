@@ -39,7 +39,7 @@ def run(folder, name):
     os.dup2(said, 2)
     manifest.tile_height = lambda *_: 16  # many moments between small tiles
     parts = (film_texts.TextSize(6, 1, 48, 48),)
-    film_texts.IMDB_SCALES[Size.SMALL] = comparison.ContestSize(parts, 32)
+    film_texts.SCALES[Size.SMALL] = comparison.ContestSize(parts, 32)
     jax.config.update("jax_compilation_cache_dir", str(folder.parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

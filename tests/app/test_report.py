@@ -11,7 +11,8 @@ import pytest
 from browser import BROWSER, needs_browser
 
 import widelimit as wl
-from widelimit.app.drawing import canvas, diagram, plot_kernel, plot_law
+from widelimit.app.drawing.diagram import diagram
+from widelimit.app.drawing.plots import canvas, plot_kernel, plot_law
 from widelimit.app.report import Report
 
 NET = wl.Serial(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from widelimit.data import DataError, Embedder, Empty, Keep, Unknown, WordVectors, pad
+from widelimit.data import DataError, Embedder, Empty, Keep, WordVectors, pad
 from widelimit.errors import ShapeError
 
 VECTORS = WordVectors(("good", "bad", "film"), np.array([[1, 2], [3, 4], [5, 9]], np.float32))
@@ -62,8 +62,6 @@ def test_words_become_vectors():
 def test_truncation_counts_words_that_have_a_vector():
     x, _ = Embedder(vectors=VECTORS, length=2)(["xx good yy film bad"])
     np.testing.assert_array_equal(x, [[[1, 2], [5, 9]]])
-    x, _ = Embedder(vectors=VECTORS, length=2, unknown=Unknown.ZERO)(["xx good film"])
-    np.testing.assert_array_equal(x, [[[0, 0], [1, 2]]])
 
 
 def test_phrases_are_means_of_real_words():
@@ -78,32 +76,24 @@ def test_phrases_are_means_of_real_words():
         Embedder(vectors=VECTORS, phrase=0)
 
 
-@pytest.mark.parametrize(
-    ("unknown", "middle"), [(Unknown.DROP, []), (Unknown.ZERO, [[0, 0]]), (Unknown.MEAN, [MEAN])]
-)
-def test_unknown_words(unknown, middle):
-    x, mask = Embedder(vectors=VECTORS, unknown=unknown)(["good zebra film"])
-    np.testing.assert_array_equal(x[0], [[1, 2], *middle, [5, 9]])
+def test_unknown_words_are_left_out():
+    x, mask = Embedder(vectors=VECTORS)(["good zebra film"])
+    np.testing.assert_array_equal(x[0], [[1, 2], [5, 9]])
     assert mask.all()
 
 
 @pytest.mark.parametrize("text", ["", "!!!", "zebra"])
 def test_empty_texts(text):
-    with pytest.raises(DataError, match=r"at least one word.*text 1 .*Empty.MEAN"):
+    with pytest.raises(DataError, match=r"no word with a vector.*text 1 .*Empty.MEAN"):
         Embedder(vectors=VECTORS)(["good", text])
     x, mask = Embedder(vectors=VECTORS, empty=Empty.MEAN)(["good film", text])
     np.testing.assert_array_equal(x[1], [MEAN, [0, 0]])
     assert mask[1].tolist() == [True, False]
 
 
-def test_empty_text_among_zero_vectors_is_still_the_mean():
-    x, _ = Embedder(vectors=VECTORS, unknown=Unknown.ZERO, empty=Empty.MEAN)(["zebra", "!"])
-    np.testing.assert_array_equal(x, [[[0, 0]], [MEAN]])
-
-
 def test_embedding_leaves_the_vectors_alone():
     before = VECTORS.vectors.copy()
-    Embedder(vectors=VECTORS, unknown=Unknown.MEAN)(["zebra film", "good"])
+    Embedder(vectors=VECTORS, empty=Empty.MEAN)(["zebra", "good film"])
     np.testing.assert_array_equal(VECTORS.vectors, before)
 
 

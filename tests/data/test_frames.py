@@ -87,6 +87,7 @@ REFUSED = {
     "too many fields": ("t.csv", "a,b\n1,2\n1,2,3\n", "Line 3 of", ("delimiter", "skip")),
     "too many at once": ("t.csv", "a,b\n1,2,3\n1,2\n", "Line 2 of", ("delimiter", "skip")),
     "names twice": ("t.csv", 'a,"a"\n1,2\n', "Two columns are called 'a'", ()),
+    "cut in a row": ("t.csv", "a,b,c\n1,2,3\n4,5\n\n", "Line 3 of .*t.csv', the last", ("skip",)),
     "open quote": ("t.csv", 'a,b\n1,2\n"1,2\n', "Line 3 of .*opens a quote", ("delimiter", "skip")),
     "latin 1": (
         "t.csv",
@@ -142,6 +143,19 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, case):
         read_frame(path)
     assert caught.value.options == options
     assert str(path.name) in str(caught.value)
+
+
+@pytest.mark.parametrize("lined", [True, False])
+def test_objects_with_other_names_are_counted_before_a_table_is_made(tmp_path, monkeypatch, lined):
+    rows = [json.dumps({f"c{i}": i}) for i in range(20)]
+    content = "\n".join(rows) if lined else f"[{','.join(rows)}]"
+    path = write(tmp_path / ("t.jsonl" if lined else "t.json"), content)
+    assert read_frame(path).shape == (20, 20)
+    monkeypatch.setattr(pd, "DataFrame", None)  # it is not called
+    for allow in ("columns=10", "cells=100"):
+        monkeypatch.setenv(ENVIRONMENT, allow)
+        with pytest.raises(DataError, match=f"WIDELIMIT_ALLOW={allow[:5]}"):
+            read_frame(path)
 
 
 def test_unknown_encodings_and_missing_files(tmp_path):

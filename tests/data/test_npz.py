@@ -64,7 +64,7 @@ def test_masks_come_along(tmp_path):
         ({"x": X, "y": np.arange(4), "mask": np.ones((4, 3), int)}, "int64 mask"),
         ({"x": X, "y": np.arange(4), "class_names": np.array(["a", "b"])}, "0..3 for 2"),
         ({"x": X, "y": np.zeros(4, int)}, "two different labels"),
-        ({"x": X}, "must hold the arrays x, y"),
+        ({"x": X}, "lacks the arrays y"),
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, message):

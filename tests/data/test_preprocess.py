@@ -39,9 +39,9 @@ def test_constant_channels_become_zero(rng):
 
 
 def test_other_shapes_are_refused(rng):
-    with pytest.raises(ShapeError, match="shape of the examples"):
+    with pytest.raises(ShapeError, match="another shape than the examples"):
         Standardise.per_channel(rng.random((5, 4, 3)))(rng.random((5, 4, 2)))
-    with pytest.raises(ShapeError, match="shape of the examples"):
+    with pytest.raises(ShapeError, match="another shape than the examples"):
         ZCA.fit(rng.random((5, 4, 3)))(rng.random((5, 3, 4)))
 
 
@@ -74,12 +74,12 @@ def test_zca_with_fewer_examples_than_components(rng):
 
 @pytest.mark.parametrize(("count", "strength"), [(1, 0.1), (5, 0.0), (5, float("nan"))])
 def test_zca_needs_examples_and_strength(count, strength, rng):
-    with pytest.raises(ShapeError, match="two examples and a positive strength"):
+    with pytest.raises(ShapeError, match=r"cannot be whitened.*two or more examples"):
         ZCA.fit(rng.random((count, 4)), strength=strength)
 
 
 def test_zca_needs_examples_that_differ():
-    with pytest.raises(ShapeError, match="differ"):
+    with pytest.raises(ShapeError, match="Equal examples"):
         ZCA.fit(np.ones((5, 4)))
 
 
@@ -107,7 +107,7 @@ def test_downsampling_equals_repeat_then_average(rng):
 
 @pytest.mark.parametrize("size", [(9, 2), (2, 9), (0, 2)])
 def test_downsampling_only_makes_smaller(size):
-    with pytest.raises(ShapeError, match="made smaller"):
+    with pytest.raises(ShapeError, match="can be made so small"):
         downsample(np.ones((1, 8, 8, 3)), size)
 
 

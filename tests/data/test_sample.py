@@ -7,6 +7,7 @@ from widelimit.data import (
     Tokenizer,
     load_cifar10,
     load_glove,
+    load_sample_graph,
     load_sample_images,
     load_sample_sentences,
     load_sample_texts,
@@ -29,6 +30,19 @@ def test_sample_is_small():
     files = list(sample_directory().glob("*.*z"))
     assert len(files) == 3
     assert sum(path.stat().st_size for path in files) < 350_000
+
+
+def test_the_graph_is_zacharys():
+    """Counts that the paper and later ones on the same club give."""
+    met, club = load_sample_graph()
+    assert met.shape == (34, 34)
+    np.testing.assert_array_equal(met, met.T)
+    assert not np.diagonal(met).any()
+    assert met.sum() / 2 == 78
+    assert np.trace(met @ met @ met) / 6 == 45  # triangles
+    assert [int(met[i].sum()) for i in (0, 1, 2, 8, 32, 33)] == [16, 9, 10, 5, 12, 17]
+    assert club.tolist().count(1) == 17
+    assert club[[0, 8, 9, 33]].tolist() == [0, 0, 1, 1]
 
 
 def test_images_are_ready_and_real():

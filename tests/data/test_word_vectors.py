@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from widelimit.data import DataError, WordVectors, load_glove, load_vectors, save_npz
+from widelimit.data import DataError, WordVectors, find_vectors, load_glove, load_vectors, save_npz
 
 LINES = ["good 1 0.5 -2\n", "bad -1 0.25 3e-1\n", "film 0 0 0\n"]
 VECTORS = np.array([[1, 0.5, -2], [-1, 0.25, 0.3], [0, 0, 0]], np.float32)
@@ -66,12 +66,12 @@ def test_unit_rms_makes_the_input_kernel_one():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("".join(LINES) + "end 1 2", "line 4 .*cut off"),
-        ("".join(LINES) + "end", "line 4 .*1 fields, expected 4"),
-        ("".join(LINES) + "end 1 2 x\n", "line 4 .*'x'"),
+        ("".join(LINES) + "end 1 2", "Line 4 of .*cut off"),
+        ("".join(LINES) + "end", "Line 4 of .*1 fields, expected 4"),
+        ("".join(LINES) + "end 1 2 x\n", "Line 4 of .*'x'"),
         ("good 1 nan\n", "some not finite"),
         ("", "0 words"),
-        ("only\nwords\n", "line 1"),
+        ("only\nwords\n", "Line 1 of"),
     ],
 )
 def test_broken_text_files(tmp_path, content, message):
@@ -119,3 +119,24 @@ def test_real_vectors(real_data):
     vectors = load_glove(real_data, vocabulary={"the", "movie"})
     assert sorted(vectors.words) == ["movie", "the"]
     np.testing.assert_allclose(vectors["the"][:3], [-0.038194, -0.24487, 0.72812], atol=1e-3)
+
+
+def test_vectors_come_from_the_data_directory_else_beside_the_data_else_from_the_sample(
+    tmp_path, monkeypatch
+):
+    root, beside = tmp_path / "root", tmp_path / "beside"
+    for folder in (root, beside):
+        folder.mkdir()
+    monkeypatch.setenv("WIDELIMIT_DATA", str(root))
+    assert find_vectors(None, beside).sample
+    small, large = beside / "glove.6B.50d.txt", beside / "glove.6B.100d.txt"
+    small.write_text("good 1 2\n")
+    assert find_vectors(None, beside).place == str(small)
+    assert find_vectors(None).sample
+    large.write_text("good 1 2\n")
+    assert find_vectors(None, beside).place == str(large)
+    own = root / "glove.6B.50d.txt"
+    own.write_text("bad 1 2\n")
+    found = find_vectors(None, beside)
+    assert (found.place, found.vectors.words, found.sample) == (str(own), ("bad",), False)
+    assert find_vectors(small, beside).place == str(small)

@@ -5,14 +5,14 @@ import pytest
 
 import widelimit as wl
 from widelimit.engine.inputs import Inputs, as_inputs
-from widelimit.engine.precision import close_pairs, compared
+from widelimit.engine.precision import close_pairs, sketch_inputs
 
 RNG = np.random.default_rng(3)
 
 
 def _found(one: Inputs, two: Inputs | None = None) -> set[tuple[int, int]]:
     """All close pairs, asked for in two tiles."""
-    streams = compared(one, two)
+    streams = sketch_inputs(one, two)
     ones, twos = np.arange(one.size), np.arange((two or one).size)
     half = len(ones) // 2
     parts = [

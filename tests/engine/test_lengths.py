@@ -92,7 +92,7 @@ def test_sorted_and_cut_kernels_are_those_at_full_length(monkeypatch):
     cut = net.kernel(x, mask=mask)
     # Ten rows are cut to other lengths than all of them: the same sequences meet at different ones.
     block = net.kernel(x[:10], x, mask=mask[:10], mask2=mask)
-    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.uncut(inputs)])
+    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.one_group(inputs)])
     full = net.kernel(x, mask=mask)
     for one, two, three in zip(cut, full, block, strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6)
@@ -121,7 +121,7 @@ def test_branches_are_cut_too(net, monkeypatch):
     x, mask = _short_or_long()
     assert [g.length for g in tiles.groups(net, Inputs(x, mask, False))] == [8, 24]
     cut = net.kernel(x, mask=mask)
-    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.uncut(inputs)])
+    monkeypatch.setattr(tiles, "groups", lambda net, inputs: [tiles.one_group(inputs)])
     for one, two in zip(cut, net.kernel(x, mask=mask), strict=True):
         np.testing.assert_allclose(one, two, rtol=2e-6, atol=1e-7)
 

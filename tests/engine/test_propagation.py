@@ -108,7 +108,7 @@ def test_phase_diagram_and_pictures(x, tmp_path):
         profile.plot([ax])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sample'"):
         wl.phase_diagram(make, weights, scales, x, sample=3)
-    with pytest.raises(wl.errors.OptionError, match="quantity= is one of"):
+    with pytest.raises(wl.errors.OptionError, match="quantity= is none of"):
         profile["variances"]
 
 

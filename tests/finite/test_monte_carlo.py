@@ -82,5 +82,5 @@ def test_dropout_masks_of_the_two_passes_are_independent():
 
 @pytest.mark.parametrize("draws", [0, 1.5, True])
 def test_draws_are_a_positive_number(draws):
-    with pytest.raises(wl.WidelimitError, match="draws= is a positive integer"):
+    with pytest.raises(wl.WidelimitError, match="draws= is not a positive integer"):
         monte_carlo_kernel(NET, X, key=KEY, draws=draws)

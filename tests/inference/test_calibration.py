@@ -82,7 +82,7 @@ def test_missing_matplotlib_is_named(monkeypatch):
 def test_unusable_inputs_are_named():
     with pytest.raises(NumericalError, match="distribution over the classes"):
         reliability([[0.7, 0.7]], [0])
-    with pytest.raises(OptionError, match="groups= is a positive integer"):
+    with pytest.raises(OptionError, match="groups= is not a positive integer"):
         reliability(table([0.7]), [0], groups=0)
     with pytest.raises(ShapeError, match="column numbers"):
         reliability(table([0.7]), [2])

@@ -294,9 +294,9 @@ def test_a_zero_kernel_learns_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate": 0.0}, "learning_rate= is a positive number"),
-        ({"learning_rate": np.nan}, "learning_rate= is a positive number"),
-        ({"optimizer": "adam"}, "optimizer= is one of 'gradient flow'"),
+        ({"learning_rate": 0.0}, "learning_rate= is not a positive number"),
+        ({"learning_rate": np.nan}, "learning_rate= is not a positive number"),
+        ({"optimizer": "adam"}, "optimizer= is none of 'gradient flow'"),
         ({"ridge": -1.0}, "ridge cannot be negative"),
     ],
 )

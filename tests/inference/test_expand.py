@@ -115,5 +115,5 @@ def test_a_trained_linearised_network_follows_the_dynamics():
 
 
 def test_degrees_are_not_negative():
-    with pytest.raises(OptionError, match="degree= is a non-negative integer"):
+    with pytest.raises(OptionError, match="degree= is not a non-negative integer"):
         taylor_expand(network, params(), degree=-1)

@@ -249,10 +249,10 @@ def test_variances_do_not_cancel_beside_large_means():
     [
         (lambda: MixtureGP(network(1), method="slices"), "method= is Importance"),
         (lambda: MixtureGP(network(1), samples=0), "samples= is"),
-        (lambda: EllipticalSlice(chains=1), "chains= is an integer of at least 2"),
-        (lambda: EllipticalSlice(thin=0), "thin= is a positive"),
-        (lambda: EllipticalSlice(burn=-1), "burn= is a non-negative"),
-        (lambda: EllipticalSlice(steps=3, thin=2), "steps= is an integer of at least 4"),
+        (lambda: EllipticalSlice(chains=1), "chains= is not an integer of at least 2"),
+        (lambda: EllipticalSlice(thin=0), "thin= is not a positive"),
+        (lambda: EllipticalSlice(burn=-1), "burn= is not a non-negative"),
+        (lambda: EllipticalSlice(steps=3, thin=2), "steps= is not an integer of at least 4"),
     ],
 )
 def test_unusable_ways_of_averaging_are_named(make, rule):

@@ -255,7 +255,7 @@ def test_unusable_networks_are_named():
         GP(finite(), kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
     with pytest.raises(NetworkError, match="around a network"):
         GP(lambda x: x)
-    with pytest.raises(OptionError, match="kind= is one of 'nngp', 'ntk'"):
+    with pytest.raises(OptionError, match="kind= is none of 'nngp', 'ntk'"):
         GP(dense(), kind="kernel")
     assert GP(dense(), kind="ntk").kind is KernelKind.NTK
 

@@ -423,7 +423,7 @@ def test_a_singular_gram_matrix_and_long_sequences_work():
 @pytest.mark.parametrize(
     ("make", "rule", "error"),
     [
-        (lambda: GaussianInputs(positions=0), "positions= is a positive integer", OptionError),
+        (lambda: GaussianInputs(positions=0), "positions= is not a positive integer", OptionError),
         (lambda: GaussianInputs(positions=4, channels=0), "channels= is", OptionError),
         (lambda: GivenInputs(np.zeros(3)), "is no matrix", ShapeError),
         (lambda: GivenInputs(np.full((2, 2), np.nan)), "finite", NumericalError),
@@ -448,9 +448,9 @@ def test_impossible_settings_are_refused(make, rule, error):
         (PUBLISHED, {"positions": [0.5]}, "distinct integers", ShapeError),
         (PUBLISHED, {"positions": []}, "distinct integers", ShapeError),
         (PUBLISHED, {"channels": 3}, "output channels", ShapeError),
-        (PUBLISHED, {"channels": 0}, "channels= is a positive integer", OptionError),
-        (PUBLISHED, {"draws": 0}, "draws= is a positive integer", OptionError),
-        (PUBLISHED, {"workers": 0}, "workers= is a positive integer", OptionError),
+        (PUBLISHED, {"channels": 0}, "channels= is not a positive integer", OptionError),
+        (PUBLISHED, {"draws": 0}, "draws= is not a positive integer", OptionError),
+        (PUBLISHED, {"workers": 0}, "workers= is not a positive integer", OptionError),
         (GivenGram(np.eye(3)), {}, "a rank that no input", NetworkError),
     ],
 )

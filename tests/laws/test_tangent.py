@@ -117,14 +117,21 @@ def finite_ntks(net: wl.Layer, x: np.ndarray, count: int, seed: int) -> np.ndarr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heads", [1, 2])
-def test_mean_and_spread_of_wide_finite_networks(heads):
+@pytest.mark.parametrize(
+    ("kind", "heads", "readout"),
+    [
+        (wl.Attention, 1, wl.Select(0)),
+        (wl.Attention, 2, wl.Select(0)),
+        (wl.AttentionPool, 2, wl.Serial()),
+    ],
+)
+def test_mean_and_spread_of_wide_finite_networks(kind, heads, readout):
     x = np.random.default_rng(0).normal(size=(2, 3, 4))
     x[1] = 0.7 * x[0] + 0.7 * x[1]
 
     def network(width: int) -> wl.Layer:
-        attention = wl.Attention(width, heads=heads, ov_std=1.5, qk_std=1.5)
-        return wl.Serial(attention, wl.layers.Monomial(2), wl.Select(0), wl.Dense(1))
+        attention = kind(width, heads=heads, ov_std=1.5, qk_std=1.5)
+        return wl.Serial(attention, wl.layers.Monomial(2), readout, wl.Dense(1))
 
     law = network(8).law(x)
     drawn = law.sample_ntk(4000)[:, 0, 0]

@@ -99,8 +99,8 @@ def test_longer_sequences_than_the_table_are_refused():
     [
         ({"model_type": "t5"}, "model_type"),
         ({"hidden_sise": 3}, "hidden_sise"),
-        ({"num_attention_heads": 3}, "Heads share"),
-        ({"patch_size": 3}, "Patches tile"),
+        ({"num_attention_heads": 3}, "Heads do not share"),
+        ({"patch_size": 3}, "Patches do not tile"),
         ({"hidden_act": "mish"}, "hidden_act"),
         ({"initializer_range": -1.0}, "initializer_range"),
         ({"num_labels": 2, "id2label": {"0": "a", "1": "b", "2": "c"}}, "one number of outputs"),

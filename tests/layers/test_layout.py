@@ -54,7 +54,7 @@ def test_any_order_of_split_and_merged_axes_is_found_again(seed):
     source = PartNode(Source(), (), after[:-1], after[-1], "")
     layer = rearranging(shape, table.reshape(-1, after[-1]), source)
     x = rng.standard_normal((2, *shape))
-    found = x if layer is None else layer.entered(x)
+    found = x if layer is None else layer.reorder(x)
     np.testing.assert_array_equal(found, x.reshape(2, -1)[:, table.reshape(-1)].reshape(2, *after))
 
 

@@ -61,7 +61,7 @@ def test_the_name_of_a_parameterization_is_obeyed():
     ],
 )
 def test_a_hyperparameter_is_one_finite_number(make, value):
-    with pytest.raises(OptionError, match=r"=.* is a finite real number"):
+    with pytest.raises(OptionError, match=r"=.* is not a finite real number"):
         make(value)
 
 

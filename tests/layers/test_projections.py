@@ -102,7 +102,7 @@ def test_padding_changes_nothing(deep):
 
 
 def test_projections_are_projections():
-    with pytest.raises(wl.WidelimitError, match="projections= takes"):
+    with pytest.raises(wl.WidelimitError, match="projections= is not"):
         wl.Attention(8, projections=True)  # pyright: ignore[reportArgumentType]
 
 

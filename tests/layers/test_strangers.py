@@ -10,7 +10,7 @@ from strangers import Affine, Sharpened, Waves
 
 import widelimit as wl
 from widelimit import persist, registry
-from widelimit.app.drawing import diagram
+from widelimit.app.drawing.diagram import diagram
 from widelimit.engine import tiles
 from widelimit.engine.inputs import Inputs
 from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters

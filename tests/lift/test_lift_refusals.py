@@ -8,6 +8,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.errors import WidelimitError
+from widelimit.lift import LiftWarning
 
 LINEAR = eqx.nn.Linear(3, 4, key=jax.random.key(0))
 CONV = eqx.nn.Conv2d(3, 4, 2, key=jax.random.key(0))
@@ -89,3 +90,92 @@ def test_trained_and_orthogonal_weights_are_refused():
         with pytest.raises(WidelimitError, match="freshly drawn"):
             wl.lift(model, np.zeros((1, 48)))
         wl.lift(model, np.zeros((1, 48)), deviations="measured")
+
+
+# ---- refusals of JAX models: part, place, and a remedy that is carried out -------------------
+
+
+def wide(seed, n=64, m=64):
+    return eqx.nn.Linear(n, m, use_bias=False, key=jax.random.key(seed))
+
+
+W, V, U = wide(0), wide(1), wide(2, 64, 1)
+ATTEND = eqx.nn.MultiheadAttention(2, 64, key=jax.random.key(3))
+ALL, ONE = np.zeros((2, 5, 64)), np.zeros((2, 64))
+PADDED = eqx.nn.Conv1d(64, 64, 3, padding=2, key=jax.random.key(4))
+CENTRED = eqx.nn.Conv1d(64, 64, 3, padding=1, key=jax.random.key(4))
+DROP = eqx.nn.Dropout(0.5)
+
+
+def attended_first(x):
+    return ATTEND(x[:1], x, x)
+
+
+def attended(x):
+    return ATTEND(x, x, x)
+
+
+REMEDIES = {
+    "weights used twice": (
+        lambda x: W(jnp.tanh(W(x))), ONE, "used a second time", "its own module",
+        lambda x: V(jnp.tanh(W(x))),
+    ),
+    "another axis": (
+        lambda x: jax.vmap(W)(jnp.tanh(jax.vmap(V)(x)).T.reshape(5, 64)), ALL, "positions",
+        "rearrange", lambda x: jax.vmap(W)(jnp.tanh(jax.vmap(V)(x))),
+    ),
+    "attention to another array": (
+        attended_first, ALL, r"MultiheadAttention|line|\.py:\d+", "CrossAttention", attended,
+    ),
+    "padding": (lambda x: PADDED(x.T), ALL, "padding", "window − 1", lambda x: CENTRED(x.T)),
+    "two outputs": (
+        lambda x: (U(jnp.tanh(W(x))), x), ONE, "array", "array of interest",
+        lambda x: U(jnp.tanh(W(x))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::widelimit.lift.LiftWarning")
+@pytest.mark.parametrize("name", REMEDIES)
+def test_a_refusal_names_part_and_remedy_and_the_remedy_works(name):
+    model, x, part, remedy, better = REMEDIES[name]
+    with pytest.raises(WidelimitError, match=part) as caught:
+        wl.lift(model, x)
+    assert remedy in str(caught.value).partition("Remedy")[2]
+    assert "\n" not in str(caught.value)
+    assert wl.lift(better, x).parts
+
+
+@pytest.mark.parametrize("name", [name for name in REMEDIES if name != "two outputs"])
+def test_a_refusal_says_where(name):
+    model, x, *_ = REMEDIES[name]
+    with pytest.raises(WidelimitError) as caught:
+        wl.lift(model, x)
+    assert "test_lift_refusals.py:" in str(caught.value)
+
+
+def test_tracing_is_the_remedy_that_is_always_open():
+    def make(width, key):
+        one, two = jax.random.split(key)
+        first = eqx.nn.Linear(3, width, use_bias=False, key=one)
+        last = eqx.nn.Linear(width, 1, use_bias=False, key=two)
+        return lambda x: last(jax.vmap(lambda t: jnp.tanh(first(t)))(x)[1:3].mean(axis=0))
+
+    x = np.random.default_rng(0).standard_normal((2, 5, 3))
+    with pytest.raises(WidelimitError, match=r"wl\.trace"):
+        wl.lift(make(64, jax.random.key(0)), x)
+    assert wl.trace(make, x).limit().shape == (2, 1)
+
+
+# ---- honest finite width ---------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*uniform.*:widelimit.lift.LiftWarning")
+def test_the_distance_from_the_limit_is_said_on_request():
+    model = eqx.nn.MLP(6, 3, 64, 3, key=jax.random.key(0))
+    x = np.random.default_rng(0).standard_normal((2, 6))
+    with pytest.warns(LiftWarning, match="times the second moment of the limit.*'own'"):
+        limit = wl.lift(model, x, compare=True)
+    own = wl.lift(model, x, compare=True, biases="own")
+    ratio = own.kernel(x, ntk=False).nngp / limit.kernel(x, ntk=False).nngp
+    assert ratio.diagonal().min() > 3  # as drawn models of this width are

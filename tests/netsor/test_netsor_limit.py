@@ -192,6 +192,21 @@ def test_long_recurrent_network_does_not_exhaust_the_stack() -> None:
     assert program.limit().second_moment(last, last).value == pytest.approx(variance, rel=1e-12)
 
 
+def test_covariances_of_a_recurrent_network_are_there_in_whatever_order_one_asks() -> None:
+    """One moment alone, then all of them, against the recursion over pairs of times."""
+    steps, x = 40, np.random.default_rng(0).standard_normal((40, 40))
+    k = x @ x.T / steps
+    before, after = np.zeros((2, steps, steps))
+    for s in range(steps):
+        before[s] = before[:, s] = k[s] + np.concatenate([[0], after[s - 1, :-1]]) * (s > 0)
+        norm = np.sqrt(np.outer(1 + 2 * np.diag(before), 1 + 2 * np.diag(before)))
+        after = 2 / np.pi * np.arcsin(2 * before / np.maximum(norm, np.abs(2 * before)))
+    law = examples.rnn(k, activation=erf).limit()
+    last = law.program.outputs[-1]
+    assert law.second_moment(last, last).value == pytest.approx(after[-1, -1], rel=1e-12)
+    np.testing.assert_allclose(law.gram().value, after, atol=1e-12)
+
+
 def test_error_of_the_lstm_covers_its_distance_from_a_finer_computation() -> None:
     program = examples.lstm(K[:2, :2])
     rough = program.limit(integration=Integration(points=2**8), key=1).gram()
@@ -351,6 +366,17 @@ def test_law_prints_values_and_methods() -> None:
     assert "quadrature" in text
     assert "Gaussian given the scalars" in text
     assert "given earlier scalars" in text
+
+
+def test_laws_of_outputs_that_have_no_marginal_print_their_lines() -> None:
+    p = Program()
+    x = p.matrix("W", std=2.0) @ p.input("x")
+    p.output(relu(x))
+    text = str(p.limit())
+    assert "g_1 := W @ x: N(0, 4), closed form" in text
+    assert "outputs: A vector with a marginal law is linear" in text
+    p.output(0.0 * x)
+    assert "no positive variance" in str(p.limit())
 
 
 # ---- errors --------------------------------------------------------------------------------

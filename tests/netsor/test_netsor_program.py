@@ -204,9 +204,9 @@ def test_input_means_and_covariances_are_simulated() -> None:
 @pytest.mark.parametrize(
     ("act", "error", "rule"),
     [
-        (lambda p: p.simulate(0, 10, 0), OptionError, "width= is a positive"),
-        (lambda p: p.simulate(8, 2.0, 0), OptionError, "draws= is a positive"),
-        (lambda p: p.simulate(8, 10, 0, memory=0), OptionError, "memory= is a positive"),
+        (lambda p: p.simulate(0, 10, 0), OptionError, "width= is not a positive"),
+        (lambda p: p.simulate(8, 2.0, 0), OptionError, "draws= is not a positive"),
+        (lambda p: p.simulate(8, 10, 0, memory=0), OptionError, "memory= is not a positive"),
         (lambda p: p.simulate(8, 10, 0, coordinates=9), NetworkError, "between 1 and the width"),
         (lambda p: p.simulate(8, 10, -1), OptionError, "key= is"),
         (lambda p: p.simulate(8, 10, 0, vectors=[Program().input("x")]), NetworkError, "program"),

@@ -1,5 +1,6 @@
 """Networks without attention."""
 
+import numpy as np
 from cases import KernelCase
 from described import Described, residual, stax
 from inputs import (
@@ -44,6 +45,11 @@ def _cnn_of(layer: str, readout: Described, **options: object) -> Described:
     given = {"padding": "SAME", "W_std": 1.4, "b_std": 0.3} | options
     conv = getattr(stax, layer)(8, (2,), **given)
     return stax.serial(conv, stax.Relu(), conv, stax.Relu(), readout, _readout())
+
+
+def _cnn_with(*layers: Described) -> Described:
+    first = [_conv()] if len(layers) > 1 else [_conv(), stax.Relu()]
+    return stax.serial(*first, *layers, _conv(), stax.Relu(), stax.GlobalAvgPool(), _readout())
 
 
 def _dense() -> Described:
@@ -97,6 +103,8 @@ _INNER = stax.Conv(8, (3, 3), padding="SAME", W_std=1.1, b_std=0.2)
 _BLOCK = residual(_INNER, stax.Relu(), _INNER)
 _PREACTIVATION_BLOCK = residual(stax.Relu(), _INNER, stax.Relu(), _INNER)
 _LINEAR = stax.Dense(8, W_std=0.9, b_std=0.4)
+_PART = Described("Slice[:, 1::2, ::-1]", (slice(None), slice(1, None, 2), slice(None, None, -1)))
+_WEIGHTS = Described("weights(3, 4)", np.cos(np.arange(12.0)).reshape(3, 4))
 _LAST = Described("Slice[:, -1]", (slice(None), -1))
 
 CASES = {
@@ -229,6 +237,27 @@ CASES = {
     "cnn_local_standard": KernelCase(
         SEQUENCES, _cnn_of("ConvLocal", stax.Flatten(), parameterization="standard")
     ),
+    # Fixed linear maps over positions, and normalisation over positions and channels.
+    "cnn_resize": KernelCase(IMAGES, _cnn_with(stax.ImageResize((-1, 7, 7, -1), method="linear"))),
+    "cnn_resize_alias": KernelCase(
+        IMAGES, _cnn_with(stax.ImageResize((-1, 3, 3, -1), method="linear", antialias=False))
+    ),
+    "cnn_resize_nearest": KernelCase(
+        IMAGES, _cnn_with(stax.ImageResize((-1, 7, 7, -1), method="nearest"))
+    ),
+    "cnn_slice": KernelCase(IMAGES, _cnn_with(stax.Index(_PART))),
+    "cnn_contracted": KernelCase(
+        IMAGES,
+        stax.serial(
+            *[_conv(), stax.Relu()],
+            stax.DotGeneral(lhs=_WEIGHTS, dimension_numbers=(((1,), (1,)), ((), ()))),
+            stax.Dense(8, W_std=1.4, b_std=0.3, batch_axis=1),
+            *[stax.Relu(), stax.GlobalAvgPool(batch_axis=1), _readout()],
+        ),
+        "examples are the second axis after DotGeneral",
+    ),
+    "cnn_normalised": KernelCase(IMAGES, _cnn_with(stax.LayerNorm(axis=(1, 2, 3)), stax.Relu())),
+    "cnn_normalised_rows": KernelCase(IMAGES, _cnn_with(stax.LayerNorm(axis=(1, 3)), stax.Relu())),
     # Graphs.
     "graph_pool": KernelCase(GRAPHS, _graph(stax.GlobalAvgPool())),
     "graph_flatten": KernelCase(GRAPHS, _graph(stax.Flatten())),

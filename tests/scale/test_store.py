@@ -326,5 +326,5 @@ def test_a_read_only_folder(tmp_path):
 
 
 def test_tiles_are_for_stores():
-    with pytest.raises(wl.WidelimitError, match="tile= is for kernels that go into a store"):
+    with pytest.raises(wl.WidelimitError, match="tile= is set, and the kernels do not go"):
         network().kernel_into(lambda *_: None, examples(), tile=4)

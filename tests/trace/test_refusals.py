@@ -23,7 +23,7 @@ def drawn(key, *shapes):
 
 
 def rounded_width(n, key):
-    (w,) = drawn(key, (n + 1, 4))
+    (w,) = drawn(key, (n // 3, 4))
     return lambda x: jnp.sum(x @ w.T)  # line: w = drawn
 
 

@@ -15,9 +15,9 @@ from .datasets import (
     stratified_order,
 )
 from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
-from .embedding import Embedder, Empty, Keep, Unknown
+from .embedding import Embedder, Empty, Keep
 from .errors import DataError, MissingDataError
-from .files import save_figure, write_csv, write_text, writing
+from .files import save_figure, write_text, writing
 from .frames import Holds, column_holds, find_leaks, read_frame
 from .imdb import load_imdb
 from .npz import load_npz, load_npz_split
@@ -30,6 +30,7 @@ from .pictures import (
 from .places import data_root
 from .preprocess import ZCA, Standardise, downsample
 from .sample import (
+    load_sample_graph,
     load_sample_images,
     load_sample_sentences,
     load_sample_texts,
@@ -58,7 +59,6 @@ __all__ = [
     "RemoteFile",
     "Standardise",
     "Tokenizer",
-    "Unknown",
     "WordVectors",
     "column_holds",
     "data_root",
@@ -73,6 +73,7 @@ __all__ = [
     "load_imdb",
     "load_npz",
     "load_npz_split",
+    "load_sample_graph",
     "load_sample_images",
     "load_sample_sentences",
     "load_sample_texts",
@@ -88,7 +89,6 @@ __all__ = [
     "save_npz",
     "stratified_order",
     "verify",
-    "write_csv",
     "write_text",
     "writing",
 ]

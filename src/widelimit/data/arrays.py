@@ -38,8 +38,8 @@ def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
             }
     if missing := [name for name in needed if name not in arrays]:
         raise DataError(
-            f"'{path.name}' must hold the arrays {', '.join(needed)}.",
-            got=f"{', '.join(arrays) or 'none'} (no {', '.join(missing)})",
+            f"'{path.name}' lacks the arrays {', '.join(missing)}.",
+            got=", ".join(arrays) or "none",
             remedy=f"write it with numpy.savez('{path.name}', {needed[0]}=..., ...)",
         )
     return arrays

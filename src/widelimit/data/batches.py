@@ -22,8 +22,8 @@ def pad(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     odd = any(array.ndim < 2 or not array.size for array in arrays)
     if len(kinds) != 1 or odd or dtype.kind not in "biuf":
         raise ShapeError(
-            "Examples to pad are non-empty arrays of numbers (positions..., channels), with "
-            "equal channels.",
+            "The examples cannot be padded: they are no non-empty arrays of numbers (positions..., "
+            "channels) with equal channels.",
             got=", ".join(sorted({str(array.shape) for array in arrays})) or "no such example",
             remedy="leave out empty examples and give all the same number of axes and channels",
         )

@@ -18,17 +18,6 @@ Words = TypeVar("Words", list[str], np.ndarray)
 NO_WORD = -2  # the row of a text without words
 
 
-class Unknown(Enum):
-    """What stands for a word that has no vector."""
-
-    DROP = "drop"
-    """Nothing: the word is left out."""
-    ZERO = "zero"
-    """The zero vector, so that positions keep their distances."""
-    MEAN = "mean"
-    """The mean of all vectors."""
-
-
 class Empty(Enum):
     """What to do with a text that has no word with a vector."""
 
@@ -50,8 +39,8 @@ class Keep(StrEnum):
 class Embedder:
     """Texts to padded arrays: tokenise, look up, keep the first or last `length` words.
 
-    A position is a word, or the mean of `phrase` neighbouring ones. One embedder serves training
-    and prediction alike.
+    Words without a vector are left out. A position is a word, or the mean of `phrase` neighbouring
+    ones. One embedder serves training and prediction alike.
     """
 
     vectors: WordVectors
@@ -59,21 +48,22 @@ class Embedder:
     length: int | None = None
     keep: Keep = Keep.FIRST
     phrase: int = 1
-    unknown: Unknown = Unknown.DROP
     empty: Empty = Empty.ERROR
 
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 1:
             raise DataError(
-                "A truncation length is at least 1.",
-                got=f"length={self.length}",
-                remedy="give a positive number of words, or None for no truncation",
+                f"length={self.length} leaves no word of a text.",
+                got=str(self.length),
+                remedy="give a positive number of words, or None for all",
+                option="length",
             )
         if self.phrase < 1:
             raise DataError(
-                "A position holds at least one word.",
-                got=f"phrase={self.phrase}",
+                f"phrase={self.phrase} leaves no word in a position.",
+                got=str(self.phrase),
                 remedy="give a positive number of neighbouring words",
+                option="phrase",
             )
 
     def __repr__(self) -> str:
@@ -86,7 +76,7 @@ class Embedder:
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
             raise DataError(
-                "Every text must have at least one word with a vector.",
+                "Some texts have no word with a vector.",
                 got=some([f"text {i} ({texts[i][:40]!r})" for i in empty]),
                 remedy="remove these texts, use vectors with more words, or pass empty=Empty.MEAN",
             )
@@ -96,16 +86,13 @@ class Embedder:
         padded, mask = pad([row[:, None] for row in rows])
         padded = padded[:, :, 0]
         x = self.vectors.vectors[np.maximum(padded, 0)]
-        x[padded == NO_VECTOR] = self.vectors.mean if self.unknown is Unknown.MEAN else 0
         x[padded == NO_WORD] = self.vectors.mean
         x[~mask] = 0
         return phrases(x, mask, self.phrase)
 
     def _rows(self, text: str) -> np.ndarray:
         rows = self.vectors.find(self.tokenizer(text))
-        if self.unknown is Unknown.DROP:
-            rows = rows[rows != NO_VECTOR]
-        return self.cut(rows)
+        return self.cut(rows[rows != NO_VECTOR])
 
     def cut(self, words: Words) -> Words:
         """At most `length` of the words, from the end that is kept."""
@@ -115,11 +102,7 @@ class Embedder:
 
     def positions(self, text: str) -> list[str]:
         """The words at every position of a text, of those that have a vector."""
-        words = self.tokenizer(text)
-        if self.unknown is Unknown.DROP:
-            found = self.vectors.find(words)
-            words = [w for w, row in zip(words, found, strict=True) if row != NO_VECTOR]
-        words = self.cut(words)
+        words = self.cut([word for word in self.tokenizer(text) if word in self.vectors])
         return [" ".join(words[i : i + self.phrase]) for i in range(0, len(words), self.phrase)]
 
 

@@ -1,6 +1,5 @@
 """Read files with errors a person can act on; write them whole or not at all."""
 
-import csv
 import errno
 import gzip
 import io
@@ -13,7 +12,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -37,8 +36,8 @@ DAMAGE = (
 def damaged(path: Path, why: str) -> DataError:
     """The error for a file that is cut off or broken."""
     return DataError(
-        "A data file must be complete.",
-        got=f"'{path}' is cut off or damaged ({why})",
+        f"'{path}' is cut off or damaged.",
+        got=why,
         remedy="copy or download the file again and compare its size with the original",
     )
 
@@ -52,14 +51,14 @@ def reading(path: Path) -> Iterator[None]:
         raise damaged(path, str(error) or type(error).__name__) from error
     except FileNotFoundError as error:
         raise DataError(
-            "A data file must exist.",
-            got=f"no file '{path}'",
+            f"There is no file '{path}'.",
+            got="nothing there",
             remedy="check the path; relative paths start at the current directory",
         ) from error
     except OSError as error:
         raise DataError(
-            "A data file must be readable.",
-            got=f"'{path}' ({error.strerror or error})",
+            f"'{path}' cannot be read.",
+            got=str(error.strerror or error),
             remedy="give the path of a regular file that you may read",
         ) from error
 
@@ -129,8 +128,8 @@ def output(path: str | os.PathLike[str]) -> Path:
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
         raise DataError(
-            "An output is a regular file.",
-            got=f"'{path}', which is {what}",
+            f"'{path}' cannot be written: it is {what}.",
+            got=what,
             remedy="give the name of a file to write",
         )
     return path
@@ -141,8 +140,8 @@ def unwritable(path: Path, error: Exception, kept: str = "nothing was kept") -> 
     code = getattr(error, "errno", None)
     full = code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return DataError(
-        "A file is written whole or not at all.",
-        got=f"'{path}' could not be written ({getattr(error, 'strerror', None) or error}); {kept}",
+        f"'{path}' could not be written.",
+        got=f"{getattr(error, 'strerror', None) or error}; {kept}",
         remedy="free some space or choose a directory on another disk"
         if full
         else "choose a directory that you may write to",
@@ -153,15 +152,6 @@ def write_text(path: Path | str, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all; bytes that are no text become `\\udcff`."""
     with writing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
-
-
-def write_csv(path: Path | str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file with a header line, whole or not at all."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(head)
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def save_figure(figure: Any, path: Path | str, *, dpi: int = 150) -> None:
@@ -246,8 +236,8 @@ def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
     archive = zipfile.ZipFile(raw)
     if member not in archive.namelist():
         raise DataError(
-            "In a zip archive one member is read.",
-            got=f"no member {member!r} in '{path}', which holds {', '.join(archive.namelist())}",
+            f"The archive '{path}' has no member {member!r}.",
+            got=", ".join(archive.namelist()),
             remedy="name one of its members",
         )
     return archive.open(member)  # pyright: ignore[reportReturnType]

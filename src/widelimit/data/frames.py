@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,8 @@ def read_frame(
                 on_bad_lines="skip" if skip else "error",
                 low_memory=False,
             )
+            if not skip and len(mark) == 1 and len(frame) and frame.iloc[-1:, -1].isna().all():
+                _require_whole(path, encoding, mark, frame.shape[1])
         else:
             raise DataError(
                 f"'{path.name}' is no table by its name.",
@@ -253,6 +256,20 @@ def _measure(path: Path) -> int:
     return rows + (line > 0)
 
 
+def _require_whole(path: Path, encoding: str, mark: str, width: int) -> None:
+    """The last line has a cell for every column: one that has not ends a file that is cut off."""
+    rows = ((n, line) for n, line in enumerate(lines(path, encoding=encoding), 1) if line.strip())
+    number, last = deque(rows, maxlen=1).pop()
+    cells = len(next(csv.reader([last], delimiter=mark)))
+    if cells < width and last.count('"') % 2 == 0:  # an odd one closes a cell of several lines
+        raise DataError(
+            f"Line {number} of '{path}', the last one, ends after {cells} of {width} cells.",
+            got="a file that was cut off, perhaps",
+            remedy="get it again, complete that line, or leave incomplete rows out",
+            option="skip",
+        )
+
+
 def _require_names(path: Path, names: list[str]) -> None:
     """Names differ, and are no fractions: such a first line is a row."""
     _require_different(path, [name for name in names if name])
@@ -310,10 +327,13 @@ def _json_rows(path: Path, encoding: str, *, lined: bool) -> Any:
             raise _no_object(f"Line {line} of '{path}'", str(error)) from error
         if lined and rows and not isinstance(rows[-1], dict):
             raise _no_object(f"Line {number} of '{path}'", f"a {type(rows[-1]).__name__}")
-    found = rows if lined or not rows else rows[0]
+    found, names = rows if lined or not rows else rows[0], set()
     for number, row in enumerate(found if isinstance(found, list) else (), start=1):
         if not isinstance(row, dict):
             raise _no_object(f"Row {number} of '{path}'", f"a {type(row).__name__}")
+        names |= row.keys()  # every name becomes a column of all rows
+        require("columns", len(names), f"'{path}' up to row {number}")
+        require("cells", number * len(names), f"'{path}' up to row {number}")
     return found
 
 

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .download import IMDB
 from .errors import DataError, some
@@ -42,8 +42,8 @@ def opinions(frame: "DataFrame", path: Path) -> "DataFrame":
             got=", ".join(map(repr, frame.columns)),
             remedy="write the columns split (train, test), label and text",
         )
-    labels = frame["label"].astype(str).map(SENTIMENTS)
-    texts = frame["text"].map(lambda text: isinstance(text, str) and bool(text.strip()))
+    labels: Any = frame["label"].astype(str).map(SENTIMENTS.get)
+    texts: Any = frame["text"].map(lambda text: isinstance(text, str) and bool(text.strip()))
     for what, good in (("label", labels.notna()), ("text", texts)):
         if not good.all():
             odd = some(list(dict.fromkeys(repr(one) for one in frame[what][~good])))
@@ -59,7 +59,8 @@ def opinions(frame: "DataFrame", path: Path) -> "DataFrame":
             got=some(sorted(f"{part} {label}" for part, label in parts)),
             remedy=f"unpack or download {IMDB.name} again, or correct the columns",
         )
-    return frame.assign(label=labels)[columns]
+    whole: Any = frame.assign(label=labels)
+    return whole[columns]
 
 
 def _reviews(path: Path) -> "DataFrame":

@@ -12,7 +12,7 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
     distinct = set(labels)
     if len(distinct) < 2:
         raise DataError(
-            "Classification needs at least two different labels.",
+            "There are no two different labels to classify by.",
             got=f"only {', '.join(map(repr, distinct)) or 'none'}",
             remedy="check that the label column is the right one and the file is complete",
         )
@@ -28,7 +28,7 @@ def class_numbers(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:
     rows = enumerate(labels)
     if unknown := [f"{label!r} (example {i})" for i, label in rows if label not in numbers]:
         raise DataError(
-            f"Labels must be among the known ones: {', '.join(names)}.",
+            f"Some labels are not among the known ones: {', '.join(names)}.",
             got=some(unknown),
             remedy="correct or remove these rows, or train with examples of these labels",
         )

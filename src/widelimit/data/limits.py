@@ -49,9 +49,10 @@ def allowed(text: str) -> dict[str, int]:
         number = _VALUE.fullmatch(value.strip())
         if name not in LIMITS or number is None:
             raise DataError(
-                f"Limits are raised one by one: {', '.join(LIMITS)}, each with a number.",
-                got=f"'{part}'",
-                remedy="write for instance bytes=8GB or columns=100000",
+                f"{ENVIRONMENT} raises no limit with {part!r}.",
+                got=f"'{text}'",
+                remedy="write for instance bytes=8GB or columns=100000; limits are called "
+                f"{', '.join(LIMITS)}",
             )
         found[name] = int(number[1]) * _UNITS[number[2].lower()]
     return found

@@ -97,8 +97,8 @@ def _names(path: Path, class_names: np.ndarray) -> tuple[str, ...]:
 
 def _wrong(path: Path, got: str) -> DataError:
     return DataError(
-        "Inputs are finite numbers (N, ..., channels), labels (N,) known classes or finite "
-        "numbers, masks boolean (N, positions...).",
-        got=f"{got} in '{path}'",
-        remedy="reshape or clean the arrays before saving them",
+        f"The arrays of '{path}' are no examples with their labels.",
+        got=got,
+        remedy="save inputs as finite numbers (N, ..., channels), labels (N,) as classes or finite "
+        "numbers, masks as booleans (N, positions...)",
     )

@@ -43,8 +43,8 @@ def read_image(
         raise
     except Exception as error:  # a damaged image fails in any of its many decoders
         raise DataError(
-            "Every file in a class folder must be a complete 8-bit image (PNG, JPEG, ...).",
-            got=f"'{path}' ({error})",
+            f"'{path}' is no complete 8-bit image (PNG, JPEG, ...).",
+            got=str(error) or type(error).__name__,
             remedy="remove, replace or convert this file, or leave such files out",
             option="skip",
         ) from error
@@ -93,8 +93,8 @@ def named_image_folder(
         inside = _folder_images(folder, skip=skip, **how)
         if not inside:
             raise DataError(
-                "Every class folder must hold images.",
-                got=f"none in '{folder}'",
+                f"The folder '{folder}' holds no images.",
+                got="none",
                 remedy="add images or remove the folder",
             )
         images += inside
@@ -162,7 +162,7 @@ def _read_all(
 def _stacked(images: list[tuple[Path, np.ndarray]]) -> np.ndarray:
     if not images:
         raise DataError(
-            "There must be at least one image.",
+            "There is no image to read.",
             got="an empty list of paths",
             remedy="give the paths of image files",
         )
@@ -174,15 +174,16 @@ def _stacked(images: list[tuple[Path, np.ndarray]]) -> np.ndarray:
 
 def _sizes_differ(got: str) -> DataError:
     return DataError(
-        "Images must all have one size.",
+        "Images have different sizes.",
         got=got,
-        remedy="pass size=(height, width) to resize them",
+        remedy="give a (height, width) to resize them",
+        option="size",
     )
 
 
 def _not_arranged(got: str) -> DataError:
     return DataError(
-        "An image folder holds one folder of images per class.",
+        "The folder is not one of a folder of images for each class.",
         got=got,
         remedy="arrange the images as <directory>/<class>/<image>.png",
     )

@@ -68,9 +68,9 @@ class ZCA:
         """Fit on `x` `(N, …)`, whose examples are flattened."""
         if len(x) < 2 or not strength > 0:
             raise ShapeError(
-                "Whitening needs at least two examples and a positive strength.",
+                "These examples cannot be whitened with that strength.",
                 got=f"{len(x)} examples, strength={strength}",
-                remedy="give more examples, or a strength such as 0.1",
+                remedy="give two or more examples, and a positive strength such as 0.1",
             )
         mean = x.mean(axis=0, dtype=np.float64)
         flat = (x - mean).reshape(len(x), -1)
@@ -79,7 +79,7 @@ class ZCA:
         ridge = strength * variances.mean()
         if not ridge > 0:
             raise ShapeError(
-                "Whitening needs examples that differ.",
+                "Equal examples cannot be whitened.",
                 got=f"{len(x)} equal examples",
                 remedy="check the data",
             )
@@ -101,7 +101,7 @@ def downsample(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """
     if x.ndim != 4 or not all(0 < new <= old for new, old in zip(size, x.shape[1:3], strict=True)):
         raise ShapeError(
-            "Images are (N, height, width, channels) and are made smaller.",
+            "The inputs are no images (N, height, width, channels) that can be made so small.",
             got=f"{x.shape} to {size}",
             remedy="give a (height, width) that is no larger than the images",
         )
@@ -124,7 +124,7 @@ def _area_weights(old: int, new: int) -> np.ndarray:
 
 def _other_shape(x: np.ndarray, mean: np.ndarray) -> ShapeError:
     return ShapeError(
-        "Inputs must have the shape of the examples that were fitted.",
+        "Inputs have another shape than the examples that were fitted.",
         got=f"{x.shape} after a fit on (..., {', '.join(map(str, mean.shape))})",
         remedy="fit and apply on arrays of the same size",
     )

@@ -142,9 +142,9 @@ def _from_npz(path: Path, vocabulary: Collection[str] | None) -> WordVectors:
     named, vectors = arrays["words"], arrays["vectors"]
     if vectors.ndim != 2 or named.shape != vectors.shape[:1] or not vectors.shape[1]:
         raise DataError(
-            "Word vectors are (words, components), one for each word.",
-            got=f"words {named.shape} and vectors {vectors.shape} in '{path}'",
-            remedy="save matching arrays `words` and `vectors`",
+            f"Words and vectors of '{path}' do not fit each other.",
+            got=f"words {named.shape} and vectors {vectors.shape}",
+            remedy="save `words` (words,) and `vectors` (words, components)",
         )
     words = named.astype(str).tolist()
     if vocabulary is not None:
@@ -154,9 +154,8 @@ def _from_npz(path: Path, vocabulary: Collection[str] | None) -> WordVectors:
     numbers = vectors.dtype.kind in "iuf" and scale.dtype.kind in "iuf"
     if not numbers or scale.shape not in ((1,), vectors.shape[1:]):
         raise DataError(
-            "Word vectors are numbers; a scale is one number for each component.",
-            got=f"vectors {vectors.dtype} {vectors.shape}, scale {scale.dtype} {scale.shape} in "
-            f"'{path}'",
+            f"Vectors or their scale are no such numbers in '{path}'.",
+            got=f"vectors {vectors.dtype} {vectors.shape}, scale {scale.dtype} {scale.shape}",
             remedy="save numbers, and a scale of shape (components,) or none",
         )
     with np.errstate(over="ignore"):  # numbers that do not fit are refused below
@@ -167,8 +166,8 @@ def _from_npz(path: Path, vocabulary: Collection[str] | None) -> WordVectors:
 def _checked(path: Path, words: list[str], vectors: np.ndarray) -> WordVectors:
     if not len(words) or not np.isfinite(vectors).all():
         raise DataError(
-            "A word-vector file must hold finite vectors for some of the words asked for.",
-            got=f"{len(words)} words in '{path}'" + (", some not finite" if len(words) else ""),
+            f"'{path}' holds no finite vectors for the words asked for.",
+            got=f"{len(words)} words" + (", some not finite" if len(words) else ""),
             remedy="check the file and the vocabulary (most vectors are for lower-case words)",
         )
     return WordVectors(tuple(words), vectors)
@@ -176,7 +175,7 @@ def _checked(path: Path, words: list[str], vectors: np.ndarray) -> WordVectors:
 
 def _bad_line(path: Path, number: int, why: str) -> DataError:
     return DataError(
-        "A word-vector file has lines of a word and its numbers, all equally long.",
-        got=f"line {number} of '{path}': {why}",
+        f"Line {number} of '{path}' is no word with as many numbers as the others have.",
+        got=why,
         remedy="the file is cut off there or has another format: get it again",
     )

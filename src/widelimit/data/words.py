@@ -20,12 +20,14 @@ class FoundVectors(NamedTuple):
 
 def find_vectors(given: Path | str | None = None, beside: Path | None = None) -> FoundVectors:
     """Vectors from the `given` file, else GloVe files in the data directory or beside the data."""
-    if given is not None:
-        return FoundVectors(load_vectors(given), str(given), False)
-    for folder in dict.fromkeys((data_root(), beside or data_root())):
-        for dimension in _DIMENSIONS:
-            for form in ("glove_{}d.npz", "glove.6B.{}d.txt", "glove.6B.{}d.txt.gz"):
-                path = folder / form.format(dimension)
-                if path.is_file():
-                    return FoundVectors(load_vectors(path), str(path), False)
-    return FoundVectors(load_sample_vectors(), "the sample inside the package", True)
+    place = given or glove_file(data_root()) or (beside and glove_file(beside))
+    if place is None:
+        return FoundVectors(load_sample_vectors(), "the sample inside the package", True)
+    return FoundVectors(load_vectors(place), str(place), False)
+
+
+def glove_file(folder: Path) -> Path | None:
+    """The GloVe file of a folder, if it has one."""
+    forms = ("glove_{}d.npz", "glove.6B.{}d.txt", "glove.6B.{}d.txt.gz")
+    paths = (folder / form.format(size) for size in _DIMENSIONS for form in forms)
+    return next((path for path in paths if path.is_file()), None)

@@ -1,7 +1,7 @@
 """Duals: the Gaussian expectations E[φ(u)φ(v)] and E[φ'(u)φ'(v)] of an activation φ."""
 
 from .base import Dual
-from .given import Given, RectifiedMonomial
+from .given import Given, RectifiedMonomial, gabor, normalised_exponential, step
 from .polynomial import Hermite, Polynomial
 from .rectified import Identity, Rectifier, Sign, relu
 from .series import Series, tanh_gelu
@@ -23,6 +23,9 @@ __all__ = [
     "Sign",
     "Sine",
     "cosine",
+    "gabor",
+    "normalised_exponential",
     "relu",
+    "step",
     "tanh_gelu",
 ]

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import NetworkError, WidelimitError
@@ -33,7 +31,7 @@ class Dual(eqx.Module):
     numbers that it depends on and that change are leaves.
     """
 
-    kinked: ClassVar[bool]
+    kinked: ClassVar[bool] = False
     """φ or φ' jumps: the derivative dual has a square-root singularity at correlation ±1."""
     homogeneous: ClassVar[bool] = False
     """φ(s·x) = s·φ(x) for every s > 0."""
@@ -64,8 +62,8 @@ class Dual(eqx.Module):
         """`(E[φ(u)φ(v)], E[φ'(u)φ'(v)])`; the second is None if it is not needed."""
 
     @abc.abstractmethod
-    def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"]:
-        """`E[φ(u)]` for `u ~ N(0, q)`."""
+    def mean(self, q: Float[Array, "*p"]) -> Float[Array, "*p"] | None:
+        """`E[φ(u)]` for `u ~ N(0, q)`; None: not known."""
 
     def trusted(self, dtype: Any) -> tuple[float, float]:
         """The variances (above 0) for which this precision keeps its digits, where `ranged`."""
@@ -78,18 +76,6 @@ class Dual(eqx.Module):
     def error(self, q: Any) -> float:
         """The estimated relative error for these (concrete) variances; 0 for closed forms."""
         return 0.0
-
-
-def leaf(value: Any) -> Any:
-    """A hyperparameter as a differentiable leaf, in double precision until a call casts it."""
-    if isinstance(value, int | float | list | tuple | np.generic | np.ndarray):
-        return np.asarray(value, np.float64)
-    return value
-
-
-def cast(parameter: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A hyperparameter in the precision of the call."""
-    return jnp.asarray(parameter, like.dtype)
 
 
 def apart(numbers: Any) -> Any:

@@ -1,18 +1,18 @@
 """Duals whose expectations are written down: by a user, or as polynomials of an angle."""
 
+import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpy.polynomial import Polynomial as Powers
 
 from ..errors import NetworkError
-from ..options import whole
+from ..options import cast, whole
 from . import geometry
-from .base import Dual, as_module, cast
+from .base import Dual, as_module
 
 
 class Given(Dual):
@@ -22,9 +22,6 @@ class Given(Dual):
     (Price's theorem). A kernel that belongs to no function has `function=None`, and no finite
     network. Where a variance is zero (padding), what is not a number counts as zero.
     """
-
-    kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
 
     function: Any
     value: Any
@@ -42,7 +39,6 @@ class Given(Dual):
         self.slope = as_module(jax.grad(value) if slope is None else slope)
 
     def fn(self, x):
-        """φ itself."""
         if self.function is None:
             raise NetworkError(
                 "An activation that is known by its kernel alone has no finite network.",
@@ -52,11 +48,9 @@ class Given(Dual):
         return self.function(x)
 
     def prepare(self, q):
-        """The variance."""
         return q
 
     def __call__(self, left, right, k, *, need_derivative: bool = True):
-        """Value and slope, number by number."""
         empty = (left == 0) | (right == 0)
 
         def each(function: Any):
@@ -66,12 +60,61 @@ class Given(Dual):
         return each(self.value), each(self.slope) if need_derivative else None
 
     def mean(self, q):
-        """Not known."""
-        raise NetworkError(
-            "The mean of an activation that is known by its kernel alone is not known.",
-            got="LayerNorm, or another layer that needs the mean, after it",
-            remedy="put Dense or Conv between the two",
-        )
+        """None: not known."""
+        return
+
+
+def gabor() -> Given:
+    """`exp(−x²) sin(x)`: with covariance Σ of (u, v), D = det(1 + 2Σ) and S = Σ(1 + 2Σ)⁻¹,
+
+    E[φ(u)φ(v)] = exp(−(S₁₁ + S₂₂)/2) sinh(S₁₂)/√D.
+    """
+    return Given(_gabor, _gabor_value)
+
+
+def _gabor(x):
+    return jnp.exp(-(x**2)) * jnp.sin(x)
+
+
+def _gabor_value(k, q1, q2):
+    det = (1 + 2 * q1) * (1 + 2 * q2) - 4 * k**2
+    trace = (q1 + q2 + 4 * (q1 * q2 - k**2)) / det
+    return jnp.exp(-trace / 2) * jnp.sinh(k / det) / jnp.sqrt(det)
+
+
+def step() -> Given:
+    """1 for `x ≥ 0`, else 0: value `1/4 + arcsin(c)/2π`, derivative 0."""
+    return Given(_step, _step_value, _step_slope)
+
+
+def _step(x):
+    return (x >= 0).astype(x.dtype)
+
+
+def _step_value(k, q1, q2):
+    return 0.25 + jnp.arcsin(jnp.clip(k / jnp.sqrt(q1 * q2), -1, 1)) / (2 * jnp.pi)
+
+
+def _step_slope(k, q1, q2):
+    return jnp.zeros_like(k)
+
+
+def normalised_exponential(gamma: Any = 1.0, shift: Any = -1.0, *, clip: bool = False) -> Given:
+    """A kernel of no function, `√(q₁q₂) exp(γ(c + shift))` at correlation c; `clip` bounds c."""
+
+    def grown(k, q1, q2):
+        scale = jnp.sqrt(q1 * q2)
+        c = jnp.clip(k / scale, -1, 1) if clip else k / scale
+        return scale, jnp.exp(gamma * (c + shift))
+
+    def value(k, q1, q2):
+        scale, growth = grown(k, q1, q2)
+        return scale * growth
+
+    def slope(k, q1, q2):
+        return gamma * grown(k, q1, q2)[1]
+
+    return Given(None, value, slope)
 
 
 class RectifiedMonomial(Dual):
@@ -83,9 +126,6 @@ class RectifiedMonomial(Dual):
         A_{n+1} = (1 − c²) A_n' + (2n + 1) c A_n,   B_{n+1} = A_n + (1 − c²) B_n' + 2n c B_n.
     """
 
-    kinked: ClassVar[bool] = False
-    homogeneous: ClassVar[bool] = False
-
     degree: int = eqx.field(static=True)
 
     def __init__(self, degree: int):
@@ -93,15 +133,12 @@ class RectifiedMonomial(Dual):
         self.degree = whole("degree", degree, least=2)
 
     def fn(self, x):
-        """`max(x, 0)^n`."""
         return jnp.maximum(x, 0) ** self.degree
 
     def prepare(self, q):
-        """The variance and its roots."""
         return geometry.roots(q)
 
     def __call__(self, left, right, k, *, need_derivative: bool = True):
-        """Value and derivative from one angle."""
         sine = geometry.sine(left, right, k)
         cosine = jnp.clip(k * left.inverse * right.inverse, -1, 1)
         other = jnp.pi - geometry.arccos(cosine, sine)
@@ -118,7 +155,7 @@ class RectifiedMonomial(Dual):
     def mean(self, q):
         """`E[max(u, 0)^n] = q^{n/2} 2^{n/2 − 1} Γ((n + 1)/2)/√π`."""
         half = self.degree / 2
-        factor = np.exp2(half - 1) * np.exp(jax.scipy.special.gammaln(half + 0.5)) / np.sqrt(np.pi)
+        factor = 2 ** (half - 1) * math.gamma(half + 0.5) / math.sqrt(math.pi)
         return cast(factor, q) * geometry.safe_sqrt(q) ** self.degree
 
 

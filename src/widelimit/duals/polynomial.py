@@ -6,7 +6,7 @@ With `b_n(q) = E[φ⁽ⁿ⁾(u)]/√n!`, a polynomial in q, Mehler's series ends
 
 import abc
 from math import factorial, prod, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import OptionError
-from ..options import whole
-from .base import Dual, cast, leaf
+from ..options import cast, hyperparameter, whole
+from .base import Dual
 
 Factors = tuple[Float[Array, "..."], ...]
 
@@ -27,8 +27,6 @@ def _moment(order: int) -> int:
 
 class _Powers(Dual):
     """A polynomial, known by `b_n(q)` of every power n up to its degree."""
-
-    kinked: ClassVar[bool] = False
 
     @abc.abstractmethod
     def prepare(self, q) -> Factors:
@@ -56,7 +54,7 @@ class Polynomial(_Powers):
 
     def __init__(self, coefficients: Any):
         """`coefficients` of 1, x, x², …"""
-        self.coefficients = leaf(coefficients)
+        self.coefficients = hyperparameter(coefficients, "coefficients", scalar=False)
         if np.ndim(self.coefficients) != 1 or np.size(self.coefficients) == 0:
             raise OptionError(
                 "The polynomial has no list of coefficients, lowest power first.",
@@ -65,7 +63,6 @@ class Polynomial(_Powers):
             )
 
     def fn(self, x):
-        """`Σ_j p_j x^j`."""
         p = cast(self.coefficients, x)
         total = jnp.broadcast_to(p[-1], x.shape)
         for j in range(p.size - 2, -1, -1):
@@ -99,7 +96,7 @@ class Hermite(_Powers):
         self.degree = checked_degree(degree)
 
     def fn(self, x):
-        """`h_m(x)` by `√j h_j = x h_{j−1} − √(j−1) h_{j−2}`."""
+        # √j h_j = x h_{j−1} − √(j−1) h_{j−2}
         before, here = jnp.zeros_like(x), jnp.ones_like(x)
         for j in range(1, self.degree + 1):
             before, here = here, (x * here - sqrt(j - 1) * before) / sqrt(j)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..options import cast, leaf
 from ..printing import brief
 from . import geometry
-from .base import Dual, apart, cast, leaf
+from .base import Dual, apart
 from .geometry import Variance, prepare_variance
 
 
@@ -36,12 +37,8 @@ class Rectifier(Dual):
     kinked: ClassVar[bool] = True
     homogeneous: ClassVar[bool] = True
 
-    negative: Float[Array, ""]
-    positive: Float[Array, ""]
-
-    def __init__(self, *, negative: Any = 0.0, positive: Any = 1.0):
-        """`negative` is the slope a left of zero, `positive` the slope b right of it."""
-        self.negative, self.positive = leaf(negative), leaf(positive)
+    negative: Any = leaf("negative", default=0.0)
+    positive: Any = leaf("positive", default=1.0)
 
     @property
     def name(self) -> str:
@@ -55,15 +52,12 @@ class Rectifier(Dual):
         return known.get((a, b), f"LeakyRelu({a})" if b == "1" else f"ABRelu({a}, {b})")
 
     def fn(self, x):
-        """`a·min(x, 0) + b·max(x, 0)`."""
         return jnp.where(x > 0, cast(self.positive, x), cast(self.negative, x)) * x
 
     def prepare(self, q) -> Variance:
-        """The variance and its roots."""
         return prepare_variance(q)
 
     def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
-        """Value and derivative from one angle."""
         a, b = cast(self.negative, k), cast(self.positive, k)
         weights = _Weights((b - a) ** 2 / (2 * jnp.pi), (a**2 + b**2) / 2, a * b)
         return _rectified(need_derivative, weights, left, right, k)
@@ -125,11 +119,9 @@ class Sign(Dual):
     kinked: ClassVar[bool] = True
 
     def fn(self, x):
-        """`sign(x)`."""
         return jnp.sign(x)
 
     def prepare(self, q) -> Variance:
-        """The variance and its roots."""
         return prepare_variance(q)
 
     def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
@@ -160,15 +152,12 @@ def _arcsine_jvp(primals, tangents):
 class Identity(Dual):
     """`φ(x) = x`: value κ, derivative 1."""
 
-    kinked: ClassVar[bool] = False
     homogeneous: ClassVar[bool] = True
 
     def fn(self, x):
-        """The argument itself."""
         return x
 
     def prepare(self, q) -> tuple[()]:
-        """Nothing: κ says it all."""
         return ()
 
     def __call__(self, left: tuple[()], right: tuple[()], k, *, need_derivative: bool = True):

@@ -85,18 +85,15 @@ class Series(Dual):
         return known.get(function, f"Elementwise({name})")
 
     def fn(self, x):
-        """φ."""
         return self.function(x)
 
     def prepare(self, q) -> _Position:
-        """Means and factors, a batch of positions at a time."""
         flat = jax.lax.map(
             partial(_position, self.function, self.plan), q.ravel(), batch_size=_BATCH
         )
         return jax.tree.map(lambda a: a.reshape(q.shape), flat)
 
     def __call__(self, left: _Position, right: _Position, k, *, need_derivative: bool = True):
-        """Two Horner schemes with the same products of factors."""
         c = _clip(k * left.inverse * right.inverse)
         products = [a * b for a, b in zip(left.factors, right.factors, strict=True)]
         products += [a * b for a, b in zip(left.tail, right.tail, strict=True)]

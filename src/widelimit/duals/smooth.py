@@ -2,16 +2,15 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..options import Range, within
+from ..options import Range, cast, leaf
 from ..printing import written
 from . import geometry
-from .base import Dual, apart, cast, leaf
+from .base import Dual, apart
 from .geometry import Variance, prepare_variance
 
 
@@ -39,18 +38,11 @@ class Erf(Dual):
     value `(2a²/π) arcsin(κ/√((1 + q₁)(1 + q₂))) + c²`, derivative `(4a²b²/π)/√Δ`.
     """
 
-    kinked: ClassVar[bool] = False
-
-    scale: Float[Array, ""]
-    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
-    shift: Float[Array, ""]
-
-    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, shift: Any = 0.0):
-        """`scale` is a, `rate` is b, `shift` is c."""
-        self.scale, self.rate, self.shift = leaf(scale), leaf(rate), leaf(shift)
+    scale: Any = leaf("scale", default=1.0)
+    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
+    shift: Any = leaf("shift", default=0.0)
 
     def fn(self, x):
-        """`a·erf(b·x) + c`."""
         return cast(self.scale, x) * jax.lax.erf(cast(self.rate, x) * x) + cast(self.shift, x)
 
     def prepare(self, q) -> _Widened:
@@ -58,7 +50,6 @@ class Erf(Dual):
         return _widen(2 * cast(self.rate, q) ** 2 * q)
 
     def __call__(self, left: _Widened, right: _Widened, k, *, need_derivative: bool = True):
-        """The arcsine dual."""
         a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.shift, k)
         k = 2 * b**2 * k
         shrink = left.shrink * right.shrink
@@ -91,10 +82,7 @@ class Gelu(Dual):
         derivative = [ω + κ(w + 1/Δ)/√Δ] / 2π
     """
 
-    kinked: ClassVar[bool] = False
-
     def fn(self, x):
-        """`x·(1 + erf(x/√2))/2`."""
         return jax.nn.gelu(x, approximate=False)
 
     def prepare(self, q) -> _GeluPosition:
@@ -134,22 +122,16 @@ class Sine(Dual):
     `a²b²(e₊ + e₋ cos 2c)/2`; computed as `(e₊ − e₋)/2 + e₋ sin² c` and the same with cos².
     """
 
-    kinked: ClassVar[bool] = False
     ranged: ClassVar[bool] = True
 
-    scale: Float[Array, ""]
-    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
-    phase: Float[Array, ""]
-
-    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0):
-        """`scale` is a, `rate` is b, `phase` is c."""
-        self.scale, self.rate, self.phase = leaf(scale), leaf(rate), leaf(phase)
+    scale: Any = leaf("scale", default=1.0)
+    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
+    phase: Any = leaf("phase", default=0.0)
 
     def __repr__(self) -> str:
         return written(self, "Sin")
 
     def fn(self, x):
-        """`a·sin(b·x + c)`."""
         return cast(self.scale, x) * jnp.sin(cast(self.rate, x) * x + cast(self.phase, x))
 
     def prepare(self, q) -> Float[Array, "*p"]:
@@ -157,7 +139,6 @@ class Sine(Dual):
         return cast(self.rate, q) ** 2 * q / 2
 
     def __call__(self, left: Array, right: Array, k, *, need_derivative: bool = True):
-        """Half the difference of the exponentials, and a share of the second."""
         a, b, c = cast(self.scale, k), cast(self.rate, k), cast(self.phase, k)
         half, minus = _exponentials(left + right, b**2 * k)
         value = a**2 * (half + minus * jnp.sin(c) ** 2)
@@ -196,23 +177,14 @@ def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
 class _Exponential(Dual):
     """An exponential with a scale a and a rate b > 0."""
 
-    kinked: ClassVar[bool] = False
-
-    scale: Float[Array, ""]
-    rate: Float[Array, ""] = eqx.field(metadata=within(Range.POSITIVE, tuned=False))
-
-    def __init__(self, *, scale: Any = 1.0, rate: Any = 1.0):
-        """`scale` is a, `rate` is b."""
-        self.scale, self.rate = leaf(scale), leaf(rate)
+    scale: Any = leaf("scale", default=1.0)
+    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
 
 
 class Exp(_Exponential):
     """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
 
-    __init__ = _Exponential.__init__  # type checkers take inherited fields for arguments
-
     def fn(self, x):
-        """`a·exp(b·x)`."""
         return cast(self.scale, x) * jnp.exp(cast(self.rate, x) * x)
 
     def prepare(self, q) -> Float[Array, "*p"]:
@@ -220,7 +192,6 @@ class Exp(_Exponential):
         return cast(self.rate, q) ** 2 * q / 2
 
     def __call__(self, left: Array, right: Array, k, *, need_derivative: bool = True):
-        """One exponential."""
         a, b = cast(self.scale, k), cast(self.rate, k)
         value = a**2 * jnp.exp(b**2 * k + left + right)
         return value, b**2 * value if need_derivative else None
@@ -236,18 +207,13 @@ class Gaussian(_Exponential):
     With `Δ = (1 + 2bq₁)(1 + 2bq₂) − 4b²κ²`: value `a²/√Δ`, derivative `4a²b²κ/Δ^{3/2}`.
     """
 
-    __init__ = _Exponential.__init__  # type checkers take inherited fields for arguments
-
     def fn(self, x):
-        """`a·exp(−b·x²)`."""
         return cast(self.scale, x) * jnp.exp(-cast(self.rate, x) * x**2)
 
     def prepare(self, q) -> Variance:
-        """The variance."""
         return prepare_variance(q)
 
     def __call__(self, left: Variance, right: Variance, k, *, need_derivative: bool = True):
-        """An inverse root and its cube."""
         a, b = cast(self.scale, k), cast(self.rate, k)
         inner = geometry.determinant(left, right, k)
         inverse_root = jax.lax.rsqrt(1 + 2 * b * (left.q + right.q) + 4 * b**2 * inner)

@@ -28,7 +28,7 @@ class ToleranceWarning(UserWarning):
     """A sampled kernel is less accurate than asked, and more heads may not be drawn."""
 
 
-class Drawn(NamedTuple):
+class DrawnHeads(NamedTuple):
     """What a sampler draws for a layer, in all copies."""
 
     heads: int
@@ -44,31 +44,31 @@ class Budget(NamedTuple):
     most_heads: int
     memory: int
 
-    def affordable(self, drawn: Drawn) -> float:
+    def affordable(self, drawn: DrawnHeads) -> float:
         """How many times the heads that are drawn may be drawn."""
         by_memory = self.memory * _SHARE / max(drawn.nbytes, 1)
         most = min(self.most_heads / drawn.heads, by_memory)
         return max(1.0, math.floor(most * drawn.steps) / drawn.steps)
 
-    def needed(self, drawn: Drawn, reached: float) -> float:
+    def needed(self, drawn: DrawnHeads, reached: float) -> float:
         """How many times the heads it takes to bring a bound on errors to the tolerance."""
         errors = (_standard_error(bound, drawn.replicates) for bound in (reached, self.tolerance))
         return _MARGIN * (next(errors) / next(errors)) ** 2
 
-    def growth(self, drawn: Drawn, reached: float) -> float | None:
+    def growth(self, drawn: DrawnHeads, reached: float) -> float | None:
         """By what factor heads should grow; None where what may be drawn does not suffice."""
         needed, affordable = self.needed(drawn, reached), self.affordable(drawn)
         if needed <= affordable:
             return min(max(needed, 1.5), _MOST_GROWTH, affordable)
         return None if affordable < 1.1 or needed > _OVERESTIMATE * affordable else affordable
 
-    def within_reach(self, drawn: Drawn, reached: float) -> float:
+    def within_reach(self, drawn: DrawnHeads, reached: float) -> float:
         """About the tolerance that what may be drawn suffices for."""
         best = _standard_error(reached, drawn.replicates)
         best *= math.sqrt(_MARGIN / self.affordable(drawn))
         return _bound(best, drawn.replicates)
 
-    def _facts(self, drawn: Drawn, reached: float) -> tuple[str, str]:
+    def _facts(self, drawn: DrawnHeads, reached: float) -> tuple[str, str]:
         needed, affordable = self.needed(drawn, reached), self.affordable(drawn)
         by_memory = drawn.heads * affordable < 0.9 * self.most_heads
         what = f"{reached:.2g} with {drawn.heads:,} heads, and about "
@@ -81,7 +81,7 @@ class Budget(NamedTuple):
         reach = self.within_reach(drawn, reached)
         return what, f"ask for tolerance={reach:.1g} or more, or {raised}"
 
-    def out_of_reach(self, drawn: Drawn, reached: float) -> NumericalError:
+    def out_of_reach(self, drawn: DrawnHeads, reached: float) -> NumericalError:
         """What to raise before the work begins."""
         what, remedy = self._facts(drawn, reached)
         return NumericalError(
@@ -90,7 +90,7 @@ class Budget(NamedTuple):
             remedy=f"{remedy}; or set samples= yourself",
         )
 
-    def warning(self, drawn: Drawn, reached: float) -> ToleranceWarning:
+    def warning(self, drawn: DrawnHeads, reached: float) -> ToleranceWarning:
         """What to say when the work is done and would have to be done again with too many heads."""
         what, remedy = self._facts(drawn, reached)
         return ToleranceWarning(

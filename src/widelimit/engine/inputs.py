@@ -364,13 +364,13 @@ def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:
     if not isinstance(shape, tuple | list) or len(shape) != count:
         raise ShapeError(
             f"The shape is not that of {count} streams, which this network takes.",
-            got=_described(shape),
+            got=_describe(shape),
             remedy="pass tuple(part.shape[1:] for part in x)",
         )
     return tuple(_outline(part, tokens=False) for part in shape)
 
 
-def _described(shape: Any) -> str:
+def _describe(shape: Any) -> str:
     return f"an array of shape {shape.shape}" if hasattr(shape, "shape") else repr(shape)
 
 
@@ -378,26 +378,14 @@ def _outline(given: Any, *, tokens: bool) -> Outline:
     try:
         shape = tuple(operator.index(extent) for extent in given)
     except TypeError:
+        shape = (0,)
+    if min(shape, default=1) < 1 or not (shape or tokens):
         raise ShapeError(
-            "The shape is not that of one example, a tuple of integers (positions…, channels).",
-            got=_described(given),
-            remedy="pass x.shape[1:]",
-        ) from None
-    if any(extent < 1 for extent in shape):
-        raise ShapeError(
-            "The shape of one example does not have at least one position and one channel.",
-            got=f"shape {shape}",
+            "The shape is not that of one example: positive integers (positions…, channels).",
+            got=_describe(given),
             remedy="pass x.shape[1:]",
         )
-    if tokens:
-        return Outline(shape, 0)
-    if not shape:
-        raise ShapeError(
-            "The shape is not that of one example, (positions…, channels).",
-            got="()",
-            remedy="pass x.shape[1:]",
-        )
-    return Outline(shape[:-1], shape[-1])
+    return Outline(shape, 0) if tokens else Outline(shape[:-1], shape[-1])
 
 
 def read_inputs(
@@ -409,7 +397,7 @@ def read_inputs(
         return x
     if streams_of(net) > 1:
         return as_streams(x, mask, streams_of(net), dtype=dtype, name=name)
-    inputs = as_inputs(entered(net, x), mask, tokens=takes_tokens(net), dtype=dtype, name=name)
+    inputs = as_inputs(reorder(net, x), mask, tokens=takes_tokens(net), dtype=dtype, name=name)
     if inputs.tokens and not inputs.traced:
         _require_vocabulary(net, inputs, name)
     return inputs
@@ -422,12 +410,12 @@ def rearrangement(net: Layer) -> Rearrange | None:
     return net if isinstance(net, Rearrange) else None
 
 
-def entered(net: Layer, x: Any) -> Any:
+def reorder(net: Layer, x: Any) -> Any:
     """Inputs in the order of entries that the network's layers take."""
     order = rearrangement(net)
     if order is None:
         return x
-    return order.entered(x if is_traced(x) else np.asarray(x))
+    return order.reorder(x if is_traced(x) else np.asarray(x))
 
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:

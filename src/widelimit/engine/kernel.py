@@ -24,13 +24,13 @@ from .phases import (
     cross_tile,
     encode_block,
     kernel_dtype,
-    mirrored,
+    mirror,
     precision,
     refuse_factorised_ntk,
     symmetrise,
 )
 from .precision import narrow, precisions, with_leaves
-from .sampling import Sampler, check_sampler, covering, drawn, grown, realisations
+from .sampling import Sampler, check_sampler, count_drawn, grow_sampler, pad_like, realisations
 from .tiles import Tile, TilePlan, tiles
 from .walk import check_masks
 
@@ -92,7 +92,7 @@ class Problem:
         if self.sampler is not None or not is_sampled(self.net):
             return self
         # The columns are where training data stands in kernel(test, train).
-        fit = self.rows if self.columns is None else covering(self.columns, self.rows)
+        fit = self.rows if self.columns is None else pad_like(self.columns, self.rows)
         sampler = self.net.sampler(
             fit, key=key, samples=samples, tolerance=tolerance, memory=self.memory
         )
@@ -134,12 +134,12 @@ def compute(problem: Problem, tolerance: float | None, progress: bool | Callback
         if reached <= tolerance:
             return result
         budget = Budget(tolerance, DEFAULT_HEADS, problem.memory)
-        found = drawn(problem.net, sampler, problem.dtype)
+        found = count_drawn(problem.net, sampler, problem.dtype)
         factor = budget.growth(found, reached)
         if factor is None:
             warn(budget.warning(found, reached))
             return result
-        problem = replace(problem, sampler=grown(problem.net, sampler, factor))
+        problem = replace(problem, sampler=grow_sampler(problem.net, sampler, factor))
 
 
 def fill(problem: Problem, target: Sequence[Any], progress: bool | Callback | None) -> Kernels:
@@ -161,7 +161,7 @@ def refuse_store_options(**options: Any) -> None:
     for name, value in options.items():
         if value is not None:
             raise OptionError(
-                f"{name}= is for kernels that go into a store.",
+                f"{name}= is set, and the kernels do not go into a store.",
                 got=f"{name}={value!r}, and arrays or a function to go to",
                 remedy=f"leave {name}= out, or name a folder: net.kernel_into('kernels/train', x)",
             )
@@ -248,7 +248,7 @@ def _assemble(
                 symmetrise(part)
             arrays[i][_block(tile.rows, tile.columns)] = part
             if symmetric and not tile.diagonal:
-                arrays[i][_block(tile.columns, tile.rows)] = mirrored(part)
+                arrays[i][_block(tile.columns, tile.rows)] = mirror(part)
     return Kernels(*arrays)
 
 
@@ -272,7 +272,7 @@ def _check_target(problem: Problem, target: Sequence[Any]) -> Arrays:
     unfit = [word for array in given[:count] if (word := _unfit(array, shape))]
     if len(target) != 2 or unfit:
         raise ShapeError(
-            "Kernels go into a pair of arrays of their shape.",
+            "The target is not a pair of arrays of the shape that the kernels have.",
             got=f"an array {unfit[0]}" if unfit else f"{len(target)} arrays",
             remedy=f"allocate float32 or float64 arrays (or memory maps) of shape {shape}; pass "
             "(nngp, ntk), or (nngp, None) with ntk=False",

@@ -206,7 +206,7 @@ def cross_list(
     return jax.vmap(lambda a, b: cross_one(real, a, b, outline, with_ntk=with_ntk))(ones, twos)
 
 
-def mirrored(kernel: np.ndarray) -> np.ndarray:
+def mirror(kernel: np.ndarray) -> np.ndarray:
     """Kernels (n, m, positions…, positions'…) of the same pairs the other way round."""
     half = (kernel.ndim - 2) // 2
     return np.transpose(kernel, (1, 0, *range(2 + half, kernel.ndim), *range(2, 2 + half)))
@@ -215,7 +215,7 @@ def mirrored(kernel: np.ndarray) -> np.ndarray:
 def symmetrise(kernel: np.ndarray) -> None:
     """Make a block of examples with itself exactly symmetric, whatever rounding says."""
     lower = np.tril_indices(len(kernel), -1)
-    kernel[lower] = mirrored(kernel)[lower]
+    kernel[lower] = mirror(kernel)[lower]
 
 
 def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:
@@ -263,9 +263,9 @@ def refuse_finite_heads(net: Layer, what: str) -> None:
     if found:
         heads = ", ".join(f"{layer.heads:.0f}" for layer in found.values())
         raise NetworkError(
-            f"{what} needs a tangent kernel that is deterministic and stays where it is. With "
-            "finitely many heads at 1/√d it is random at initialisation and moves during training "
-            "at every width (by tens of per cent with one head).",
+            f"{what} needs a tangent kernel that does not move. With finitely many heads at 1/√d "
+            "it is random at initialisation and moves during training at every width (by tens of "
+            "per cent with one head).",
             got=f"attention layers with {heads} heads",
             remedy="use heads=INFINITE (with_heads(net, INFINITE)) or scaling=Scaling.LINEAR; "
             "net.law(x).sample_ntk(...) draws the tangent kernel at initialisation",
@@ -295,8 +295,8 @@ def _gradients_leave(layer: Layer, *, seen: bool) -> bool:
     seen = after if layer.parts else seen
     if seen and not layer.facts.linear:
         raise NetworkError(
-            "With finitely many heads, the tangent kernel under a nonlinearity is an average over "
-            "outputs and score gradients jointly; it does not factorise layer by layer.",
+            "The tangent kernel does not factorise layer by layer: with finitely many heads, under "
+            "a nonlinearity, it is an average over outputs and score gradients jointly.",
             got=f"{type(layer).__name__} above attention with finitely many heads at 1/√d",
             remedy="take net.law(x).ntk() for its mean, net.law(x).sample_ntk(...) for its law; "
             "kernel(..., ntk=False) for the NNGP kernel alone; or heads=INFINITE",

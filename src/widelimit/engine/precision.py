@@ -57,7 +57,8 @@ def narrow(kernels: Kernels, dtype: Any) -> Kernels:
         limits = np.finfo(dtype)
         if largest and not float(limits.tiny) <= largest <= float(limits.max):
             raise PrecisionError(
-                f"{np.dtype(dtype)} holds numbers from {limits.tiny:.1e} to {limits.max:.1e}.",
+                f"The kernels are not among the numbers that {np.dtype(dtype)} holds, from "
+                f"{limits.tiny:.1e} to {limits.max:.1e}.",
                 got=f"kernels of about {largest:.2g}",
                 remedy="pass dtype=np.float64, or scale the inputs",
             )
@@ -88,7 +89,7 @@ def is_kinked(net: Layer) -> bool:
     return any(isinstance(node, Dual) and node.kinked for node in found)
 
 
-def compared(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]":
+def sketch_inputs(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]":
     """What `close_pairs` needs of two batches, stream by stream; one pass over their examples."""
     columns = rows if columns is None else columns
     if rows.tokens:
@@ -101,7 +102,7 @@ def close_pairs(
     streams: "list[_Vectors | _Tokens]", ones: np.ndarray, twos: np.ndarray
 ) -> np.ndarray:
     """Places (row, column) of the nearly parallel pairs in a tile of these examples."""
-    near = np.full((len(ones), len(twos)), bool(streams))  # nothing compared, nothing close
+    near = np.full((len(ones), len(twos)), bool(streams))  # nothing sketch_inputs, nothing close
     for stream in streams:
         near &= stream.near(ones, twos)
     if not near.any():
@@ -250,7 +251,7 @@ def _encode_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
 Tree = TypeVar("Tree")
 
 
-def limited(net: Any) -> list[Series]:
+def find_series(net: Any) -> list[Series]:
     """The duals of a network that hold up to some variance."""
     found = jax.tree.leaves(net, is_leaf=_is_series)
     return [node for node in found if _is_series(node)]
@@ -260,7 +261,7 @@ def _is_series(node: Any) -> bool:
     return isinstance(node, Series)
 
 
-def reached(encodings: Iterable[Any]) -> tuple[float, float]:
+def find_reach(encodings: Iterable[Any]) -> tuple[float, float]:
     """The least and the largest variance that such duals met in encoded examples."""
     least, largest = np.inf, 0.0
     for encoding in encodings:

@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ..errors import NetworkError, OptionError, ShapeError, warn
@@ -23,8 +22,8 @@ from ..layers.base import Layer
 from ..layers.compose import Path
 from ..options import RandomKey, as_key, positive, whole
 from ..printing import counted
-from .budget import Budget, Drawn, error_bound
-from .inputs import Inputs, read_inputs
+from .budget import Budget, DrawnHeads, error_bound
+from .inputs import Inputs, is_traced, read_inputs
 from .phases import Realisation, draw_block, finite_layers, precision, random_layers
 from .tiles import tiles
 
@@ -137,7 +136,7 @@ def fit_sampler(net: Layer, x: Any, mask: Any, key: RandomKey | None, count: Hea
     fitted = _with_landmarks(net, inputs, as_key(key), samples, replicates, count.rank, residual)
     if tolerance is None:
         return fitted
-    return _sized(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
+    return _size_sampler(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
 
 
 def _with_landmarks(
@@ -204,7 +203,7 @@ def _bases(real: Realisation) -> list[Basis]:
 
 def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
     """Raise inside a JAX transformation, where there are no numbers to look at."""
-    if inputs.traced or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(net)):
+    if is_traced((net, inputs)):
         raise NetworkError(
             f"Inside a JAX transformation there are no numbers by which {what}.",
             got="a network or inputs inside a JAX transformation (grad, jit)",
@@ -212,7 +211,7 @@ def _require_numbers(net: Layer, inputs: Inputs, what: str) -> None:
         )
 
 
-def _sized(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Sampler:
+def _size_sampler(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Sampler:
     """More heads until a pilot on a few examples meets the tolerance, or says that none will."""
     _require_numbers(net, inputs, "a tolerance is met")
     dtype = np.dtype(np.float32)
@@ -224,14 +223,14 @@ def _sized(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) -> Samp
         reached = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
         if reached <= budget.tolerance:
             return sampler
-        found = drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)
+        found = count_drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)
         factor = budget.growth(found, reached)
         if factor is None:
             raise budget.out_of_reach(found, reached)
-        sampler = grown(net, sampler, factor)
+        sampler = grow_sampler(net, sampler, factor)
 
 
-def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
+def count_drawn(net: Layer, sampler: Sampler, dtype: Any) -> DrawnHeads:
     """What a sampler draws, without drawing it."""
     marked = sampler.pivots is not None
 
@@ -245,10 +244,10 @@ def drawn(net: Layer, sampler: Sampler, dtype: Any) -> Drawn:
     heads = max(samples if n == INFINITE else int(n) for n in counts)
     nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if hasattr(leaf, "size"))
     steps = samples if INFINITE in counts else copies
-    return Drawn(heads * copies, nbytes * copies, copies, steps)
+    return DrawnHeads(heads * copies, nbytes * copies, copies, steps)
 
 
-def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
+def grow_sampler(net: Layer, sampler: Sampler, factor: float) -> Sampler:
     """A sampler with a multiple of the heads.
 
     Standard errors fall as 1/√heads and the bias of nonlinear layers as 1/heads, so growing the
@@ -259,7 +258,7 @@ def grown(net: Layer, sampler: Sampler, factor: float) -> Sampler:
     return sampler.with_more(replicates=factor)
 
 
-def covering(inputs: Inputs, other: Inputs) -> Inputs:
+def pad_like(inputs: Inputs, other: Inputs) -> Inputs:
     """The inputs, padded at the end to the positions of `other` where these reach further."""
 
     def one(x: Any, mask: Any, y: Any) -> tuple[Any, Any]:

@@ -19,14 +19,14 @@ from .inputs import Inputs
 from .phases import EncodedBlock, Realisation, compiled_cross_tile, encode_block
 from .precision import (
     close_pairs,
-    compared,
     extend_duals,
+    find_reach,
+    find_series,
     is_kinked,
-    limited,
-    reached,
     redo_close,
     require_digits,
     say_error,
+    sketch_inputs,
     trusted_range,
     with_leaves,
 )
@@ -113,7 +113,7 @@ class LengthGroup(NamedTuple):
         return Inputs(x, mask, inputs.tokens)
 
 
-def uncut(inputs: Inputs) -> LengthGroup:
+def one_group(inputs: Inputs) -> LengthGroup:
     """All examples, at full length."""
     return LengthGroup(np.arange(inputs.size), None)
 
@@ -121,7 +121,7 @@ def uncut(inputs: Inputs) -> LengthGroup:
 def groups(net: Layer, inputs: Inputs) -> list[LengthGroup]:
     """How a batch is cut; one group where no padding can be left out."""
     if not _may_be_cut(net, inputs):
-        return [uncut(inputs)]
+        return [one_group(inputs)]
     longest = inputs.mask.shape[1]
     lengths = longest - np.argmax(inputs.mask[:, ::-1], axis=1)
     ends = _ends(lengths, longest)
@@ -376,7 +376,7 @@ class Pairs:
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
         redone = dtype == np.float32 and is_kinked(self.reals[0].net)
-        self.streams = compared(rows, columns) if redone else []
+        self.streams = sketch_inputs(rows, columns) if redone else []
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -458,7 +458,7 @@ def tiles(
     `by_length` allows tiles of examples that do not follow each other.
     """
     sides = (rows,) if columns is None else (rows, columns)
-    cuts = [groups(reals[0].net, side) if by_length else [uncut(side)] for side in sides]
+    cuts = [groups(reals[0].net, side) if by_length else [one_group(side)] for side in sides]
     pairs = Pairs(reals, rows, columns, cuts=cuts, dtype=dtype, with_ntk=with_ntk, memory=memory)
     work = pairs.places
     walk = in_threads(pairs.computed, work, at_once=pairs.at_once, alike=pairs.kind)
@@ -473,9 +473,9 @@ def _extend_realisations(
     if trusted_range(net, dtype) is None:
         return reals
     encodings = (side.encoded(b, 0) for side in sides for b in range(len(side)))
-    least, variance = reached(encodings)
+    least, variance = find_reach(encodings)
     require_digits(net, dtype, least, variance)
-    duals = limited(net)
+    duals = find_series(net)
     if not duals or variance <= min(dual.max_variance for dual in duals):
         return reals
     if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are

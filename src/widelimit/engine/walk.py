@@ -1,7 +1,7 @@
-"""The one walk over a network: layers one after another, streams side by side, branches merged.
+"""What the walk over a network does at its layers, one task for every kind of computation.
 
 Layers say rules for one example and one pair, and never call each other. A task says what is done
-at a layer without parts and where branches meet; `_walk` brings it there:
+at a layer without parts and where branches meet; `layers.compose.walk` brings it there:
 
 | task | from | to | kept of every layer |
 |---|---|---|---|
@@ -27,88 +27,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..errors import NetworkError, ShapeError
+from ..errors import ShapeError
 from ..layers.base import Layer, Memo, Params, remask
 from ..layers.branches import Branches
-from ..layers.compose import Parallel, Path, Serial, is_noisy
+from ..layers.compose import Parallel, Path, Serial, Task, is_noisy, walk
 from ..layers.graph import Graph
 from ..layers.pool import PositionMap
 from ..state import UNKNOWN, Example, Mean, Need, Pair, UnknownMean
 
 Scores = Mapping[Path, Any]
 """What was drawn for layers with random scores; paths begin at the network they are passed with."""
-
-
-# --- the walk -------------------------------------------------------------------------------------
-
-
-class _Task:
-    """What a walk does at a layer without parts, and where branches meet."""
-
-    folds = False
-
-    def inside(self, layer: Layer, given: Any) -> Sequence[Any]:
-        """What each part gets of what the layer was given."""
-        return [None] * len(layer.parts)
-
-    def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, Any]:
-        """The state after a layer without parts, and what is kept of it."""
-        raise NotImplementedError
-
-    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
-        """The state after branches that ended in `ends`, and what is kept of all of them."""
-        raise NotImplementedError
-
-    def enter(self, layer: Branches, state: Any) -> Any:
-        """The state as branches get it."""
-        return state
-
-    def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
-        """What is looked at after each part."""
-        return [need] * len(layer.parts)
-
-    def trim(self, state: Any, need: Need) -> Any:
-        """The state without what nobody looks at."""
-        return state
-
-    def gather(self, kept: Sequence[Any]) -> Any:
-        """What is kept of parts, as that of the whole."""
-        return tuple(kept)
-
-    def split(self, state: Any, count: int) -> Sequence[Any]:
-        """The states of the streams."""
-        return state
-
-    def join(self, states: Sequence[Any]) -> Any:
-        """The state of several streams."""
-        return tuple(states)
-
-
-def _walk(task: _Task, layer: Layer, state: Any, given: Any, need: Need = Need.FULL) -> Any:
-    """The state after a layer, and what is kept of it."""
-    if isinstance(layer, Serial):
-
-        def step(state: Any, tree: Any, need: Need) -> tuple[Any, Any]:
-            return _walk(task, tree[0], state, tree[1], need)
-
-        trees = zip(layer.parts, task.inside(layer, given), strict=True)
-        links = map(Link, trees, task.needs(layer, state, need))
-        state, kept = fold(step, state, list(links), loops=task.folds)
-        return task.trim(state, need), task.gather(kept)
-    if not layer.parts:
-        return task.visit(layer, state, given, need)
-    several = isinstance(layer, Parallel)
-    if several:
-        states = task.split(state, len(layer.parts))
-    else:
-        assert isinstance(layer, Branches)
-        states = (task.enter(layer, state),) * len(layer.parts)
-    parts = zip(layer.parts, states, task.inside(layer, given), strict=True)
-    found = [_walk(task, part, own, inner, need) for part, own, inner in parts]
-    ends, kept = [end for end, _ in found], [keep for _, keep in found]
-    if several:
-        return task.join(ends), task.gather(kept)
-    return task.merge(layer, state, ends, kept, given)
 
 
 def split_key(key: Any, parts: int) -> list[Any]:
@@ -119,7 +47,7 @@ def split_key(key: Any, parts: int) -> list[Any]:
 # --- finite networks ------------------------------------------------------------------------------
 
 
-class _Init(_Task):
+class _Init(Task):
     def inside(self, layer: Layer, given: Any) -> list[Any]:
         return split_key(given, len(layer.parts))
 
@@ -127,15 +55,15 @@ class _Init(_Task):
         return layer.outline(state), layer.init_params(given, state)
 
     def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
-        return layer.outline(state), tuple(kept)
+        return layer.merge_ends(state, ends), tuple(kept)
 
 
 def init(net: Layer, key: Key[Array, ""], before: Any) -> Params:
     """Draw the parameters for inputs of this outline."""
-    return _walk(_Init(), net, before, key)[1]
+    return walk(_Init(), net, before, key)[1]
 
 
-class _Run(_Task):
+class _Run(Task):
     """The state is an array, or a tuple of them, its mask, and the edges of a graph."""
 
     def inside(self, layer: Layer, given: Any) -> list[Any]:
@@ -154,10 +82,10 @@ class _Run(_Task):
         y = layer.merge_outputs([y for y, _, _ in ends])
         return (remask(y, real.hide), real.mask, state[2]), None
 
-    def split(self, state: Any, count: int) -> list[Any]:
+    def split(self, layer: Parallel, state: Any) -> list[Any]:
         x, mask, edges = state
-        masks = (None,) * count if mask is None else mask
-        return list(zip(x, masks, (edges,) * count, strict=True))
+        masks = (None,) * len(x) if mask is None else mask
+        return list(zip(x, masks, (edges,) * len(x), strict=True))
 
     def join(self, states: Sequence[Any]) -> Any:
         return tuple(y for y, _, _ in states), tuple(mask for _, mask, _ in states), None
@@ -165,7 +93,7 @@ class _Run(_Task):
 
 def run(net: Layer, params: Params, x: Any, mask: Any, key: Any) -> Any:
     """One example through the finite network; zero at padding."""
-    return _walk(_Run(), net, (x, mask, None), (params, key))[0][0]
+    return walk(_Run(), net, (x, mask, None), (params, key))[0][0]
 
 
 class RealPositions(NamedTuple):
@@ -191,7 +119,7 @@ class RealPositions(NamedTuple):
 # --- masks of a batch -----------------------------------------------------------------------------
 
 
-class _Masks(_Task):
+class _Masks(Task):
     def __init__(self, name: str):
         self.name = name
 
@@ -234,8 +162,8 @@ class _Masks(_Task):
             )
         return ends[0], None
 
-    def split(self, state: Any, count: int) -> Any:
-        return (None,) * count if state is None else state
+    def split(self, layer: Parallel, state: Any) -> Any:
+        return (None,) * len(layer.parts) if state is None else state
 
     def join(self, states: Sequence[Any]) -> Any:
         return None if all(mask is None for mask in states) else tuple(states)
@@ -243,7 +171,7 @@ class _Masks(_Task):
 
 def check_masks(net: Layer, mask: Any, name: str) -> None:
     """Raise where an example of a batch has no real position left on its way."""
-    _walk(_Masks(name), net, mask, None)
+    walk(_Masks(name), net, mask, None)
 
 
 # --- infinite networks: one example ---------------------------------------------------------------
@@ -252,7 +180,7 @@ def check_masks(net: Layer, mask: Any, name: str) -> None:
 class LayerMemo(eqx.Module):
     """What pairs need of one example at one layer, and where zeros are put after the layer."""
 
-    own: Memo
+    memo: Memo
     mask: Array | None  # None: there is no padding, or the layer keeps it zero
 
 
@@ -310,7 +238,7 @@ def _memo(layer: Layer, example: Any, drawn: tuple[Any, ...]) -> LayerMemo:
 def _cross_layer(
     layer: Any, pair: Any, one: LayerMemo, two: LayerMemo, drawn: tuple[Any, ...]
 ) -> Pair:
-    return layer.cross(pair, one.own, two.own, *drawn).masked(one.mask, two.mask)
+    return layer.cross(pair, one.memo, two.memo, *drawn).masked(one.mask, two.mask)
 
 
 def _encode_layer(
@@ -321,7 +249,7 @@ def _encode_layer(
     layer.require(outline)
     nngp, full = None, False
     if need is not Need.NONE:
-        pair = layer.own(_streams(example, Example.pair), memo.own, *drawn)
+        pair = layer.own(_streams(example, Example.pair), memo.memo, *drawn)
         pair = pair.masked(memo.mask, memo.mask).forced()
         pair = pair.diagonal() if need is Need.DIAGONAL else pair
         nngp, full = pair.nngp, pair.full
@@ -332,13 +260,14 @@ def _encode_layer(
         )
     mask = _streams(example, lambda one: one.mask)
     mask = None if mask is None else layer.mask(mask)
-    mean = layer.mean(example, memo.own)
+    after = layer.outline(outline)
+    mean = None if after.gaussian else layer.mean(example, memo.memo)
     if isinstance(mean, jax.Array):
         mean = remask(mean, memo.mask, axes=0)
     features = layer.features(example)
     features = None if features is None else remask(features, memo.mask)
     edges = layer.edges(example) if isinstance(layer, Graph) else _edges(example)
-    return Example(nngp, mean, mask, features, landmarks, full, layer.outline(outline), edges)
+    return Example(nngp, mean, mask, features, landmarks, full, after, edges)
 
 
 def _edges(example: Any) -> Array | None:
@@ -376,11 +305,11 @@ def _merge_examples(
     rows = [end.features for end in ends if end.features is not None]
     features = layer.merge_features(rows, shares) if len(rows) == len(ends) else None
     features = None if features is None else remask(features, real.hide)
-    outline = layer.outline(example.outline)
+    outline = layer.merge_ends(example.outline, [end.outline for end in ends])
     return Example(nngp, mean, real.mask, features, landmarks, full, outline, example.edges)
 
 
-class _Encode(_Task):
+class _Encode(Task):
     folds = True
 
     def inside(self, layer: Layer, given: Any) -> list[Any]:
@@ -412,13 +341,13 @@ def encode(net: Layer, example: Any, need: Need, anchors: Memo, scores: Scores) 
 
     `anchors` are what they need of the landmark inputs, stacked; `scores` what was drawn.
     """
-    return _walk(_Encode(), net, example, (anchors, scores), need)[1]
+    return walk(_Encode(), net, example, (anchors, scores), need)[1]
 
 
 # --- infinite networks: one pair ------------------------------------------------------------------
 
 
-class _Cross(_Task):
+class _Cross(Task):
     folds = True
 
     def inside(self, layer: Layer, given: Any) -> list[Any]:
@@ -448,7 +377,7 @@ def cross(
     net: Layer, pair: Any, memo1: Memo, memo2: Memo, scores: Scores, need: Need = Need.FULL
 ) -> Pair:
     """The kernels of one pair after the network."""
-    return _walk(_Cross(), net, pair, (memo1, memo2, scores), need)[0]
+    return walk(_Cross(), net, pair, (memo1, memo2, scores), need)[0]
 
 
 # --- infinite networks: scores of stacked examples ------------------------------------------------
@@ -468,8 +397,10 @@ class Drawn(NamedTuple):
     end: Any
 
 
-class _Draw(_Task):
-    """Kept of a layer are drawn scores by path, and memos."""
+class _Draw(_Encode):
+    """`_Encode` of stacked examples; kept of a layer are drawn scores by path, and memos."""
+
+    folds = False
 
     def __init__(self, make: Maker):
         self.make = make
@@ -477,13 +408,10 @@ class _Draw(_Task):
     def inside(self, layer: Layer, given: Any) -> list[Any]:
         path, key = given
         keys = split_key(key, len(layer.parts))
-        return [((*path, number), own) for number, own in enumerate(keys)]
-
-    def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
-        return _Encode().needs(layer, state, need)
+        return [((*path, number), one) for number, one in enumerate(keys)]
 
     def trim(self, state: Any, need: Need) -> Any:
-        return jax.vmap(lambda one: _Encode().trim(one, need))(state)
+        return jax.vmap(lambda one: super(_Draw, self).trim(one, need))(state)
 
     def gather(self, kept: Sequence[Any]) -> tuple[dict[Path, Any], Memo]:
         scores = {path: field for found, _ in kept for path, field in found.items()}
@@ -495,7 +423,7 @@ class _Draw(_Task):
         scores = {path: self.make(path, layer, state, key)} if random else {}
         drawn = tuple(scores.values())
         memos = jax.vmap(lambda one: _memo(layer, one, drawn))(state)
-        after = jax.vmap(lambda one, own: _encode_layer(layer, one, need, own, memos, drawn))(
+        after = jax.vmap(lambda one, memo: _encode_layer(layer, one, need, memo, memos, drawn))(
             state, memos
         )
         return after, (scores, memos)
@@ -505,103 +433,15 @@ class _Draw(_Task):
         scores, memos = self.gather(kept)
         memo = jax.vmap(BranchesMemo.of)(memos, tuple(ends))
         after = jax.vmap(
-            lambda one, own, *parts: _merge_examples(layer, one, list(parts), own, memo)
+            lambda one, mine, *parts: _merge_examples(layer, one, list(parts), mine, memo)
         )(state, memo, *ends)
         return after, (scores, memo)
 
 
 def draw(net: Layer, examples: Any, need: Need, key: Key[Array, ""], make: Maker) -> Drawn:
     """Encode stacked examples jointly, and draw random scores on the way."""
-    end, (scores, memos) = _walk(_Draw(make), net, examples, ((), key), need)
+    end, (scores, memos) = walk(_Draw(make), net, examples, ((), key), need)
     return Drawn(scores, memos, end)
-
-
-# --- layers in a row: what each looks at, and equal ones compiled once ----------------------------
-
-# A run is looped over if at least this many layers are left after its first.
-_LEAST = 6
-# Every other layer is compiled by itself, which takes some tenths of a second.
-_MOST_APART = 1000
-
-State = Any
-
-
-class Link(NamedTuple):
-    """One layer of a chain: arrays and layers it works with, and what is needed after it."""
-
-    tree: Any
-    need: Need
-
-
-Step = Callable[[State, Any, Need], tuple[State, Any]]
-"""From the state before a layer and the layer's tree: the state after it, and what to keep."""
-
-
-def fold(
-    step: Step, state: State, chain: Sequence[Link], *, loops: bool
-) -> tuple[State, list[Any]]:
-    """`state, kept = step(state, tree, need)` along the chain: the last state, all that is kept.
-
-    Where `loops` are asked for, runs of links that differ in numbers only become one, as soon as
-    the state has the same shape after a layer as before it.
-    """
-    kept: list[Any] = []
-    runs = _runs(chain) if loops else [[link] for link in chain]
-    if loops:
-        _require_few(len(runs))
-    for run in runs:
-        first, *rest = run
-        state, out = step(state, first.tree, first.need)
-        kept.append(out)
-        if len(rest) >= _LEAST and _steady(step, state, rest[0]):
-            state, outs = _loop(step, state, rest)
-            kept += outs
-            continue
-        _require_few(len(rest))
-        for link in rest:
-            state, out = step(state, link.tree, link.need)
-            kept.append(out)
-    return state, kept
-
-
-def _require_few(layers: int) -> None:
-    if layers > _MOST_APART:
-        raise NetworkError(
-            f"{layers:,} layers in a row that differ from each other are too many to compile.",
-            got=f"more than {_MOST_APART:,}",
-            remedy="repeat one block, Repeat(block, times): equal blocks are compiled once",
-        )
-
-
-def _runs(chain: Sequence[Link]) -> list[list[Link]]:
-    runs: list[list[Link]] = []
-    for link in chain:
-        if runs and link.need == runs[-1][0].need and _alike(link.tree, runs[-1][0].tree):
-            runs[-1].append(link)
-        else:
-            runs.append([link])
-    return runs
-
-
-def _alike(one: Any, two: Any) -> bool:
-    """Whether two trees differ in the numbers of their arrays only."""
-    (leaves1, structure1), (leaves2, structure2) = map(jax.tree.flatten, (one, two))
-    return structure1 == structure2 and all(
-        hasattr(a, "dtype") and hasattr(b, "dtype") and (a.shape, a.dtype) == (b.shape, b.dtype)
-        for a, b in zip(leaves1, leaves2, strict=True)
-    )
-
-
-def _steady(step: Step, state: State, link: Link) -> bool:
-    """Whether the state has the same shape after a layer as before it."""
-    after = jax.eval_shape(lambda s, tree: step(s, tree, link.need)[0], state, link.tree)
-    return _alike(jax.eval_shape(lambda s: s, state), after)
-
-
-def _loop(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:
-    trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(link.tree for link in run))
-    state, outs = jax.lax.scan(lambda s, tree: step(s, tree, run[0].need), state, trees)
-    return state, [jax.tree.map(lambda leaf, i=i: leaf[i], outs) for i in range(len(run))]
 
 
 # --- what part of a covariance is looked at -------------------------------------------------------

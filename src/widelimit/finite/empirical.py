@@ -17,15 +17,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from ..compilation import compiled
 from ..engine.phases import precision
 from ..errors import NumericalError, OptionError, ShapeError, WidelimitError
+from ..layers.readings import DEFAULT_MEMORY
 from ..options import choice, whole
 from ..progress import Callback, Progress
 
-_DEFAULT_MEMORY = 2**30
 # A pass through f moves activations about; the contraction is one large matrix product.
 _PASS_PENALTY = 2.0
 # Examples a tile takes from either side at most.
@@ -99,7 +99,7 @@ class Axes(NamedTuple):
         return moved.reshape(rows.shape[0], *self.sizes(rows.shape[1 : 1 + self.rank]), -1)
 
     def arrange(self, kernel: Any, outputs1: Shape, outputs2: Shape) -> Any:
-        """(N1, N2, shared, kept, kept') with the axes as the caller knows them."""
+        """A result (N1, N2, shared, kept, kept') with the axes as the caller knows them."""
         shared = [outputs1[axis] for axis in self.shared]
         ends = [[outputs[axis] for axis in self.kept] for outputs in (outputs1, outputs2)]
         full = kernel.reshape(*kernel.shape[:2], *shared, *ends[0], *ends[1])
@@ -108,19 +108,6 @@ class Axes(NamedTuple):
         first = sorted(range(len(places)), key=lambda i: places[i])
         second = range(len(places), len(places) + len(self.kept))
         return full.transpose(0, 1, *(2 + i for i in first), *(2 + i for i in second))
-
-    def transpose(self, tile: np.ndarray) -> np.ndarray:
-        """The tile of the swapped pair."""
-        places = [axis for axis in range(self.rank) if axis not in self.averaged]
-        kept = iter(range(2 + len(places), tile.ndim))
-        first, second = [], []
-        for i, axis in enumerate(places):
-            if axis in self.shared:
-                first.append(2 + i)
-            else:
-                first.append(next(kept))
-                second.append(2 + i)
-        return np.transpose(tile, (1, 0, *first, *second))
 
 
 def empirical_ntk(
@@ -132,7 +119,7 @@ def empirical_ntk(
     trace_axes: int | tuple[int, ...] = -1,
     diagonal_axes: int | tuple[int, ...] = (),
     method: NtkMethod | str = NtkMethod.AUTO,
-    memory: int = _DEFAULT_MEMORY,
+    memory: int = DEFAULT_MEMORY,
     progress: bool | Callback | None = None,
 ) -> np.ndarray:
     """The tangent kernel of `f(params, x)` at `params`, for all pairs of examples.
@@ -170,12 +157,10 @@ def empirical_ntk(
         axes = Axes.make(len(outputs), trace_axes, diagonal_axes)
         method = _choose(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
+        others = outputs if x2 is None else _output_shape(function, trained, x2)
         tile = _product_tile
         if method is NtkMethod.JACOBIANS:
-            tile = _jacobian_tile
-            if _on_processor(trained):
-                others = outputs if x2 is None else _output_shape(function, trained, x2)
-                tile = _ProcessorTile(outputs, others)
+            tile = _ProcessorTile(outputs, others) if _on_processor(trained) else _jacobian_tile
         walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
@@ -193,7 +178,7 @@ def empirical_ntk(
                 result = np.empty(shape, values.dtype)
             result[rows, columns] = values
             if x2 is None and rows != columns:
-                result[columns, rows] = axes.transpose(values)
+                result[columns, rows] = values.transpose(1, 0, 2, 4, 3)
     assert result is not None
     if not np.isfinite(result).all():
         raise NumericalError(
@@ -201,7 +186,7 @@ def empirical_ntk(
             got="NaN or infinite entries",
             remedy="check that f and its gradient are finite at these parameters and inputs",
         )
-    return result
+    return axes.arrange(result, outputs, others)
 
 
 class _Function(eqx.Module):
@@ -321,23 +306,30 @@ def _part(x: PyTree, span: slice, block: int) -> PyTree:
 
 
 def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes) -> Array:
-    """Contract Jacobians of two blocks: f maps (parameters, one example) to its outputs."""
+    """The kernel of two blocks by their Jacobians: f maps (parameters, one example) to outputs."""
+    firsts = (jax.tree.map(lambda leaf: leaf[0], x) for x in (x1, x1 if x2 is None else x2))
+    outputs = (jax.eval_shape(f, trained, first).shape for first in firsts)
+    return axes.arrange(_contract(f, trained, x1, x2, axes), *outputs)
+
+
+def _contract(
+    f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes
+) -> Float[Array, "n1 n2 shared kept kept2"]:
     jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))
     one = jacobian(trained, x1)
     two = one if x2 is None else jacobian(trained, x2)
-    outputs1, outputs2 = (jax.tree.leaves(side)[0].shape[1 : 1 + axes.rank] for side in (one, two))
     total = None
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         part = jnp.einsum("atskp,btslp->abskl", axes.group(left), axes.group(right))
         total = part if total is None else total + part
     assert total is not None
-    averaged, _, _ = axes.sizes(outputs1)
-    return axes.arrange(total / averaged, outputs1, outputs2)
+    averaged, _, _ = axes.sizes(jax.tree.leaves(one)[0].shape[1 : 1 + axes.rank])
+    return total / averaged
 
 
 @compiled
 def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
-    return jacobian_kernel(function.one, trained, x1, x2, axes)
+    return _contract(function.one, trained, x1, x2, axes)
 
 
 def _on_processor(trained: PyTree) -> bool:
@@ -378,8 +370,7 @@ class _ProcessorTile:
         total = sum(a @ np.swapaxes(b, 1, 2) for a, b in zip(one, two, strict=True))
         (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
         kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
-        kernel = np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
-        return axes.arrange(kernel, *self.outputs)
+        return np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
 
 
 def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
@@ -404,5 +395,4 @@ def _product_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, 
     found = axes.group(found.reshape(-1, *outputs1)).reshape(count1, count2, len(basis), -1)
     found = axes.group(jnp.swapaxes(found, 2, 3).reshape(-1, *outputs2))
     sizes = (*axes.sizes(outputs1), *axes.sizes(outputs2))
-    kernel = jnp.einsum("abtsktsl->abskl", found.reshape(count1, count2, *sizes))
-    return axes.arrange(kernel / sizes[0], outputs1, outputs2)
+    return jnp.einsum("abtsktsl->abskl", found.reshape(count1, count2, *sizes)) / sizes[0]

@@ -16,12 +16,12 @@ from ..engine.phases import precision
 from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
 from ..layers.compose import is_noisy
+from ..layers.readings import DEFAULT_MEMORY
 from ..options import RandomKey, as_key, whole
 from ..progress import Callback, Progress
 from ..state import Kernels
 from .empirical import Axes, empirical_ntk, jacobian_kernel
 
-_DEFAULT_MEMORY = 2**30
 # Draws computed together hold about this much: more does not run faster.
 _CHUNK_BYTES = 32 * 2**20
 
@@ -37,7 +37,7 @@ def monte_carlo_kernel(
     mask2: Any = None,
     ntk: bool = True,
     dtype: Any = None,
-    memory: int = _DEFAULT_MEMORY,
+    memory: int = DEFAULT_MEMORY,
     progress: bool | Callback | None = None,
 ) -> Kernels:
     """Average the kernels of the finite network over independent draws of its weights.
@@ -74,7 +74,7 @@ def monte_carlo_kernel(
             numbers = jnp.arange(start, start + max(chunk, 1))
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
             if chunk == 0:
-                values = _streamed(net, rows, columns, keys[0], memory, noisy=noisy)
+                values = _stream_kernels(net, rows, columns, keys[0], memory, noisy=noisy)
                 moments.add(*(np.asarray(value)[None] for value in values))
                 continue
             values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
@@ -184,7 +184,7 @@ def _kernels(
     return jax.vmap(one)(draws)
 
 
-def _streamed(
+def _stream_kernels(
     net: Layer, rows: Inputs, columns: Inputs | None, key: Any, memory: int, *, noisy: bool
 ) -> tuple[Array, np.ndarray]:
     """The kernels of one draw whose Jacobians do not fit into memory at once."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled, require_own_jax
 from ..engine import walk
-from ..engine.inputs import entered, outline_of, read_inputs
+from ..engine.inputs import outline_of, read_inputs, reorder
 from ..engine.walk import check_masks
 from ..errors import ShapeError, WidelimitError
 from ..layers.base import Layer, Params
@@ -34,7 +34,7 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
         x, mask = inputs.x, inputs.mask
         check_masks(net, mask, "x")
     else:
-        x = entered(net, x)
+        x = reorder(net, x)
     if streams_of(net) > 1:
         masks = (None,) * len(x) if mask is None else mask
         x = tuple(_entering(a, m, tokens=False) for a, m in zip(x, masks, strict=True))
@@ -49,21 +49,21 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: RandomKey | None) ->
     try:
         return _run(net, params, x, mask, keys)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        if isinstance(error, WidelimitError) or _described(params) == _expected(net, before):
+        if isinstance(error, WidelimitError) or _describe(params) == _describe_own(net, before):
             raise
         raise ShapeError(
             "The parameters are those of another network.",
-            got=f"{_described(params)[:200]}, where it has {_expected(net, before)[:200]}",
+            got=f"{_describe(params)[:200]}, where it has {_describe_own(net, before)[:200]}",
             remedy="draw them with this network: net.init(key, x.shape[1:])",
         ) from error
 
 
-def _expected(net: Layer, before: Any) -> str:
+def _describe_own(net: Layer, before: Any) -> str:
     """The parameters that this network draws, in words."""
-    return _described(jax.eval_shape(lambda: walk.init(net, as_key(0), before)))
+    return _describe(jax.eval_shape(lambda: walk.init(net, as_key(0), before)))
 
 
-def _described(params: Any) -> str:
+def _describe(params: Any) -> str:
     return str(jax.tree.map(lambda leaf: getattr(leaf, "shape", type(leaf).__name__), params))
 
 

@@ -17,7 +17,7 @@ from ..engine.diagonal import own_kernels
 from ..engine.inputs import Data, Inputs, read_inputs
 from ..engine.kernel import Problem
 from ..engine.phases import finite_layers
-from ..engine.sampling import Sampler, covering
+from ..engine.sampling import Sampler, pad_like
 from ..errors import NetworkError, ShapeError
 from ..layers.base import Layer
 from ..layers.compose import is_sampled
@@ -247,7 +247,7 @@ def chosen(kernels: Kernels, kind: KernelKind) -> Any:
 
 def joined(one: Inputs, two: Inputs) -> Inputs:
     """Two sets of examples as one; the shorter examples are padded and masked."""
-    sides = covering(one, two), covering(two, one)
+    sides = pad_like(one, two), pad_like(two, one)
     streams = list(zip(*(_streams(side) for side in sides), strict=True))
     x = tuple(np.concatenate([part for part, _ in stream]) for stream in streams)
     masks = tuple(_joined_masks(stream, one.tokens) for stream in streams)

@@ -220,7 +220,7 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
     width = positive("bin_width", bin_width) * (high - low) / 1.349
     if not width > 0.0:
         raise NumericalError(
-            "Half of the sample is one value: a divergence needs a sample from a continuous law.",
+            "The sample is not from a continuous law: half of it is one value.",
             got=f"interquartile range {high - low:.3g}",
             remedy="check what was sampled",
         )

@@ -38,7 +38,7 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     """Inputs of a law, in double precision throughout: kernels are factorised."""
     if streams_of(net) > 1:
         raise NetworkError(
-            "The network has several streams of inputs; laws are known for one stream of inputs.",
+            "The law is not known for more than one stream of inputs.",
             got=f"a network with {streams_of(net)} streams",
             remedy="take kernels of it with net.kernel, or use self-attention",
         )
@@ -127,8 +127,8 @@ class Latent(eqx.Module):
         found: dict[Path, ScoreField] = jax.eval_shape(lambda: plain.drawn().scores)
         if any(field.noisy for field in found.values()):
             raise NetworkError(
-                "A law is that of one network on all inputs: given its scores, outputs are "
-                "Gaussian. With dropout below random scores every pass has scores of its own.",
+                "Inputs do not share their scores: with dropout below, every pass has scores of "
+                "its own, and outputs are not Gaussian given those of one network.",
                 got="Dropout below attention at 1/√d",
                 remedy="leave Dropout out (evaluation), or take kernels with net.kernel",
             )

@@ -24,7 +24,7 @@ from ..options import RandomKey, as_key, generator, whole
 from ..statistics import Estimate
 from .marginal import Marginal, average, group_means
 
-Place = int | tuple[int, ...] | np.ndarray
+Coordinate = int | tuple[int, ...] | np.ndarray
 """A coordinate – an example, or (example, position…) – or the weights of a linear functional."""
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -141,7 +141,7 @@ class JointLaw(Law):
 
     # --- addressing ---
 
-    def _weights(self, at: Place | None) -> Float[np.ndarray, " n"]:
+    def _weights(self, at: Coordinate | None) -> Float[np.ndarray, " n"]:
         """A coordinate as a functional."""
         if isinstance(at, np.ndarray) and at.dtype.kind == "f":
             if at.shape != self.shape or not np.isfinite(at).all():
@@ -198,7 +198,7 @@ class JointLaw(Law):
         """The law of `Σ weights·y`, weights of shape `law.shape`."""
         return self._marginal(np.asarray(weights, np.float64))
 
-    def _marginal(self, at: Place | None) -> Marginal:
+    def _marginal(self, at: Coordinate | None) -> Marginal:
         weights = self._weights(at)
         used = np.flatnonzero(weights)
         part = self.kernels[:, used[:, None], used[None, :]]
@@ -212,7 +212,9 @@ class JointLaw(Law):
         found = average(group_means(self.kernels, min(self.groups, self.draws)))
         return Estimate(self._unflatten(found.value), self._unflatten(found.error))
 
-    def joint_density(self, y: Float[np.ndarray, "*points k"], at: Sequence[Place]) -> Estimate:
+    def joint_density(
+        self, y: Float[np.ndarray, "*points k"], at: Sequence[Coordinate]
+    ) -> Estimate:
         """Joint density of a few coordinates or functionals: an average of normal densities."""
         values = np.asarray(y, np.float64)
         if len(at) == 0 or values.ndim == 0 or values.shape[-1] != len(at):

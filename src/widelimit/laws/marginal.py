@@ -52,12 +52,12 @@ def jackknife(
 ) -> Estimate:
     """A smooth function of means: bias-reduced value and standard error, leaving out each group."""
     groups = means[0].shape[0]
-    whole = function(*(m.mean(axis=0) for m in means))
+    value = function(*(m.mean(axis=0) for m in means))
     if groups == 1:
-        return Estimate(whole, np.zeros_like(whole))
+        return Estimate(value, np.zeros_like(value))
     without = function(*((m.sum(axis=0) - m) / (groups - 1) for m in means))
     spread = np.square(without - without.mean(axis=0)).sum(axis=0)
-    value = groups * whole - (groups - 1) * without.mean(axis=0)
+    value = groups * value - (groups - 1) * without.mean(axis=0)
     return Estimate(value, np.sqrt((groups - 1) / groups * spread))
 
 

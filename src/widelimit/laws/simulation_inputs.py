@@ -66,7 +66,7 @@ class GaussianInputs:
             return factor
         x = rng.standard_normal((draws, self.positions, width))
         x *= scale
-        return triangular_factor(_mapped(self.input_map, x) / np.sqrt(width))
+        return triangular_factor(_map_inputs(self.input_map, x) / np.sqrt(width))
 
     def explicit(
         self, rng: np.random.Generator, draws: int, *, width: int
@@ -77,7 +77,7 @@ class GaussianInputs:
         x = (w @ h)[..., 0] / np.sqrt(width)
         if self.input_map is None:
             return np.clip(x, -CLIP, CLIP)
-        return _mapped(self.input_map, x)
+        return _map_inputs(self.input_map, x)
 
 
 class _Given(ABC):
@@ -209,7 +209,7 @@ def _finite_matrix(value: np.ndarray, *, name: str) -> Float[np.ndarray, "rows c
     return matrix
 
 
-def _mapped(
+def _map_inputs(
     fn: Callable[[np.ndarray], np.ndarray], x: Float[np.ndarray, "draws S n"]
 ) -> Float[np.ndarray, "draws S n"]:
     mapped = np.asarray(fn(x), dtype=np.float64)

@@ -123,8 +123,8 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
 
     drawn = draw(net, stack_inputs(net, inputs, with_ntk=True), Need.DIAGONAL, key, make)
     kernels, field = drawn.end.landmarks.forced(), drawn.scores[path]
-    memo = memo_at(net, drawn.memos, path).own
-    scores = jax.vmap(lambda own: jax.vmap(layer.scorer(own))(field.weights))(memo)
+    memo = memo_at(net, drawn.memos, path).memo
+    scores = jax.vmap(lambda one: jax.vmap(layer.scorer(one))(field.weights))(memo)
     x = jnp.asarray(inputs.x)
     mask = None if inputs.mask is None else jnp.asarray(inputs.mask)
 

@@ -41,12 +41,11 @@ def bartlett(
 ) -> Float[np.ndarray, "*batch rows rank"]:
     """Draw factors T."""
     rank = min(rows, dof)
-    diagonal, below = [], []
+    factor = np.zeros((*batch, rows, rank))
     for j in range(rank):
-        diagonal.append(chi(rng, (*batch, 1), dof=dof - j))
-        below.append(rng.standard_normal((*batch, rows - j - 1)))
-    entries = np.concatenate([*diagonal, *below, np.zeros((*batch, 1))], axis=-1)
-    return entries[..., _places(rows, rank)]
+        factor[..., j, j] = chi(rng, batch, dof=dof - j)
+        factor[..., j + 1 :, j] = rng.standard_normal((*batch, rows - j - 1))
+    return factor
 
 
 def gaussian_product(

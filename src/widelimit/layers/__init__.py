@@ -58,6 +58,7 @@ from .blocks import (
 from .branches import Concat, Product, Residual, Sum
 from .compose import Parallel, Repeat, Serial
 from .configs import from_config
+from .contract import Contract
 from .conv import Conv, ConvLocal, ConvTranspose
 from .dense import Dense, Embedding, Parameterization
 from .graph import Aggregate, Graph
@@ -88,6 +89,7 @@ __all__ = [
     "ClassToken",
     "Combine",
     "Concat",
+    "Contract",
     "Conv",
     "ConvLocal",
     "ConvTranspose",

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .. import duals
 from ..duals.polynomial import checked_degree
 from ..errors import AccuracyWarning, NetworkError, warn
-from ..state import Example, Need, Outline, Pair
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
 from .base import Facts, Memo, Positionwise, fenced
 
 
@@ -42,8 +42,8 @@ class Activation(Positionwise):
     def require(self, before: Outline) -> None:
         if not before.gaussian:
             raise NetworkError(
-                "An activation's kernel holds for Gaussian pre-activations: the layer before it "
-                "must end in fresh weights (Dense, Conv, Attention, Embedding).",
+                "An activation does not meet Gaussian pre-activations: the layer before it does "
+                "not end in fresh weights (Dense, Conv, Attention, Embedding).",
                 got="an activation on raw inputs"
                 if before.raw
                 else "an activation after another one, a product, dropout, a concatenation, or "
@@ -76,8 +76,10 @@ class Activation(Positionwise):
         # φ(0) ≠ 0 revives padding.
         return fenced(pair.to(value, ntk).masked(memo1[1], memo2[1]), self.dual)
 
-    def mean(self, example: Example, memo: Memo) -> Array | None:
+    def mean(self, example: Example, memo: Memo) -> Mean:
         mean = self.dual.mean(example.variance())
+        if mean is None:
+            return UNKNOWN
         return mean if example.mask is None else mean * example.mask.astype(mean.dtype)
 
 

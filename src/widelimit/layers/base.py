@@ -1,80 +1,24 @@
 """What a layer is: its finite forward pass and its infinite-width rule, side by side."""
 
 import copy
-import functools
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PyTree
 
-from ..errors import NetworkError, OptionError, ShapeError
-from ..options import Range, within
+from ..errors import NetworkError, ShapeError
+from ..options import cast as cast
+from ..options import leaf as leaf
 from ..printing import written
 from ..state import UNKNOWN, Mean, Need, Outline, Pair
 from .readings import Params, Readings
 
 Memo = PyTree[Array]
 Thing = TypeVar("Thing")
-
-
-def hyperparameter(value: Any, name: str, *, scalar: bool = True) -> Any:
-    """A differentiable leaf: kept in double precision, cast to the dtype of the call.
-
-    One number, or where it is not a `scalar` an array of them.
-    """
-    if isinstance(value, jax.Array):  # traced ones too, which have no numbers to look at
-        good = jnp.issubdtype(value.dtype, jnp.number)
-        whole = jnp.issubdtype(value.dtype, jnp.integer)
-        number = value.astype(float) if whole else value
-    else:
-        try:
-            number = np.asarray(value)
-        except ValueError:  # lists of different lengths
-            number = np.asarray(None)
-        good = number.dtype.kind in "iuf" and bool(np.isfinite(number).all())
-        number = number.astype(np.float64) if good else number
-    if not good or (scalar and number.shape != ()):
-        kind = "a finite real number" if scalar else "an array of finite real numbers"
-        raise OptionError(
-            f"{name}= is {kind}.", got=f"{name}={value!r}", remedy=f"give {kind}, such as 1.5"
-        )
-    return number
-
-
-def leaf(
-    name: str,
-    *,
-    where: "Range | Callable[[Any], Range]" = Range.REAL,
-    tuned: bool = True,
-    scalar: bool = True,
-    **field: Any,
-) -> Any:
-    """A field that holds a hyperparameter: `eps: Any = leaf("eps", where=Range.POSITIVE)`.
-
-    It is checked, converted, and known to `tune` by its name. `where` is its range, or a function
-    from the layer to its range. Constants of a formula (`tuned=False`) and numbers of any sign
-    (`Range.REAL`, the default) are tuned only where `tune(select=…)` names them.
-    """
-    converter = functools.partial(hyperparameter, name=name, scalar=scalar)
-    metadata = within(where, tuned=tuned)
-    return eqx.field(converter=converter, metadata=metadata, kw_only=True, **field)
-
-
-def option(default: Any = None, **kwargs: Any) -> Any:
-    """A keyword-only dataclass field that is part of the network's structure, not tuned."""
-    return eqx.field(default=default, static=True, kw_only=True, **kwargs)
-
-
-def cast(value: Any, like: Array) -> Array:
-    """A hyperparameter in the dtype of the arrays it meets."""
-    return jnp.asarray(value, like.dtype)
 
 
 @dataclass(frozen=True)
@@ -109,7 +53,7 @@ class Layer(Readings):
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
     what pairs will need from one example (done once per example), `cross` maps the kernels of one
     pair. `outline` says what happens to shapes, `facts` what else may be assumed. A layer may
-    define only one of the readings. Layers never call each other: `engine.walk` brings examples
+    define only one of the readings. Layers never call each other: `compose.walk` brings examples
     and pairs through them, puts zeros at padding, and hands on to layers with random scores what
     was drawn for them, as a last argument of `memo`, `cross` and `own`.
     """
@@ -165,9 +109,10 @@ class Layer(Readings):
         return self.cross(pair, memo, memo)
 
     def mean(self, example: Any, memo: Memo) -> Mean:
-        """Mean over channels after this layer; None where it is zero.
+        """Mean over channels after this layer; None where it is zero, as after fresh weights.
 
-        Layers that leave this out cannot stand below LayerNorm, which needs it.
+        Layers without fresh weights that leave this out cannot stand below LayerNorm, which needs
+        it.
         """
         return UNKNOWN
 
@@ -196,7 +141,7 @@ def require_positions(before: Outline, name: str) -> None:
     """Raise where the layer `name` is given inputs without positions."""
     if not before.positions:
         raise ShapeError(
-            f"{name} works over positions.",
+            f"{name} met an input without positions.",
             got="an input without position axes, shape (N, channels)",
             remedy="give inputs of shape (N, positions…, channels), or leave the layer out",
         )
@@ -204,8 +149,8 @@ def require_positions(before: Outline, name: str) -> None:
 
 def _one_reading(layer: Layer, width: str, method: str) -> NetworkError:
     return NetworkError(
-        f"A layer of {width} networks defines {method}().",
-        got=f"{type(layer).__name__}, which does not",
+        f"{type(layer).__name__} does not define {method}(), as layers of {width} networks do.",
+        got="a layer with one of the two readings",
         remedy=f"define {method}() of {type(layer).__name__}, or leave the layer out",
     )
 

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..options import Range, within
+from ..options import Range, hyperparameter, within
 from ..printing import brief
 from ..state import Outline, Pair, total
-from .base import Facts, Layer, cast, hyperparameter
+from .base import Facts, Layer, cast
 from .compose import Composite, Serial, require_layers
 
 
@@ -59,8 +59,8 @@ class Branches(Composite):
         """A pair as the branches get it."""
         return pair
 
-    def outline(self, before: Outline) -> Outline:
-        outlines = [branch.outline(before) for branch in self.branches]
+    def merge_ends(self, before: Outline, outlines: list[Outline]) -> Outline:
+        """What is known after branches that all began with `before` and ended like this."""
         if len({o.positions for o in outlines}) > 1:
             raise ShapeError(
                 "Branches that are merged do not end in the same positions.",
@@ -100,7 +100,7 @@ class Additive(Branches):
             )
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        return added(outlines)
+        return add_outlines(outlines)
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
         parts = [
@@ -189,7 +189,7 @@ class Concat(Branches):
         return jnp.concatenate(scaled, axis=-1)
 
 
-def added(outlines: Sequence[Outline]) -> Outline:
+def add_outlines(outlines: Sequence[Outline]) -> Outline:
     """What is known about a sum of branches, or of streams."""
     require_same_channels(outlines, "added")
     return outlines[0].to(
@@ -227,16 +227,16 @@ class Product(Branches):
         without = [b for b in self.branches if not b.outline(plain).weighted]
         if len(without) > 1:
             raise NetworkError(
-                "Kernels of a product multiply when the branches are independent: all but one of "
-                "them must contain weights of their own.",
+                "Several branches of a product have no weights of their own: kernels multiply over "
+                "branches that are independent.",
                 got=f"{len(without)} branches without weights",
                 remedy="put a Dense or Conv layer into the branches",
             )
         unlike = [b for b in self.branches if not b.outline(before).alike]
         if len(unlike) > 1:
             raise NetworkError(
-                "Kernels of a product multiply when channels share one law in all branches but "
-                "one; large channels may meet large ones otherwise.",
+                "Several branches of a product do not end in channels of one law: large channels "
+                "may meet large ones there, and kernels do not multiply.",
                 got=f"{len(unlike)} branches that end in raw inputs, Concat or Flatten",
                 remedy="end all branches but one in Dense or Conv",
             )

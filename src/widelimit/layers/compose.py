@@ -1,15 +1,16 @@
-"""Networks from layers: one after another, one for each stream; and what stands in a network."""
+"""Networks from layers: one after another, one for each stream; and the one walk through them."""
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from ..errors import NetworkError, ShapeError
 from ..options import whole
-from ..state import Outline
+from ..state import Need
 from .base import Facts, Layer
 
 # Every level takes some ten calls inside each other, of which Python allows a thousand; JAX does
@@ -27,7 +28,7 @@ Path = tuple[int, ...]
 
 
 class Composite(Layer):
-    """A layer made of others, its `parts`, through which `engine.walk` leads.
+    """A layer made of others, its `parts`, through which `walk` leads.
 
     Its own `facts` are about the way in which parts are put together.
     """
@@ -44,6 +45,9 @@ class Composite(Layer):
     @abstractmethod
     def parts(self) -> tuple[Layer, ...]:
         """The layers inside this one."""
+
+    def outline(self, before: Any) -> Any:
+        return walk(_Outlines(), self, before, ())[0]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.parts))})"
@@ -80,11 +84,6 @@ class Serial(Composite):
         alone = len(words) == 1 and len(self.parts) > 1
         return words[0] if alone else f"Serial({', '.join(words)})"
 
-    def outline(self, before: Outline) -> Outline:
-        for layer in self.layers:
-            before = layer.outline(before)
-        return before
-
 
 def Repeat(layer: Layer, times: int) -> Serial:
     """The layer `times` times, each with its own weights."""
@@ -109,14 +108,14 @@ class Parallel(Composite):
     def facts(self) -> Facts:
         return Facts(linear=True, streams=len(self.networks))
 
-    def outline(self, before: Any) -> Any:
-        if not isinstance(before, tuple) or len(before) != len(self.networks):
+    def require_streams(self, outlines: Any) -> None:
+        """Raise unless there is an outline for every network."""
+        if not isinstance(outlines, tuple) or len(outlines) != len(self.networks):
             raise ShapeError(
                 "Parallel met another number of streams than it has networks.",
-                got=f"{len(before) if isinstance(before, tuple) else 1} streams",
+                got=f"{len(outlines) if isinstance(outlines, tuple) else 1} streams",
                 remedy=f"pass x as a tuple of {len(self.networks)} arrays",
             )
-        return tuple(net.outline(o) for net, o in zip(self.networks, before, strict=True))
 
 
 def require_layers(branches: tuple[Any, ...], name: str) -> None:
@@ -187,20 +186,184 @@ def is_sampled(net: Layer) -> bool:
     return any(layer.facts.random_scores for _, layer in layers_of(net))
 
 
+# --- the walk -------------------------------------------------------------------------------------
+
+
+class Task:
+    """What a walk does at a layer without parts, and where branches meet."""
+
+    folds = False
+
+    def inside(self, layer: Layer, given: Any) -> Sequence[Any]:
+        """What each part gets of what the layer was given."""
+        return [None] * len(layer.parts)
+
+    def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, Any]:
+        """The state after a layer without parts, and what is kept of it."""
+        raise NotImplementedError
+
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
+        """The state after branches that ended in `ends`, and what is kept of all of them."""
+        raise NotImplementedError
+
+    def enter(self, layer: Any, state: Any) -> Any:
+        """The state as branches get it."""
+        return state
+
+    def needs(self, layer: Serial, state: Any, need: Need) -> list[Need]:
+        """What is looked at after each part."""
+        return [need] * len(layer.parts)
+
+    def trim(self, state: Any, need: Need) -> Any:
+        """The state without what nobody looks at."""
+        return state
+
+    def gather(self, kept: Sequence[Any]) -> Any:
+        """What is kept of parts, as that of the whole."""
+        return tuple(kept)
+
+    def split(self, layer: Parallel, state: Any) -> Sequence[Any]:
+        """The states of the streams."""
+        return state
+
+    def join(self, states: Sequence[Any]) -> Any:
+        """The state of several streams."""
+        return tuple(states)
+
+
+def walk(task: Task, layer: Layer, state: Any, given: Any, need: Need = Need.FULL) -> Any:
+    """The state after a layer, and what is kept of it."""
+    if isinstance(layer, Serial):
+
+        def step(state: Any, tree: Any, need: Need) -> tuple[Any, Any]:
+            return walk(task, tree[0], state, tree[1], need)
+
+        trees = zip(layer.parts, task.inside(layer, given), strict=True)
+        links = map(Link, trees, task.needs(layer, state, need))
+        state, kept = fold(step, state, list(links), loops=task.folds)
+        return task.trim(state, need), task.gather(kept)
+    if not layer.parts:
+        return task.visit(layer, state, given, need)
+    if isinstance(layer, Parallel):
+        states = task.split(layer, state)
+    else:  # branches
+        states = [task.enter(layer, state)] * len(layer.parts)
+    parts = zip(layer.parts, states, task.inside(layer, given), strict=True)
+    found = [walk(task, part, one, inner, need) for part, one, inner in parts]
+    ends, kept = [end for end, _ in found], [keep for _, keep in found]
+    if isinstance(layer, Parallel):
+        return task.join(ends), task.gather(kept)
+    return task.merge(layer, state, ends, kept, given)
+
+
+class _Outlines(Task):
+    """From outlines to outlines; kept of every layer is what it meets, by path."""
+
+    def inside(self, layer: Layer, given: Path) -> list[Path]:
+        return [(*given, number) for number in range(len(layer.parts))]
+
+    def visit(self, layer: Layer, state: Any, given: Path, need: Need) -> tuple[Any, Any]:
+        return layer.outline(state), {given: state}
+
+    def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Path) -> tuple[Any, Any]:
+        return layer.merge_ends(state, ends), self.gather(kept)
+
+    def gather(self, kept: Sequence[Any]) -> dict[Path, Any]:
+        return {path: outline for found in kept for path, outline in found.items()}
+
+    def split(self, layer: Parallel, state: Any) -> Any:
+        layer.require_streams(state)
+        return state
+
+
 def outlines_of(net: Layer, before: Any) -> dict[Path, Any]:
     """What is known of the inputs of every layer without parts."""
-    if isinstance(net, Serial):
-        found = {}
-        for number, part in enumerate(net.parts):
-            found |= {(number, *p): o for p, o in outlines_of(part, before).items()}
-            before = part.outline(before)
-        return found
-    if not net.parts:
-        return {(): before}
-    entering = before if isinstance(net, Parallel) else (before,) * len(net.parts)
-    parts = enumerate(zip(net.parts, entering, strict=True))
-    return {
-        (number, *path): outline
-        for number, (part, own) in parts
-        for path, outline in outlines_of(part, own).items()
-    }
+    return walk(_Outlines(), net, before, ())[1]
+
+
+# --- layers in a row: equal ones are compiled once ------------------------------------------------
+
+# A run is looped over if at least this many layers are left after its first.
+_LEAST = 6
+# Every other layer is compiled by itself, which takes some tenths of a second.
+_MOST_APART = 1000
+
+State = Any
+
+
+class Link(NamedTuple):
+    """One layer of a chain: arrays and layers it works with, and what is needed after it."""
+
+    tree: Any
+    need: Need
+
+
+Step = Callable[[State, Any, Need], tuple[State, Any]]
+"""From the state before a layer and the layer's tree: the state after it, and what to keep."""
+
+
+def fold(
+    step: Step, state: State, chain: Sequence[Link], *, loops: bool
+) -> tuple[State, list[Any]]:
+    """`state, kept = step(state, tree, need)` along the chain: the last state, all that is kept.
+
+    Where `loops` are asked for, runs of links that differ in numbers only become one, as soon as
+    the state has the same shape after a layer as before it.
+    """
+    kept: list[Any] = []
+    runs = _runs(chain) if loops else [[link] for link in chain]
+    if loops:
+        _require_few(len(runs))
+    for run in runs:
+        first, *rest = run
+        state, out = step(state, first.tree, first.need)
+        kept.append(out)
+        if len(rest) >= _LEAST and _steady(step, state, rest[0]):
+            state, outs = _loop(step, state, rest)
+            kept += outs
+            continue
+        _require_few(len(rest))
+        for link in rest:
+            state, out = step(state, link.tree, link.need)
+            kept.append(out)
+    return state, kept
+
+
+def _require_few(layers: int) -> None:
+    if layers > _MOST_APART:
+        raise NetworkError(
+            f"{layers:,} layers in a row that differ from each other are too many to compile.",
+            got=f"more than {_MOST_APART:,}",
+            remedy="repeat one block, Repeat(block, times): equal blocks are compiled once",
+        )
+
+
+def _runs(chain: Sequence[Link]) -> list[list[Link]]:
+    runs: list[list[Link]] = []
+    for link in chain:
+        if runs and link.need == runs[-1][0].need and _alike(link.tree, runs[-1][0].tree):
+            runs[-1].append(link)
+        else:
+            runs.append([link])
+    return runs
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two trees differ in the numbers of their arrays only."""
+    (leaves1, structure1), (leaves2, structure2) = map(jax.tree.flatten, (one, two))
+    return structure1 == structure2 and all(
+        hasattr(a, "dtype") and hasattr(b, "dtype") and (a.shape, a.dtype) == (b.shape, b.dtype)
+        for a, b in zip(leaves1, leaves2, strict=True)
+    )
+
+
+def _steady(step: Step, state: State, link: Link) -> bool:
+    """Whether the state has the same shape after a layer as before it."""
+    after = jax.eval_shape(lambda s, tree: step(s, tree, link.need)[0], state, link.tree)
+    return _alike(jax.eval_shape(lambda s: s, state), after)
+
+
+def _loop(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:
+    trees = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(link.tree for link in run))
+    state, outs = jax.lax.scan(lambda s, tree: step(s, tree, run[0].need), state, trees)
+    return state, [jax.tree.map(lambda leaf, i=i: leaf[i], outs) for i in range(len(run))]

@@ -83,7 +83,7 @@ def from_config(config: Any, *, outputs: int | None = None) -> Serial:
     name = config.get("model_type")
     if not isinstance(name, str) or name not in _KINDS:
         raise OptionError(
-            f"model_type is one of {', '.join(map(repr, _KINDS))}.",
+            f"model_type is none of {', '.join(map(repr, _KINDS))}.",
             got=f"model_type={name!r}",
             remedy="name the type, or write the network with TransformerEncoder",
         )
@@ -104,12 +104,12 @@ class _Parts:
         if values["intermediate_size"] is not None:
             self.hidden = self.size("intermediate_size")
         if self.width % self.heads:
-            raise self.refusal("Heads share the channels equally", "hidden_size", _HEADS)
+            raise self.refusal("Heads do not share the channels equally", "hidden_size", _HEADS)
         if values["hidden_act"] not in _ACTIVATIONS:
-            raise self.refusal(f"hidden_act is one of {', '.join(_ACTIVATIONS)}", "hidden_act")
+            raise self.refusal(f"hidden_act is none of {', '.join(_ACTIVATIONS)}", "hidden_act")
         for name in ("initializer_range", "layer_norm_eps"):
             if not isinstance(values[name], int | float) or not 0 < values[name] < np.inf:
-                raise self.refusal(f"{name} is a positive number", name)
+                raise self.refusal(f"{name} is not a positive number", name)
         self.activation = _ACTIVATIONS[values["hidden_act"]]
         self.eps, self.spread = values["layer_norm_eps"], values["initializer_range"]
 
@@ -173,7 +173,7 @@ class _Parts:
 def _vit(parts: _Parts) -> list[Layer]:
     image, patch = parts.size("image_size"), parts.size("patch_size")
     if image % patch:
-        raise parts.refusal("Patches tile the image", "image_size", "patch_size")
+        raise parts.refusal("Patches do not tile the image", "image_size", "patch_size")
     w_std = parts.std(patch**2 * parts.size("num_channels"))
     return [
         Conv(parts.width, patch, stride=patch, padding="valid", w_std=w_std),
@@ -267,7 +267,7 @@ class _Kind:
         for name, allowed in fixed.items():
             if config.get(name, allowed[0]) not in allowed:
                 raise OptionError(
-                    f"{name} is {' or '.join(map(repr, allowed))}.",
+                    f"{name} is not {' or '.join(map(repr, allowed))}.",
                     got=f"{name}={config[name]!r}",
                     remedy="write the network with TransformerEncoder or Attention",
                 )

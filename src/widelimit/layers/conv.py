@@ -29,7 +29,6 @@ from .windows import (
     patches,
     slide,
     spread_mask,
-    transposed_layout,
     volume,
     window_mask,
 )
@@ -112,9 +111,6 @@ class Convolution(Layer):
 
         return self.weights.cross(pair.each(average), memo1, memo2)
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
 
 class Conv(Convolution):
     """`y_a = σ_w/√(n·K) Σ_o W_o x_{s·a−p+o} + σ_b b` over the K offsets of a window.
@@ -172,7 +168,7 @@ class ConvTranspose(Convolution):
         return Facts(linear=True, cuttable=self.padding is not Padding.CIRCULAR)
 
     def axes(self, positions: tuple[int, ...]) -> tuple[TransposedAxis, ...]:
-        return transposed_layout(positions, self.window, self.stride, self.padding)
+        return layout(positions, self.window, self.stride, self.padding, TransposedAxis)
 
     def sums(self, kernel: Array, axis: TransposedAxis, *dims: int) -> Array:
         return axis.spread(kernel, *dims)

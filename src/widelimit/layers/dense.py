@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from ..errors import ShapeError
 from ..flat_draws import normals
-from ..options import Range, choice, whole
+from ..options import Range, choice, hyperparameter, option, whole
 from ..state import Example, Outline, Pair
 from .base import (
     Facts,
@@ -21,9 +21,7 @@ from .base import (
     Positionwise,
     cast,
     fenced,
-    hyperparameter,
     leaf,
-    option,
 )
 
 
@@ -43,6 +41,9 @@ class Weights(eqx.Module):
 
     κ ← σ_w² κ + σ_b²;  Θ ← κ_new + σ_w² Θ   (NTK parameterisation)
                         Θ ← fan_in κ + 1 + σ_w² Θ   (standard; the 1 only with a bias)
+
+    `width_factor` s says, in the standard parameterisation, that `fan_in = s N` inputs stand for N
+    of the limit (Sohl-Dickstein et al. 2020): `y = W x/√s` with `W ~ N(0, σ_w²/N)`, Θ with N.
     """
 
     w_std: Any = leaf("w_std", where=Range.POSITIVE, default=1.0)
@@ -50,6 +51,7 @@ class Weights(eqx.Module):
     parameterization: Parameterization = option(Parameterization.NTK)
     # Whether there is a bias at all; a standard deviation of exactly 0 means there is none.
     biased: bool = option(False)
+    width_factor: int = option(1)
 
     def draw(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Params:
         """Weights of shape (…fan-in axes, width) and a bias."""
@@ -61,11 +63,13 @@ class Weights(eqx.Module):
 
     def scaled(self, params: Params) -> tuple[Array, Array | None]:
         """The weight and bias as the forward pass uses them."""
-        standard = self.parameterization is Parameterization.STANDARD
-        return params if standard else self._times_std(*params)
+        if self.parameterization is Parameterization.NTK:
+            return self._times_std(*params)
+        weight, bias = params
+        return (weight if self.width_factor == 1 else weight / self.width_factor**0.5), bias
 
     def _times_std(self, weight: Array, bias: Array | None) -> tuple[Array, Array | None]:
-        fan_in = np.prod(weight.shape[:-1])
+        fan_in = np.prod(weight.shape[:-1]) / self.width_factor
         weight = weight * cast(self.w_std, weight) / np.sqrt(fan_in).astype(weight.dtype)
         return weight, None if bias is None else bias * cast(self.b_std, bias)
 
@@ -73,7 +77,7 @@ class Weights(eqx.Module):
         """The output's mask, and the fan-in where the tangent kernel depends on it."""
         if self.parameterization is Parameterization.NTK:
             return mask, None
-        return mask, jnp.asarray(float(fan_in))
+        return mask, jnp.asarray(fan_in / self.width_factor)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The rule above, on a pair whose κ is already averaged over the fan-in."""
@@ -164,9 +168,6 @@ class Dense(Positionwise):
     def features(self, example: Example) -> Array | None:
         return affine_features(self.weights, example)
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
-
 
 def affine_features(weights: Weights, example: Example) -> Array | None:
     """Feature rows of σ_w² κ + σ_b²: scaled rows, and one more column for the bias."""
@@ -218,6 +219,3 @@ class Embedding(Layer):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         scale = cast(self.std, pair.nngp) ** 2
         return pair.affine(scale=scale, lift=scale)
-
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None

@@ -34,8 +34,8 @@ class HeadGroups(Additive):
         kinds = {group.heads == INFINITE for group in attention}
         if len(attention) < len(groups) or len(kinds) > 1:
             raise NetworkError(
-                "Groups of heads are attention layers, all with finitely many heads or all with "
-                "infinitely many.",
+                "Groups of heads are not attention layers, all with finitely many heads or all "
+                "with infinitely many.",
                 got=", ".join(map(repr, groups)),
                 remedy="e.g. HeadGroups(Attention(64, heads=2, qk_std=1.0), "
                 "Attention(64, heads=2, qk_std=4.0))",

@@ -63,8 +63,8 @@ class Rearrange(Layer):
         if self.factors is None:
             split = tuple(shape) if len(shape) == len(self.order) else None
         else:
-            whole = tuple(math.prod(f) for f in self.factors)
-            split = tuple(n for f in self.factors for n in f) if tuple(shape) == whole else None
+            fits = tuple(shape) == tuple(math.prod(f) for f in self.factors)
+            split = tuple(n for f in self.factors for n in f) if fits else None
         if split is None:
             raise ShapeError(
                 f"Examples of shape {tuple(shape)} do not fit the network's first layer.",
@@ -75,7 +75,7 @@ class Rearrange(Layer):
         moved = [split[axis] for axis in self.order]
         return tuple(math.prod(moved[a:b]) for a, b in itertools.pairwise(ends))
 
-    def entered(self, x: Any) -> Any:
+    def reorder(self, x: Any) -> Any:
         """A batch in the new order."""
         after = self.shape(tuple(x.shape[1:]))
         factors = self.factors

@@ -1,5 +1,6 @@
 """Normalisation over channels, and dropout."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from ..errors import OptionError, ShapeError
 from ..flat_draws import coins
-from ..options import Range
+from ..options import Range, listed, option, whole
 from ..state import Example, Mean, Need, Outline, Pair
 from .base import Facts, Memo, Positionwise, cast, leaf
 
@@ -27,7 +28,7 @@ def checked_rate(rate: float, name: str = "rate") -> float:
     return float(rate)
 
 
-def dropped(key: Key[Array, ""], x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
+def drop(key: Key[Array, ""], x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
     """Each entry with probability `1 − rate`, divided by it; else 0."""
     keep = coins(key, 1 - rate, x.shape)
     return jnp.where(keep, x / (1 - rate), jnp.zeros((), x.dtype))
@@ -44,9 +45,10 @@ def with_diagonal(pair: Pair, values: Float[Array, " positions"]) -> Pair:
 
 
 class _Normaliser(eqx.Module):
-    """One example's channel means (None: zero), centred rows of a raw input, and 1/√(v + ε)."""
+    """One example's channel means and what is subtracted (None: zero), centred rows, 1/√(v + ε)."""
 
     mean: Array | None
+    centre: Array | None
     rows: Array | None
     scale: Array
 
@@ -73,6 +75,10 @@ class _Normalisation(Positionwise):
         return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
 
+def _axes(axes: Any) -> tuple[int, ...]:
+    return tuple(sorted({whole("axes", axis, least=0) for axis in listed("axes", axes)}))
+
+
 class LayerNorm(_Normalisation):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
@@ -80,16 +86,27 @@ class LayerNorm(_Normalisation):
     κ_ab ← (κ_ab − m_a m'_b) / √((v_a+ε)(v'_b+ε)), and Θ_ab is divided by the same root. The mean
     is zero for pre-activations; after an activation it is `E[φ(u)]`, for raw inputs the data's own.
     Raw inputs are centred before products are taken: κ_ab − m_a m'_b would cancel.
+
+    Over position `axes` (from 0) as well, with M and S the averages of m_a and κ_aa over these:
+    κ_ab ← (κ_ab − m_a M' − M m'_b + M M') / √((V+ε)(V'+ε)), where V = S − M².
     """
 
-    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False)
+    eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
+    axes: tuple[int, ...] = option((), converter=_axes)
 
-    def __init__(self, *, eps: float = 1e-6):
-        """`eps` keeps constant channels finite."""
-        self.eps = eps
+    @property
+    def facts(self) -> Facts:
+        # A mean over positions is subtracted from padding too.
+        return replace(super().facts, keeps_zeros=not self.axes)
 
     def outline(self, before: Outline) -> Outline:
-        if before.raw and before.channels == 1:
+        if any(axis >= len(before.positions) for axis in self.axes):
+            raise ShapeError(
+                "LayerNorm has an axis that its input does not have.",
+                got=f"axes={self.axes} for positions of shape {before.positions}",
+                remedy="count position axes from 0; the channels are always among them",
+            )
+        if before.raw and before.channels == 1 and not self.axes:
             raise ShapeError(
                 "LayerNorm met one channel, which equals its own mean.",
                 got="inputs of one channel, all of which it would make zero",
@@ -98,20 +115,32 @@ class LayerNorm(_Normalisation):
         return before
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * _inverse_root(variance[..., 0], self.eps, mask)[..., None]
+        mean = self._averaged(jnp.mean(x, axis=-1), mask)
+        centred = x - mean[..., None]
+        variance = self._averaged(jnp.mean(centred**2, axis=-1), mask)
+        return centred * _inverse_root(variance, self.eps, mask)[..., None]
+
+    def _averaged(self, values: Array, mask: Array | None) -> Array:
+        """The average over the axes, at every position; of real positions alone."""
+        if not self.axes:
+            return values
+        real = None if mask is None else mask | ~jnp.any(mask, axis=self.axes, keepdims=True)
+        mean = jnp.mean(values, axis=self.axes, where=real, keepdims=True)
+        return jnp.broadcast_to(mean, values.shape)
 
     def memo(self, example: Example) -> Memo:
-        variance = example.variance()
+        variance, mask = example.variance(), example.mask
         mean, rows = example.mean_for("LayerNorm"), None
-        if mean is not None and example.outline.raw and example.features is not None:
+        centre = None if mean is None else self._averaged(mean, mask)
+        if centre is not None and example.outline.raw and example.features is not None:
             root = jnp.sqrt(jnp.asarray(example.outline.channels, variance.dtype))
-            rows = example.features - (mean / root)[..., None]
-            variance = jnp.sum(rows**2, axis=-1)
-        elif mean is not None:
-            variance = jnp.maximum(variance - mean**2, 0)
-        return _Normaliser(mean, rows, _inverse_root(variance, self.eps, example.mask))
+            rows = example.features - (centre / root)[..., None]
+            variance = self._averaged(jnp.sum(rows**2, axis=-1), mask)
+        elif centre is not None:
+            variance = jnp.maximum(self._averaged(variance, mask) - centre**2, 0)
+        else:
+            variance = self._averaged(variance, mask)
+        return _Normaliser(mean, centre, rows, _inverse_root(variance, self.eps, mask))
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.rows is not None:
@@ -119,7 +148,12 @@ class LayerNorm(_Normalisation):
             pair = pair.to(_products(pair, memo1.rows, memo2.rows), pair.ntk)
         elif memo1.mean is not None:
             pair = pair.forced()
-            pair = pair.to(pair.nngp - pair.left(memo1.mean) * pair.right(memo2.mean), pair.ntk)
+            # Without axes the centre is the mean, and of four products one is left.
+            one, two = pair.left(memo1.centre), pair.right(memo2.centre)
+            less = pair.left(memo1.mean) * two
+            if self.axes:
+                less = less + one * pair.right(memo2.mean) - one * two
+            pair = pair.to(pair.nngp - less, pair.ntk)
         return pair.rows_scaled(memo1.scale, memo2.scale)
 
     def features(self, example: Example) -> Array | None:
@@ -127,8 +161,10 @@ class LayerNorm(_Normalisation):
         rows = example.features if memo.mean is None else memo.rows
         return None if rows is None else rows * memo.scale[..., None]
 
-    def mean(self, example: Example, memo: Memo) -> None:
-        return None
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        if memo.mean is None or not self.axes:
+            return None
+        return (memo.mean - memo.centre) * memo.scale
 
 
 class RMSNorm(_Normalisation):
@@ -189,7 +225,7 @@ class Dropout(Positionwise):
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         if key is None:
             return x
-        return dropped(key, x, self.rate)
+        return drop(key, x, self.rate)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair

@@ -192,10 +192,7 @@ class Select(PositionMap):
     index: tuple[Any, ...] = eqx.field(static=True)  # slices as (start, stop, step): hashable
 
     def __init__(self, index: int | slice | tuple[int | slice, ...] = 0):
-        """Negative integers count from the end of the real positions.
-
-        Negative bounds or steps of slices are for inputs without a mask.
-        """
+        """NumPy's basic indices; negative ones count from the end of the real positions."""
         given = index if isinstance(index, tuple | list) else (index,)
         parts = [(i.start, i.stop, i.step) if isinstance(i, slice) else i for i in given]
         bounds = [b for part in parts for b in (part if isinstance(part, tuple) else (part,))]
@@ -255,15 +252,42 @@ class Select(PositionMap):
         bounds = [b for i in self.index for b in (i if isinstance(i, tuple) else (i,))]
         if mask is None or all(b is None or b >= 0 for b in bounds):
             return f[index]
-        if len(index) != 1 or isinstance(self.index[0], tuple):
+        for dim in reversed(range(mask.ndim)):  # from the last, for an integer takes an axis away
+            real = jnp.any(mask, axis=tuple(d for d in range(mask.ndim) if d != dim))
+            length = real.size - jnp.argmax(real[::-1])
+            part = index[dim]
+            if isinstance(part, slice):
+                places, inside = self._places(part, length, real.size)
+                inside = inside.reshape(-1, *(1,) * (f.ndim - 1 - dim))
+                f = jnp.where(inside, jnp.take(f, places, axis=dim), jnp.zeros((), f.dtype))
+            else:
+                f = jnp.take(f, part + length if part < 0 else part, axis=dim)
+        return f
+
+    def _places(self, part: slice, length: Array, extent: int) -> tuple[Array, Array]:
+        """What a slice takes of the first `length` of `extent` positions, and where that ends."""
+        most = len(range(extent)[part])
+        if any(len(range(shorter)[part]) > most for shorter in range(extent)):
             raise ShapeError(
-                "A negative index of Select cannot be counted from the end of a masked image, nor "
-                "that of a slice from the end of a masked sequence.",
-                got=f"{self!r} with a mask over {len(index)} position axes",
-                remedy="select by non-negative indices",
+                "A slice of Select takes more of a shorter sequence than of the whole array.",
+                got=f"{self!r} with a mask over {extent} positions",
+                remedy="count both bounds of the slice from the same end",
             )
-        last = f.shape[0] - 1 - jnp.argmax(mask[::-1])
-        return jnp.take(f, last + 1 + self.index[0], axis=0)
+        step = 1 if part.step is None else part.step
+        low, high = (0, length) if step > 0 else (-1, length - 1)
+
+        def bound(value: int | None, otherwise: Any) -> Any:
+            if value is None:
+                return otherwise
+            return jnp.clip(value + length if value < 0 else value, low, high)
+
+        start, stop = (
+            bound(part.start, low if step > 0 else high),
+            bound(part.stop, high if step > 0 else low),
+        )
+        places = start + step * jnp.arange(most)
+        inside = places < stop if step > 0 else places > stop
+        return jnp.where(inside, places, 0), inside
 
 
 class Resampling(Enum):
@@ -272,26 +296,49 @@ class Resampling(Enum):
     NEAREST = "nearest"
     """The nearest position."""
     LINEAR = "linear"
-    """The line between neighbours; fewer positions are averages over a triangle (antialiased)."""
+    """The line between neighbours."""
+    CUBIC = "cubic"
+    """Keys' cubic polynomials through four neighbours."""
+    LANCZOS3 = "lanczos3"
+    """A windowed sine of radius 3."""
+    LANCZOS5 = "lanczos5"
+    """A windowed sine of radius 5."""
 
 
 class Resize(PositionMap):
     """Positions brought to another shape by interpolation, `y_a = Σ_i L_ai x_i`.
 
-    κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ with a fixed L for every axis: for "linear" from n to m positions
-    `L_ai ∝ max(0, 1 − |(a + ½)n/m − ½ − i| / max(1, n/m))` with rows that sum to 1, for "nearest"
-    `L_ai = 1` at `i = ⌊(a + ½)n/m⌋`.
+    κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ with a fixed L for every axis, from n to m positions. "nearest":
+    `L_ai = 1` at `i = ⌊(a + ½)n/m⌋`. Others: `L_ai ∝ w(((a + ½)n/m − ½ − i) / max(1, n/m))` with
+    rows that sum to 1; for "linear" `w(t) = max(0, 1 − |t|)`, for "cubic" Keys' kernel, for
+    "lanczos3" and "lanczos5" `w(t) = sinc(t) sinc(t/r)` within the radius r. Without `antialias`
+    the divisor is 1: of many positions, all but the nearest few are left out.
     """
 
     shape: int | tuple[int, ...] = eqx.field(static=True)
     method: Resampling = eqx.field(static=True)
+    antialias: bool = eqx.field(static=True)
 
     def __init__(
-        self, shape: int | tuple[int, ...], *, method: Resampling | str = Resampling.LINEAR
+        self,
+        shape: int | tuple[int, ...],
+        *,
+        method: Resampling | str = Resampling.LINEAR,
+        antialias: bool = True,
     ):
-        """`shape`: how many positions to make, an integer for all axes or one for each."""
+        """`shape`: how many positions to make, an integer for all axes or one for each.
+
+        `antialias`: fewer positions than before are averages over wider windows.
+        """
         self.shape = extents("shape", shape)
         self.method = choice(Resampling, method, "method")
+        if not isinstance(antialias, bool | np.bool_):
+            raise OptionError(
+                "antialias= is neither True nor False.",
+                got=f"antialias={antialias!r}",
+                remedy="pass antialias=False, or leave it out",
+            )
+        self.antialias = bool(antialias)
 
     def outline(self, before: Outline) -> Outline:
         require_positions(before, "Resize")
@@ -306,7 +353,8 @@ class Resize(PositionMap):
 
     def mix(self, f: Array, mask: Array | None) -> Array:
         shape = per_axis(self.shape, f.ndim - 1, "shape")
-        return jax.image.resize(f, (*shape, f.shape[-1]), self.method.value)
+        shape = (*shape, f.shape[-1])
+        return jax.image.resize(f, shape, self.method.value, antialias=self.antialias)
 
 
 class Flatten(Layer):

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..options import Range
+from ..options import Range, hyperparameter
 from ..state import UNKNOWN, Mean, Outline, Pair, UnknownMean, total
-from .base import Facts, Layer, Memo, Params, cast, hyperparameter, leaf
-from .branches import added
+from .base import Facts, Layer, Memo, Params, cast, leaf
+from .branches import add_outlines
 
 
 class AddStreams(Layer):
@@ -57,13 +57,13 @@ class AddStreams(Layer):
                 got=" and ".join(str(one.positions) for one in before),
                 remedy="end each network of Parallel with MeanPool(), Flatten() or Select()",
             )
-        return added(before)
+        return add_outlines(before)
 
     def require(self, before: Any) -> None:
         if sum(not one.fresh for one in before) > 1:
             raise NetworkError(
-                "Kernels of streams add where streams are uncorrelated: all but one of them must "
-                "end in fresh weights (Dense, Conv or Attention, then linear layers only).",
+                "Several streams do not end in fresh weights (Dense, Conv or Attention, then "
+                "linear layers only): kernels add over streams that are uncorrelated.",
                 got=f"{sum(not one.fresh for one in before)} streams that do not",
                 remedy="end each network of Parallel in Dense(width)",
             )

@@ -1,5 +1,6 @@
 """Trained vectors beside the input: one for each position, one in front of all."""
 
+import functools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ from jaxtyping import Array, Int, Key
 
 from ..errors import NetworkError, ShapeError
 from ..flat_draws import normals
-from ..options import Range, whole
+from ..options import Range, option, whole
 from ..state import Example, Mean, Outline, Pair
 from .base import Facts, Layer, Memo, Params, cast, leaf
 
@@ -35,17 +36,15 @@ class PositionTable(TrainedVectors):
     κ_ab ← κ_ab + σ² δ_ab + σ_c², the same for Θ.
     """
 
-    most: int | None = eqx.field(static=True)
-    std: Any = leaf("std", where=Range.POSITIVE)
-    common_std: Any = leaf("common_std", where=Range.POSITIVE)
+    std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
+    common_std: Any = leaf("common_std", where=Range.POSITIVE, default=0.0)
+    """σ_c: a token type that all positions have."""
+    most: int | None = option()
+    """How many positions the table has rows for; None: as many as inputs have."""
 
-    def __init__(self, *, std: Any = 1.0, common_std: Any = 0.0, most: int | None = None):
-        """`std` is σ, `common_std` σ_c (a token type that all positions have).
-
-        `most`: how many positions the table has rows for; None: as many as inputs have.
-        """
-        self.std, self.common_std = std, common_std
-        self.most = None if most is None else whole("most", most)
+    def __check_init__(self) -> None:
+        if self.most is not None:
+            whole("most", self.most)
 
     def outline(self, before: Outline) -> Outline:
         _require_channels(before, "PositionTable")
@@ -84,17 +83,12 @@ class PositionTable(TrainedVectors):
         pair = pair.forced()
         like = pair.nngp
         place, common = cast(self.std, like) ** 2, cast(self.common_std, like) ** 2
-        same: Array = jnp.ones((), like.dtype)
+        added = jnp.broadcast_to(place + common, like.shape)
         if pair.full:
-            for axis in range(pair.rank):
-                one, two = (
-                    jnp.arange(like.shape[d]).reshape(
-                        tuple(-1 if d == e else 1 for e in range(like.ndim))
-                    )
-                    for d in (axis, pair.rank + axis)
-                )
-                same = same * (one == two).astype(like.dtype)
-        added = jnp.broadcast_to(place * same + common, like.shape)
+            index = jnp.indices(like.shape, sparse=True)
+            ends = zip(index[: pair.rank], index[pair.rank :], strict=True)
+            same = functools.reduce(jnp.logical_and, (one == two for one, two in ends))
+            added = place * same.astype(like.dtype) + common
         return pair.to(like + added, None if pair.ntk is None else pair.ntk + added)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
@@ -108,11 +102,7 @@ class ClassToken(TrainedVectors):
     Images are read row by row, and padded ones by the rows that they have without padding.
     """
 
-    std: Any = leaf("std", where=Range.POSITIVE)
-
-    def __init__(self, *, std: Any = 1.0):
-        """`std` is σ."""
-        self.std = std
+    std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
 
     def outline(self, before: Outline) -> Outline:
         _require_channels(before, "ClassToken")

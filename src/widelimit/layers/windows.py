@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 from jax import lax
@@ -49,7 +49,7 @@ def per_axis(value: int | tuple[int, ...], rank: int, name: str) -> tuple[int, .
     values = (value,) * rank if isinstance(value, int) else value
     if len(values) != rank:
         raise ShapeError(
-            f"'{name}' is a positive integer, or one for each position axis.",
+            f"'{name}' is not a positive integer, nor one for each position axis.",
             got=f"{name}={value!r} for inputs with {rank} position axes",
             remedy=f"give an integer, or a tuple of {rank}",
         )
@@ -82,16 +82,6 @@ class Axis(NamedTuple):
     def after(self) -> int:
         """How many positions are padded on the right."""
         return max((self.out - 1) * self.stride + self.window - self.length - self.before, 0)
-
-    def checked(self) -> "Axis":
-        """Raise where no window fits."""
-        if self.out < 1:
-            raise ShapeError(
-                "The window is longer than the positions, which padding='valid' does not allow.",
-                got=f"a window of {self.window} on {self.length} positions",
-                remedy="use a smaller window, longer inputs, or padding='same'",
-            )
-        return self
 
 
 class TransposedAxis(NamedTuple):
@@ -141,32 +131,17 @@ class TransposedAxis(NamedTuple):
         return jnp.roll(wound, -before, axis=dim)
 
 
+Kind = TypeVar("Kind", Axis, TransposedAxis)
+
+
 def layout(
     positions: tuple[int, ...],
     window: int | tuple[int, ...],
     stride: int | tuple[int, ...],
     padding: Padding,
-) -> tuple[Axis, ...]:
+    kind: type[Kind] = Axis,
+) -> tuple[Kind, ...]:
     """The windows on every axis of `positions`."""
-    parts = _by_axis(positions, window, stride)
-    return tuple(Axis(w, s, padding, length).checked() for w, s, length in parts)
-
-
-def transposed_layout(
-    positions: tuple[int, ...],
-    window: int | tuple[int, ...],
-    stride: int | tuple[int, ...],
-    padding: Padding,
-) -> tuple[TransposedAxis, ...]:
-    """The transposed windows on every axis of `positions`."""
-    parts = _by_axis(positions, window, stride)
-    return tuple(TransposedAxis(w, s, padding, length) for w, s, length in parts)
-
-
-def _by_axis(
-    positions: tuple[int, ...], window: int | tuple[int, ...], stride: int | tuple[int, ...]
-) -> list[tuple[int, int, int]]:
-    """Window, stride and length of every axis."""
     if not positions:
         raise ShapeError(
             "The input has no positions: convolution and pooling move over positions.",
@@ -175,7 +150,16 @@ def _by_axis(
         )
     windows = per_axis(window, len(positions), "window")
     strides = per_axis(stride, len(positions), "stride")
-    return list(zip(windows, strides, positions, strict=True))
+    parts = zip(windows, strides, positions, strict=True)
+    axes = tuple(kind(w, s, padding, length) for w, s, length in parts)
+    for axis in axes:
+        if axis.out < 1:
+            raise ShapeError(
+                "The window is longer than the positions, which padding='valid' does not allow.",
+                got=f"a window of {axis.window} on {axis.length} positions",
+                remedy="use a smaller window, longer inputs, or padding='same'",
+            )
+    return axes
 
 
 def slide(array: Array, axis: Axis, *dims: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from ..errors import NetworkError, OptionError, ShapeError
 from ..finite.widths import with_heads
 from ..layers import Serial
 from ..options import choice
+from ..programs.biases import Biases, apart
 from . import equinox_parts
 from .initialisers import Deviations, InitialReading
 from .parts import PartNode
 from .program import read_program
-from .values import TRACING
-from .writer import Biases, written
+from .values import TRACING, LiftWarning
+from .writer import written
 
 
 def lift(
@@ -26,6 +28,7 @@ def lift(
     heads: float | None = None,
     biases: Biases | str = Biases.LIMIT,
     deviations: Deviations | str = Deviations.INITIALISER,
+    compare: bool = False,
 ) -> Serial:
     """The network of layers that a model of known parts is, with the σ of its initialisers.
 
@@ -40,7 +43,9 @@ def lift(
     measured. `biases`: what
     becomes of those whose variance is 1/(3n) (see `Biases`). `deviations`: read σ off initialisers,
     or measure it (see `Deviations`). `heads`: another number of heads, such as INFINITE.
-    The network takes inputs in the model's own layout, and has the NTK parameterisation.
+    `compare`: say, in a `LiftWarning`, how far the model at its own width is from its limit where
+    biases that vanish outweigh what stays. The network takes inputs in the model's own layout, and
+    has the NTK parameterisation.
     """
     kind = choice(Biases, biases, "biases")
     reading = InitialReading(choice(Deviations, deviations, "deviations"))
@@ -48,7 +53,7 @@ def lift(
         from .torch_graph import read_module
 
         last, first = read_module(model, x, reading)
-        net = _written(last, kind)
+        write = _written
     else:
         if not callable(model):
             raise OptionError(
@@ -68,8 +73,11 @@ def lift(
             )
         graph, output = read_program(model, array[0], _stand_ins(), reading)
         graph.require_output(output)
-        net, first = written(output.node, kind), graph.rearrangement()
-    net = net if first is None else Serial(first, *net.layers)
+        last, first, write = output.node, graph.rearrangement(), written
+    front = () if first is None else (first,)
+    net = Serial(*front, *write(last, kind).layers)
+    if compare and kind is Biases.LIMIT:
+        _compare(net, Serial(*front, *write(last, Biases.OWN).layers), np.asarray(x))
     return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
 
 
@@ -81,6 +89,20 @@ def _written(last: PartNode, biases: Biases) -> Serial:
         way = "write this part in layers: wl.Serial(…) of wl.Dense, wl.Attention, …"
         remedy = error.remedy.replace(TRACING, way)
         raise NetworkError(error.rule, got=error.got, remedy=remedy) from None
+
+
+def _compare(limit: Serial, own: Serial, x: np.ndarray) -> None:
+    """Warn where the variance of outputs rests on biases that vanish."""
+    sizes = [
+        np.asarray(net.kernel(x[:4], ntk=False, samples=64).nngp.diagonal()) for net in (own, limit)
+    ]
+    line = apart(sizes[0] / sizes[1])
+    if line is not None:
+        warnings.warn(
+            f"With biases as they are at the model's own width, {line}; biases='own' keeps them.",
+            LiftWarning,
+            stacklevel=3,
+        )
 
 
 def _numbers(x: Any) -> np.ndarray:

@@ -41,7 +41,7 @@ def rearranging(shape: tuple[int, ...], order: np.ndarray, source: PartNode) -> 
     if all(len(each) == 1 for each in split) and all(g == 1 for g in groups):
         layer = Rearrange(layer.order)
     counted = np.arange(order.size).reshape(1, *shape)
-    assert (layer.entered(counted)[0] == table).all()
+    assert (layer.reorder(counted)[0] == table).all()
     return layer
 
 

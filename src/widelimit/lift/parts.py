@@ -207,3 +207,28 @@ def in_order(last: PartNode) -> list[PartNode]:
             stack.append((node, True))
             stack.extend((each, False) for each in node.inputs)
     return found
+
+
+def made(
+    part: ModelPart,
+    *inputs: PartNode,
+    where: str,
+    positions: tuple[int, ...] | None = None,
+    channels: int | None = None,
+) -> PartNode:
+    """A new node; shapes are those of the first input if nothing else is said."""
+    first = inputs[0]
+    return PartNode(
+        part,
+        inputs,
+        first.positions if positions is None else positions,
+        first.channels if channels is None else channels,
+        where,
+    )
+
+
+def picked(node: PartNode, place: int, where: str) -> PartNode:
+    """One position of a node; the last of a sequence is that of sequences of any length."""
+    last = len(node.positions) == 1 and place == node.count - 1
+    index = (-1,) if last else tuple(int(i) for i in np.unravel_index(place, node.positions))
+    return made(Pick(index), node, where=where, positions=())

@@ -7,10 +7,8 @@ of its arithmetic; `vmap` over it adds axes in front. Everything between parts i
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
@@ -21,7 +19,7 @@ from jax.core import ShapedArray
 from jax.interpreters import batching
 
 from ..errors import NetworkError, WidelimitError
-from ..trace.places import place_of
+from ..trace.places import place_of, said
 from .glue import COORDINATEWISE, Known, elementwise, moved
 from .initialisers import InitialReading
 from .values import Graph, UnreadStep, Value, refusal
@@ -141,19 +139,13 @@ def _program(model: Callable[[Any], Any], example: Any) -> Any:
     except WidelimitError:
         raise
     except Exception as error:  # whatever a stranger's code raises
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not any(word in f.filename for word in _LIBRARIES)]
-        line = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-        message = next((text for text in str(error).splitlines() if text.strip()), "")
         raise _DoesNotRun(
             "The model does not run on one example of x.",
-            got=f"{type(error).__name__}: {message[:200]}{line}, with an example of shape "
-            f"{example.shape} and kind {example.dtype}",
+            got=f"{said(error)}, with an example of shape {example.shape} and kind {example.dtype}",
             remedy="pass x as a batch of what the model takes one of: lift calls model(x[0])",
         ) from error
 
 
-_LIBRARIES = ("/jax/", "/equinox/", "/flax/", "/jaxtyping/", "widelimit/lift/", "/unittest/")
 # Loops are unrolled: each step is a part of its own.
 _MOST_STEPS = 10_000
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..layers import Padding
 from .glue import Known, Rows
 from .initialisers import InitialReading
-from .parts import Attend, Convolution, Drop, Linear, Lookup, Normalise
+from .parts import Attend, Convolution, Drop, Linear, Lookup, Normalise, made
 from .values import Graph, Value, ValueKind, refusal
 
 
@@ -46,7 +46,7 @@ class LinearStandIn(Described):
     def read(self, graph: Graph, reading: InitialReading, *inputs: Any, where: str) -> Value:
         value = graph.channel_last(graph.settled_value(only(inputs, where), where), where)
         part: Linear = self.part(graph, reading, where)
-        node = graph.made(part, value.node, where=where, channels=part.width)
+        node = made(part, value.node, where=where, channels=part.width)
         return value.to(node, value.axes[:-1] if self.width is None else None)
 
 
@@ -82,7 +82,7 @@ class ConvStandIn(Described):
         padding = geometry.padding(value.node.positions, where)
         part = Convolution(laws.law, laws.width, geometry.window, geometry.stride, padding)
         positions = geometry.outs(value.node.positions)
-        node = graph.made(part, value.node, where=where, positions=positions, channels=part.width)
+        node = made(part, value.node, where=where, positions=positions, channels=part.width)
         return value.to(node)
 
 
@@ -215,7 +215,7 @@ class TableStandIn(Described):
                 "Tables are looked up by the tokens of the input, or by constant indices.",
                 got=f"indices that are computed at {where}",
             )
-        node = graph.made(part, value.node, where=where, channels=part.width)
+        node = made(part, value.node, where=where, channels=part.width)
         return value.to(node, (*value.axes, ValueKind.CHANNEL))
 
 
@@ -243,7 +243,7 @@ class AttentionStandIn(Described):
         if len(inputs) > 3:
             allowed = _pattern(inputs[3], first.node.count, where)
         part: Attend = replace(self.part(graph, reading, where), allowed=allowed)
-        node = graph.made(part, first.node, where=where, channels=part.width)
+        node = made(part, first.node, where=where, channels=part.width)
         return first.to(node)
 
 

@@ -14,13 +14,13 @@ from torch import fx  # pyright: ignore[reportMissingImports]
 from ..layers import Rearrange
 from .initialisers import InitialReading
 from .layout import rearranging
-from .parts import Add, Multiply, PartNode, in_order
+from .parts import Add, Multiply, PartNode, in_order, made
 from .torch_export import batch_of, constants_of, export, place_of, refusal
 from .torch_functions import pointwise
 from .torch_laws import DrawnPart, DrawnWeights, decide
 from .torch_operators import OPERATORS, added_table, weighted
 from .torch_regions import Region, normalisation
-from .torch_values import Aligner, Held, Known, Layout, made
+from .torch_values import Aligner, Held, Known, Layout
 
 _MOVES = {
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze",

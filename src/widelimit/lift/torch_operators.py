@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from .parts import (
-    Affine,
-    Convolution,
-    Drop,
-    FirstToken,
-    Lookup,
-    Normalise,
-    Places,
-    Pool,
-)
+from .parts import Affine, Convolution, Drop, FirstToken, Lookup, Normalise, Places, Pool, made
 from .stand_ins import Windows
 from .torch_attention import attention
 from .torch_export import refusal
 from .torch_laws import DrawnPart, DrawnWeights
 from .torch_regions import Region
-from .torch_values import BATCH, Held, Known, Rows, made
+from .torch_values import BATCH, Held, Known, Rows
 from .values import LiftWarning
 
 if TYPE_CHECKING:

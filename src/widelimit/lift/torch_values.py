@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from .parts import Activate, Flat, ModelPart, PartNode, Pick, Scale, Source
+from .parts import Activate, Flat, ModelPart, PartNode, Scale, Source, made, picked
 from .torch_export import refusal
 from .torch_functions import factor_of, jax_function
 from .torch_laws import DrawnPart
@@ -218,7 +218,7 @@ class Aligner:
             return Rows(node, batch * 1 + position)
         places = torch.unique(position)
         if len(places) == 1 and batch.numel() == BATCH:
-            return Rows(made(_pick(node, int(places[0])), node, where=where, positions=()), batch)
+            return Rows(picked(node, int(places[0]), where), batch)
         rows = batch * node.count + position
         if rows.numel() != BATCH * node.count or len(torch.unique(rows)) != rows.numel():
             raise refusal(
@@ -251,31 +251,5 @@ class Aligner:
         if held.node.count == 1 or len(torch.unique(position)) != 1:
             return held
         batch, _, channel = self.coordinates(held)
-        part = _pick(held.node, int(position.flatten()[0]))
-        node = made(part, held.node, where=where, positions=())
+        node = picked(held.node, int(position.flatten()[0]), where)
         return Held(node, batch * node.channels + channel)
-
-
-def _pick(node: PartNode, place: int) -> Pick:
-    """One position; the last of a sequence is that of sequences of any length."""
-    if len(node.positions) == 1 and place == node.count - 1:
-        return Pick((-1,))
-    return Pick(tuple(int(i) for i in np.unravel_index(place, node.positions)))
-
-
-def made(
-    part: ModelPart,
-    *inputs: PartNode,
-    where: str,
-    positions: tuple[int, ...] | None = None,
-    channels: int | None = None,
-) -> PartNode:
-    """A new node; shapes are those of the first input if nothing else is said."""
-    first = inputs[0]
-    return PartNode(
-        part,
-        inputs,
-        first.positions if positions is None else positions,
-        first.channels if channels is None else channels,
-        where,
-    )

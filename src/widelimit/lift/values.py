@@ -27,6 +27,7 @@ from .parts import (
     Pool,
     Scale,
     Source,
+    made,
 )
 
 
@@ -168,24 +169,6 @@ class Graph:
 
     # ---- nodes ---------------------------------------------------------------------------------
 
-    def made(
-        self,
-        part: ModelPart,
-        *inputs: PartNode,
-        where: str,
-        positions: tuple[int, ...] | None = None,
-        channels: int | None = None,
-    ) -> PartNode:
-        """A new node; shapes are those of the first input if nothing else is said."""
-        first = inputs[0]
-        return PartNode(
-            part,
-            inputs,
-            first.positions if positions is None else positions,
-            first.channels if channels is None else channels,
-            where,
-        )
-
     def settled_value(self, value: Value, where: str) -> Value:
         """The value with its elementwise function as a part."""
         value = self.known(value)
@@ -196,7 +179,7 @@ class Graph:
             node, slope = value.node, factor(value.function)
             if slope != 1:
                 part = Activate(value.function) if slope is None else Scale(slope)
-                node = self.made(part, value.node, where=f"the function before {where}")
+                node = made(part, value.node, where=f"the function before {where}")
             known = value.function, node
             self.functions[id(value.node), id(value.function)] = known
         return value.to(known[1])
@@ -204,13 +187,13 @@ class Graph:
     def applied(self, part: ModelPart, value: Value, where: str, **shape: Any) -> Value:
         """A part on a value that keeps its axes."""
         value = self.settled_value(value, where)
-        return value.to(self.made(part, value.node, where=where, **shape))
+        return value.to(made(part, value.node, where=where, **shape))
 
     def combined(self, one: Value, two: Value, part: Add | Multiply, where: str) -> Value:
         """The sum or the product of two values with the same axes."""
         one, two = (self.settled_value(each, where) for each in (one, two))
         self.require_alike(one, two, where)
-        return one.to(self.made(part, one.node, two.node, where=where))
+        return one.to(made(part, one.node, two.node, where=where))
 
     def require_alike(self, one: Value, two: Value, where: str) -> None:
         """Raise unless two arrays have the same axes in the same order."""
@@ -283,7 +266,7 @@ class Graph:
         if not flatten and not (gone and ValueKind.CHANNEL in axes):
             return replace(value, axes=tuple(axes))
         value = self.settled_value(value, where)
-        flat = self.made(
+        flat = made(
             Flat(),
             value.node,
             where=where,
@@ -320,7 +303,7 @@ class Graph:
                 "Pooling is over all positions.",
                 got=f"a sum over some axes of an array of shape {self.shape_of(value)} at {where}",
             )
-        node = self.made(Pool(1.0, None, None), value.node, where=where, positions=())
+        node = made(Pool(1.0, None, None), value.node, where=where, positions=())
         rest: list[Label] = [() if i in chosen else a for i, a in enumerate(value.axes)]
         left = rest if keep else [a for i, a in enumerate(rest) if i not in chosen]
         # Positions of length 1 that stay in the array are gone from the node.
@@ -336,7 +319,7 @@ class Graph:
                 value.node.positions, pool.window, pool.stride, strict=True
             )
         )
-        return value.to(self.made(pool, value.node, where=where, positions=positions))
+        return value.to(made(pool, value.node, where=where, positions=positions))
 
     def picked(self, value: Value, axis: int, index: int, where: str) -> Value:
         """One position: the axis stays, with length 1."""
@@ -358,7 +341,7 @@ class Graph:
         axes: tuple[Label, ...] = tuple(() if isinstance(a, tuple) else a for a in value.axes)
         if not place:
             return value.to(value.node, axes)
-        node = self.made(Pick(place), value.node, where=where, positions=())
+        node = made(Pick(place), value.node, where=where, positions=())
         return value.to(node, axes)
 
     def placed(self, value: Value, variance: float, common: float, where: str) -> Value:
@@ -376,7 +359,7 @@ class Graph:
                 got=f"a concatenation along axis {axis} at {where}",
             )
         length = 1 + value.node.count
-        node = self.made(FirstToken(variance), value.node, where=where, positions=(length,))
+        node = made(FirstToken(variance), value.node, where=where, positions=(length,))
         axes: list[Label] = [() if isinstance(a, tuple) else a for a in value.axes]
         axes[axis] = (0,)
         return value.to(node, tuple(axes))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from enum import Enum
 
 import numpy as np
 
 from .. import layers
 from ..layers import Layer, Serial
+from ..programs.biases import Biases
 from .activations import activation
 from .parts import (
     Activate,
@@ -35,15 +35,6 @@ from .values import LiftWarning, refusal
 
 # Parts with random numbers of their own.
 _DRAWN = Linear | Convolution | Attend | Lookup | Places | FirstToken | Drop
-
-
-class Biases(Enum):
-    """What becomes of biases whose variance falls as the fan-in grows, as 1/(3·fan-in)."""
-
-    LIMIT = "limit"
-    """They are gone where the fan-in is a width; those on raw inputs stay."""
-    OWN = "own"
-    """They have the variance that they have in this very model."""
 
 
 def written(last: PartNode, biases: Biases) -> Serial:

@@ -49,12 +49,11 @@ class ConditionalLaw:
     def __init__(self, program: Program, scalars: np.ndarray, rule: Rule):
         self.program, self.scalars, self._rule = program, scalars, rule
         chunk = _draws_at_once(program)
-        self._parts = [self._runs(scalars[i : i + chunk]) for i in range(0, len(scalars), chunk)]
+        self._parts = [self._run(scalars[i : i + chunk]) for i in range(0, len(scalars), chunk)]
 
-    def _runs(self, scalars: np.ndarray) -> tuple[int, Callable[[Rule], Run]]:
-        given = dict(zip(self.program.dots, scalars.T, strict=True))
-        draws = len(scalars)
-        return draws, cache(lambda rule: Run(self.program, rule, draws=draws, given=given))
+    def _run(self, scalars: np.ndarray) -> Callable[[Rule], Run]:
+        given, draws = dict(zip(self.program.dots, scalars.T, strict=True)), len(scalars)
+        return cache(lambda rule: Run(self.program, rule, draws=draws, given=given))
 
     def __repr__(self) -> str:
         return f"ConditionalLaw({self.program.name!r} given {self.draws} draws of its scalars)"
@@ -68,24 +67,21 @@ class ConditionalLaw:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
         chosen = chosen_vectors(self.program, vectors)
         found = [
-            estimated(self._rule, lambda rule, runs=runs: runs(rule).gram(chosen))
-            for _, runs in self._parts
+            estimated(self._rule, lambda rule, run=run: run(rule).gram(chosen))
+            for run in self._parts
         ]
-        value, error = (
-            self._side_by_side(arrays)
-            for arrays in ([f.value for f in found], [f.error for f in found])
-        )
+        value, error = (self._all([getattr(f, part) for f in found]) for part in ("value", "error"))
         return LimitValue(value, error, max(f.method for f in found))
 
     def kernels(self, vectors: Sequence[Vector] | None = None) -> np.ndarray:
         """The values of `gram` alone, for averages over draws, which have an error of their own."""
         chosen = chosen_vectors(self.program, vectors)
-        return self._side_by_side([runs(self._rule).gram(chosen)[0] for _, runs in self._parts])
+        return self._all([run(self._rule).gram(chosen)[0] for run in self._parts])
 
-    def _side_by_side(self, arrays: list[np.ndarray]) -> np.ndarray:
-        counts = [draws for draws, _ in self._parts]
-        pairs = zip(counts, arrays, strict=True)
-        return np.concatenate([np.broadcast_to(a, (n, *a.shape[-2:])) for n, a in pairs])
+    def _all(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """Of all draws, of arrays (draws or none, m, m) for each run."""
+        pairs = [(a, run(self._rule).draws) for a, run in zip(arrays, self._parts, strict=True)]
+        return np.concatenate([np.broadcast_to(a, (n, *a.shape[-2:])) for a, n in pairs])
 
     def sample(
         self, key: RandomKey, *, vectors: Sequence[Vector] | None = None, coordinates: int = 1
@@ -94,11 +90,9 @@ class ConditionalLaw:
         whole("coordinates", coordinates)
         chosen = chosen_vectors(self.program, vectors)
         rng = generator(key, 1)
-        parts = [
-            runs(self._rule).sample(chosen, rng, (draws, coordinates))
-            for draws, runs in self._parts
-        ]
-        return np.concatenate(parts)
+        return np.concatenate(
+            [run(self._rule).sample(chosen, rng, coordinates) for run in self._parts]
+        )
 
 
 class LimitLaw(ProgramLaw):
@@ -161,13 +155,12 @@ class LimitLaw(ProgramLaw):
         """Joint draws of all dot products, `(draws, dots)` in the order of `program.dots`."""
         whole("draws", draws)
         rule = replace(self.integration, words=(*seed_words(key), 0))
-        parts = []
         chunk = _draws_at_once(self.program)
-        for begin in range(0, draws, chunk):
-            count = min(chunk, draws - begin)
-            run = Run(self.program, rule.replicate(begin), draws=count)
-            parts.append(run.scalars(self.program.dots, count))
-        return np.concatenate(parts)
+        runs = (
+            Run(self.program, rule.replicate(begin), draws=min(chunk, draws - begin))
+            for begin in range(0, draws, chunk)
+        )
+        return np.concatenate([run.scalars() for run in runs])
 
     def given(self, scalars: ArrayLike) -> ConditionalLaw:
         """The law given values of all dot products: `(dots,)` or `(draws, dots)`."""
@@ -209,7 +202,7 @@ class LimitLaw(ProgramLaw):
         """
         chosen_vectors(self.program, [vector])
         whole("draws", draws, least=2)  # one draw has no spread, and no standard error
-        value = Run(self.program, self.integration).vector(vector)
+        value = Run(self.program, self.integration).value(vector)
         if not value.is_linear or value.constant.any():
             raise NetworkError(
                 "A vector with a marginal law is linear in vectors W @ h and centred inputs, with "

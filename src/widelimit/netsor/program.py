@@ -18,12 +18,7 @@ from ..programs.integration import Integration
 from ..programs.preconditions import Facts
 from .check import facts_of
 from .draw import mermaid
-from .functions import (
-    ArrayFunction,
-    CoordinateFunction,
-    Growth,
-    ScalarFunction,
-)
+from .functions import ArrayFunction, CoordinateFunction, Growth, ScalarFunction
 from .limit import LimitLaw, limit
 from .listing import expression, listing
 from .nodes import (

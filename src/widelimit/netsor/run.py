@@ -37,7 +37,7 @@ class Run:
         draws: int = 1,
         given: Mapping[Dot, np.ndarray] | None = None,
     ):
-        self.program = program
+        self.program, self.draws = program, draws
         self.machine = Machine(FlatProgram((1, 2, 3), (), (), ()), draws=draws, rule=rule)
         self.values: dict[Any, Any] = {
             dot: WideScalar((), numbers) for dot, numbers in (given or {}).items()
@@ -50,7 +50,7 @@ class Run:
         """`E[Z^left Z^right | scalars]`, of shape () or `(draws,)`."""
         key = (min(left.index, right.index), max(left.index, right.index))
         if key not in self._seconds:
-            u, v = self.vector(left), self.vector(right)
+            u, v = self.value(left), self.value(right)
             one = np.zeros((1, 1), int)
             label = f"{left.label}·{right.label}"
             found = self._read(label, lambda i: i.second(u, v, one, one)[:, 0, 0, 0])
@@ -59,7 +59,7 @@ class Run:
 
     def mean(self, vector: Vector) -> tuple[np.ndarray, Method]:
         """`E[Z^vector | scalars]`."""
-        value = self.vector(vector)
+        value = self.value(vector)
         return self._read(vector.label, lambda i: i.mean(value)[:, 0])
 
     def gram(self, vectors: Iterable[Vector]) -> tuple[np.ndarray, Method]:
@@ -76,9 +76,9 @@ class Run:
         label = "dot products"
         return self._read(label, lambda i: i.second(products, products, each, each)[:, 0])
 
-    def sample(self, vectors: Iterable[Vector], rng: np.random.Generator, shape: tuple[int, int]):
-        """`shape` (draws, coordinates) i.i.d. coordinates of vectors, (draws, coordinates, m)."""
-        values = [self.vector(vector) for vector in vectors]
+    def sample(self, vectors: Iterable[Vector], rng: np.random.Generator, coordinates: int):
+        """I.i.d. coordinates of vectors, (draws, coordinates, m)."""
+        values, shape = [self.value(vector) for vector in vectors], (self.draws, coordinates)
 
         def normals(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
             return rng.standard_normal((*shape, dimension)), np.ones(shape[1])
@@ -101,14 +101,10 @@ class Run:
 
     # ---- lines ----------------------------------------------------------------------------
 
-    def vector(self, node: Vector) -> WideVector:
-        """A line's value."""
-        return self.value(node)
-
-    def scalars(self, dots: Iterable[Dot], draws: int) -> np.ndarray:
-        """The values of dot products, `(draws, dots)`."""
-        columns = [np.broadcast_to(self.value(dot).value(), (draws,)) for dot in dots]
-        return np.stack(columns, axis=-1) if columns else np.zeros((draws, 0))
+    def scalars(self) -> np.ndarray:
+        """The values of all dot products, `(draws, dots)`."""
+        columns = [np.broadcast_to(self.value(d).value(), (self.draws,)) for d in self.program.dots]
+        return np.stack([np.zeros(self.draws), *columns], axis=-1)[:, 1:]
 
     def value(self, node: Node) -> Any:
         """A line's value, after those that it reads; all dot products of a stage come at once."""

@@ -85,58 +85,36 @@ def simulate(
             remedy="record fewer coordinates, or simulate a wider network",
         )
     chosen = chosen_vectors(program, vectors)
+    lines = _needed(program, chosen)
+    matrices = {line.matrix for line in lines if isinstance(line, MatMul)}
+    per_run = len(matrices) * width**2 + (len(lines) + len(chosen) + 4) * width
     # The batches, and with them the random numbers, must not depend on the machine.
-    plan = _ProgramPlan(program, chosen, width, coordinates)
-    batch = max(1, min(memory // _WORKERS // plan.bytes_per_run, _BATCH))
+    batch = max(1, min(memory // _WORKERS // (per_run * np.dtype(DTYPE).itemsize), _BATCH))
     sizes = [min(batch, draws - start) for start in range(0, draws, batch)]
     seeds = np.random.SeedSequence(seed_words(key)).spawn(len(sizes))
+
+    def run(size: int, seed: np.random.SeedSequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        one = Batch(np.random.Generator(np.random.SFC64(seed)), size, width)
+        for line in lines:
+            one.arrays[line] = line.simulate(one)
+        return one.recorded(chosen, program.dots, coordinates)
+
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _WORKERS)) as pool:
-        parts = list(pool.map(plan.run, sizes, seeds))
+        parts = list(pool.map(run, sizes, seeds))
     values, gram, scalars = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Simulation(program, width, chosen, values, gram, scalars)
 
 
-class _ProgramPlan:
+def _needed(program: Program, vectors: tuple[Vector, ...]) -> list[Node]:
     """The lines that must run."""
-
-    def __init__(self, program: Program, vectors: tuple[Vector, ...], width: int, coordinates: int):
-        self.program, self.vectors = program, vectors
-        self.width, self.coordinates = width, coordinates
-        wanted: set[Node] = set()
-        stack: list[Node] = [*vectors, *program.dots]
-        while stack:
-            node = stack.pop()
-            if node not in wanted:
-                wanted.add(node)
-                stack.extend(node.operands)
-        self.lines = [node for node in program.nodes if node in wanted]
-        matrices = {line.matrix for line in self.lines if isinstance(line, MatMul)}
-        per_run = len(matrices) * width**2 + (len(self.lines) + len(vectors) + 4) * width
-        self.bytes_per_run = per_run * np.dtype(DTYPE).itemsize
-
-    def run(
-        self, draws: int, seed: np.random.SeedSequence
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One batch: recorded coordinates, Gram matrices, dot products."""
-        rng = np.random.Generator(np.random.SFC64(seed))
-        batch = Batch(rng, draws, self.width)
-        dots: list[np.ndarray] = []
-        for line in self.lines:
-            batch.arrays[line] = value = line.simulate(batch)
-            if isinstance(line, Dot):
-                dots.append(value)
-        # Squares of small or large coordinates leave the range of single precision.
-        stacked = np.stack([batch.arrays[v] for v in self.vectors], axis=1).astype(float)
-        gram = stacked @ np.swapaxes(stacked, -1, -2) / self.width
-        values = np.array(np.swapaxes(stacked[..., : self.coordinates], -1, -2))
-        scalars = np.stack(dots, axis=-1) if dots else np.zeros((draws, 0))
-        if not (np.all(np.isfinite(gram)) and np.all(np.isfinite(scalars))):
-            raise NumericalError(
-                "A simulated program must stay finite.",
-                got=f"NaN or infinity at width {self.width}",
-                remedy="check the functions' domain and growth, and the standard deviations",
-            )
-        return values, gram, scalars.astype(float)
+    wanted: set[Node] = set()
+    stack: list[Node] = [*vectors, *program.dots]
+    while stack:
+        node = stack.pop()
+        if node not in wanted:
+            wanted.add(node)
+            stack.extend(node.operands)
+    return [node for node in program.nodes if node in wanted]
 
 
 class Batch:
@@ -145,6 +123,24 @@ class Batch:
     def __init__(self, rng: np.random.Generator, draws: int, width: int):
         self.rng, self.draws, self.width = rng, draws, width
         self.arrays: dict[Any, np.ndarray] = {}
+
+    def recorded(
+        self, vectors: tuple[Vector, ...], dots: tuple[Dot, ...], coordinates: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first coordinates of vectors, their Gram matrices, and dot products."""
+        # Squares of small or large coordinates leave the range of single precision.
+        stacked = np.stack([self.arrays[v] for v in vectors], axis=1).astype(float)
+        gram = stacked @ np.swapaxes(stacked, -1, -2) / self.width
+        values = np.array(np.swapaxes(stacked[..., :coordinates], -1, -2))
+        columns = [np.zeros(self.draws), *(self.arrays[dot] for dot in dots)]
+        scalars = np.stack(columns, axis=-1)[:, 1:]
+        if not (np.all(np.isfinite(gram)) and np.all(np.isfinite(scalars))):
+            raise NumericalError(
+                "A simulated program must stay finite.",
+                got=f"NaN or infinity at width {self.width}",
+                remedy="check the functions' domain and growth, and the standard deviations",
+            )
+        return values, gram, scalars
 
     def array(self, part: Node | float) -> np.ndarray:
         """Of a line, or a number."""

@@ -49,19 +49,25 @@ def _shown(kernel: Any, rank: int, trace_axes: Which, diagonal_axes: Which) -> A
     return jnp.transpose(kernel, (0, 1, *order))
 
 
-def _applied(f: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    return lambda params, x: f(params, x, **options)
-
-
-def _options(rows: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `f`; a pair of keys for two batches is not known here."""
-    if isinstance(rows.get("rng"), tuple):
+def _applied(
+    f: Callable[..., Any], x1: Any, x2: Any, options: dict[str, Any]
+) -> tuple[Callable[..., Any], Any, Any]:
+    """`f` of parameters and inputs alone; graphs, `pattern=`, become a part of the inputs."""
+    if isinstance(options.get("rng"), tuple):
         raise OptionError(
             "rng= holds a key for each of two batches, which is not known here.",
             got="rng=(key1, key2)",
             remedy="pass one key, or build the network with Dropout(rate, mode='test')",
         )
-    return rows
+    pattern = options.pop("pattern", None)
+    if pattern is None:
+        return lambda params, x: f(params, x, **options), x1, x2
+    one, two = pattern if isinstance(pattern, tuple | list) else (pattern, pattern)
+
+    def run(params: Any, graph: Any) -> Any:
+        return f(params, graph[0], pattern=graph[1], **options)
+
+    return run, (x1, one), None if x2 is None else (x2, two)
 
 
 def empirical_nngp_fn(
@@ -70,7 +76,7 @@ def empirical_nngp_fn(
     """`nngp_fn(x1, x2, params)`: products of outputs, averaged over the traced axes."""
 
     def nngp_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
-        run = _applied(f, _options(apply_fn_kwargs))
+        run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
         one = run(params, x1)
         two = one if x2 is None else run(params, x2)
         axes = Axes.make(one.ndim - 1, _tuple(trace_axes), _tuple(diagonal_axes))
@@ -99,7 +105,7 @@ def empirical_ntk_fn(
     NtkImplementation(implementation)
 
     def ntk_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
-        run = _applied(f, _options(apply_fn_kwargs))
+        run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
         rank = len(jax.eval_shape(run, params, x1).shape) - 1
         averaged, shared = _tuple(trace_axes), _tuple(diagonal_axes)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x1, x2, params))):
@@ -161,7 +167,7 @@ def empirical_ntk_vp_fn(
     f: Callable[..., Any], x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any
 ) -> Callable[[Any], Any]:
     """`v ↦ Θ(x1, x2) v` for v of the shape of outputs at x2, without the matrix."""
-    run = _applied(f, apply_fn_kwargs)
+    run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
     other = x1 if x2 is None else x2
 
     def product(vector: Any) -> Any:

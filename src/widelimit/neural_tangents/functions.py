@@ -13,12 +13,20 @@ from jaxtyping import Array
 
 from .. import finite
 from ..engine.inputs import outline_of
-from ..errors import OptionError, ShapeError
-from ..layers import INFINITE, Layer
+from ..errors import NetworkError, OptionError, ShapeError
+from ..layers import INFINITE, Graph, Layer, Serial
 from ..layers.compose import is_noisy
 from .kernel import Kernel, propagate, read_kernel, shaped
 from .layout import Layout
-from .network import Foreign, Network, Parts, assemble, count_streams, named_axes
+from .network import (
+    Foreign,
+    Network,
+    Parts,
+    assemble,
+    count_streams,
+    find_neighbours,
+    named_axes,
+)
 
 Triple = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
@@ -51,6 +59,23 @@ class _Function:
             layouts = [Layout.of(*one) for one in zip(ranks, axes, strict=True)]
             self._made[key] = assemble(self.parts, layouts, padded=padded), layouts
         return self._made[key]
+
+    def edges(self, pattern: Any, positions: tuple[int, ...]) -> Any:
+        """The graphs of a batch with so many nodes, as the library has them."""
+        layer = find_neighbours(self.parts)
+        if pattern is None and layer is None:
+            return None
+        if pattern is None or layer is None:
+            raise OptionError(
+                "pattern= is missing: stax.Aggregate sums over the graph in it."
+                if pattern is None
+                else "pattern= met a network without stax.Aggregate, which alone takes a graph.",
+                got="pattern=None"
+                if pattern is None
+                else f"pattern of type {type(pattern).__name__}",
+                remedy="pass it to networks of graphs, and only to them",
+            )
+        return layer.edges(pattern, positions)
 
     def split(self, x: Any, name: str) -> list[Any]:
         """An input, or the inputs of several streams."""
@@ -99,12 +124,6 @@ def hide(x: Array, layout: Layout, constant: Any) -> tuple[Array, Array | None]:
             remedy="drop these examples, or leave mask_constant= out",
         )
     return x, mask
-
-
-def refuse(name: str, value: Any, remedy: str) -> None:
-    """Raise where an option that is not known here is given."""
-    if value is not None:
-        raise OptionError(f"{name}= is not known here.", got=f"{name}={value!r}", remedy=remedy)
 
 
 # --- finite networks ------------------------------------------------------------------------------
@@ -157,8 +176,6 @@ def _draw(net: Layer, key: Any, shape: Any, streams: bool) -> tuple[tuple[int, .
 class ApplyFn(_Function):
     """`apply_fn(params, x, rng=None, mask_constant=None)`: outputs of the finite network."""
 
-    takes_rng = True
-
     def __call__(
         self,
         params: Any,
@@ -168,7 +185,6 @@ class ApplyFn(_Function):
         pattern: Any = None,
         **kwargs: Any,
     ) -> Any:
-        refuse("pattern", pattern, "leave it out: no layer of this network takes a graph")
         inputs = [numbers(one) for one in self.split(x, "x")]
         ranks = [one.ndim for one in inputs]
         _, layouts = self.network(ranks, padded=False)
@@ -190,6 +206,9 @@ class ApplyFn(_Function):
             )
         state, mask = self.joined([one for one, _ in found]), self.joined(masks)
         mask = mask if padded else None
+        edges = self.edges(pattern, np.shape(found[0][0])[1:-1])
+        if edges is not None:
+            return layouts[0].restored(self._on_graph(network, params, (state, edges), mask, rng))
         layout, single = layouts[0], len(network.steps) == 1 and network.ends is None
         given = (params,) if single else params
         for place, step in enumerate(network.steps):
@@ -213,6 +232,17 @@ class ApplyFn(_Function):
             place.after(y.ndim - 2).restored(y) for place, y in zip(layouts, outputs, strict=True)
         )
 
+    def _on_graph(self, network: Network, params: Any, graph: Any, mask: Any, rng: Any) -> Any:
+        """Outputs of a network whose inputs are nodes and edges."""
+        if network.single is None:
+            raise NetworkError(
+                "stax.Aggregate stands beside a layer of your own, or before several outputs.",
+                got=repr(self),
+                remedy="write the layer as stax.Elementwise, and merge the outputs",
+            )
+        net = Serial(Graph(), *network.single.parts)
+        return net.apply(((), *params), graph, None if mask is None else (mask, None), key=rng)
+
 
 # --- infinite networks ----------------------------------------------------------------------------
 
@@ -229,7 +259,7 @@ def asked(get: Any) -> tuple[str, ...] | None:
     """The names in `get`, in lower case; None: everything."""
     if get is None:
         return None
-    names = (get,) if isinstance(get, str) else tuple(get)
+    names = tuple(get) if isinstance(get, tuple | list) else (get,)
     if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
         raise OptionError(
             "get= does not name each of one or more results once.",
@@ -266,7 +296,6 @@ class KernelFn(_Function):
         diagonal_spatial: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        refuse("pattern", pattern, "leave it out: no layer of this network takes a graph")
         names = asked(get)
         if names is not None and (unknown := set(names) - _FIELDS):
             raise OptionError(
@@ -282,7 +311,7 @@ class KernelFn(_Function):
                     remedy="kernel_fn(kernel, None, get)",
                 )
             network, _ = self._for(x1)
-            return self._answer(network, x1, get, kwargs)
+            return self._answer(network, x1, get, pattern, kwargs)
         ranks = [np.ndim(one) for one in self.split(x1, "x1")]
         _, layouts = self.network(ranks, padded=False)
 
@@ -303,7 +332,8 @@ class KernelFn(_Function):
         one = self.joined(a), _some(self.joined(masks1))
         two = (None, None) if b is None else (self.joined(b), _some(self.joined(masks2 or [])))
         spatial = bool(diagonal_spatial)
-        if names is not None and set(names) <= _FAST and network.single is not None:
+        graph = pattern is not None or find_neighbours(self.parts) is not None
+        if names is not None and set(names) <= _FAST and network.single is not None and not graph:
             kernels = wide(network.single).kernel(
                 one[0], two[0], mask=one[1], mask2=two[1], ntk="ntk" in names, progress=False
             )
@@ -320,7 +350,7 @@ class KernelFn(_Function):
             diagonal_batch=diagonal_batch is not False,
             diagonal_spatial=spatial,
         )
-        return self._answer(network, kernel, get, kwargs)
+        return self._answer(network, kernel, get, pattern, kwargs)
 
     def _for(self, kernel: Kernel) -> tuple[Network, list[Layout]]:
         """The network for a kernel, whose layout is known."""
@@ -328,16 +358,24 @@ class KernelFn(_Function):
         layout = kernel.layout
         return assemble(self.parts, [layout], padded=padded), [layout]
 
-    def _answer(self, network: Network, kernel: Kernel, get: Any, options: Any) -> Any:
+    def _answer(
+        self, network: Network, kernel: Kernel, get: Any, pattern: Any, options: Any
+    ) -> Any:
+        both = pattern if isinstance(pattern, tuple | list) else (pattern, pattern)
+        assert kernel.shape1 is not None
+        nodes = kernel.layout.ordered(kernel.shape1)[1:-1]
+        edges = self.edges(both[0], nodes), self.edges(both[0 if both[1] is None else 1], nodes)
+        if pattern is not None:
+            options = {**options, "pattern": pattern}
         for step in network.steps:
             kernel = (
                 step.kernel(kernel, **options)
                 if isinstance(step, Foreign)
-                else propagate(wide(step), kernel)
+                else propagate(wide(step), kernel, edges)
             )
         if network.ends is None:
             return _picked(kernel, get)
-        return tuple(_picked(propagate(wide(end), kernel), get) for end in network.ends)
+        return tuple(_picked(propagate(wide(end), kernel, edges), get) for end in network.ends)
 
     def _streams(
         self, network: Network, one: Any, two: Any, layouts: Any, get: Any, spatial: bool

@@ -158,12 +158,15 @@ def read_kernel(
         batch_axis=layout.batch,
         channel_axis=layout.channel,
         mask1=hidden(masks[0]),
-        mask2=hidden(masks[0] if x2 is None else masks[1]),
+        mask2=None if x2 is None else hidden(masks[1]),
     )
 
 
-def propagate(net: Layer, kernel: Kernel) -> Kernel:
-    """The kernel after a network, by the library's rules for examples and pairs."""
+def propagate(net: Layer, kernel: Kernel, edges: tuple[Any, Any] = (None, None)) -> Kernel:
+    """The kernel after a network, by the library's rules for examples and pairs.
+
+    `edges` are the graphs of both batches, where there are any.
+    """
     if is_sampled(net):
         raise NetworkError(
             "A Kernel cannot go through attention whose scores are random (SOFTMAX, RELU or ABS "
@@ -183,7 +186,9 @@ def propagate(net: Layer, kernel: Kernel) -> Kernel:
     arrays = kernel.nngp, kernel.ntk, kernel.cov1, kernel.cov2
     full, alone = not kernel.diagonal_spatial, kernel.diagonal_batch
     ordered = [None if m is None else ~kernel.layout.moved(m)[..., 0] for m in _masks(kernel)]
-    nngp, ntk, covs, masks = _propagate(net, arrays, ordered, outlines, full=full, alone=alone)
+    nngp, ntk, covs, masks = _propagate(
+        net, arrays, ordered, edges, outlines, full=full, alone=alone
+    )
     ends = [net.outline(outline) for outline in outlines]
     layout = kernel.layout.after(len(ends[0].positions))
     sizes = (kernel.nngp.shape[0], kernel.nngp.shape[1])
@@ -219,7 +224,7 @@ def _masks(kernel: Kernel) -> tuple[Array | None, Array | None]:
 
 @compiled
 def _propagate(
-    net: Layer, arrays: Any, masks: Any, outlines: Any, *, full: bool, alone: bool
+    net: Layer, arrays: Any, masks: Any, edges: Any, outlines: Any, *, full: bool, alone: bool
 ) -> tuple[Array, Array | None, list[Array | None], list[Array | None]]:
     """All pairs, and the covariances of both batches; `alone`: of every example with itself."""
     nngp, ntk, *covs = arrays
@@ -231,14 +236,15 @@ def _propagate(
     def outside(kernel: Array, lead: int) -> Array:
         return interleaved(kernel, lead) if full else kernel
 
-    def encode(cov: Array, mask: Array | None, outline: Outline) -> Any:
+    def encode(cov: Array, mask: Array | None, outline: Outline, edges: Any) -> Any:
         own = cov if alone else jnp.moveaxis(jnp.diagonal(cov), -1, 0)
         mean = None if outline.gaussian else UNKNOWN
 
-        def example(own: Array, mask: Array | None) -> Example:
-            return Example(own, mean, mask, None, None, full, outline)
+        def example(own: Array, mask: Array | None, edges: Any) -> Example:
+            return Example(own, mean, mask, None, None, full, outline, edges)
 
-        return draw(net, jax.vmap(example)(inside(own, 1), mask), need, jax.random.key(0), _none)
+        batch = jax.vmap(example)(inside(own, 1), mask, edges)
+        return draw(net, batch, need, jax.random.key(0), _none)
 
     def pairs(nngp: Array, ntk: Array | None, one: Any, two: Any) -> tuple[Array, Array | None]:
         rank = len(outlines[0].positions)
@@ -252,8 +258,8 @@ def _propagate(
         nngp, ntk = jax.vmap(row, (0, 0, 0, None))(inside(nngp, 2), ntk, one, two)
         return outside(nngp, 2), None if ntk is None else outside(ntk, 2)
 
-    one = encode(covs[0], masks[0], outlines[0])
-    two = one if covs[1] is None else encode(covs[1], masks[1], outlines[1])
+    one = encode(covs[0], masks[0], outlines[0], edges[0])
+    two = one if covs[1] is None else encode(covs[1], masks[1], outlines[1], edges[1])
     nngp, ntk = pairs(nngp, ntk, one.memos, two.memos)
 
     def covariance(cov: Array | None, drawn: Any) -> Array | None:

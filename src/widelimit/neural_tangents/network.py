@@ -32,6 +32,14 @@ class Wide:
 
 
 @dataclass(frozen=True)
+class Neighbours(Wide):
+    """A sum over neighbours in a graph, which comes with each call."""
+
+    edges: Callable[[Any, tuple[int, ...]], Any] = lambda pattern, positions: pattern
+    """The library's edges, from a pattern in the format of the layer and the number of nodes."""
+
+
+@dataclass(frozen=True)
 class FanOut:
     """The input, several times."""
 
@@ -96,6 +104,16 @@ def _named(parts: Parts) -> Iterator[Axes | None]:
             if part.kept(1) == 0:
                 yield None
                 return
+
+
+def find_neighbours(parts: Parts) -> Neighbours | None:
+    """The first layer that needs a graph."""
+    for part in parts:
+        inner = part.branches if isinstance(part, Parallel) else ()
+        found = [part] if isinstance(part, Neighbours) else [*map(find_neighbours, inner)]
+        if any(found):
+            return next(filter(None, found))
+    return None
 
 
 @dataclass(frozen=True)

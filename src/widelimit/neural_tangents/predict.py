@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.experimental.ode import odeint
 from jaxtyping import Array
 
@@ -141,8 +142,9 @@ def gp_inference(
 ) -> Callable[..., Any]:
     """Exact posteriors: 'nngp' of Bayesian networks, 'ntkgp' of the tangent kernel as a prior.
 
-    'ntk' is the ensemble of fully trained networks. Without kernels of test examples, predictions
-    are those of the training set; without `k_test_test`, means alone.
+    'ntk' is the ensemble of fully trained networks. Without `k_test_test`, means alone. Without
+    `k_test_train`, outputs on the training set are its targets: the regulariser counts as noise of
+    these examples, which is known there.
     """
     y = jnp.asarray(y_train)
     outputs = _Outputs.of(y, trace_axes)
@@ -154,13 +156,14 @@ def gp_inference(
 
         def one(kind: str) -> Any:
             name = "nngp" if kind == "nngp" else "ntk"
-            known = outputs.matrix(_of(k_train_train, name))
-            solve = _solver(_regularised(known, diag_reg, diag_reg_absolute_scale))
+            matrix = outputs.matrix(_of(k_train_train, name))
+            known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
+            solve = _solver(known)
             at = known if k_test_train is None else outputs.matrix(_of(k_test_train, name))
             mean = outputs.outputs(at @ solve(rows))
-            if k_test_test is None and k_test_train is not None:
+            if k_test_test is None:
                 return mean
-            own = k_train_train if k_test_test is None else k_test_test
+            own = k_test_test
             if kind != "ntk":
                 prior = outputs.matrix(_of(own, name))
                 return Gaussian(mean, outputs.kernel(prior - at @ solve(at.T)))
@@ -207,11 +210,6 @@ class _Flow(NamedTuple):
         """`Θ_* Θ⁻¹ (1 − e^{−ηΘt/n})` for every time, (…, m, n)."""
         return ((at @ self.vectors) * self.response(t)[..., None, :]) @ self.vectors.T
 
-    def learnt(self, t: Array) -> Array:
-        """`1 − e^{−ηΘt/n}` for every time, (…, n, n)."""
-        gone = -jnp.expm1(-self.rate * t[..., None] * self.values)
-        return (self.vectors * gone[..., None, :]) @ self.vectors.T
-
 
 def gradient_descent_mse(
     k_train_train: Any,
@@ -227,7 +225,7 @@ def gradient_descent_mse(
     rows = outputs.rows(y)
     known = _regularised(outputs.matrix(k_train_train), diag_reg, diag_reg_absolute_scale)
     solve = _solver(known)
-    kept: list[_Flow] = []
+    kept: dict[str, _Flow] = {}
 
     def predict_fn(
         t: Any = None, fx_train_0: Any = 0.0, fx_test_0: Any = None, k_test_train: Any = None
@@ -240,19 +238,27 @@ def gradient_descent_mse(
             train = jnp.broadcast_to(y, y.shape) if fx_train_0 is not None else None
             moved = None if at is None else at @ solve(gap)
         else:
-            if not kept:
-                kept.append(_Flow.of(known, learning_rate, y.size))
+            flow = _kept(kept, "flow", lambda: _Flow.of(known, learning_rate, y.size))
             time = jnp.asarray(t, rows.dtype)
             train = None
             if fx_train_0 is not None:
-                train = outputs.outputs(start + kept[0].learnt(time) @ gap)
-            moved = None if at is None else kept[0].map(at, time) @ gap
+                train = outputs.outputs(start + flow.map(known, time) @ gap)
+            moved = None if at is None else flow.map(at, time) @ gap
         if moved is None:
             return train
         count = k_test_train.shape[0]
-        return train, outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+        test = outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+        return test if train is None else (train, test)
 
     return predict_fn
+
+
+def _kept(store: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
+    """What is made once, unless it is made inside a transformation, which ends before the next."""
+    found = store[name] if name in store else make()
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+        store[name] = found
+    return found
 
 
 def _require_both(fx_test_0: Any, k_test_train: Any) -> bool:
@@ -291,10 +297,10 @@ def gradient_descent_mse_ensemble(
 
     def kernels(kind: str) -> Any:
         """Of the training set: both kernels where the tangent kernel is needed."""
-        if kind not in kept:
-            wanted = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
-            kept[kind] = kernel_fn(x_train, None, wanted, **kernel_fn_train_train_kwargs)
-        return kept[kind]
+        names = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
+        return _kept(
+            kept, kind, lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs)
+        )
 
     def predict_fn(
         t: Any = None,
@@ -305,7 +311,7 @@ def gradient_descent_mse_ensemble(
     ) -> Any:
         get = ("nngp", "ntk") if get is None else get
         _kinds(get, ("nngp", "ntk"))
-        options = _crossed(kernel_fn_test_test_kwargs, kernel_fn_train_train_kwargs)
+        options = kernel_fn_train_train_kwargs | kernel_fn_test_test_kwargs  # between both sets
 
         def one(kind: str) -> Any:
             train = kernels(kind)
@@ -317,6 +323,7 @@ def gradient_descent_mse_ensemble(
                     own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
             matrix, at = outputs.matrix(_of(train, kind)), outputs.matrix(_of(cross, kind))
             known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
+            at = known if x_test is None else at  # as in gp_inference
             if t is None:
                 map_ = _solver(known)(at.T).T
             else:
@@ -328,17 +335,13 @@ def gradient_descent_mse_ensemble(
             prior = outputs.matrix(_of(own, "nngp"))
             start, initial = (outputs.matrix(_of(k, "nngp")) for k in (train, cross))
             if kind == "nngp" and t is None:
+                prior = known if x_test is None else prior
                 return Gaussian(mean, outputs.kernel(prior - map_ @ at.T))
             return Gaussian(mean, outputs.kernel(_ensemble(prior, initial, start, map_)))
 
         return answer(get, one, "Gaussians")
 
     return predict_fn
-
-
-def _crossed(test: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
-    """Options of the kernel between both sets."""
-    return {**train, **test}
 
 
 # --- other losses ---------------------------------------------------------------------------------
@@ -398,7 +401,9 @@ def gradient_descent(
         time = jnp.asarray(t, y.dtype)
         flat = time.reshape(-1) * (learning_rate**0.5 if momentum is not None else 1.0)
         order = jnp.argsort(flat)
-        grid = jnp.concatenate([jnp.zeros(1, flat.dtype), flat[order]])
+        # The solver interpolates between its first two times, which must differ.
+        later = jnp.maximum(flat[order], jnp.finfo(flat.dtype).tiny)
+        grid = jnp.concatenate([jnp.zeros(1, flat.dtype), later])
         path = odeint(move, start, grid, rtol=1e-10, atol=1e-10)
         back = 1 + jnp.argsort(order)
 

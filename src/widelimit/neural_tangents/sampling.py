@@ -1,6 +1,7 @@
 """neural-tangents' Monte Carlo kernels, `batch`, and expansions in the weights."""
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -40,6 +41,8 @@ def monte_carlo_kernel_fn(
     several = not isinstance(n_samples, int)
     counts = sorted(set(n_samples)) if several else [whole("n_samples", n_samples)]
     root = as_key(key)
+    inputs = inspect.signature(apply_fn).parameters.values()
+    takes_rng = any(p.name == "rng" or p.kind is p.VAR_KEYWORD for p in inputs)
 
     def means(x1: Any, x2: Any, get: Any, options: dict[str, Any]) -> Iterator[Any]:
         x1 = jax.tree.map(numbers, x1)
@@ -51,7 +54,7 @@ def monte_carlo_kernel_fn(
             draw = jax.random.fold_in(root, count)
             weights, noise = jax.random.split(draw)
             _, params = init_fn(weights, shape)
-            rng = {"rng": noise} if getattr(apply_fn, "takes_rng", False) else {}
+            rng = {"rng": noise} if takes_rng else {}
             found = kernel_fn(x1, x2, get, params, **rng, **options)
             total = found if total is None else jax.tree.map(lambda a, b: a + b, total, found)
             if count == following:

@@ -6,21 +6,23 @@ there.
 
 import functools
 import math
+import string
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import duals
 from .. import layers as wl
 from ..errors import OptionError
-from ..layers.base import hyperparameter, with_fields
-from ..options import whole
+from ..layers.base import with_fields
+from ..options import hyperparameter, whole
 from .functions import Triple, parts_of, triple
 from .layout import Layout
-from .network import Axes, FanIn, Foreign, Parallel, Wide
+from .network import Axes, FanIn, Foreign, Neighbours, Parallel, Wide
 from .network import FanOut as Fork
 
 # --- what options mean ----------------------------------------------------------------------------
@@ -85,17 +87,18 @@ def _weights(
     hyperparameter(W_std, "W_std")
     if b_std is not None:
         hyperparameter(b_std, "b_std")
-    if tuple(s) != (1, 1):
-        raise _unknown(layer, "s", s, "leave it out: the limit is that of widths without factors")
     word = str(parameterization).lower()
     if word not in ("ntk", "standard"):
         raise _unknown(layer, "parameterization", parameterization, "pass 'ntk' or 'standard'")
+    before, after = (whole("s", factor) for factor in s)
+    if (before, after) != (1, 1) and word == "ntk":
+        raise _unknown(layer, "s", s, "leave it out: it belongs to parameterization='standard'")
 
-    def make(kind: Any, *args: Any, **options: Any) -> Any:
+    def make(kind: Any, width: int, *args: Any, **options: Any) -> Any:
         std = 0.0 if b_std is None else b_std
-        made = kind(*args, w_std=W_std, b_std=std, parameterization=word, **options)
+        made = kind(after * width, *args, w_std=W_std, b_std=std, parameterization=word, **options)
         # A bias of deviation 0 is trained all the same; None is what has no bias.
-        weights = with_fields(made.weights, biased=b_std is not None)
+        weights = with_fields(made.weights, biased=b_std is not None, width_factor=before)
         return with_fields(made, weights=weights)
 
     return make
@@ -216,28 +219,41 @@ def Dense(
     return _layer("Dense", made(wl.Dense, whole("out_dim", out_dim)), (batch_axis, channel_axis))
 
 
-def Conv(
-    out_chan: int,
-    filter_shape: Sequence[int],
-    strides: Sequence[int] | None = None,
-    padding: str = "VALID",
-    W_std: float = 1.0,
-    b_std: float | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
-    parameterization: str = "ntk",
-    s: tuple[int, int] = (1, 1),
-) -> Triple:
-    """A convolution."""
-    weights = _weights("Conv", W_std, b_std, parameterization, s)
-    whole("out_chan", out_chan)
-    window, stride = _window("filter_shape", filter_shape, strides)
+def _convolutional(kind: Any, formula: str) -> Callable[..., Triple]:
+    """The function of `stax` for a layer of the library."""
+    name = kind.__name__
 
-    def make(layout: Layout, padded: bool) -> wl.Layer:
-        how = _padding(padding, stride, padded)
-        return weights(wl.Conv, out_chan, window, stride=stride, padding=how)
+    def layer(
+        out_chan: int,
+        filter_shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        padding: str = "VALID",
+        W_std: float = 1.0,
+        b_std: float | None = None,
+        dimension_numbers: tuple[str, str, str] | None = None,
+        parameterization: str = "ntk",
+        s: tuple[int, int] = (1, 1),
+    ) -> Triple:
+        weights = _weights(name, W_std, b_std, parameterization, s)
+        width = whole("out_chan", out_chan)
+        window, stride = _window("filter_shape", filter_shape, strides)
 
-    make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
-    return triple(Wide("Conv", make, _spec("Conv", dimension_numbers)))
+        def make(layout: Layout, padded: bool) -> wl.Layer:
+            # "Same" of transposed convolutions is XLA's at every stride.
+            how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
+            return weights(kind, width, window, stride=stride, padding=how)
+
+        make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
+        return triple(Wide(name, make, _spec(name, dimension_numbers)))
+
+    layer.__name__ = layer.__qualname__ = name
+    layer.__doc__ = formula
+    return layer
+
+
+Conv = _convolutional(wl.Conv, "A convolution.")
+ConvLocal = _convolutional(wl.ConvLocal, "One with weights of its own at every position.")
+ConvTranspose = _convolutional(wl.ConvTranspose, "A transposed one: positions spread over windows.")
 
 
 def _window(
@@ -328,18 +344,12 @@ def SumPool(
     return triple(Wide("SumPool", make, (batch_axis, channel_axis)))
 
 
-class _Slice:
-    """`Slice[:, 0]` is the index it is called with."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-Slice = _Slice()
+Slice = np.s_
+"""`Slice[:, 0]` is the index it is called with."""
 
 
 def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
-    """Positions by NumPy's basic indexing, `Index(Slice[:, 0])`, over all axes of the input."""
+    """Positions by NumPy's basic indexing, `Index(Slice[:, 0, ::2])`, over all axes of inputs."""
     given = idx if isinstance(idx, tuple) else (idx,)
 
     def entries(ndim: int) -> list[Any]:
@@ -356,14 +366,91 @@ def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
             raise _unknown("Index", "idx", idx, "take all examples and all channels, Slice[:, 0]")
         if all(position == slice(None) for position in positions):
             return wl.Serial()
-        if not all(isinstance(position, int) for position in positions):
-            raise _unknown("Index", "idx", idx, "select one position by whole numbers")
         return wl.Select(tuple(positions))
 
     def kept(positions: int) -> int:
+        # Examples and channels are slices, or refused above.
         return sum(isinstance(entry, slice) for entry in entries(positions + 2)) - 2
 
     return triple(Wide("Index", make, (batch_axis, channel_axis), kept))
+
+
+class AggregateImplementation(Enum):
+    """How the pattern of a graph is given: a matrix, or a list of edges."""
+
+    DENSE = "DENSE"
+    SPARSE = "SPARSE"
+
+
+def Aggregate(
+    aggregate_axis: int | Sequence[int] | None = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+    to_dense: Callable[[Any], Any] | None = lambda pattern: pattern,
+    implementation: str = "DENSE",
+) -> Triple:
+    """Sums over predecessors in the graph that calls hand over as `pattern=`.
+
+    A matrix (N, tails…, heads…) after `to_dense`, or edges (N, edges, axes, 2), tail and head; a
+    negative head is no edge.
+    """
+    kind = _member(AggregateImplementation, implementation, "implementation")
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        positions = layout.order[1:-1]
+        axes = positions if aggregate_axis is None else aggregate_axis
+        axes = (axes,) if isinstance(axes, int) else axes
+        if tuple(axis % layout.ndim for axis in axes) != positions[: len(axes)] or not axes:
+            raise _unknown(
+                "Aggregate", "aggregate_axis", aggregate_axis, "name the first position axes"
+            )
+        return wl.Aggregate()
+
+    def edges(pattern: Any, nodes: tuple[int, ...]) -> Any:
+        if kind is AggregateImplementation.SPARSE:
+            pattern = _dense(jnp.asarray(pattern), nodes)
+        elif to_dense is not None:
+            pattern = to_dense(pattern)
+        half = (jnp.ndim(pattern) - 1) // 2
+        heads, tails = range(1 + half, 1 + 2 * half), range(1, 1 + half)
+        return jnp.transpose(jnp.asarray(pattern, float), (0, *heads, *tails))[..., None]
+
+    axes = batch_axis, channel_axis
+    return triple(Neighbours("Aggregate", make, axes, edges=edges))
+
+
+def _dense(pattern: Any, nodes: tuple[int, ...]) -> Any:
+    """How many edges lead from every tail to every head."""
+    pattern = pattern[:, :, None] if pattern.ndim == 3 else pattern
+    size, _, axes, _ = pattern.shape
+    real = (pattern >= 0).all(axis=(2, 3)).astype(float)
+    places = jnp.moveaxis(pattern, (2, 3), (1, 0)).reshape(2 * axes, size, -1)
+    rows = jnp.arange(size)[:, None]
+    return jnp.zeros((size, *nodes[:axes] * 2)).at[rows, *places].add(real)
+
+
+def ImageResize(
+    shape: Sequence[int],
+    method: Any,
+    antialias: bool = True,
+    precision: Any = None,
+    batch_axis: int = 0,
+    channel_axis: int = -1,
+) -> Triple:
+    """Positions interpolated, as `jax.image.resize` does; `precision` is accepted."""
+    word = str(getattr(method, "name", method)).lower()
+    known = {"triangle": "linear", "keyscubic": "cubic"}
+    word = known.get(word, word.removeprefix("bi").removeprefix("tri"))
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        sizes = [shape[axis] for axis in layout.order] if len(shape) == layout.ndim else [0]
+        if sizes[0] != -1 or sizes[-1] != -1 or min(sizes[1:-1], default=0) < 1:
+            raise _unknown(
+                "ImageResize", "shape", shape, "give -1 for examples and channels, and all others"
+            )
+        return wl.Resize(tuple(sizes[1:-1]), method=word, antialias=antialias)
+
+    return triple(Wide("ImageResize", make, (batch_axis, channel_axis)))
 
 
 def DotGeneral(
@@ -375,14 +462,35 @@ def DotGeneral(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """The input times a number; other products are not known here."""
-    if (lhs is None) == (rhs is None):
+    """The input times a number, or summed over positions with the weights of an array.
+
+    `precision` is accepted, and without effect.
+    """
+    if lhs is None and rhs is None:
+        return triple()
+    if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
-    number = rhs if lhs is None else lhs
-    if np.ndim(number) or any(axes for pair in dimension_numbers for axes in pair):
-        got = "an array" if np.ndim(number) else dimension_numbers
-        raise _unknown("DotGeneral", "dimension_numbers", got, "pass a number as rhs=")
-    return _layer("DotGeneral", wl.Scale(number), (batch_axis, channel_axis))
+    array = rhs if lhs is None else lhs
+    sums, shared = dimension_numbers
+    own, other = (sums if rhs is None else sums[::-1]) if np.ndim(array) else ((), ())
+    if sorted(own) != list(range(np.ndim(array))) or any(map(len, shared)):
+        got = f"{dimension_numbers} with an array of {np.ndim(array)} axes"
+        remedy = "sum over every axis of the array, and over positions of the input"
+        raise _unknown("DotGeneral", "dimension_numbers", got, remedy)
+
+    def make(layout: Layout, padded: bool) -> wl.Layer:
+        if not np.ndim(array):
+            return wl.Scale(array)
+        positions = layout.order[1:-1]
+        if not set(other) <= set(positions):
+            raise _unknown("DotGeneral", "dimension_numbers", other, "sum over positions alone")
+        letters = {axis: string.ascii_lowercase[axis] for axis in positions}
+        met = [letters[axis] for _, axis in sorted(zip(own, other, strict=True))]
+        left = [letter for axis, letter in letters.items() if axis not in other]
+        return wl.Contract(array, f"{''.join(met)},{''.join(letters.values())}->{''.join(left)}")
+
+    axes = batch_axis, channel_axis
+    return triple(Wide("DotGeneral", make, axes, kept=lambda positions: positions - len(own)))
 
 
 def GlobalSelfAttention(
@@ -470,14 +578,16 @@ def LayerNorm(
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
-    """Normalisation over channels."""
+    """Normalisation over channels, and over positions whose axes are named beside them."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    norm = wl.LayerNorm(eps=eps)
+    wl.LayerNorm(eps=eps)  # options are refused at once
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
-        if {one % layout.ndim for one in axes} != {layout.channel}:
-            raise _unknown("LayerNorm", "axis", axis, "normalise over the channel axis alone")
-        return norm
+        named = {one % layout.ndim for one in axes}
+        if layout.channel not in named or layout.batch in named:
+            raise _unknown("LayerNorm", "axis", axis, "name the channel axis, and not the batch's")
+        positions = [place for place, one in enumerate(layout.order[1:-1]) if one in named]
+        return wl.LayerNorm(eps=eps, axes=tuple(positions))
 
     return triple(Wide("LayerNorm", make, (batch_axis, channel_axis)))
 
@@ -496,10 +606,6 @@ def Dropout(rate: float, mode: str = "train") -> Triple:
 # --- nonlinearities -------------------------------------------------------------------------------
 
 
-def _given(name: str, fn: Any, value: Any, slope: Any = None) -> Triple:
-    return _layer(name, wl.Activation(duals.Given(fn, value, slope)))
-
-
 def Elementwise(
     fn: Callable[[Any], Any] | None = None,
     nngp_fn: Callable[[Any, Any, Any], Any] | None = None,
@@ -507,7 +613,7 @@ def Elementwise(
 ) -> Triple:
     """Any function, with its kernel `nngp_fn(cov12, var1, var2)`, or by quadrature without one."""
     if nngp_fn is not None:
-        return _given("Elementwise", fn, nngp_fn, d_nngp_fn)
+        return _layer("Elementwise", wl.Activation(duals.Given(fn, nngp_fn, d_nngp_fn)))
     if fn is None or d_nngp_fn is not None:
         raise _unknown("Elementwise", "nngp_fn", None, "pass nngp_fn=, or fn= alone")
     return _layer("Elementwise", wl.Elementwise(fn))
@@ -558,12 +664,14 @@ def Sigmoid_like() -> Triple:
 
 def Gelu(approximate: bool = False) -> Triple:
     """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
-    dual = duals.Gelu()
-    if approximate:
-        raise _unknown(
-            "Gelu", "approximate", True, "Elementwise(lambda x: jax.nn.gelu(x)) has its own limit"
-        )
-    return _layer("Gelu", wl.Activation(dual))
+    return _layer("Gelu", wl.Activation(_ApproximateGelu() if approximate else duals.Gelu()))
+
+
+class _ApproximateGelu(duals.Gelu):
+    """The kernel of GELU beside finite networks of its approximation."""
+
+    def fn(self, x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=True)
 
 
 def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
@@ -594,29 +702,14 @@ def Gaussian(a: float = 1, b: float = -1) -> Triple:
 
 def Gabor() -> Triple:
     """`exp(−x²)·sin(x)`."""
-    return _layer("Gabor", wl.Elementwise(_gabor))
-
-
-def _gabor(x: Any) -> Any:
-    return jnp.exp(-(x**2)) * jnp.sin(x)
+    return _layer("Gabor", wl.Activation(duals.gabor()))
 
 
 def ExpNormalized(gamma: float = 1, shift: float = -1, do_clip: bool = False) -> Triple:
     """Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c."""
 
-    def cosine(cov: Any, var1: Any, var2: Any) -> tuple[Any, Any]:
-        scale = jnp.sqrt(var1 * var2)
-        found = cov / scale
-        return scale, jnp.clip(found, -1, 1) if do_clip else found
-
-    def nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
-        scale, c = cosine(cov, var1, var2)
-        return scale * jnp.exp(gamma * (c + shift))
-
-    def d_nngp_fn(cov: Any, var1: Any, var2: Any) -> Any:
-        return gamma * jnp.exp(gamma * (cosine(cov, var1, var2)[1] + shift))
-
-    return _given("ExpNormalized", None, nngp_fn, d_nngp_fn)
+    dual = duals.normalised_exponential(gamma, shift, clip=do_clip)
+    return _layer("ExpNormalized", wl.Activation(dual))
 
 
 def Hermite(degree: int) -> Triple:
@@ -632,21 +725,10 @@ def Monomial(degree: int) -> Triple:
 def RectifiedMonomial(degree: int) -> Triple:
     """`max(x, 0)^degree`; of degree 0 the step function."""
     if whole("degree", degree, least=0) == 0:
-        return _given("RectifiedMonomial", _step, _step_nngp, _zero)
-    dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
+        dual = duals.step()
+    else:
+        dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
     return _layer("RectifiedMonomial", wl.Activation(dual))
-
-
-def _step(x: Any) -> Any:
-    return (x >= 0).astype(x.dtype)
-
-
-def _step_nngp(cov: Any, var1: Any, var2: Any) -> Any:
-    return 0.25 + jnp.arcsin(jnp.clip(cov / jnp.sqrt(var1 * var2), -1, 1)) / (2 * jnp.pi)
-
-
-def _zero(cov: Any, var1: Any, var2: Any) -> Any:
-    return jnp.zeros_like(cov)
 
 
 def Polynomial(coef: Sequence[float]) -> Triple:

@@ -113,8 +113,8 @@ def _class_named(name: str) -> type:
         found = _classes().get(name) or registered().get(name)
     if not isinstance(found, type):
         raise ModelFileError(
-            "A model file names classes of this package, or registered ones.",
-            got=f"the class {name!r}",
+            f"The model is made of the class {name!r}, which is not known here.",
+            got="no class of this package, and no registered one",
             remedy="register your own class under this name before loading, or update widelimit",
         )
     return found
@@ -164,8 +164,8 @@ def encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
         isinstance(value, Iterative) and not isinstance(value.kernel, np.ndarray)
     ):
         raise ModelFileError(
-            "A saved model is one file, with all it needs.",
-            got=f"{place} is on disk elsewhere",
+            f"{place} is on disk elsewhere and cannot be saved in one file.",
+            got=type(value).__name__,
             remedy="save a model with solver=Cholesky() or Nystrom(...), or fit again from the "
             "store, which has the kernel",
         )
@@ -220,8 +220,8 @@ def _known_class(cls: type, place: str) -> str:
         )
     if name is None:
         raise ModelFileError(
-            "A saved model is made of classes of this package, or of registered ones.",
-            got=f"{place} is a {cls.__module__}.{cls.__qualname__}",
+            f"{place} is of a class that is not registered.",
+            got=f"{cls.__module__}.{cls.__qualname__}",
             remedy=f"register('{cls.__name__}', {cls.__name__}) before saving and loading",
         )
     return name
@@ -289,8 +289,8 @@ def _function_named(name: str) -> Any:
     known = {**functions(), **registered()}
     if name not in known:
         raise ModelFileError(
-            "A model with functions of its own is loaded after these were registered.",
-            got=f"the function {name!r}",
+            f"The model is made of the function {name!r}, which is not registered here.",
+            got="no function of this package, and no registered one",
             remedy=f"call register({name!r}, function) before load",
         )
     return known[name]

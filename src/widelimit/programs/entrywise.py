@@ -21,7 +21,8 @@ from .layout import Layout, numbered
 from .matrices import Outer, Value, WideMatrix
 from .records import Order
 from .scalars import ZERO, WideScalar
-from .steps import Step
+from .steps import Slot, Step
+from .thresholds import NO_DIFFERENCE, SIMPLE_EXPONENT
 from .trees import Apply, Deviations, Number, Tree
 from .vectors import WideVector
 
@@ -38,6 +39,8 @@ def elementwise(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
         if len(chosen) == 1:
             # Index arithmetic compares with sizes of the width: only the branch taken counts.
             return [operands[1 + int(chosen[0])]]
+    if machine.width is not None and step.name in ("add", "add_any", "sub"):
+        operands = _with_biases(machine, step, operands)
     small = followed(step, operands)
     if small is not None:
         return [small]
@@ -88,13 +91,28 @@ def _degree(exponent: Any) -> Fraction | None:
         return None
     numbers = np.unique(np.asarray(exponent.base, float))
     found = Fraction(float(numbers[0])).limit_denominator(64)
-    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < 1e-9 else None
+    return found if numbers.size == 1 and abs(float(found) - numbers[0]) < SIMPLE_EXPONENT else None
 
 
 def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
     small = [v for v in values if v.power < power and not v.is_zero]
     if small and any(isinstance(v, WideVector) for v in values):
         raise diverging(step, power)
+
+
+def _with_biases(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """Parameters that are added to something larger, at the size they have at the own width."""
+    power, width = leading_power(operands), machine.width
+    assert width is not None
+    return [
+        multiplied(value, float(width) ** float(value.power - power), power)
+        if isinstance(slot, Slot)
+        and slot.index in machine.biases
+        and value.power < power
+        and not value.is_zero
+        else value
+        for slot, value in zip(step.operands, operands, strict=True)
+    ]
 
 
 # ---- vectors --------------------------------------------------------------------------------
@@ -342,14 +360,15 @@ def _sign(value: Any) -> float | None:
     return float(signs[0]) if signs.size == 1 else None
 
 
-def multiplied(value: Any, factor: float) -> Any:
-    """A value times a number."""
+def multiplied(value: Any, factor: float, power: Fraction | None = None) -> Any:
+    """A value times a number; `power` is then the one in front of it, in place of its own."""
+    front: Fraction = value.power if power is None else power
     if isinstance(value, WideVector):
-        return value.times(np.full((1, value.size), factor))
+        return replace(value.times(np.full((1, value.size), factor)), power=front)
     return WideScalar(
         value.shape,
         functools.cache(lambda: factor * value.base),
-        power=value.power,
+        power=front,
         rough=value.rough,
         fixed=value.fixed,
         pending=tuple((group, factor * weights) for group, weights in value.pending),
@@ -418,7 +437,7 @@ def _spread(value: WideScalar, shape: tuple[int, ...]) -> WideScalar:
 
 def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
     size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
-    if size > 0 and result.size and np.abs(result).max() < 1e-9 * size:
+    if size > 0 and result.size and np.abs(result).max() < NO_DIFFERENCE * size:
         raise step.refuse(
             "Leading orders do not cancel: what is left is of an order that is not followed.",
             got=f"'{step.name}' of two averages over the width that are equal in the limit",

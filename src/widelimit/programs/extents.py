@@ -30,11 +30,23 @@ Extent = int | Wide
 
 
 def fit_extent(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Extent | None:
-    """`a·n`, or a constant; None if the sizes are neither."""
+    """`a·n + b`, in the limit `a·n`, or a constant; None if the sizes are neither."""
     if len(set(sizes)) == 1:
         return int(sizes[0])
-    shares = {Fraction(int(size), int(width)) for size, width in zip(sizes, widths, strict=True)}
-    return Wide(shares.pop()) if len(shares) == 1 else None
+    found = _affine(tuple(Fraction(int(s)) for s in sizes), widths)
+    return None if found is None else Wide(found[0])
+
+
+def _affine(
+    numbers: tuple[Fraction, ...], widths: tuple[int, ...]
+) -> tuple[Fraction, Fraction] | None:
+    """(a, b) of `a·n + b`, if the numbers are that and grow; b is less than any of them."""
+    share = (numbers[-1] - numbers[0]) / (widths[-1] - widths[0])
+    rest = {number - share * width for number, width in zip(numbers, widths, strict=True)}
+    if share <= 0 or len(rest) != 1:
+        return None
+    (extra,) = rest
+    return (share, extra) if abs(extra) < min(numbers) else None
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,27 @@ def fit_power(values: tuple[Any, ...], widths: tuple[int, ...]) -> Power | None:
         return None
     slope = math.log(scale[-1] / scale[0]) / math.log(widths[-1] / widths[0])
     exponent = Fraction(round(4 * slope), 4)
+    return _rescaled(floats, exponent, widths) or _shifted(floats, scale, widths)
+
+
+def _rescaled(floats: list[np.ndarray], exponent: Fraction, widths: Any) -> Power | None:
+    """The numbers at width 1, if they are alike from every width."""
     rescaled = [f / w ** float(exponent) for f, w in zip(floats, widths, strict=True)]
-    if not all(np.allclose(r, rescaled[-1], rtol=_TOLERANCE, atol=0) for r in rescaled):
-        return None
-    return Power(rescaled[-1], exponent)
+    alike = all(np.allclose(r, rescaled[-1], rtol=_TOLERANCE, atol=0) for r in rescaled)
+    return Power(rescaled[-1], exponent) if alike else None
+
+
+def _shifted(floats: list[np.ndarray], scale: list[float], widths: tuple[int, ...]) -> Power | None:
+    """`c·(n + b)^γ`, in the limit `c·n^γ`: Glorot's 2/(n + d), weights on n + d channels."""
+    for exponent in (Fraction(k, 2) for k in (-1, -2, 1, 2)):
+        with np.errstate(all="ignore"):
+            base = np.power(scale, float(1 / exponent))
+            slope = (base[-1] - base[0]) / (widths[-1] - widths[0])
+        if not (np.isfinite(base).all() and slope > 0 and np.isfinite(base[0] / slope)):
+            continue
+        shift = Fraction(round(8 * float(base[0] / slope - widths[0])), 8)
+        if abs(shift) < min(widths):
+            found = _rescaled(floats, exponent, [float(w + shift) for w in widths])
+            if found is not None:
+                return found
+    return None

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from .entrywise import on_scalars
+from .entrywise import leading_power, on_scalars, vanished
 from .extents import Extent, Wide
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, numbered, whole
@@ -26,8 +26,9 @@ from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .products import HALF, along_width, combined, reduce_width, require_room, window_values
 from .records import Rule
 from .scalars import NormalGroup, WideScalar
-from .steps import Step
-from .trees import Apply, Atom, Leaf
+from .sines import sine_table
+from .steps import Given, Step
+from .trees import Apply, Atom, Leaf, Number
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -287,12 +288,6 @@ def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
             remedy="rescale the parts so that all stay of order one",
         )
     power = powers.pop() if powers else values[0].power
-    if any(isinstance(v, WideMatrix) for v in values):
-        raise step.refuse(
-            "Weight matrices are used as they are.",
-            got="a concatenation of weight matrices",
-            remedy="apply the matrices one by one",
-        )
     along = values[0].axis == axis
     if along:
         if any(v.layout.minor > 1 for v in values):
@@ -317,6 +312,47 @@ def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
     return functools.reduce(WideVector.plus, (replace(v, layout=layout) for v in spread))
 
 
+def joined_weights(machine: Machine, step: Step, values: list[Any], axis: int) -> WideMatrix:
+    """Weights that were drawn alike side by side, as one parameter with all their entries."""
+    first = values[0]
+    alike = all(
+        isinstance(v, WideMatrix)
+        and (v.scale, v.power, v.base, v.constant) == (first.scale, first.power, first.base, None)
+        and not v.weights.used
+        and all(v.layouts[a] == layout for a, layout in first.layouts.items() if a != axis)
+        for v in values
+    )
+    owners = [id(v.weights) for v in values] if alike else []
+    if not alike or len(set(owners)) != len(owners):
+        raise step.refuse(
+            "Weights that are put together are drawn alike, and used in this way alone.",
+            got="a concatenation of other matrices",
+            remedy="apply the matrices one by one, and add or concatenate what they make",
+        )
+    layouts = dict(first.layouts)
+    if axis in layouts:
+        if any(v.layouts[axis].minor > 1 for v in values):
+            raise cut_refused(step, "a concatenation of interleaved channels")
+        unit = _greatest([v.layouts[axis].unit for v in values])
+        values = [
+            v.refined_at(axis, v.layouts[axis].finer(int(v.layouts[axis].unit / unit), 1))
+            for v in values
+        ]
+        layouts[axis] = Layout(sum(v.layouts[axis].cells for v in values), 1, unit)
+    offsets = np.cumsum([0, *(1 + int(v.slots.max()) for v in values)])
+    slots = [v.slots + o for v, o in zip(values, offsets[:-1], strict=True)]
+    key = ("joined", axis, *((o, v.slots.tobytes()) for o, v in zip(owners, values, strict=True)))
+    weights = machine.matrices.get(key)
+    if weights is None:
+        name = " | ".join(v.weights.name for v in values)
+        weights = machine.matrices[key] = WeightArray(name, int(offsets[-1]))
+        for v in values:
+            v.weights.joined = True
+    return WideMatrix(
+        weights, np.concatenate(slots, axis), layouts, first.base, first.scale, first.power
+    )
+
+
 def _greatest(units: list[Fraction]) -> Fraction:
     denominator = math.lcm(*(u.denominator for u in units))
     return Fraction(math.gcd(*(int(u * denominator) for u in units)), denominator)
@@ -330,14 +366,15 @@ def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...])
     if len(result_axes) != len(layouts):
         raise _picks_channels(step)
     numbers = jnp.asarray(numbered(value) + 1)
+    if any(
+        int(p["slice_sizes"][axis]) != layout.extent * width
+        for axis, layout in layouts.items()
+        for p, width in zip(step.params, widths, strict=True)
+    ):
+        raise _picks_channels(step)
     if step.name == "gather":
         numbering = params["dimension_numbers"]
-        gone = {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
-        if set(layouts) & gone or any(
-            int(p["slice_sizes"][axis]) != layout.extent * width
-            for axis, layout in layouts.items()
-            for p, width in zip(step.params, widths, strict=True)
-        ):
+        if set(layouts) & {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}:
             raise _picks_channels(step)
         params["fill_value"] = 0
     sizes = enumerate(params["slice_sizes"])
@@ -386,9 +423,37 @@ def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
 def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """Linear in the family, whatever its finite axes do."""
     vector = _one_vector(step, operands)
-    if step.name == "cumsum" and int(step.params[0]["axis"]) == vector.axis:
+    params = step.params[0]
+    windows = params.get("window_dimensions", (1,) * len(vector.shape))
+    if params.get("axis") == vector.axis or windows[vector.axis] != 1:
         raise along_width(step)
     return [by_basis(step, vector)]
+
+
+def scattered(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`scatter-add` of whole vectors at fixed positions or nodes: linear in what is added."""
+    numbers = step.params[0]["dimension_numbers"]
+    index = _fixed_index(step, operands[1])
+    moved = {*numbers.inserted_window_dims, *numbers.scatter_dims_to_operand_dims}
+    if not all(isinstance(v, WideVector) for v in (operands[0], operands[2])):
+        raise along_width(step)
+    base, added = operands[0], operands[2]
+    if base.axis in moved or added.axis not in numbers.update_window_dims:
+        raise _picks_channels(step)
+    layout = base.layout.common(added.layout)
+    base, added = base.refined(layout), added.refined(layout)
+    require_room(step, 1, base.size, added.size)
+    zero = jnp.zeros(base.shape)
+
+    def placed(update: Any) -> Any:
+        return step.primitive.bind(zero, index, update, **step.params[0])
+
+    basis = np.eye(added.size).reshape(added.size, *added.shape)
+    weights = np.asarray(jax.vmap(placed)(jnp.asarray(basis))).reshape(added.size, -1).T
+    total = added.mixed(weights[None], base.shape, base.axis)
+    power = leading_power([base, total])
+    parts = [v if v.power == power else vanished(v, power) for v in (base, total)]
+    return [parts[0].plus(parts[1])]
 
 
 def largest(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -423,13 +488,21 @@ def side_by_side(machine: Machine, step: Step, operands: list[Any]) -> list[Any]
                 remedy="return activations from the scan, not weights",
             )
         operands = [_lifted(v, axis) for v in operands]
-    if not all(isinstance(v, WideVector | WideMatrix) for v in operands):
+    wide = [v for v in operands if isinstance(v, (WideVector, WideMatrix))]
+    few = [v for v in operands if isinstance(v, WideScalar)]
+    if len(wide) + len(few) != len(operands):
+        raise along_width(step)
+    # Of n + d channels the d are lost among the others.
+    if any(isinstance(v, WideMatrix) for v in wide):
+        return [joined_weights(machine, step, wide, axis)]
+    growing = max((v.power for v in few if not v.is_zero), default=None)
+    if growing is not None and growing > leading_power(wide):
         raise step.refuse(
-            "Parts that are joined all grow with the width, or none does.",
-            got="numbers joined to a vector along its channels",
+            "A fixed number of channels beside the width is of no larger order than the others.",
+            got=f"channels that scale as n^{growing} joined to others",
             remedy="project them to the width with weights first",
         )
-    return [concatenate(step, operands, axis)]
+    return [concatenate(step, wide, axis)]
 
 
 def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -641,15 +714,52 @@ def channel_number(machine: Machine, step: Step) -> WideVector:
     if dimension != axis:
         numbers = np.indices(shape)[dimension].reshape(1, -1).astype(float)
         return WideVector(shape, axis, whole(extent.share), Fraction(0), numbers)
-    form = machine.places.get(extent.share)
-    if form is None:
-        source = GaussianSource("channel", np.eye(1)[None], ordered=True)
-        form = machine.places[extent.share] = Form.members(machine.labels, source, 0, 1)
     place = functools.partial(_scaled, special.ndtr, float(extent.share))
-    tree = Apply("channel", place, (Leaf(form.remapped(Remap(np.zeros(size, int)))),))
+    tree = Apply("channel", place, (Leaf(_place(machine, extent.share, size)),))
     return WideVector(
         shape, axis, whole(extent.share), Fraction(1), zero, parts=((None, Atom((tree,))),)
     )
+
+
+def _place(machine: Machine, share: Fraction, size: int) -> Form:
+    """The place along an axis of `share`·n channels, for each of `size` members: Φ(z)·share·n."""
+    form = machine.places.get(share)
+    if form is None:
+        source = GaussianSource("channel", np.eye(1)[None], ordered=True)
+        form = machine.places[share] = Form.members(machine.labels, source, 0, 1)
+    return form.remapped(Remap(np.zeros(size, int)))
+
+
+def sines(machine: Machine, given: Given) -> WideVector | None:
+    """A table of sines and cosines that NumPy made, if a fixed array is one."""
+    axis, *others = (a for a, e in enumerate(given.shape) if isinstance(e, Wide))
+    tables = [np.moveaxis(np.asarray(v, float), axis, -1) for v in given.values]
+    lead = tables[0].shape[:-1]
+    if others or sum(extent > 1 for extent in lead) != 1:
+        return None
+    found = sine_table([t.reshape(-1, t.shape[-1]) for t in tables])
+    if found is None:
+        return None
+    extent = given.shape[axis]
+    assert isinstance(extent, Wide)
+    rows = max(lead)
+    layout = whole(extent.share).finer(found.major, found.minor)
+    size = rows * layout.cells
+    angles, rates, phases = (
+        Number(np.array([[f(row, wave) for row in range(rows) for wave in found.waves]]))
+        for f in (lambda row, w: row * w.start, lambda _, w: w.rate, lambda _, w: w.phase)
+    )
+    leaf = Leaf(_place(machine, layout.unit, size))
+    tree = Apply("sines", _sine, (leaf, angles, rates, phases))
+    zero = np.zeros((1, size))
+    parts = ((None, Atom((tree,))),)
+    vector = WideVector((rows, layout.cells), 1, layout, Fraction(0), zero, parts=parts)
+    index = np.moveaxis(vector.indices.reshape(*lead, layout.cells), -1, axis)
+    return vector.reindexed(index, axis)
+
+
+def _sine(z: Any, angle: Any, rate: Any, phase: Any) -> Any:
+    return np.sin(angle * np.exp(rate * special.ndtr(z)) + phase)
 
 
 def initial(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -679,8 +789,10 @@ def weights(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
 def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar:
     shape, size = step.results[0].cells, math.prod(step.results[0].cells)
     found = machine.finite.setdefault(key, NormalGroup(size, machine.integrator))
-    if law.transform is None and machine.on_tail(step.results[0]):
-        weights = law.spread * np.eye(size)[None]
+    # Biases of the outputs, kept at their own size, count with their variance.
+    gaussian = law.transform is None or step.results[0].index in machine.biases
+    if gaussian and machine.on_tail(step.results[0]):
+        weights = law.deviation * np.eye(size)[None]
         centre = np.full((1, *shape), law.centre)
         return WideScalar(shape, centre, power=law.power, pending=((found, weights),))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import NetworkError
+from ..errors import WidelimitError
 from ..laws.law import Law
 from ..options import RandomKey
 from .compare import Comparison, Outputs, compare
@@ -64,7 +64,7 @@ class ProgramLaw(Law):
     def __str__(self) -> str:
         try:
             found = [f"output {number}: {law}" for number, law in enumerate(self.outputs().rows())]
-        except NetworkError as error:
-            found = [f"outputs are not Gaussian given the scalars: {error.rule}"]
+        except WidelimitError as error:
+            found = [f"outputs: {error.rule}"]
         lines = laws_of_lines(self.machine())
         return "\n".join([f"limit law of {self.name}", *(f"  {row}" for row in (*lines, *found))])

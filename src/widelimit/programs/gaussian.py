@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from .integration import Method
+from .thresholds import NO_VARIANCE
 
 WHOLE = 0
-ROUNDING = 1e-14  # of the size of its terms squared: a variance that is zero
 
 
 class Labels:
@@ -193,7 +193,7 @@ class GaussianSource:
     def between(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """Of members, in arrays of numbers that broadcast."""
         count = 1 + max(ours.max(initial=-1), theirs.max(initial=-1))
-        if count > self.known:
+        if count > self.known and ours.size and theirs.size:
             made = np.searchsorted(self._ends, [ours.min(), theirs.min(), count - 1], side="right")
             if (made != made[0]).any():
                 self.postponed.settle(self, count)
@@ -383,7 +383,7 @@ class Form:
             found = self._products(self, each, each)[:, :, 0, 0]
             if any(term.picks is None for term in self.terms) or len(self.terms) > 1:
                 size = sum(term.sizes() for term in self.terms)
-                found = np.where(np.abs(found) <= ROUNDING * np.square(size), 0.0, found)
+                found = np.where(np.abs(found) <= NO_VARIANCE * np.square(size), 0.0, found)
             self._variance = np.maximum(found, 0.0)
         return self._variance
 

@@ -102,6 +102,8 @@ class HermiteSeries:
 
     def coefficient(self, order: int) -> np.ndarray:
         """One of them, (draws, size): the mean, for order 0."""
+        if self.energy.size >= _FEW:  # all are soon asked for
+            return self.coefficients[..., order]
         return np.swapaxes(self.values, 1, 2) @ nodes(self.grid)[2][:, order]
 
     @cached_property
@@ -135,7 +137,7 @@ def mehler(
     rho: np.ndarray,
 ) -> np.ndarray:
     """`E[φ_i ψ_j]` for members `rows` (c, A) and `columns` (c, B): (draws, c, A, B)."""
-    if (rho == 1).all():  # functions of one variable
+    if rho.size < _FEW and (rho == 1).all():  # functions of one variable need no series
         return _along(left, right, rows, columns, 1)
     top = float(np.abs(rho).max(initial=0.0))
     orders = left.grid.orders
@@ -170,7 +172,7 @@ def _along(
     """`E[φ_i(x) ψ_j(±x)]`, where ρ is ±1."""
     f = np.moveaxis(left.values[:, :, rows], 1, -1) * nodes(left.grid)[1]  # (draws, c, A, P)
     g = np.moveaxis(right.values[:, ::sign, columns], 1, -1)
-    if f.shape[-2] * g.shape[-2] < _FEW:  # BLAS would start its threads for a few numbers
+    if f[..., 0].size * g.shape[-2] < _FEW:  # BLAS would start its threads for a few numbers
         return np.einsum("...ap,...bp->...ab", f, g)
     return f @ np.swapaxes(g, -1, -2)
 
@@ -205,18 +207,21 @@ def _tail(
 
 def _exponential_integral(order: np.ndarray, t: np.ndarray) -> np.ndarray:
     """`∫_1^∞ e^{−tu} u^{−order} du` for real order > 1."""
-    order, t = np.broadcast_arrays(order, t)
-    # E_s(t) = t^{s−1} Γ(1−s, t): by upward continuation from the incomplete gamma function.
-    result = 1 / (order - 1)
-    small = t > 1e-12
-    if small.any():
-        nodes_, weights = _laguerre()
-        s, time = order[small][:, None], t[small][:, None]
-        # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
-        u = 1 + nodes_ / (s + time)
-        values = np.exp(-time * (u - 1) + nodes_) * u**-s / (s + time)
-        result = result.copy()
-        result[small] = (np.exp(-time) * values) @ weights
+    order, t = (np.array(each) for each in np.broadcast_arrays(order, t))
+    result, far = np.empty(order.shape), t > 1
+    x, weights = _laguerre()
+    s, time = order[far][:, None], t[far][:, None]
+    # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
+    u = 1 + x / (s + time)
+    result[far] = (np.exp(-time * u + x) * u**-s / (s + time)) @ weights
+    # E_r(t) = t^{r−1} Γ(1−r, t) for r < 1, and from there (s − 1) E_s(t) = e^{−t} − t E_{s−1}(t).
+    s, time = order[~far], np.maximum(t[~far], 1e-300)
+    steps = np.ceil(s) - 1
+    r = np.minimum(s - steps, 1 - 1e-12)
+    found = time ** (r - 1) * special.gamma(1 - r) * special.gammaincc(1 - r, time)
+    for k in range(int(steps.max(initial=0))):
+        found = np.where(k < steps, (np.exp(-time) - time * found) / (r + k), found)
+    result[~far] = found
     return result
 
 

@@ -20,17 +20,8 @@ from .closed_forms import ClosedForm
 from .gaussian import Form, GaussianSource, Postponed, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
-from .trees import (
-    Apply,
-    Atom,
-    Deviations,
-    Leaf,
-    LimitPoints,
-    Tree,
-    Whole,
-    scaled_leaf,
-    unscaled,
-)
+from .thresholds import PARALLEL
+from .trees import Apply, Atom, Deviations, Leaf, LimitPoints, Tree, Whole, scaled_leaf, unscaled
 from .vectors import WideVector, members_of
 
 Numbers = TypeVar("Numbers")
@@ -272,7 +263,7 @@ class Integrator:
             out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
             where=deviations > 0,
         )
-        rho = np.where(np.abs(rho) > 1 - ONE, np.sign(rho), rho)
+        rho = np.where(np.abs(rho) > 1 - PARALLEL, np.sign(rho), rho)
         if not (left.converges(rho) and right.converges(rho)):
             raise _NeedsPoints
         return mehler(left, right, rows, columns, rho)
@@ -369,7 +360,6 @@ class Integrator:
 Points = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
 _Side = tuple[Tree, np.ndarray, int]
 _ROOM = 1 << 23  # numbers evaluated at once
-ONE = 4e-16  # correlations this close to ±1 are ±1 but for rounding
 # Of the largest eigenvalue: what sampled second moments may be below zero, what is no dimension.
 _ROOTS = {"tolerance": 3e-2, "drop": 1e-13}
 _NOT_YET = 0.01  # of what is found so far: less is added by rounding
@@ -413,7 +403,9 @@ class Cloud(LimitPoints):
         self.draws = max(draws, repeated)
         normals, self.weights = points(dimension, self.draws)
         self.dimension, self.points = dimension, len(self.weights)
-        self.far = np.square(normals).sum(axis=-1).min(axis=0) > FAR**2
+        # Of many variables every point is about √dimension away.
+        reach = max(FAR, np.sqrt(dimension) + 3)
+        self.far = np.square(normals).sum(axis=-1).min(axis=0) > reach**2
         self._white, self._roots, self._blocks, self._joint = normals, roots, blocks, joint
 
     def _members(self) -> dict[Any, np.ndarray]:
@@ -442,9 +434,7 @@ class Cloud(LimitPoints):
         return form_values(form, members)
 
 
-def _needed_members(
-    forms: list[Form],
-) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:
+def _needed_members(forms: list[Form]) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:
     """The members of sources, by their blocks, that forms are made of."""
     needed: dict[tuple[int, int], tuple[GaussianSource, np.ndarray]] = {}
     for form in forms:

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .biases import biases_of
 from .entrywise import is_key
 from .extents import Wide, fit_power
-from .families import EntryLaw, opaque
+from .families import EntryLaw, opaque, sines
 from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
@@ -38,8 +39,18 @@ class Record:
 class Machine:
     """Runs a program for `draws` draws of its random scalars at once."""
 
-    def __init__(self, program: FlatProgram, *, draws: int, rule: Rule, tangent: bool = False):
-        self.program, self.tangent = program, tangent
+    def __init__(
+        self,
+        program: FlatProgram,
+        *,
+        draws: int,
+        rule: Rule,
+        tangent: bool = False,
+        width: int | None = None,
+    ):
+        """`width`: biases are of the size they have there (`Biases.OWN`), not in the limit."""
+        self.program, self.tangent, self.width = program, tangent, width
+        self.biases = set() if width is None else biases_of(program)
         rng = np.random.default_rng(rule.words)
         self.integrator = Integrator(draws=draws, rule=rule, rng=rng)
         self.labels = Labels()
@@ -94,28 +105,30 @@ class Machine:
                 return WideScalar.constant(self.keys.given(given.values[0]))
             found = fit_power(given.values, self.program.widths)
             if found is None:
-                raise _refused(
-                    step,
+                raise RefusedError(
                     "Numbers in the program are c·n^γ.",
-                    f"a constant that is {_shown(given.values)} at widths {self.program.widths}",
-                    "write scales as powers of the width, such as width ** -0.5",
+                    place=step.place if step else NOWHERE,
+                    got=f"a constant that is {_shown(given.values)} at widths "
+                    f"{self.program.widths}",
+                    remedy="write scales as powers of the width, such as width ** -0.5",
                 )
             return WideScalar.constant(found.value, found.exponent)
         values = [np.asarray(v) for v in given.values]
-        distinct = (
-            {float(u) for v in values for u in np.unique(v)}
-            if values[0].dtype.kind in "fiu"
-            else set()
-        )
+        numbers = values[0].dtype.kind in "fiu"
+        distinct = {float(u) for v in values for u in np.unique(v)} if numbers else set()
         if len(distinct) == 1:
             number = np.full(cells_of(given.shape), distinct.pop())
             return self.filled(given.shape, WideScalar.constant(number))
-        raise _refused(
-            step,
+        table = sines(self, given)
+        if table is not None:
+            return table
+        raise RefusedError(
             "Arrays with a width axis are drawn from the key, or constant along it.",
-            "a fixed array that differs from channel to channel",
-            "draw it with jax.random from the key that make() is given, or compute it with jnp "
-            "from jnp.arange(width), as tables of sines and cosines are",
+            place=step.place if step else NOWHERE,
+            got="a fixed array that differs from channel to channel, and is no table of sines and "
+            "cosines",
+            remedy="draw it with jax.random from the key that make() is given, or compute it with "
+            "jnp from jnp.arange(width)",
         )
 
     def filled(self, shape: tuple[Any, ...], number: WideScalar) -> Value:
@@ -181,14 +194,16 @@ class Machine:
                 got="weights that were used the other way round before",
                 remedy="draw separate weights (untie the two layers)",
             )
-        for a, layout in matrix.layouts.items():
-            cut = weights.cuts.setdefault(matrix.base[a], layout)
-            if cut != layout:
-                raise step.refuse(
-                    "Weights that are used again act on channels cut in the same way.",
-                    got="the same weights applied to channels cut in another way",
-                    remedy="use the same reshape in both places, or separate weights",
-                )
+        slots = set(np.unique(matrix.slots).tolist())
+        if weights.joined or weights.overlap(slots):
+            raise step.refuse(
+                "Weights that are used again act on channels cut in the same way.",
+                got="weights that are put together in one place and used by themselves in another"
+                if weights.joined
+                else "the same weights applied to channels cut in another way",
+                remedy="use the same reshape in both places, or separate weights",
+            )
+        weights.used |= slots
 
     # ---- one step ---------------------------------------------------------------------------
 
@@ -216,12 +231,6 @@ class Machine:
             return opaque(self, step, operands)
         numbers = all(isinstance(value, WideScalar) for value in operands)
         return (record.scalars if numbers else record.families)(self, step, operands)
-
-
-def _refused(step: Step | None, rule: str, got: str, remedy: str) -> Exception:
-    if step is not None:
-        return step.refuse(rule, got=got, remedy=remedy)
-    return RefusedError(rule, place=NOWHERE, got=got, remedy=remedy)
 
 
 def _shown(values: tuple[Any, ...]) -> str:

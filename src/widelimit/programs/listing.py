@@ -87,7 +87,8 @@ def laws_of_lines(machine: Machine) -> Iterator[str]:
         if id(step) in scores and not machine.on_tail(step.results[0]):
             variance, method = scores[id(step)].variances()
             yield f"{step.place}: scalar, {_law(variance, 'earlier', method)}"
-        elif kind_of(record) == "MatMul" and not value.is_constant:
+        elif kind_of(record) == "MatMul" and isinstance(value, WideVector) and value.form:
+            assert value.scale is not None
             variance = value.form.variance * np.square(value.scale)
             method = max(term.source.method for term in value.form.terms)
             yield f"{step.place}: {_law(variance, 'the', method)}"

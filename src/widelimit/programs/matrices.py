@@ -24,12 +24,43 @@ class WeightArray:
     sources: dict[int, GaussianSource] = field(default_factory=dict)
     """By the parameter's own axis that is contracted: W and its transpose are independent."""
     uses: dict[int, list[Use]] = field(default_factory=dict)
-    cuts: dict[int, Layout] = field(default_factory=dict)
     slots: dict[Any, int] = field(default_factory=dict)
+    """Those of cut pieces, by (axis, major, minor, slot that was cut, major and minor index)."""
+    used: set[int] = field(default_factory=set)
+    joined: bool = False
+    """Whether it is a part of weights that were put together, and is used there alone."""
+
+    def overlap(self, slots: set[int]) -> bool:
+        """Whether entries among these were used before in pieces that were cut in another way."""
+        new = slots - self.used
+        if not self.slots or not new:
+            return False
+        cuts = {slot: key for key, slot in self.slots.items()}
+
+        def lineage(slot: int) -> list[tuple[Any, ...]]:
+            """How a slot came to be, from the parameter in one piece on."""
+            found: list[tuple[Any, ...]] = []
+            while slot in cuts:
+                axis, major, minor, slot, *piece = cuts[slot]
+                found.append((axis, major, minor, *piece))
+            return [(slot,), *reversed(found)]
+
+        before = [lineage(slot) for slot in self.used]
+        return any(_overlap(lineage(slot), other) for slot in new for other in before)
 
     def source(self, axis: int) -> GaussianSource:
         """The limit variables made by contracting one of the two width axes."""
         return self.sources.setdefault(axis, GaussianSource(self.name, np.zeros((1, 0, 0))))
+
+
+def _overlap(one: list[tuple[Any, ...]], two: list[tuple[Any, ...]]) -> bool:
+    """Whether two pieces have entries in common, by how they were cut; equal ones have not."""
+    if one[0] != two[0]:
+        return False
+    for a, b in zip(one[1:], two[1:], strict=False):
+        if a != b:
+            return a[:3] != b[:3]  # other pieces of one cut are apart
+    return len(one) != len(two)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Precondition(Enum):
     MATMUL_SIDES = "each side of a dot product is a MatMul vector W @ x"
     PSEUDO_LIPSCHITZ = "every nonlinearity is pseudo-Lipschitz"
     NO_MATMUL_AFTER_SCALARS = "no MatMul after a vector that uses scalars"
+    WIDE = "the width is so large that the limit is near"
 
 
 @dataclass(frozen=True)

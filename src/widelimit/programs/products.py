@@ -27,14 +27,13 @@ from .matrices import Outer, OuterProduct, Use, WideMatrix
 from .refusals import RefusedError
 from .scalars import DotGroup, WideScalar
 from .steps import Step
+from .thresholds import NO_MEAN, PLAIN_MEAN
 from .trees import Apply
 from .vectors import WideVector
 
 if TYPE_CHECKING:
     from .interpreter import Machine
 
-# Means below this share of the deviations are rounding errors of means that are zero.
-_NOTHING = 1e-9
 MOST_COEFFICIENTS = 1 << 27  # of a mixture: a gigabyte
 
 
@@ -310,9 +309,10 @@ def summed_products(
             remedy="keep activations where the functions of them are defined: logarithms and "
             "roots of positive arguments, no division by what may be zero",
         )
-    if products.any() and np.abs(products).max() < 1e-6:
-        typical = [np.sqrt(integrator.gram(w, w).diagonal(0, 2, 3).max()) for w in (u, v)]
-        if np.abs(products).max() < _NOTHING * typical[0] * typical[1]:
+    if products.any() and np.abs(products).max() < PLAIN_MEAN:
+        each = [(w, np.arange(w.size)[:, None]) for w in (u, v)]
+        square, other = (integrator.second(w, w, i, i).max() for w, i in each)
+        if np.abs(products).max() < NO_MEAN * np.sqrt(square * other):
             products = np.zeros_like(products)
     if products.any():
         total = unit * added(products.sum(axis=1))

@@ -6,11 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .closed_forms import ClosedForm
 
-Rule = Callable[[Any, Any, list[Any]], list[Any]]
+if TYPE_CHECKING:
+    from .interpreter import Machine
+    from .steps import Step
+    from .vectors import WideVector
+
+Rule: TypeAlias = "Callable[[Machine, Step, list[Any]], list[Any]]"
 """What a machine makes of a step and its operands."""
 
 
@@ -49,7 +54,7 @@ class Record:
     """At 0: something small does not come out as anything in particular."""
     inside: tuple[float, ...] = ()
     """Signs of the other operands beside which something small stays as it is."""
-    vectors: Callable[[Any, list[Any]], Any] | None = None
+    vectors: Callable[[Step, list[WideVector]], WideVector | None] | None = None
     """Its rule on vectors of one shape, where it is more than a function of each coordinate."""
     closed: ClosedForm | None = None
     """Its Gaussian expectations."""

@@ -6,11 +6,13 @@ Arrays have a leading axis for draws of the random scalars, of length 1 where no
 
 from __future__ import annotations
 
+import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,18 +29,31 @@ ZERO = Fraction(0)
 _SAMPLED = 3e-2  # second moments may be averages over points
 
 
-class Group(Protocol):
-    """Jointly Gaussian, centred scalars."""
+class Group(ABC):
+    """Jointly Gaussian, centred scalars, drawn when somebody asks."""
 
-    size: int
+    def __init__(self, size: int, integrator: Integrator):
+        self.size, self.integrator = size, integrator
+        self.drawn: np.ndarray | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether values have been asked for."""
+        return self.drawn is not None
 
     def values(self) -> np.ndarray:
         """One value for every draw, (draws, size)."""
-        ...
+        if self.drawn is None:
+            self.drawn = self.draw()
+        return self.drawn
 
-    def cross(self, other: Any) -> np.ndarray | None:
+    @abstractmethod
+    def draw(self) -> np.ndarray:
+        """New values."""
+
+    @abstractmethod
+    def cross(self, other: Group) -> np.ndarray | None:
         """Covariances with another group, (draws or 1, size, size'); None: independent."""
-        ...
 
 
 Pending = tuple[Group, np.ndarray]
@@ -130,7 +145,7 @@ def _leading(value: Any) -> Any:
     )
 
 
-class DotGroup:
+class DotGroup(Group):
     """Dot products `n^{-1/2} Σ_α u_α v_α` of independent families, at least one of them centred.
 
     `Cov(p, p') = Σ unit·E[u u']E[v v']` over pairs of cells that are the same channels. Cells that
@@ -148,10 +163,9 @@ class DotGroup:
         earlier: list[DotGroup],
     ):
         """`pairs` (2, size): the members of u and v of each product, counted within one cell."""
-        self.step, self.u, self.v, self.pairs, self.integrator = step, u, v, pairs, integrator
-        self.size = pairs.shape[1]
+        super().__init__(pairs.shape[1], integrator)
+        self.step, self.u, self.v, self.pairs = step, u, v, pairs
         self.earlier = list(earlier)
-        self._drawn: np.ndarray | None = None
 
     @cached_property
     def grams(self) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +176,7 @@ class DotGroup:
         )
         return found
 
-    def cross(self, other: Any) -> np.ndarray | None:
+    def cross(self, other: Group) -> np.ndarray | None:
         if not isinstance(other, DotGroup):
             return None
         if other is self:
@@ -211,11 +225,6 @@ class DotGroup:
         )
         return float(self.u.layout.unit) * (one * two).sum(axis=1), self.method
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether values have been asked for."""
-        return self._drawn is not None
-
     def require_centred(self) -> None:
         """Raise where the mean is zero in the limit only; asked for once the values count."""
         if not is_centred(self.u, self.v, self.pairs):
@@ -225,16 +234,11 @@ class DotGroup:
                 remedy="make it centred by weights of its own, or divide it by n",
             )
 
-    def values(self) -> np.ndarray:
-        if self._drawn is None:
-            self.require_centred()
-            known = [
-                (g, c)
-                for g in self.earlier
-                if g._drawn is not None and (c := self.cross(g)) is not None
-            ]
-            self._drawn = self._conditional(known) if known else self._fresh()
-        return self._drawn
+    def draw(self) -> np.ndarray:
+        self.require_centred()
+        drawn = [(g, self.cross(g)) for g in self.earlier if g.is_drawn]
+        known = [(g, c) for g, c in drawn if c is not None]
+        return self._conditional(known) if known else self._fresh()
 
     def _fresh(self) -> np.ndarray:
         draws, rng = self.integrator.draws, self.integrator.rng
@@ -246,19 +250,12 @@ class DotGroup:
         total = np.zeros((draws, self.size))
         share = np.sqrt(float(self.u.layout.unit))
         for cell in range(first.shape[1]):
-            rows, columns = _blocks(first[:, cell]), _blocks(second[:, cell])
-            roots = {}
-            for blocks, gram in ((rows, first), (columns, second)):
-                for block in blocks:
-                    part = gram[:, cell][:, block][:, :, block]
-                    roots[id(block)] = _root(part)
-            for a in rows:
-                for b in columns:
-                    chosen, i, j = _within(self.pairs, a, b)
-                    if not len(chosen):
-                        continue
+            rows, columns = (_rooted_blocks(gram[:, cell]) for gram in (first, second))
+            for (a, left), (b, right) in itertools.product(rows, columns):
+                chosen, i, j = _within(self.pairs, a, b)
+                if len(chosen):
                     noise = rng.standard_normal((draws, len(a), len(b)))
-                    field = roots[id(a)] @ noise @ np.swapaxes(roots[id(b)], 1, 2)
+                    field = left @ noise @ np.swapaxes(right, 1, 2)
                     total[:, chosen] += share * field[:, i, j]
         return total
 
@@ -268,14 +265,9 @@ class DotGroup:
             [np.broadcast_to(g.values(), (self.integrator.draws, g.size)) for g, _ in known], axis=1
         )
         cross = _side_by_side([c for _, c in known])
-        rows = []
-        for g, _ in known:
-            blocks = [g.cross(h) for h, _ in known]
-            full = [
-                np.zeros((1, g.size, h.size)) if b is None else b
-                for b, (h, _) in zip(blocks, known, strict=True)
-            ]
-            rows.append(_side_by_side(full))
+        groups = [g for g, _ in known]
+        blocks = [[(g.cross(h), np.zeros((1, g.size, h.size))) for h in groups] for g in groups]
+        rows = [_side_by_side([none if c is None else c for c, none in row]) for row in blocks]
         old = np.concatenate(_same_draws(rows), axis=1)
         own = self.cross(self)
         assert own is not None
@@ -285,25 +277,13 @@ class DotGroup:
         return mean + (psd_root(rest, tolerance=_SAMPLED, scale=scale) @ noise)[..., 0]
 
 
-class NormalGroup:
+class NormalGroup(Group):
     """Independent standard normals: a finite Gaussian parameter."""
 
-    def __init__(self, size: int, integrator: Integrator):
-        self.size, self.integrator = size, integrator
-        self._drawn: np.ndarray | None = None
+    def draw(self) -> np.ndarray:
+        return self.integrator.rng.standard_normal((self.integrator.draws, self.size))
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether values have been asked for."""
-        return self._drawn is not None
-
-    def values(self) -> np.ndarray:
-        if self._drawn is None:
-            shape = (self.integrator.draws, self.size)
-            self._drawn = self.integrator.rng.standard_normal(shape)
-        return self._drawn
-
-    def cross(self, other: Any) -> np.ndarray | None:
+    def cross(self, other: Group) -> np.ndarray | None:
         return np.eye(self.size)[None] if other is self else None
 
 
@@ -329,12 +309,13 @@ def _root(matrices: np.ndarray) -> np.ndarray:
         return psd_root(matrices, tolerance=_SAMPLED)
 
 
-def _blocks(gram: np.ndarray) -> list[np.ndarray]:
-    """Members that are correlated in any draw, together."""
+def _rooted_blocks(gram: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Members that are correlated in any draw, together, with the root of their covariance."""
     from scipy.sparse.csgraph import connected_components
 
     count, label = connected_components((gram != 0).any(axis=0), directed=False)
-    return [np.flatnonzero(label == k) for k in range(count)]
+    blocks = [np.flatnonzero(label == k) for k in range(count)]
+    return [(block, _root(gram[:, block][:, :, block])) for block in blocks]
 
 
 def _within(

@@ -15,6 +15,7 @@ import numpy as np
 from .blocks import shared_sources
 from .gaussian import Form, GaussianSource, blocks_of
 from .integrator import form_values
+from .thresholds import NO_EVEN_PART
 from .trees import LimitPoints
 from .vectors import WideVector
 
@@ -43,7 +44,7 @@ def is_centred(u: WideVector, v: WideVector, pairs: np.ndarray) -> bool:
     for flip in _flips(u, v, blocks):
         turned = {k: np.where(flip[k], -x, x) if k in flip else x for k, x in members.items()}
         after = _products(u, v, pairs, turned)
-        odd |= np.abs(before + after).max(axis=(0, 1)) <= 1e-9 * size
+        odd |= np.abs(before + after).max(axis=(0, 1)) <= NO_EVEN_PART * size
         if odd.all():
             return True
     return False

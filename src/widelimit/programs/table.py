@@ -150,8 +150,10 @@ TABLE: dict[str, Record] = {
     # Sums, windows and contractions.
     "reduce_sum": _linear(f.summed),
     **dict.fromkeys(
-        ("cumsum", "reduce_window_sum", "scatter-add", "scatter_add"),
-        Record(on_scalars, f.accumulated, _LEADING),
+        ("cumsum", "reduce_window_sum"), Record(on_scalars, f.accumulated, _LEADING)
+    ),
+    **dict.fromkeys(
+        ("scatter-add", "scatter_add"), Record(on_scalars, f.scattered, _LEADING)
     ),
     **dict.fromkeys(
         ("reduce_max", "reduce_min", "reduce_window_max"), Record(on_scalars, f.largest, _LEADING)

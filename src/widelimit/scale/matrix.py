@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.files import writing
-from ..engine.phases import mirrored
+from ..engine.phases import mirror
 from ..errors import ShapeError
 from .layout import strip_of
 
@@ -23,7 +23,7 @@ class Part(NamedTuple):
     rows: np.ndarray
     columns: np.ndarray
     values: np.ndarray
-    mirrored: bool  # whether its mirror image is part of the matrix too, and not stored
+    mirror: bool  # whether its mirror image is part of the matrix too, and not stored
 
 
 class StoredMatrix:
@@ -60,7 +60,7 @@ class StoredMatrix:
         stored = (j, i) if below else (i, j)
         rows, columns = self.store.counts(stored)
         values = self.store.read(self.name, stored)[:rows, :columns]
-        return mirrored(values) if below else values
+        return mirror(values) if below else values
 
     def parts(self) -> Iterator[Part]:
         """Every stored tile once."""
@@ -108,8 +108,8 @@ class StoredMatrix:
         result = np.empty(self.shape, self.dtype if dtype is None else dtype)
         for part in self.parts():
             result[np.ix_(part.rows, part.columns)] = part.values
-            if part.mirrored:
-                result[np.ix_(part.columns, part.rows)] = mirrored(part.values)
+            if part.mirror:
+                result[np.ix_(part.columns, part.rows)] = mirror(part.values)
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -143,7 +143,7 @@ class StoredMatrix:
         for part in self.parts():
             values = part.values.astype(np.float64)
             result[part.rows] += values @ right[part.columns]
-            if part.mirrored:
+            if part.mirror:
                 result[part.columns] += values.T @ right[part.rows]
         return result
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from ..engine.kernel import Problem
-from ..engine.phases import mirrored, precision, symmetrise
+from ..engine.phases import mirror, precision, symmetrise
 from ..engine.precision import narrow
 from ..state import Kernels
 from .layout import Side
@@ -59,7 +59,7 @@ class Walk:
                 symmetrise(part)
             whole[rows, columns] = part
             if diagonal and i != j:
-                whole[columns, rows] = mirrored(part)
+                whole[columns, rows] = mirror(part)
 
     def tile(self, tile: Tile) -> Kernels:
         """A whole tile, computed in this thread alone."""

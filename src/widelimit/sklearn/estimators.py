@@ -207,7 +207,7 @@ class _NetworkEstimator(BaseEstimator):
         if isinstance(self.network, Layer):
             if self.depth is not None:
                 raise OptionError(
-                    "A network of your own has the depth it has.",
+                    "depth= does not change a network of your own.",
                     got=f"depth={self.depth!r} beside a network",
                     remedy="leave depth away, or name a network such as 'fcn'",
                     option="depth",
@@ -215,7 +215,7 @@ class _NetworkEstimator(BaseEstimator):
             return self.network, repr(self.network)
         if not isinstance(self.network, str) or examples.kind is None:
             raise NetworkError(
-                "An estimator is built around a network.",
+                f"{self.network!r} is no network.",
                 got=f"network={self.network!r}",
                 remedy="pass a layer such as Serial(...), a name such as 'fcn', or 'auto'",
                 option="network",

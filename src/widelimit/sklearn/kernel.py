@@ -76,7 +76,7 @@ class NetworkKernel(Kernel):
         """The kernel matrix; with `eval_gradient` also its derivatives (n, n, dims) in theta."""
         if eval_gradient and Y is not None:
             raise NetworkError(
-                "Gradients are those of the kernel of one set of examples with itself.",
+                "There is no gradient of a kernel between two sets of examples.",
                 got="eval_gradient=True and Y",
                 remedy="leave out Y, or the gradient",
             )
@@ -144,7 +144,7 @@ class NetworkKernel(Kernel):
         reach = float(np.log(positive("bounds_ratio", self.bounds_ratio)))
         if reach <= 0:
             raise OptionError(
-                "bounds_ratio= is a factor above 1, by which scales may differ from 1.",
+                "bounds_ratio= is no factor above 1, by which scales may differ from 1.",
                 got=f"bounds_ratio={self.bounds_ratio!r}",
                 remedy="for instance bounds_ratio=100.0, or None to fix the scales",
             )
@@ -164,7 +164,7 @@ class NetworkKernel(Kernel):
         if self.shape is not None:
             if X.ndim < 1 or X.size != len(X) * int(np.prod(self.shape)):
                 raise ShapeError(
-                    f"Rows of X are folded into examples of shape {tuple(self.shape)}.",
+                    f"Rows of X cannot be folded into examples of shape {tuple(self.shape)}.",
                     got=f"X of shape {X.shape}",
                     remedy=f"pass rows of {int(np.prod(self.shape))} numbers, or another shape=",
                 )
@@ -178,7 +178,7 @@ class NetworkKernel(Kernel):
         require_gaussian(self.network)
         if is_sampled(self.network) and self.sampler is None:
             raise NetworkError(
-                "Kernels of sampled attention belong together only if they share their heads.",
+                "The kernel of sampled attention has no heads to share among its calls.",
                 got="a network with sampled attention and no sampler",
                 remedy="pass NetworkKernel(net, ...).drawn_for(X_train)",
             )

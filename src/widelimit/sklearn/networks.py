@@ -274,7 +274,7 @@ def candidates(
         )
     if depth is not None and whole("depth", depth) > DEEPEST:
         raise OptionError(
-            f"A network by name has at most {DEEPEST} hidden layers.",
+            f"A network by name has no more than {DEEPEST} hidden layers.",
             got=f"depth={depth}",
             remedy="choose fewer",
             option="depth",

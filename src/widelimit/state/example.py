@@ -112,8 +112,8 @@ class Example(eqx.Module):
         """The mean over channels for a layer that needs it; None where it is zero."""
         if isinstance(self.mean, UnknownMean):
             raise NetworkError(
-                f"{layer} needs the mean over channels of its input.",
-                got="a layer below whose mean is not known",
+                f"{layer} needs the mean over channels of its input, which is not known.",
+                got="a layer below that does not say it",
                 remedy="define mean(example, memo) of that layer (None where it is zero), or put "
                 "Dense or Conv between the two",
             )

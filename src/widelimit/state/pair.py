@@ -348,16 +348,11 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
         if shapes_agree:
             return Pair(base, pairs[0].ntk, pairs[0].rank, True, tuple(terms), tuple(biases))
     plain = [pair.forced() for pair in pairs]
-    nngp = sum(
-        (w * p.nngp for p, w in zip(plain[1:], weights[1:], strict=True)),
-        weights[0] * plain[0].nngp,
-    )
-    ntk = None
-    if plain[0].ntk is not None:
-        ntk = sum(
-            (w * p.ntk for p, w in zip(plain[1:], weights[1:], strict=True) if p.ntk is not None),
-            weights[0] * plain[0].ntk,
-        )
+    nngp = ntk = None
+    for pair, w in zip(plain, weights, strict=True):
+        nngp = _plus(nngp, w * pair.nngp)
+        ntk = None if pair.ntk is None else _plus(ntk, w * pair.ntk)
+    assert nngp is not None
     return plain[0].to(nngp, ntk)
 
 

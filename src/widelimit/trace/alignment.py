@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
@@ -57,6 +58,14 @@ class _Aligner:
             self.slot(vs, NOWHERE) for vs in zip(*(j.invars for j in inner), strict=True)
         )
         outputs = self.run(closed, list(inputs), NOWHERE, fixed=False)
+        if not any(slot.wide_axes for step in self.steps for slot in step.results):
+            raise RefusedError(
+                "No axis grew: the model has the same sizes at every width.",
+                place=self.steps[-1].place if self.steps else NOWHERE,
+                got=f"the same arrays at widths {self.widths}",
+                remedy="let make(width, key) build the model at that width, e.g. "
+                "lambda width, key: Model(hidden=width, key=key)",
+            )
         return FlatProgram(self.widths, inputs, tuple(self.steps), tuple(outputs))
 
     def shape(self, shapes: Sequence[tuple[int, ...]], place: Place) -> tuple[Extent, ...]:
@@ -67,11 +76,11 @@ class _Aligner:
             extent = fit_extent(sizes, self.widths)
             if extent is None:
                 raise RefusedError(
-                    "Every axis has constant length or a multiple of the width.",
+                    "Every axis has constant length, or a·n + b of them at width n.",
                     place=place,
                     got=f"lengths {sizes} at widths {self.widths}",
-                    remedy="make sizes proportional to the width (no rounding, no `width + 1`), or "
-                    "trace at widths that divide evenly, widths=(…)",
+                    remedy="make sizes proportional to the width, without rounding, or trace at "
+                    "widths that divide evenly, widths=(…)",
                 )
             found.append(extent)
         return tuple(found)
@@ -254,7 +263,17 @@ def _differs(got: str, place: Place) -> RefusedError:
     )
 
 
-def trace_at(function: Any, *examples: Any) -> Any:
-    """The closed jaxpr in double precision."""
-    with jax.enable_x64(True):
-        return jax.make_jaxpr(function)(*examples)
+def trace_at(function: Any, key: Any, x: np.ndarray) -> Any:
+    """The closed jaxpr in double precision, or in single where the code insists on it.
+
+    A scan whose first carry is written as float32 cannot carry double precision.
+    """
+    real = x.dtype.kind == "f"
+    try:
+        with jax.enable_x64(True):
+            return jax.make_jaxpr(function)(key, jnp.asarray(x, float if real else None))
+    except TypeError as error:
+        if isinstance(error, jax.errors.JAXTypeError):
+            raise
+    with jax.enable_x64(False):
+        return jax.make_jaxpr(function)(key, jnp.asarray(x, jnp.float32 if real else None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,12 @@ def place_of(equation: Any) -> tuple[Place, bool]:
         if not frame.file.startswith(_LIBRARIES):
             return frame, True
     return (frames[0], False) if frames else (NOWHERE, False)
+
+
+def said(error: Exception) -> str:
+    """What a model's code raised, in one sentence, and at which line of the user's files."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*_OURS, *_LIBRARIES))]
+    line = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    message = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {message[:200]}{line}"

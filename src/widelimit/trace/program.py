@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..compilation import jitted
-from ..errors import NetworkError, NumericalError, OptionError, ShapeError
-from ..options import RandomKey, as_key, listed, whole
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError, WidelimitError
+from ..options import RandomKey, as_key, choice, listed, whole
+from ..programs.biases import Biases, apart
 from ..programs.extents import Wide
 from ..programs.front import TensorProgram
 from ..programs.integration import Method, Rule, estimated
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
-from ..programs.preconditions import Facts
+from ..programs.preconditions import Facts, Finding, Precondition, PreconditionReport, Severity
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
+from ..programs.thresholds import SAME_MEAN
 from ..programs.vectors import WideVector
 from .alignment import align, trace_at
 from .audit import Audit, audited
 from .check import facts_of
 from .law import TracedLaw
+from .places import said
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ def trace(
     *,
     widths: Sequence[int] = WIDTHS,
     key: RandomKey = 0,
+    biases: Biases | str = Biases.LIMIT,
+    width: int | None = None,
 ) -> Traced:
     """Read the program of a model and derive what it becomes at infinite width.
 
@@ -51,16 +57,36 @@ def trace(
     or a function. `x` is a batch of examples. The model is traced at three `widths`: axes that grow
     with them are width axes, numbers that change with them are powers of the width, and parameters
     are what the initialiser draws from `key`.
+
+    `width` is the one that the model is used at. `biases="own"` keeps biases that vanish as the
+    width grows (of variance 1/(3n), say) at the size they have there; biases of outputs that are
+    not Gaussian count with their variance. `check()` compares the limit with the model at `width`.
     """
-    return Traced(make, x, widths=widths, key=key)
+    kind = choice(Biases, biases, "biases")
+    if width is None and kind is Biases.OWN:
+        raise OptionError(
+            "biases='own' was given without the width of the model.",
+            got="width=None",
+            remedy="say at which width the model is used: trace(make, x, biases='own', width=64)",
+        )
+    return Traced(make, x, widths=widths, key=key, biases=kind, width=width)
 
 
 class Traced(TensorProgram):
     """A model's program on given inputs; made by `trace`."""
 
     def __init__(
-        self, make: Callable[[int, Any], Any], x: ArrayLike, *, widths: Sequence[int], key: Any
+        self,
+        make: Callable[[int, Any], Any],
+        x: ArrayLike,
+        *,
+        widths: Sequence[int],
+        key: Any,
+        biases: Biases = Biases.LIMIT,
+        width: int | None = None,
     ):
+        if _of_torch(make):
+            raise _torch_module(make)
         if not callable(make):
             raise OptionError(
                 "make= cannot be called.",
@@ -81,32 +107,41 @@ class Traced(TensorProgram):
                 got=f"an array of shape {self.x.shape}",
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
-        self.widths = _checked_widths(widths)
+        self.widths, self.biases = _checked_widths(widths), biases
+        self.width = None if width is None else whole("width", width)
         self.key = as_key(key)
 
     def model(self, width: int, key: Any) -> Callable[[Any], Any]:
         """The model at one width, mapped over examples."""
-        made = self.make(width, key)
-        if not callable(made):
-            raise NetworkError(
-                "make(width, key) returned something that cannot be called.",
-                got=type(made).__name__,
-                remedy="return a function of one example, or a module with __call__",
-            )
-        return jax.vmap(made)
+
+        def one(example: Any) -> Any:
+            # Made where it is called: Flax forbids state (counters of draws) to cross a `vmap`.
+            made = self.make(width, key)
+            if _of_torch(made):
+                raise _torch_module(made)
+            if not callable(made):
+                raise NetworkError(
+                    "make(width, key) returned something that cannot be called.",
+                    got=type(made).__name__,
+                    remedy="return a function of one example, or a module with __call__",
+                )
+            return made(example)
+
+        return jax.vmap(one)
 
     @cached_property
     def program(self) -> FlatProgram:
         """The steps, aligned over three widths."""
         jaxprs = []
         for width in self.widths:
-            function = _bind(self.model, width)
-            with jax.enable_x64(True):
-                example = jnp.asarray(self.x)
             try:
-                jaxprs.append(trace_at(function, self.key, example))
+                jaxprs.append(trace_at(_bind(self.model, width), self.key, self.x))
             except jax.errors.JAXTypeError as error:
                 raise _untraceable(error) from error
+            except WidelimitError:
+                raise
+            except Exception as error:  # whatever the model's code raises
+                raise _broken(error, self.x) from error
         program = align(jaxprs, self.widths)
         if len(program.outputs) != 1:
             raise RefusedError(
@@ -119,7 +154,8 @@ class Traced(TensorProgram):
 
     def run(self, draws: int, rule: Rule) -> tuple[Machine, Any]:
         """Interpret the program once; returns the machine and its output."""
-        machine = Machine(self.program, draws=draws, rule=rule)
+        own = self.width if self.biases is Biases.OWN else None
+        machine = Machine(self.program, draws=draws, rule=rule, width=own)
         return machine, machine.run(self.key, self.x)[0]
 
     @cached_property
@@ -182,9 +218,7 @@ class Traced(TensorProgram):
                 got="a covariance that is infinite or no number",
                 remedy="draw smaller weights, or check where functions of activations are defined",
             )
-        if np.ptp(mean, axis=0).max(initial=0.0) > 1e-12 * max(
-            np.abs(mean).max(initial=0.0), 1e-300
-        ):
+        if np.ptp(mean, axis=0).max(initial=0.0) > SAME_MEAN * np.abs(mean).max(initial=0.0):
             raise RefusedError(
                 "Outputs are Gaussian given the scalars, with a mean that is not random.",
                 place=self.program.steps[-1].place,
@@ -206,6 +240,31 @@ class Traced(TensorProgram):
     def facts(self) -> Facts:
         """What the limit theorem asks about."""
         return facts_of(self.first_run[0], self.name)
+
+    def check(self, *, compare: bool = True) -> PreconditionReport:
+        """The preconditions of the limit theorem, each violated one by name and source line.
+
+        With the model's own `width`, `compare` it with the limit there: 512 models are drawn.
+        """
+        report = super().check()
+        line = self._apart(self.width) if compare and self.width is not None else None
+        if line is None:
+            return report
+        finding = Finding(
+            Precondition.WIDE,
+            Severity.WARNING,
+            f"outputs at width {self.width}",
+            f"There {line}.",
+            f"keep biases at their own size: trace(…, biases='own', width={self.width})",
+        )
+        return replace(report, findings=(*report.findings, finding))
+
+    def _apart(self, width: int) -> str | None:
+        """How far models of one width are from the limit, if the two are far apart."""
+        table = self.compare((width,), 512)
+        there, limit = table.widths[0], np.diagonal(table.second)
+        sizes = (np.diagonal(a) / limit for a in (there.second, there.second_error))
+        return apart(*sizes)
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -229,25 +288,35 @@ class Traced(TensorProgram):
         return listing(*self.first_run, self.name)
 
 
+def _of_torch(model: Any) -> bool:
+    """Whether this is a torch module, or a class of them."""
+    kind = model if isinstance(model, type) else type(model)
+    return any(base.__module__.startswith("torch.") for base in kind.__mro__)
+
+
+def _torch_module(model: Any) -> NetworkError:
+    name = model.__name__ if isinstance(model, type) else type(model).__name__
+    return NetworkError(
+        "trace reads JAX code, and was given a torch module.",
+        got=name,
+        remedy="use lift: widelimit.lift(module, x) reads torch modules",
+    )
+
+
 def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
     return lambda key, x: model(width, key)(x)
 
 
 def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]:
     """Covariances (draws or 1, n, n) and means of an output."""
-    if output.is_zero or output.power < 0:
+    if output.is_zero or output.power != 0:
+        grows = not output.is_zero and output.power > 0
+        vanishes = "is zero" if output.is_zero else f"vanishes as n^{output.power}"
         raise NetworkError(
             "The output stays of order one as the width grows.",
-            got="an output that is zero"
-            if output.is_zero
-            else f"an output that vanishes as n^{output.power}",
-            remedy="rescale the last layer; audit() shows where the power is lost",
-        )
-    if output.power > 0:
-        raise NetworkError(
-            "The output stays of order one as the width grows.",
-            got=f"an output that grows as n^{output.power}",
-            remedy="rescale the last layer; audit() shows where the growth begins",
+            got=f"an output that {f'grows as n^{output.power}' if grows else vanishes}",
+            remedy="rescale the last layer; audit() shows where the "
+            + ("growth begins" if grows else "power is lost"),
         )
     if isinstance(output, WideVector):
         return _vector_law(output)
@@ -315,6 +384,14 @@ def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
             remedy="give three, such as (64, 96, 160), that heads and groups divide",
         )
     return tuple(sorted(found))
+
+
+def _broken(error: Exception, x: np.ndarray) -> NetworkError:
+    return NetworkError(
+        "make(width, key) returned a model that does not run on one example.",
+        got=f"{said(error)}, for an example of shape {x.shape[1:]}",
+        remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
+    )
 
 
 def _untraceable(error: Exception) -> RefusedError:

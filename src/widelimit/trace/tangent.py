@@ -25,7 +25,7 @@ from ..programs.interpreter import Machine
 from ..programs.matrices import Outer
 from ..programs.refusals import RefusedError
 from ..programs.scalars import WideScalar
-from ..programs.steps import FlatProgram
+from ..programs.steps import FlatProgram, Step
 from ..programs.vectors import WideVector
 from ..statistics import Estimate
 from .alignment import align, trace_at
@@ -78,9 +78,7 @@ def gradient_program(traced: Traced) -> FlatProgram:
 
         return function
 
-    with jax.enable_x64(True):
-        x = jnp.asarray(traced.x)
-    jaxprs = [trace_at(gradients(width), traced.key, x) for width in traced.widths]
+    jaxprs = [trace_at(gradients(width), traced.key, traced.x) for width in traced.widths]
     return align(jaxprs, traced.widths)
 
 
@@ -90,11 +88,7 @@ def tangent_kernel(traced: Traced, draws: int, key: Any) -> TangentKernel:
     program = gradient_program(traced)
     machine = Machine(program, draws=draws, rule=INTEGRATION.seeded(key), tangent=True)
     leaves = machine.run(traced.key, traced.x)
-    found: list[tuple[Fraction, np.ndarray]] = []
-    for value in leaves:
-        if value.is_zero:
-            continue
-        found.append(inner_products(machine, value))
+    found = [inner_products(machine, value) for value in leaves if not value.is_zero]
     if not found:
         raise NetworkError(
             "A tangent kernel needs gradients that are not all zero.",
@@ -171,31 +165,24 @@ def require_gradient_independence(traced: Traced) -> None:
     for step, u, v in tail:
         fresh = [side for side in (u, v) if _fresh(machine, side)]
         if not fresh:
-            raise RefusedError(
-                "Gradient independence: the readout is drawn afresh, centred, and used once.",
-                place=step.place,
-                got="a readout that is a function of other weights, or not centred",
-                remedy="end the model in its own readout weights",
+            raise _dependent(
+                step,
+                "a readout that is a function of other weights, or not centred",
+                "end the model in its own readout weights",
             )
-        readouts |= {
-            id(t.source) for side in fresh[:1] for form in side.forms() for t in form.terms
-        }
-    for _, step, operand in machine.matmuls:
-        _require_unused(operand, readouts, step)
-    for step, u, v in machine.dot_steps:
-        if not machine.on_tail(step.results[0]):
-            _require_unused(u, readouts, step)
-            _require_unused(v, readouts, step)
+        readouts |= {id(t.source) for form in fresh[0].forms() for t in form.terms}
+    inside = [(step, operand) for _, step, operand in machine.matmuls]
+    scores = [s for s in machine.dot_steps if not machine.on_tail(s[0].results[0])]
+    inside += [(step, side) for step, *sides in scores for side in sides]
+    for step, vector in inside:
+        if any(id(t.source) in readouts for form in vector.forms() for t in form.terms):
+            got = "readout weights that are used inside the network too (tied embeddings)"
+            raise _dependent(step, got, "untie the readout")
 
 
-def _require_unused(vector: WideVector, readouts: set[int], step: Any) -> None:
-    if any(id(t.source) in readouts for form in vector.forms() for t in form.terms):
-        raise RefusedError(
-            "Gradient independence: the readout is drawn afresh, centred, and used once.",
-            place=step.place,
-            got="readout weights that are used inside the network too (tied embeddings)",
-            remedy="untie the readout",
-        )
+def _dependent(step: Step, got: str, remedy: str) -> RefusedError:
+    rule = "Gradient independence: the readout is drawn afresh, centred, and used once."
+    return step.refuse(rule, got=got, remedy=remedy)
 
 
 def _fresh(machine: Machine, side: WideVector) -> bool:

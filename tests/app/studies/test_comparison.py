@@ -85,7 +85,7 @@ def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
 def test_unequal_effort_is_refused():
     (group,) = groups()
     more = KernelFamily("more", {str(i): wl.Dense(1) for i in range(3)})
-    with pytest.raises(WidelimitError, match="same effort"):
+    with pytest.raises(WidelimitError, match="different effort"):
         require_equal_effort([FamilyGroup(group.trunks, [*group.families, more])])
 
 

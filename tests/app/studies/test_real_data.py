@@ -7,7 +7,7 @@ from widelimit.app.studies import STUDIES, Size, cifar10, film_texts, modified, 
 from widelimit.app.studies.comparison import ContestSize, FamilyGroup, require_equal_effort
 from widelimit.app.studies.page import write_page
 
-NAMES = ("cifar10", "imdb", "rt-polarity", "modified-attention")
+NAMES = ("cifar10", "imdb", "modified-attention")
 
 
 @pytest.fixture
@@ -17,9 +17,8 @@ def sample(monkeypatch, tmp_path):
     monkeypatch.setattr(cifar10, "SCALES", tiny)
     size = training.TrainingSize(60, 40, 8, 60, 2)
     monkeypatch.setattr(modified, "SCALES", {Size.SMALL: size})
-    texts = {Size.SMALL: ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)}
-    for scales in (film_texts.IMDB_SCALES, film_texts.RT_SCALES):
-        monkeypatch.setitem(scales, Size.SMALL, texts[Size.SMALL])
+    texts = ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)
+    monkeypatch.setitem(film_texts.SCALES, Size.SMALL, texts)
 
 
 @pytest.mark.slow
@@ -35,7 +34,7 @@ def test_a_study_runs_on_the_sample(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cifar10", "imdb", "rt-polarity"])
+@pytest.mark.parametrize("name", ["cifar10", "imdb"])
 def test_the_cost_is_told_before_a_run(name):
     cost = STUDIES[name].cost
     assert cost is not None

@@ -59,7 +59,7 @@ def _unexpected(error: Exception) -> None:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         screen.wrong(
             WidelimitError(
-                "The work must fit into the memory of this machine.",
+                "The work does not fit into the memory of this machine.",
                 got=str(error).splitlines()[0] if str(error) else "not enough memory",
                 remedy="use fewer examples (--max-train, --limit), smaller ones (--length, "
                 "--image-size), or fewer heads and draws",

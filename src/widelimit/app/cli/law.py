@@ -10,7 +10,8 @@ import typer
 
 from ...data import DataError, Standardise
 from ...errors import WidelimitError
-from ..drawing import canvas, diagram, plot_law
+from ..drawing.diagram import diagram
+from ..drawing.plots import canvas, plot_law
 from ..report import Report
 from ..workflow import Kind, Settings, Task, read_source
 from ..workflow.finite import LAW_NETWORKS, PROBABILITIES, HeadLaw, LawNetwork, head_law
@@ -96,13 +97,17 @@ def _counts(heads: list[int] | None) -> list[int]:
     counts = sorted(set(heads or (1, 4, 16)))
     if counts[0] < 1:
         raise WidelimitError(
-            "The number of heads is at least one.", got=f"--heads {counts[0]}", remedy="give 1, 2 …"
+            f"There is no network of {counts[0]} heads.",
+            got=str(counts[0]),
+            remedy="give 1, 2 …",
+            option="heads",
         )
     if len(counts) > 5:
         raise WidelimitError(
-            "A picture shows up to five numbers of heads.",
-            got=f"{len(counts)} of them",
-            remedy="give fewer --heads",
+            f"A picture does not show {len(counts)} numbers of heads.",
+            got=", ".join(map(str, counts)),
+            remedy="give up to five",
+            option="heads",
         )
     return counts
 
@@ -114,9 +119,10 @@ def _input(
     source = read_source(file, Task.CLASSIFY, options.reading(), labels_needed=False)
     if row >= len(source):
         raise DataError(
-            "The row must be in the file.",
-            got=f"--row {row} of {len(source)} examples",
+            f"There is no row {row} in '{file}'.",
+            got=f"{len(source)} examples",
             remedy=f"give a row from 0 to {len(source) - 1}",
+            option="row",
         )
     one, words = source.take(np.array([row])), []
     if one.kind in (Kind.TEXT, Kind.MIXED):

@@ -143,9 +143,10 @@ def _require_savable(solver: Solver, save: Path | None) -> None:
     """Before hours of work: some posteriors live in stores and temporary files."""
     if save is not None and isinstance(solver, BlockedCholesky | ConjugateGradients):
         raise WidelimitError(
-            "A model in one file has its factor in it.",
-            got=f"--save {save} with --solver {name_of(solver)}, which keeps it elsewhere",
-            remedy="leave out --save, or give --solver cholesky or --solver nystrom",
+            f"A model of the solver {name_of(solver)} cannot be saved: its factor is elsewhere.",
+            got=f"'{save}'",
+            remedy="do not save it, or choose cholesky or nystrom",
+            option=("save", "solver"),
         )
 
 

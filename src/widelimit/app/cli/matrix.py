@@ -15,7 +15,8 @@ from ...errors import WidelimitError
 from ...inference import KernelKind
 from ...inference.spectrum import Spectrum
 from ...sklearn.networks import NamedNetwork
-from ..drawing import canvas, diagram, plot_kernel, plot_spectrum
+from ..drawing.diagram import diagram
+from ..drawing.plots import canvas, plot_kernel, plot_spectrum
 from ..report import Report
 from ..workflow import Source, Task, read_source
 from ..workflow.blocks import compute
@@ -53,9 +54,10 @@ def kernel(
     use_data_dir(data.data_dir)
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
-            "A kernel is written to a .npy or an .npz file.",
-            got=f"--out {out}",
+            f"'{out}' is neither a .npy nor an .npz file by its name.",
+            got=f"the ending {out.suffix!r}",
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
+            option="out",
         )
     wanted = report or (out.with_suffix(".html") if open_page else None)
     store = out.with_name(f"{out.name}.store")

@@ -84,9 +84,10 @@ class FileOptions:
             more["delimiter"] = self.delimiter.replace("\\t", "\t")
             if len(more["delimiter"]) != 1:
                 raise WidelimitError(
-                    "A delimiter is one character.",
-                    got=f"--delimiter {self.delimiter!r}",
-                    remedy="give for instance --delimiter ';' or --delimiter '\\t'",
+                    f"The delimiter {self.delimiter!r} is not one character.",
+                    got=f"{len(self.delimiter)} characters",
+                    remedy="give for instance ';' or '\\t'",
+                    option="delimiter",
                 )
         return _made(Reading, (self, *groups), **more)
 

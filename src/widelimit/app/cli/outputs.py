@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data import DataError, write_csv
+from ...data import DataError, write_text
 from ...data.files import output, unwritable
 from ...data.places import CHOSEN
 from ...errors import WidelimitError
@@ -42,23 +42,23 @@ def ready(
         for given in inputs:
             if given is not None and _is_part(path, given):
                 raise WidelimitError(
-                    "What is read is not overwritten.",
-                    got=f"{option} {path}, which belongs to the input '{given}'",
+                    f"{option} would overwrite what is read.",
+                    got=f"'{path}', which belongs to the input '{given}'",
                     remedy=f"give another {option}",
                 )
         for other, place in wanted.items():
             if other != option and path.resolve() == place.resolve():
                 raise WidelimitError(
-                    "Every output has a file of its own.",
-                    got=f"{path} for {option} and {other}",
+                    f"{option} and {other} are one file.",
+                    got=f"'{path}'",
                     remedy=f"give another {option} or {other}",
                 )
         require_writable(path.parent)
     for path in (*wanted.values(), *inputs):
         if store is not None and path is not None and _is_inside(path, store):
             raise WidelimitError(
-                "The tiles of a kernel have a folder of their own.",
-                got=f"{path}, which lies in '{store}'",
+                f"'{path}' lies in the folder of the kernel's tiles.",
+                got=f"'{store}'",
                 remedy="choose another place for it, or another --out",
             )
 
@@ -88,8 +88,8 @@ def require_writable(folder: Path) -> None:
     if not good:
         why = "may not be written to" if there.is_dir() else "is no folder"
         raise DataError(
-            "Outputs go to a folder that may be written to.",
-            got=f"'{folder}': '{there}' {why}",
+            f"Nothing can be written to '{folder}'.",
+            got=f"'{there}' {why}",
             remedy="choose another folder",
         )
 
@@ -99,33 +99,28 @@ def write_predictions(path: Path, examples: Source, predicted: Predicted) -> Non
 
     Behind them stand the columns of the file the examples came from, as they are there.
     """
+    import pandas as pd
+
     truth, table = examples.y, predicted.probabilities
-    columns: dict[str, Sequence[Any]] = {"example": examples.names}
+    columns: dict[str, Any] = {"example": examples.names}
+    if truth is not None:
+        columns["label" if table is not None else "target"] = truth.tolist()
     if table is not None:
-        if truth is not None:
-            columns["label"] = truth.tolist()
+        shares = {"probability": predicted.confidence}
+        shares |= {f"p({name})": table[:, i] for i, name in enumerate(predicted.classes)}
         columns["prediction"] = predicted.answers.tolist()
-        columns["probability"] = [f"{p:.6f}" for p in predicted.confidence]
-        for number, name in enumerate(predicted.classes):
-            columns[f"p({name})"] = [f"{p:.6f}" for p in table[:, number]]
+        columns |= {name: [f"{p:.6f}" for p in values] for name, values in shares.items()}
     else:
         assert predicted.std is not None
-        if truth is not None:
-            columns["target"] = [repr(float(value)) for value in truth]
         half = _INTERVAL * predicted.std
-        found = {
-            "prediction": predicted.answers,
-            "std": predicted.std,
-            "low90": predicted.answers - half,
-            "high90": predicted.answers + half,
-        }
+        found = {"prediction": predicted.answers, "std": predicted.std}
+        found |= {"low90": predicted.answers - half, "high90": predicted.answers + half}
         columns |= {name: [f"{v:.8g}" for v in values] for name, values in found.items()}
+    written = pd.DataFrame(columns)
     if examples.frame is not None:
-        for name, values in examples.frame.astype(object).items():
-            shown = name if name not in columns else f"{name} in the file"
-            gone = values.isna().tolist()
-            columns[shown] = ["" if g else v for v, g in zip(values, gone, strict=True)]
-    write_csv(path, list(columns), zip(*columns.values(), strict=True))
+        known = {name: f"{name} in the file" for name in columns}
+        written = written.join(examples.frame.rename(columns=known).reset_index(drop=True))
+    write_text(path, written.to_csv(index=False))
 
 
 def own_name(file: Path) -> str:

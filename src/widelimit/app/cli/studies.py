@@ -60,9 +60,9 @@ def run_studies(
         return
     if name not in (*studies, "all"):
         raise WidelimitError(
-            "A study is called by its name.",
-            got=f"'{name}'",
-            remedy=f"one of {', '.join(studies)}, or 'all'",
+            f"There is no study {name!r}.",
+            got="another name",
+            remedy=f"give one of {', '.join(studies)}, or 'all'",
         )
     screen = Screen()
     results = {}
@@ -99,9 +99,10 @@ def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:
         return True
     if not screen.console.is_terminal:
         raise WidelimitError(
-            "A study of published size starts only when it is confirmed.",
-            got="--size paper without a terminal to ask on",
-            remedy="add --yes",
+            "The study of published size was not started: nobody confirmed it.",
+            got="no terminal to ask on",
+            remedy="confirm it beforehand",
+            option="yes",
         )
     return typer.confirm("Start?", err=True)
 

@@ -8,7 +8,7 @@ _ALL = (
     *head_counts.STUDIES,
     score_scaling.STUDY,
     cifar10.STUDY,
-    *film_texts.STUDIES,
+    film_texts.STUDY,
     modified.STUDY,
 )
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}

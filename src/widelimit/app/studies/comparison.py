@@ -106,7 +106,7 @@ def require_equal_effort(groups: Sequence[FamilyGroup]) -> None:
     }
     if len(set(counts.values())) > 1:
         raise WidelimitError(
-            "Kernels that are compared are tuned with the same effort.",
+            "The kernels of a comparison are tuned with different effort.",
             got=", ".join(f"{name}: {count} settings" for name, count in counts.items()),
             remedy="give every family equally many readouts and trunks",
         )

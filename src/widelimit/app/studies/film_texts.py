@@ -1,4 +1,4 @@
-"""Film reviews (IMDb) and sentences (rt-polarity) as sequences of GloVe vectors, of any length.
+"""Film reviews (IMDb) as sequences of GloVe vectors, of any length.
 
 - pooled embeddings: the mean of the word vectors, or of one layer on each of them; then a fully
   connected network;
@@ -11,10 +11,10 @@ long reviews the mean of a few neighbouring words, for every kernel alike. Paddi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...data import Keep
 from ...layers.activations import Relu
@@ -41,6 +41,9 @@ from .comparison import (
 from .kept_kernels import KeptKernels
 from .study import Size
 
+Load = Callable[[Size], tuple[Any, bool]]
+"""Texts as a table, and whether they are the real ones."""
+
 
 class TextSize(NamedTuple):
     """Texts cut to their last `length` words, `phrase` at a position, and how many texts."""
@@ -56,15 +59,10 @@ class TextSize(NamedTuple):
         return -(-self.length // self.phrase), 100
 
 
-IMDB_SCALES = {
+SCALES = {
     Size.SMALL: ContestSize((TextSize(48, 3, 300, 400),), 300),
     Size.LARGE: ContestSize((TextSize(100, 1, 1500, 1500), TextSize(300, 3, 1000, 1500)), 500),
     Size.PAPER: ContestSize((TextSize(1000, 1, 25_000, 25_000),), 5000),
-}
-RT_SCALES = {
-    Size.SMALL: ContestSize((TextSize(24, 1, 300, 400),), 300),
-    Size.LARGE: ContestSize((TextSize(32, 1, 6000, 1662),), 1000),
-    Size.PAPER: ContestSize((TextSize(50, 1, 9000, 1662),), 2000),
 }
 
 
@@ -143,12 +141,8 @@ def claims() -> list[Claim]:
     return [*CLAIMS, *beats_ridge((POOLED, CNN, ATTENTION, ENCODED), BASELINES)]
 
 
-def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
+def arena(load: Load, title: str, size: Size, part: TextSize, out: Path) -> Arena:
     """The texts at one length."""
-    load, title = {
-        "imdb": (sources.imdb, "IMDb"),
-        "rt-polarity": (sources.rt_polarity, "rt-polarity"),
-    }[name]
     (texts, real), vectors = load(size), sources.glove(size)
     views = sources.text_views(
         texts,
@@ -163,32 +157,14 @@ def arena(name: str, size: Size, part: TextSize, out: Path) -> Arena:
     return Arena(f"{title}, {part.length} words", views, KeptKernels.beside(out))
 
 
-STUDIES = tuple(
-    contest_study(
-        name,
-        title,
-        description,
-        groups=groups,
-        scales=scales,
-        arena=partial(arena, name),
-        baselines=BASELINES,
-        claims=claims,
-        published=published,
-    )
-    for name, title, description, scales, published in (
-        (
-            "imdb",
-            "Film reviews",
-            "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
-            IMDB_SCALES,
-            PUBLISHED,
-        ),
-        (
-            "rt-polarity",
-            "Sentences about films",
-            "The kernels of the IMDb study on short sentences of every length.",
-            RT_SCALES,
-            "",
-        ),
-    )
+STUDY = contest_study(
+    "imdb",
+    "Film reviews",
+    "IMDb with GloVe: pooled embeddings, CNN, attention with and without encodings.",
+    groups=groups,
+    scales=SCALES,
+    arena=partial(arena, sources.imdb, "IMDb"),
+    baselines=BASELINES,
+    claims=claims,
+    published=PUBLISHED,
 )

@@ -11,7 +11,7 @@ from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal, ScaleMixture
 from ...layers.attention.layer import Attention
 from ...progress import Callback
-from ..drawing import canvas
+from ..drawing.plots import canvas
 from . import finite_heads as setting
 from .study import Result, Size, Study, publish, tracked
 

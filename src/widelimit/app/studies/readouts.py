@@ -36,7 +36,7 @@ class Readouts(Branches):
         own = [branch.outline(before.to(fresh=False)) for branch in self.branches]
         if any(outline.positions or not outline.fresh for outline in own):
             raise ShapeError(
-                "A readout leaves no positions and ends in weights of its own.",
+                "A readout leaves positions, or does not end in weights of its own.",
                 got=", ".join(str(outline.shape) for outline in outlines),
                 remedy="pool or flatten, then end in Dense(1)",
             )

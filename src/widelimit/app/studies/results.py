@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..drawing import canvas
+from ..drawing.plots import canvas
 from .study import Result, Table, publish
 
 CAPTION = "Test accuracy of every kernel with its 95 % interval; one panel for each data set."

@@ -12,7 +12,7 @@ from ...laws.simulation_inputs import GaussianInputs
 from ...layers.attention.layer import Attention
 from ...layers.attention.scores import Scaling
 from ...progress import Callback
-from ..drawing import canvas
+from ..drawing.plots import canvas
 from . import finite_heads as setting
 from .study import Result, Size, Study, publish, tracked
 

@@ -49,7 +49,7 @@ def real_or_sample(size: Size, real: Callable[[], T], sample: Callable[[], T]) -
         if size is Size.SMALL:
             return sample(), False
         raise DataError(
-            f"A study of size '{size}' runs on the whole data set. {error.rule}",
+            f"A study of size '{size}' lacks its data. {error.rule}",
             got=error.got,
             remedy="name the directory that holds it (also in the environment variable "
             "WIDELIMIT_DATA), or run the small size, which falls back on the sample in the package",
@@ -89,7 +89,7 @@ def rt_polarity(size: Size) -> tuple[Any, bool]:
         path = data_root() / "rt_polarity.jsonl.gz"
         if not path.exists():
             raise MissingDataError(
-                "The sentences about films must be on this disk.",
+                "The sentences about films are not on this disk.",
                 got=f"no file '{path}'",
                 remedy="put rt_polarity.jsonl.gz into the data directory",
             )

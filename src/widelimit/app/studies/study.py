@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...data import save_figure, write_csv, write_text
+from ...data import save_figure, write_text
 from ...progress import Callback, Progress
 
 Result = Mapping[str, Any]
@@ -73,7 +73,9 @@ def publish(
 ) -> None:
     """Write what a study found: `name.json`, with rows `name.csv`, with a figure `name.png`."""
     if rows:
-        write_csv(out / f"{name}.csv", list(rows[0]), [list(row.values()) for row in rows])
+        import pandas as pd
+
+        write_text(out / f"{name}.csv", pd.DataFrame(rows).to_csv(index=False))
     write_text(out / f"{name}.json", json.dumps(result, indent=2, default=float) + "\n")
     if figure is not None:
         save_figure(figure, out / f"{name}.png")

@@ -12,7 +12,7 @@ import numpy as np
 from ...laws.simulation_inputs import relu
 from ...layers.attention.layer import Attention
 from ...progress import Callback
-from ..drawing import canvas
+from ..drawing.plots import canvas
 from . import finite_heads as setting
 from .study import Result, Size, Study, publish, tracked
 

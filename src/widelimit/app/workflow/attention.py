@@ -42,7 +42,7 @@ def _first_weights(real: Realisation, memos: Any) -> Array | None:
     """`E|A|` of the first self-attention layer of a network, from all memos of one example."""
     for path, layer in layers_of(real.net):
         if isinstance(layer, Attention):
-            memo = memo_at(real.net, memos, path).own.on_side(0)
+            memo = memo_at(real.net, memos, path).memo.on_side(0)
             return layer.mean_over_weights(memo, real.scores.get(path), jnp.abs)
     return None
 

@@ -108,7 +108,7 @@ def consider(train: int, test: int, dtype: type, solver: Solver, listener: Liste
     there = memory()
     if there is not None and whole > there:
         raise WidelimitError(
-            "An exact solve has the kernel of all training examples in memory.",
+            "The kernel of all training examples does not fit into memory.",
             got=f"{taken} with it, where this machine has {readable_bytes(there)}",
             remedy=f"{others}; blocked-cholesky works on disk, and 'widelimit estimate' says what "
             "it takes",

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...inference import KernelKind
 from ...sklearn.networks import Kind
-from ..drawing import (
+from ..drawing.diagram import diagram
+from ..drawing.plots import (
     canvas,
-    diagram,
     plot_calibration,
     plot_confusion,
     plot_coverage,

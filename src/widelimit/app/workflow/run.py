@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...data import DataError, Keep, find_vectors, stratified_order
+from ...data import DataError, Keep, data_root, find_vectors, stratified_order
 from ...data.limits import require
+from ...data.words import glove_file
 from ...errors import OptionError
 from ...inference import Cholesky, FittedGP, GPPosterior, KernelKind, Solver
 from ...inference.network_kernels import chosen
@@ -262,11 +263,9 @@ def preparation(train: Source, settings: Settings) -> Any:
 def word_vectorizer(source: Source, settings: Settings) -> WordVectorizer:
     """Vectors from the file that was named, else found near the data."""
     beside = source.path if source.path.is_dir() else source.path.parent
-    vectors: Any = settings.vectors
-    if vectors is None and not find_vectors(None).sample:
-        vectors = None  # those of the data directory
-    elif vectors is None and not (found := find_vectors(None, beside)).sample:
-        vectors = found.place
+    vectors = settings.vectors
+    if vectors is None and glove_file(data_root()) is None:  # else those of the data directory
+        vectors = glove_file(beside)
     return WordVectorizer(
         None if vectors is None else str(vectors),
         length=settings.length,

@@ -1,8 +1,10 @@
-"""A small real sample: photographs and film opinions that need no other file."""
+"""A small real sample: photographs, film opinions and a graph that need no other file."""
 
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..datasets import Dataset
 from ..embedding import Embedder
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 IMAGES, SENTENCES, VECTORS = "cifar10_16x16.npz", "rt_polarity.jsonl.gz", "glove.npz"
+GRAPH = "karate_club.txt"
 
 
 def load_sample_images(*, standardise: bool = True) -> Dataset:
@@ -45,6 +48,18 @@ def load_sample_texts(*, length: int | None = None) -> Dataset:
     """The sample sentences as sequences of word vectors with masks, at most `length` words."""
     embedder = Embedder(vectors=load_sample_vectors(), length=length)
     return Dataset.of_texts(load_sample_sentences(), embedder)
+
+
+def load_sample_graph() -> tuple[np.ndarray, np.ndarray]:
+    """Zachary's karate club: who met whom outside of it, and which club they chose when it split.
+
+    Ones and zeros `(34, 34)`, symmetric; classes `(34,)`, 0 the instructor's and 1 the officers'.
+    """
+    lines = (files(__name__) / GRAPH).read_text(encoding="utf-8").splitlines()
+    met = np.zeros((len(lines), len(lines)))
+    for member, line in enumerate(lines):
+        met[member, [int(other) for other in line.split()[1:]]] = 1
+    return met + met.T, np.array([int(line.partition(":")[0]) for line in lines])
 
 
 def sample_directory() -> Path:

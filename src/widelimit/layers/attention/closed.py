@@ -92,7 +92,7 @@ class _Cosines(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """What is summed over keys i, j: with U (values: of κ, and of Θ), and with T (slopes)."""
+    """What is sum_keys over keys i, j: with U (values: of κ, and of Θ), and with T (slopes)."""
 
     values: tuple[Array, ...]
     slopes: tuple[Array, ...]
@@ -102,10 +102,10 @@ class _Tables(NamedTuple):
         return _Tables(*(tuple(change(table) for table in tables) for tables in self))
 
 
-Allowed = tuple[Array | None, Array | None]
+KeyTables = tuple[Array | None, Array | None]
 
 
-def summed(kernel: Array, allowed1: Array | None, allowed2: Array | None) -> Array:
+def sum_keys(kernel: Array, allowed1: Array | None, allowed2: Array | None) -> Array:
     """Σ_ij B_ai w_ij B'_bj: over allowed keys, or over all of them."""
     if allowed1 is None or allowed2 is None:
         return jnp.sum(kernel)
@@ -136,26 +136,26 @@ def homogeneous_kernels(dual: Dual, scores: ElementwiseScores) -> tuple[Array, A
     tails = _tails(query, key, tables, allowed)
     s, square = query.signed, query.size**2 / 2
 
-    def whole(table: Array, tail: Array) -> Array:
+    def value_sum(table: Array, tail: Array) -> Array:
         """Σ_ij w_ij f(s c_ij) from Σ_ij w_ij U(|s c_ij|)."""
-        flat, bent = (summed(part, *allowed) for part in (table, table * c**2))
-        return bend * (flat + square * bent + tail) + line * s * summed(table * c, *allowed)
+        flat, bent = (sum_keys(part, *allowed) for part in (table, table * c**2))
+        return bend * (flat + square * bent + tail) + line * s * sum_keys(table * c, *allowed)
 
     def slope(table: Array, tail: Array) -> Array:
         """Σ_ij w_ij f'(s c_ij) from Σ_ij w_ij sign(c_ij) T(|s c_ij|)."""
-        straight = s * summed(table * c, *allowed) + query.sign * tail
-        return line * summed(table, *allowed) + bend * straight
+        straight = s * sum_keys(table * c, *allowed) + query.sign * tail
+        return line * sum_keys(table, *allowed) + bend * straight
 
-    nngp = whole(value, tails.values[0])
+    nngp = value_sum(value, tails.values[0])
     if sides.ntk is None:
         return qk_variance * scale_q * nngp, None
-    direct = 2 * nngp + whole(tables.values[1], tails.values[1])
+    direct = 2 * nngp + value_sum(tables.values[1], tails.values[1])
     response = (2 * sides.query + sides.ntk.query) * slope(value * c, tails.slopes[0])
     response = response + sides.query * slope(sides.value * sides.ntk.key, tails.slopes[1])
     return qk_variance * scale_q * nngp, qk_variance * (scale_q * direct + response)
 
 
-def _tails(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allowed) -> _Tables:
+def _tails(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Tables:
     """Σ_ij w_ij U(|s c_ij|) of the values, Σ_ij w_ij T(|s c_ij|) of the slopes, at all a, b.
 
     A correlation of exactly ±1 leaves a function of the other one; the series is for the rest.
@@ -166,78 +166,80 @@ def _tails(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allowed) ->
     series = _series_sums(query, key, near, allowed)
     series = series._replace(values=tuple(query.size * one for one in series.values))
 
-    def joined(table: Array, rest: Array, of_query: Array, of_key: Array) -> Array:
-        same = summed(jnp.where(key.gap > 0, 0, table), *allowed)
-        alike = jnp.broadcast_to(summed(table * of_key, *allowed), query.gap.shape)
+    def join(table: Array, rest: Array, of_query: Array, of_key: Array) -> Array:
+        same = sum_keys(jnp.where(key.gap > 0, 0, table), *allowed)
+        alike = jnp.broadcast_to(sum_keys(table * of_key, *allowed), query.gap.shape)
         return jnp.where(query.gap > 0, rest + same * of_query, alike)
 
     parts = zip(query.tails(), key.tails(), tables, series, strict=True)
     return _Tables(
         *(
-            tuple(joined(*both, *tail) for both in zip(whole, rest, strict=True))
-            for *tail, whole, rest in parts
+            tuple(join(*both, *tail) for both in zip(table, rest, strict=True))
+            for *tail, table, rest in parts
         )
     )
 
 
-class _Walk(NamedTuple):
+class _Progress(NamedTuple):
     """The series on its way: `1 − |s|^n` and `1 − |c|^n` for either base, and the sums so far."""
 
     query: tuple[Array, Array]
     key: tuple[Array, Array]
     sums: _Tables
 
-    def level(self, weights: Float[Array, "base 2"], tables: _Tables, allowed: Allowed) -> "_Walk":
+    def level(
+        self, weights: Float[Array, "base 2"], tables: _Tables, allowed: KeyTables
+    ) -> "_Progress":
         """Add the powers of this level, and double them."""
         sums = self.sums
         for index, (q, k) in enumerate(zip(self.query, self.key, strict=True)):
-            sums = _added(sums, 1 - q, 1 - k, weights[index], tables, allowed)
+            sums = _add_power(sums, 1 - q, 1 - k, weights[index], tables, allowed)
         query, key = (tuple(gap * (2 - gap) for gap in side) for side in (self.query, self.key))
-        return _Walk((query[0], query[1]), (key[0], key[1]), sums)
+        return _Progress((query[0], query[1]), (key[0], key[1]), sums)
 
 
-def _added(
-    sums: _Tables, query: Array, key: Array, weights: Array, tables: _Tables, allowed: Allowed
+def _add_power(
+    sums: _Tables, query: Array, key: Array, weights: Array, tables: _Tables, allowed: KeyTables
 ) -> _Tables:
     """One power of the series: `|s|^n Σ_ij w_ij |c_ij|^n`, times its weights."""
-    values = [summed(table * key, *allowed) for table in tables.values]
-    slopes = [values[0], *(summed(table * key, *allowed) for table in tables.slopes[1:])]
+    values = [sum_keys(table * key, *allowed) for table in tables.values]
+    slopes = [values[0], *(sum_keys(table * key, *allowed) for table in tables.slopes[1:])]
     return _Tables(
         tuple(one + weights[1] * query * m for one, m in zip(sums.values, values, strict=True)),
         tuple(one + weights[0] * query * m for one, m in zip(sums.slopes, slopes, strict=False)),
     )
 
 
-def _walk(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allowed) -> _Walk:
+def _begin(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Progress:
     """The odd powers, and the first level's."""
     series = _series(str(key.gap.dtype))
     sums = tables.each(lambda table: jnp.zeros_like(query.gap))
     q, k = query.size, key.size
     for weights in series.odd:
         q, k = q * query.size**2, k * key.size**2
-        sums = _added(sums, q, k, jnp.asarray(weights, q.dtype), tables, allowed)
+        sums = _add_power(sums, q, k, jnp.asarray(weights, q.dtype), tables, allowed)
     depths = [
         tuple(-jnp.expm1(base * jnp.log1p(-jnp.minimum(side.gap, 0.999))) for base in series.bases)
         for side in (query, key)
     ]
-    return _Walk((depths[0][0], depths[0][1]), (depths[1][0], depths[1][1]), sums)
+    return _Progress((depths[0][0], depths[0][1]), (depths[1][0], depths[1][1]), sums)
 
 
 @jax.custom_jvp
-def _series_sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allowed) -> _Tables:
+def _series_sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Tables:
     """`Σ_n w_n |s|^n Σ_ij w_ij |c_ij|^n`, up to the level at which nothing is left of powers."""
     series, dtype = _series(str(key.gap.dtype)), key.gap.dtype
     weights = jnp.asarray(series.levels, dtype)
     closest = [jnp.min(jnp.where(side.gap > 0, side.gap, 1)) for side in (query, key)]
 
-    def left(carry: tuple[Array, _Walk]) -> Array:
+    def left(carry: tuple[Array, _Progress]) -> Array:
         power = min(series.bases) * jnp.exp2(carry[0].astype(dtype))
         return (carry[0] < len(weights)) & (power * (closest[0] + closest[1]) < _REST)
 
-    def step(carry: tuple[Array, _Walk]) -> tuple[Array, _Walk]:
+    def step(carry: tuple[Array, _Progress]) -> tuple[Array, _Progress]:
         return carry[0] + 1, carry[1].level(weights[carry[0]], tables, allowed)
 
-    start = (jnp.zeros((), jnp.int32), _walk(query, key, tables, allowed))
+    start = (jnp.zeros((), jnp.int32), _begin(query, key, tables, allowed))
     return jax.lax.while_loop(left, step, start)[1].sums
 
 
@@ -245,10 +247,10 @@ def _series_sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allow
 def _series_sums_jvp(primals, tangents):
     """All levels: a loop of known length can be run backwards."""
 
-    def sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: Allowed) -> _Tables:
+    def sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Tables:
         weights = jnp.asarray(_series(str(key.gap.dtype)).levels, key.gap.dtype)
-        start = _walk(query, key, tables, allowed)
-        step = lambda walk, w: (walk.level(w, tables, allowed), None)  # noqa: E731
+        start = _begin(query, key, tables, allowed)
+        step = lambda done, w: (done.level(w, tables, allowed), None)  # noqa: E731
         return jax.lax.scan(step, start, weights)[0].sums
 
     return jax.jvp(sums, primals, tangents)
@@ -273,11 +275,11 @@ def reach_of_scores(dual: Dual, queries: Array, keys: Array, qk_std: Array) -> R
 def identity_kernels(scores: ElementwiseScores) -> tuple[Array, Array | None]:
     """ζ = identity: `σ²κ^q_ab Σ κ^k κ` and its tangent kernel; sums over allowed keys only."""
     sides, _, allowed, qk_variance = scores
-    total = summed(sides.key * sides.value, *allowed)
+    total = sum_keys(sides.key * sides.value, *allowed)
     nngp = qk_variance * sides.query * total
     if sides.ntk is None:
         return nngp, None
-    tangent = summed(sides.key * sides.ntk.value + sides.value * sides.ntk.key, *allowed)
+    tangent = sum_keys(sides.key * sides.ntk.value + sides.value * sides.ntk.key, *allowed)
     ntk = qk_variance * (sides.query * (4 * total + tangent) + sides.ntk.query * total)
     return nngp, ntk
 

@@ -51,7 +51,7 @@ class QueriedAttention(MultiHead):
         )
         if self.positions.rotary is not None or self.positions.biases:
             raise WidelimitError(
-                f"{type(self).__name__} takes positions of its keys alone: Decay, or an Encoding.",
+                f"positions= of {type(self).__name__} does not encode its keys alone.",
                 got=f"positions={positions!r}, which compares them with positions of queries",
                 remedy="use Decay, which encodes the keys alone",
             )

@@ -191,13 +191,13 @@ def draw_field(
     weights = _normals(key, count, shape, coupling)
     if any(slots):
         # Each head with the two passes exchanged as well: kernels stay symmetric.
-        exchanged = weights[:, :, _exchanged(query_rank, slots[0])]
-        exchanged = exchanged[..., _exchanged(key_rank, slots[1])]
+        exchanged = weights[:, :, _exchange_order(query_rank, slots[0])]
+        exchanged = exchanged[..., _exchange_order(key_rank, slots[1])]
         weights = jnp.concatenate([weights, exchanged])
     return ScoreField(weights.astype(dtype), query_basis, key_basis, slots)
 
 
-def _exchanged(rank: int, slots: int) -> np.ndarray:
+def _exchange_order(rank: int, slots: int) -> np.ndarray:
     """The order of features in which the slots of the two passes have changed places."""
     first, second = rank + np.arange(slots), rank + slots + np.arange(slots)
     return np.concatenate([np.arange(rank), second, first])
@@ -296,10 +296,10 @@ def draw_basis(
 
 def checked_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
-    whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
-    whole = whole and 1 <= heads < 2**31
+    finite = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
+    finite = finite and 1 <= heads < 2**31
     infinite = isinstance(heads, float) and heads == INFINITE
-    if not whole and not infinite:
+    if not finite and not infinite:
         raise WidelimitError(
             "The number of heads is no positive integer below 2³¹, nor widelimit.INFINITE.",
             got=f"{name}={heads!r}",
@@ -324,8 +324,8 @@ class AttentionMemo(eqx.Module):
     query_noise: Array | None = None
     # Of queries and keys that are brought to one length.
     inverse_lengths: Array | None = None
-    # Weights of every head, where they are known.
-    weights: Float[Array, "head query key"] | None = None
+    # Weights of every head, or those that all share, where they are known.
+    weights: Float[Array, "*head query key"] | None = None
     # Feature rows of the output, where heads have finite width.
     outputs: Float[Array, "query feature"] | None = None
     # Of the scores' variances, where the score map's dual has limits.

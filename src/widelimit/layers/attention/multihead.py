@@ -23,7 +23,7 @@ from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
 from ..base import Facts, Layer, Memo, Params, cast, leaf
 from ..dense import checked_bias
-from ..norm import checked_rate, dropped, with_diagonal
+from ..norm import checked_rate, drop, with_diagonal
 from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
@@ -94,7 +94,7 @@ class MultiHead(Layer):
         """
         if pattern is not None and not isinstance(pattern, Pattern):
             raise WidelimitError(
-                "pattern= takes Causal(), Local(radius) or Allowed(matrix).",
+                "pattern= is none of Causal(), Local(radius) and Allowed(matrix).",
                 got=repr(pattern),
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
@@ -163,9 +163,6 @@ class MultiHead(Layer):
         rotary = self.positions.rotary
         return self.score_map.fields * (1 if rotary is None else 2 * rotary.pairs)
 
-    def mean(self, example: Any, memo: Memo) -> None:
-        return None
-
     # --- finite width -----------------------------------------------------------------------------
 
     @property
@@ -215,7 +212,7 @@ class MultiHead(Layer):
         valued = scored if encoding is not None and encoding.on_values else context
         weights = self.attention_weights(params, scored, masks, queries)
         if self.dropout > 0 and key is not None:
-            weights = dropped(key, weights, self.dropout)
+            weights = drop(key, weights, self.dropout)
         values = project(valued.reshape(-1, valued.shape[-1]), params["value"])
         values = self.positions.projections.value_side(params, values)
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
@@ -314,7 +311,7 @@ class MultiHead(Layer):
             weights = jax.vmap(lambda g: self.score_map.weigh(g, allowed))(field.scores)
             return dataclasses.replace(memo, weights=weights)
         if not self.facts.random_scores and not self.closed:
-            return dataclasses.replace(memo, weights=self._fixed_weights(context, allowed)[None])
+            return dataclasses.replace(memo, weights=self._fixed_weights(context, allowed))
         lengths = positions.inverse_lengths(context)
         if self.closed:
             assert isinstance(self.score_map, ElementwiseMap)
@@ -466,7 +463,8 @@ class MultiHead(Layer):
         where nothing is drawn, over scores `G_ai ~ N(0, qk² κ^q_aa κ̃_ii)`.
         """
         if memo.weights is not None:
-            return jnp.mean(function(memo.weights), axis=0)
+            weights = function(memo.weights)
+            return weights if weights.ndim == 2 else jnp.mean(weights, axis=0)
         queries, keys = memo.tables
         if field is not None:
             head, draws = self.head(memo, ntk=False), field.weights.astype(keys.dtype)

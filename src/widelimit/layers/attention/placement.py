@@ -82,11 +82,11 @@ class Projections(eqx.Module):
 
     def scored(self, pair: Pair) -> Pair:
         """κ̃ + σ_qk²."""
-        return _lifted(pair, self.qk_b_std) if self.qk_biased else pair
+        return _lift(pair, self.qk_b_std) if self.qk_biased else pair
 
     def valued(self, pair: Pair) -> Pair:
         """κ + σ_v²."""
-        return _lifted(pair, self.v_b_std) if self.v_biased else pair
+        return _lift(pair, self.v_b_std) if self.v_biased else pair
 
     def variance(self, variance: Float[Array, "position"]) -> Float[Array, "position"]:
         """κ̃_aa + σ_qk²."""
@@ -100,7 +100,7 @@ class Projections(eqx.Module):
         return jnp.concatenate([rows, constant], axis=-1)
 
 
-def _lifted(pair: Pair, b_std: Any) -> Pair:
+def _lift(pair: Pair, b_std: Any) -> Pair:
     pair = pair.forced()
     return pair.to(pair.nngp + cast(b_std, pair.nngp) ** 2, pair.ntk)
 
@@ -143,7 +143,7 @@ class Positions(eqx.Module):
         projections = Projections() if projections is None else projections
         if not isinstance(projections, Projections):
             raise WidelimitError(
-                "projections= takes Projections(qk_norm=…, qk_b_std=…, v_b_std=…).",
+                "projections= is not Projections(qk_norm=…, qk_b_std=…, v_b_std=…).",
                 got=repr(projections),
                 remedy="e.g. projections=Projections(qk_norm=True)",
             )
@@ -154,8 +154,8 @@ class Positions(eqx.Module):
         known = len(encodings) + len(rotations) + len(biases) == len(parts)
         if not known or len(encodings) > 1 or len(rotations) > 1:
             raise WidelimitError(
-                "positions= takes Decay or an Encoding of your own, Rotary, Alibi or AdditiveBias, "
-                "or a tuple of them with at most one encoding and one Rotary.",
+                "positions= is not Decay, an Encoding of your own, Rotary, Alibi or AdditiveBias, "
+                "nor a tuple of them with at most one encoding and one Rotary.",
                 got=repr(given),
                 remedy="e.g. positions=Decay(rate=0.5), or positions=(Decay(), Alibi())",
             )
@@ -185,18 +185,18 @@ class Positions(eqx.Module):
 
     def scored(self, pair: Pair, channels: Array | None) -> Pair:
         """κ̃ and Θ̃ of queries and keys: with encoding and bias."""
-        return self.projections.scored(self._placed(pair, channels))
+        return self.projections.scored(self._place(pair, channels))
 
     def valued(self, pair: Pair, channels: Array | None) -> Pair:
         """κ and Θ of values: with the encoding where they see it, and their bias."""
         seen = self.encoding is not None and self.encoding.on_values
-        return self.projections.valued(self._placed(pair, channels) if seen else pair)
+        return self.projections.valued(self._place(pair, channels) if seen else pair)
 
     def inverse_lengths(self, example: Example) -> Float[Array, "position"] | None:
         """1/√κ̃_aa where queries and keys have one length; None where they keep theirs."""
         return inverse_lengths(self.variance(example)) if self.projections.qk_norm else None
 
-    def _placed(self, pair: Pair, channels: Array | None) -> Pair:
+    def _place(self, pair: Pair, channels: Array | None) -> Pair:
         """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
         if self.encoding is None:
             return pair

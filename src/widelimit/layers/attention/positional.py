@@ -15,9 +15,9 @@ from jaxtyping import Array, Float
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...factorizations import cholesky
-from ...options import Range, choice, positive, whole
+from ...options import Range, choice, hyperparameter, option, positive, whole
 from ...printing import brief, written
-from ..base import cast, hyperparameter, leaf, option
+from ..base import cast, leaf
 from .scores import coordinates
 
 

@@ -138,7 +138,7 @@ def _response(
     return jax.lax.scan(add, jnp.zeros_like(nngp), (one.waves, two.waves))[0]
 
 
-def _waved(table: Array, wave: Array | None) -> Array:
+def _turn(table: Array, wave: Array | None) -> Array:
     """A table whose last two axes are those of the scores, times a rotary wave."""
     if wave is None:
         return table
@@ -151,7 +151,7 @@ def _elementwise_response(
     """`P*(D(κ*T)D'ᵀ)` with the slopes D."""
     assert one.slopes is not None
     assert two.slopes is not None
-    d, e = _waved(one.slopes, wave1), _waved(two.slopes, wave2)
+    d, e = _turn(one.slopes, wave1), _turn(two.slopes, wave2)
     return query * (d @ (value * key) @ e.T)
 
 
@@ -159,7 +159,7 @@ def _softmax_response(
     one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
 ) -> Array:
     """`P*[Ã(κ*T)Ã'ᵀ − ((Aκ)*(ÃT))Ã'ᵀ − Ã((κA'ᵀ)*(TÃ'ᵀ)) + (AκA'ᵀ)*(ÃTÃ'ᵀ)]`, Ã = A times wave."""
-    a, b = _waved(one.weights, wave1), _waved(two.weights, wave2)
+    a, b = _turn(one.weights, wave1), _turn(two.weights, wave2)
     a_value, value_b = one.weights @ value, value @ two.weights.T
     a_key, key_b = a @ key, key @ b.T
     left = (a @ (value * key) - a_value * a_key) @ b.T
@@ -186,7 +186,7 @@ def _full_response(
     """From ∂ζ_ai/∂G_fck, O(S⁵)."""
     assert one.jacobian is not None
     assert two.jacobian is not None
-    d, e = _waved(one.jacobian, wave1), _waved(two.jacobian, wave2)
+    d, e = _turn(one.jacobian, wave1), _turn(two.jacobian, wave2)
     moved = jnp.einsum("aifck,ij,cd,kl->ajfdl", d, value, query, key)
     return jnp.einsum("ajfdl,bjfdl->ab", moved, e)
 
@@ -215,12 +215,14 @@ def mean_over_heads(
 def mix_values(
     queries: Pair,
     valued: Pair,
-    one: Float[Array, "head query key"],
-    two: Float[Array, "head query2 key2"],
+    one: Float[Array, "*head query key"],
+    two: Float[Array, "*head query2 key2"],
 ) -> Pair:
-    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of a single head, kept pending."""
-    if one.shape[0] == 1:
-        return valued.lazily_mixed(one[0], two[0])
+    """`mean_h A_h κ A'_hᵀ` at the queries' positions; of one head, or of equal ones, pending."""
+    if one.ndim == 3 and one.shape[0] == 1:
+        one, two = one[0], two[0]
+    if one.ndim == 2:
+        return valued.lazily_mixed(one, two)
     forced, like = valued.forced(), queries.forced()
 
     def mix(kernel: Array) -> Array:

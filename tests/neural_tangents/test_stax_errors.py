@@ -1,0 +1,110 @@
+"""What is refused, in neural-tangents' words; and what the namespace leaves alone."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import widelimit.neural_tangents as nt
+from widelimit.errors import WidelimitError
+from widelimit.neural_tangents import stax
+
+_X = np.ones((3, 5, 4))
+
+
+def _of(layer, **options):
+    return layer[2](_X, None, "ntk", **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("W_std", lambda: stax.Dense(4, W_std=float("nan"))),
+        ("W_std", lambda: stax.Dense(4, W_std="wide")),
+        ("b_std", lambda: stax.Conv(4, (3,), b_std="small")),
+        ("b_std", lambda: stax.Conv(4, (3,), b_std=[1, 2])),
+        ("out_dim", lambda: stax.Dense(0)),
+        ("out_chan", lambda: stax.Conv(-1, (3,))),
+        ("filter_shape", lambda: stax.Conv(4, 3)),
+        ("filter_shape", lambda: stax.Conv(4, ())),
+        ("strides", lambda: stax.Conv(4, (3,), strides=(0,))),
+        ("padding", lambda: stax.Conv(4, (3,), padding="REFLECT")),
+        ("parameterization", lambda: stax.Dense(4, parameterization="mup")),
+        ("s=", lambda: stax.Dense(4, s=(1, 2))),
+        ("dimension_numbers", lambda: stax.Conv(4, (3,), dimension_numbers=("NCH", "OIH", "NHC"))),
+        ("window_shape", lambda: stax.AvgPool(2)),
+        ("window_shape", lambda: stax.SumPool((0,))),
+        ("attention_mechanism", lambda: _attention(attention_mechanism="X")),
+        ("pos_emb_type", lambda: _attention(pos_emb_type="ROTARY")),
+        ("n_heads", lambda: stax.GlobalSelfAttention(1, 1, 1, 0)),
+        ("n_chan_key", lambda: stax.GlobalSelfAttention(1, 0, 1, 1)),
+        ("W_query_std", lambda: _attention(W_query_std=None)),
+        ("W_pos_emb_std", lambda: _attention(W_pos_emb_std="a")),
+        ("rate", lambda: stax.Dropout(0.0)),
+        ("rate", lambda: stax.Dropout(1.5)),
+        ("mode", lambda: stax.Dropout(0.5, mode="eval")),
+        ("degree", lambda: stax.Hermite(-1)),
+        ("degree", lambda: stax.RectifiedMonomial(1.5)),
+        ("num", lambda: stax.FanOut(0)),
+        ("n=", lambda: stax.repeat(stax.Relu(), -1)),
+        ("triple", lambda: stax.serial(stax.Dense(3), stax.Relu)),
+        ("lhs", lambda: stax.DotGeneral(lhs=1.0, rhs=2.0)),
+        ("deg", lambda: stax.ElementwiseNumerical(jnp.tanh, deg=0)),
+        ("get", lambda: stax.Dense(4)[2](_X, None, "nngpp")),
+        ("get", lambda: stax.Dense(4)[2](_X, None, ("ntk", "ntk"))),
+        ("get", lambda: stax.Dense(4)[2](_X, None, 3)),
+        ("x1 and x2", lambda: stax.Dense(4)[2](_X, _X[0], "ntk")),
+        ("tuple of 2 inputs", lambda: stax.parallel(stax.Dense(4), stax.Dense(4))[2](_X)),
+        ("stax.parallel", lambda: _of(stax.serial(stax.FanOut(3), stax.parallel(stax.Relu())))),
+        ("FanInSum", lambda: _of(stax.serial(stax.Dense(4), stax.FanInSum()))),
+        ("several inputs", lambda: _of(stax.serial(stax.FanOut(2), stax.Dense(4)))),
+        ("channel_axis", lambda: _of(stax.serial(stax.Dense(4), stax.Dense(4, channel_axis=1)))),
+        ("one axis", lambda: _of(stax.Dense(4, batch_axis=2))),
+        ("channel_axis", lambda: _of(stax.Dense(4, channel_axis=7))),
+        ("pattern", lambda: _of(stax.Dense(4), pattern=(np.eye(5), np.eye(5)))),
+        ("beside a Kernel", lambda: stax.Relu()[2](stax.Dense(4)[2](_X), _X)),
+        ("batch_size", lambda: nt.batch(stax.Dense(4)[2], batch_size=-1)),
+        ("n_samples", lambda: nt.monte_carlo_kernel_fn(*stax.Dense(4)[:2], jax.random.key(0), 0)),
+        ("rng", lambda: _dropped()),
+        ("Gaussian", lambda: _of(stax.Relu())),
+        ("k_test_train", lambda: _predictor()(1.0, 0.0, 0.0)),
+        ("t=None", lambda: _flow()(None)),
+        ("trace_axes", lambda: _posterior(np.eye(3)[..., None])("ntk")),
+        ("get", lambda: _posterior(np.eye(3))("ntkk")),
+        ("get", lambda: nt.empirical_kernel_fn(lambda p, x: p * x)(_X, None, "cov1", 1.0)),
+    ],
+)
+def test_errors_speak_in_the_names_of_neural_tangents(words, call):
+    with pytest.raises(WidelimitError) as caught:
+        call()
+    assert words in str(caught.value)
+    assert "w_std" not in str(caught.value)
+
+
+def _attention(**options):
+    return stax.GlobalSelfAttention(1, 1, 1, 1, **options)
+
+
+def _posterior(kernel):
+    return nt.predict.gp_inference(kernel, np.ones((3, 1)))
+
+
+def _dropped():
+    init_fn, apply_fn, _ = stax.serial(stax.Dense(4), stax.Dropout(0.5))
+    return apply_fn(init_fn(jax.random.key(0), _X.shape)[1], _X)
+
+
+def _predictor():
+    return nt.predict.gradient_descent_mse(np.eye(3), np.ones((3, 1)))
+
+
+def _flow():
+    return nt.predict.gradient_descent(lambda f, y: jnp.sum(f * y), np.eye(3), np.ones((3, 1)))
+
+
+def test_the_library_does_not_import_the_namespace():
+    code = "import sys, widelimit; sys.exit('widelimit.neural_tangents' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
