@@ -256,7 +256,8 @@ def _smallest_eigenvalue(matrix: np.ndarray) -> float:
     if len(matrix) <= _ALL_EIGENVALUES:
         return float(eigvalsh(matrix, subset_by_index=(0, 0))[0])
     try:
-        return float(eigsh(matrix, k=1, which="SA", tol=1e-3, return_eigenvectors=False)[0])
+        found = eigsh(matrix, k=1, which="SA", tol=1e-3, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+        return float(found[0])
     except ArpackNoConvergence:  # it is near others, and so near zero
         return 0.0
 

@@ -29,7 +29,7 @@ _SECONDS, _PRODUCT = 0.7, 48
 # What a solve takes beside N³/3 multiplications and additions at the rate of such products: small
 # blocks, and for every entry reading, checking and copying by one thread (measured at 2,000 to
 # 8,000 examples; for many more examples the first is nearer to 1).
-_SOLVE_FACTOR, _SOLVE_ENTRY = 1.3, 500
+_SOLVE_FACTOR, _SOLVE_ENTRY = 1.3, 700
 # Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
 _BLOCKS = 4
 # Stored tiles, of 1024 examples a side, that are in memory at once: being filled or written.
