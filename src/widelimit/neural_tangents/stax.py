@@ -470,7 +470,7 @@ def DotGeneral(
         return triple()
     if lhs is not None and rhs is not None:
         raise _unknown("DotGeneral", "lhs", lhs, "pass one of lhs= and rhs=")
-    array = rhs if lhs is None else lhs
+    array: Any = rhs if lhs is None else lhs
     sums, shared = dimension_numbers
     own, other = (sums if rhs is None else sums[::-1]) if np.ndim(array) else ((), ())
     if sorted(own) != list(range(np.ndim(array))) or any(map(len, shared)):
