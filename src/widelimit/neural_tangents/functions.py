@@ -24,7 +24,7 @@ from .network import (
     Parts,
     assemble,
     count_streams,
-    find_neighbours,
+    find_edges,
     named_axes,
 )
 
@@ -62,20 +62,16 @@ class _Function:
 
     def edges(self, pattern: Any, positions: tuple[int, ...]) -> Any:
         """The graphs of a batch with so many nodes, as the library has them."""
-        layer = find_neighbours(self.parts)
-        if pattern is None and layer is None:
-            return None
-        if pattern is None or layer is None:
+        edges = find_edges(self.parts)
+        if (pattern is None) != (edges is None):
             raise OptionError(
                 "pattern= is missing: stax.Aggregate sums over the graph in it."
                 if pattern is None
                 else "pattern= met a network without stax.Aggregate, which alone takes a graph.",
-                got="pattern=None"
-                if pattern is None
-                else f"pattern of type {type(pattern).__name__}",
+                got=f"pattern of type {type(pattern).__name__}",
                 remedy="pass it to networks of graphs, and only to them",
             )
-        return layer.edges(pattern, positions)
+        return None if edges is None else edges(pattern, positions)
 
     def split(self, x: Any, name: str) -> list[Any]:
         """An input, or the inputs of several streams."""
@@ -249,7 +245,7 @@ class ApplyFn(_Function):
 # --- infinite networks ----------------------------------------------------------------------------
 
 _FAST = {"nngp", "ntk"}
-_FIELDS = {*Kernel.__dataclass_fields__} - {"facts"}
+_FIELDS = [name for name in Kernel.__dataclass_fields__ if name != "facts"]
 
 
 @functools.cache
@@ -257,8 +253,8 @@ def _tuple_type(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(name, fields)
 
 
-def asked(get: Any) -> tuple[str, ...] | None:
-    """The names in `get`, in lower case; None: everything."""
+def asked(get: Any, known: Sequence[str]) -> tuple[str, ...] | None:
+    """The names in `get`, in lower case, all of them known; None: everything."""
     if get is None:
         return None
     names = tuple(get) if isinstance(get, tuple | list) else (get,)
@@ -268,15 +264,20 @@ def asked(get: Any) -> tuple[str, ...] | None:
             got=f"get={get!r}",
             remedy="pass 'nngp', 'ntk', or a tuple of names",
         )
+    if unknown := {name.lower() for name in names} - set(known):
+        raise OptionError(
+            f"get= asks for {', '.join(sorted(unknown))}, which is not computed here.",
+            got=f"get={get!r}",
+            remedy=f"ask for {', '.join(map(repr, known))}",
+        )
     return tuple(name.lower() for name in names)
 
 
 def answer(get: Any, values: Callable[[str], Any], name: str) -> Any:
-    """One value for a string, a named tuple in the order asked for several."""
-    names = asked(get)
-    assert names is not None
+    """One value for a string, a named tuple in the order asked for several; `get` was checked."""
     if isinstance(get, str):
-        return values(names[0])
+        return values(get.lower())
+    names = tuple(one.lower() for one in get)
     return _tuple_type(name, names)(*map(values, names))
 
 
@@ -298,13 +299,7 @@ class KernelFn(_Function):
         diagonal_spatial: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        names = asked(get)
-        if names is not None and (unknown := set(names) - _FIELDS):
-            raise OptionError(
-                f"get= asks for {', '.join(sorted(unknown))}, which kernels do not have.",
-                got=f"get={get!r}",
-                remedy="ask for 'nngp', 'ntk', 'cov1', 'cov2' or another field of Kernel",
-            )
+        names = asked(get, _FIELDS)
         if isinstance(x1, Kernel):
             if x2 is not None:
                 raise OptionError(
@@ -326,7 +321,7 @@ class KernelFn(_Function):
         padded = any(mask is not None for _, masks in sides for mask in masks)
         network, layouts = self.network(ranks[0], padded=padded)
         spatial = bool(diagonal_spatial)
-        graph = pattern is not None or find_neighbours(self.parts) is not None
+        graph = pattern is not None or find_edges(self.parts) is not None
         if names is not None and set(names) <= _FAST and network.single is not None and not graph:
             one, *others = ((self.joined(xs), _some(self.joined(masks))) for xs, masks in sides)
             two = others[0] if others else (None, None)

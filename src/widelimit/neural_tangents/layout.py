@@ -52,15 +52,17 @@ class Layout(NamedTuple):
         """The shape as (N, positions…, channels)."""
         return tuple(shape[axis] for axis in self.order)
 
+    @property
+    def _back(self) -> list[int]:
+        return sorted(range(self.ndim), key=self.order.__getitem__)
+
     def restored(self, x: Array) -> Array:
         """(N, positions…, channels) as the array was."""
-        back = sorted(range(self.ndim), key=self.order.__getitem__)
-        return x if back == list(range(self.ndim)) else jnp.transpose(x, back)
+        return jnp.transpose(x, self._back)
 
     def restored_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """A shape (N, positions…, channels) as that of the array was."""
-        back = sorted(range(self.ndim), key=self.order.__getitem__)
-        return tuple(shape[axis] for axis in back)
+        return tuple(shape[axis] for axis in self._back)
 
     def after(self, positions: int) -> "Layout":
         """The layout where this many position axes are left, the first ones."""

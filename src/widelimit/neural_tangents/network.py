@@ -6,7 +6,7 @@ the parts of several triples in a row; a call makes a network of them, once for 
 that inputs have.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,14 +29,9 @@ class Wide:
     axes: Axes = (None, None)
     kept: Callable[[int], int] = lambda positions: positions
     """How many position axes are left."""
-
-
-@dataclass(frozen=True)
-class Neighbours(Wide):
-    """A sum over neighbours in a graph, which comes with each call."""
-
-    edges: Callable[[Any, tuple[int, ...]], Any] = lambda pattern, positions: pattern
-    """The library's edges, from a pattern in the format of the layer and the number of nodes."""
+    edges: Callable[[Any, tuple[int, ...]], Any] | None = None
+    """Of a sum over neighbours in a graph, which comes with each call: the library's edges, from a
+    pattern in the format of the layer and the number of nodes."""
 
 
 @dataclass(frozen=True)
@@ -83,36 +78,29 @@ def count_streams(parts: Parts) -> int:
 
 def named_axes(parts: Parts) -> list[Axes]:
     """The axes that layers name while there are positions."""
-    return [axes for axes in _named(parts) if axes is not None]
+    return _named(parts)[0]
 
 
-def _named(parts: Parts) -> Iterator[Axes | None]:
-    """None where positions are gone."""
+def _named(parts: Parts) -> tuple[list[Axes], bool]:
+    """And whether positions are gone at the end."""
+    found: list[Axes] = []
     for part in parts:
-        if isinstance(part, Parallel):
-            ended = False
-            for branch in part.branches:
-                for axes in _named(branch):
-                    ended = ended or axes is None
-                    if axes is not None:
-                        yield axes
-            if ended:
-                yield None
-                return
-        elif isinstance(part, Wide):
-            yield part.axes
-            if part.kept(1) == 0:
-                yield None
-                return
+        inner = [_named(branch) for branch in part.branches] if isinstance(part, Parallel) else []
+        if isinstance(part, Wide):
+            inner = [([part.axes], part.kept(1) == 0)]
+        found += [axes for named, _ in inner for axes in named]
+        if any(gone for _, gone in inner):
+            return found, True
+    return found, False
 
 
-def find_neighbours(parts: Parts) -> Neighbours | None:
-    """The first layer that needs a graph."""
+def find_edges(parts: Parts) -> Callable[[Any, tuple[int, ...]], Any] | None:
+    """`edges` of the first layer that needs a graph."""
     for part in parts:
         inner = part.branches if isinstance(part, Parallel) else ()
-        found = [part] if isinstance(part, Neighbours) else [*map(find_neighbours, inner)]
-        if any(found):
-            return next(filter(None, found))
+        for found in (getattr(part, "edges", None), *map(find_edges, inner)):
+            if found is not None:
+                return found
     return None
 
 

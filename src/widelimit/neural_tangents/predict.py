@@ -113,17 +113,6 @@ def _of(kernels: Any, name: str) -> Array:
     return getattr(kernels, name, kernels)
 
 
-def _kinds(get: Any, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = asked(get) or ()
-    if unknown := set(names) - set(known):
-        raise OptionError(
-            f"get= asks for {', '.join(sorted(unknown))}, which is not predicted.",
-            got=f"get={get!r}",
-            remedy=f"ask for {', '.join(map(repr, known))}",
-        )
-    return names
-
-
 # --- squared loss ---------------------------------------------------------------------------------
 
 
@@ -224,7 +213,7 @@ def gp_inference(
 
     def predict_fn(get: Any = None, k_test_train: Any = None, k_test_test: Any = None) -> Any:
         get = ("nngp", "ntk") if get is None else get
-        _kinds(get, ("nngp", "ntk", "ntkgp"))
+        asked(get, ("nngp", "ntk", "ntkgp"))
 
         def one(kind: str) -> Any:
             exact = kind != "ntk"
@@ -323,7 +312,7 @@ def gradient_descent_mse_ensemble(
         **kernel_fn_test_test_kwargs: Any,
     ) -> Any:
         get = ("nngp", "ntk") if get is None else get
-        _kinds(get, ("nngp", "ntk"))
+        asked(get, ("nngp", "ntk"))
         options = kernel_fn_train_train_kwargs | kernel_fn_test_test_kwargs  # between both sets
 
         def one(kind: str) -> Any:

@@ -22,7 +22,7 @@ from ..layers.base import with_fields
 from ..options import hyperparameter, whole
 from .functions import Triple, parts_of, triple
 from .layout import Layout
-from .network import Axes, FanIn, Foreign, Neighbours, Parallel, Wide
+from .network import Axes, FanIn, Foreign, Parallel, Wide
 from .network import FanOut as Fork
 
 # --- what options mean ----------------------------------------------------------------------------
@@ -418,8 +418,7 @@ def Aggregate(
         heads, tails = range(1 + half, 1 + 2 * half), range(1, 1 + half)
         return jnp.transpose(jnp.asarray(pattern, float), (0, *heads, *tails))[..., None]
 
-    axes = batch_axis, channel_axis
-    return triple(Neighbours("Aggregate", make, axes, edges=edges))
+    return triple(Wide("Aggregate", make, (batch_axis, channel_axis), edges=edges))
 
 
 def _dense(pattern: Any, nodes: tuple[int, ...]) -> Any:
