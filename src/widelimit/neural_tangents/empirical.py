@@ -12,14 +12,14 @@ from jaxtyping import Array
 
 from ..errors import OptionError
 from ..finite import empirical_ntk
-from ..finite.empirical import Axes, jacobian_kernel
+from ..finite.empirical import Axes, NtkMethod, jacobian_kernel
 from .functions import answer, asked
 
 Which = int | Sequence[int]
 
 
 class NtkImplementation(IntEnum):
-    """Accepted; the library chooses between Jacobians and products itself."""
+    """Products are made where they are asked for; otherwise the library chooses the cheaper way."""
 
     AUTO = 0
     JACOBIAN_CONTRACTION = 1
@@ -85,11 +85,12 @@ def empirical_ntk_fn(
     _s_rules: bool = True,
     _fwd: bool | None = None,
 ) -> Callable[..., Any]:
-    """`ntk_fn(x1, x2, params)`: products of gradients; hints on how to compute are accepted.
+    """`ntk_fn(x1, x2, params)`: products of gradients; other hints than products are accepted.
 
     Each output must depend on its own example alone (`vmap_axes` says so in neural-tangents).
     """
-    NtkImplementation(implementation)
+    products = NtkImplementation(implementation) is NtkImplementation.NTK_VECTOR_PRODUCTS
+    method = NtkMethod.PRODUCTS if products else NtkMethod.AUTO
 
     def ntk_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
         run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
@@ -101,7 +102,7 @@ def empirical_ntk_fn(
                 return run(params, jax.tree.map(lambda leaf: leaf[None], x))[0]
 
             return _shown(jacobian_kernel(one, params, x1, x2, axes), axes)
-        which: Any = {"trace_axes": trace_axes, "diagonal_axes": diagonal_axes}
+        which: Any = {"trace_axes": trace_axes, "diagonal_axes": diagonal_axes, "method": method}
         return _shown(empirical_ntk(run, params, x1, x2, progress=False, **which), axes)
 
     return ntk_fn
