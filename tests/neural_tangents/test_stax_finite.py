@@ -55,23 +55,26 @@ def test_padded_kernels_are_those_of_finite_networks_without_padding(name):
 
 
 _WHOLE = {
-    "RectifiedMonomial(1), which is NaN": [stax.RectifiedMonomial(1)],
-    "RectifiedMonomial(3), too": [stax.RectifiedMonomial(3)],
-    "Sign before pooling": [stax.Sign(), stax.AvgPool((2,)), stax.Dense(8), stax.Relu()],
-    "a kink by quadrature": [stax.ElementwiseNumerical(jnp.abs, deg=25)],
-    "Gabor": [stax.Gabor()],
-    "a step": [stax.RectifiedMonomial(0)],
+    "RectifiedMonomial(1), which is NaN": lambda: [stax.RectifiedMonomial(1)],
+    "RectifiedMonomial(3), too": lambda: [stax.RectifiedMonomial(3)],
+    "Sign before pooling": lambda: [stax.Sign(), stax.AvgPool((2,)), stax.Dense(8), stax.Relu()],
+    "a kink by quadrature": lambda: [stax.ElementwiseNumerical(jnp.abs, deg=25)],
+    "Gabor": lambda: [stax.Gabor()],
+    "a step": lambda: [stax.RectifiedMonomial(0)],
 }
+"""Made inside tests: kinks warn of what quadrature leaves."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _WHOLE)
 @pytest.mark.optimised
+@pytest.mark.filterwarnings("ignore:.*summed by quadrature")
 def test_kernels_are_those_of_finite_networks(name):
     _, apart = _sequences()
     x = np.stack([one[:3] for one in apart])
-    layers = [stax.Dense(8, 1.2, 0.1), *_WHOLE[name], stax.GlobalAvgPool(), stax.Dense(8)]
+    layers = [stax.Dense(8, 1.2, 0.1), *_WHOLE[name](), stax.GlobalAvgPool(), stax.Dense(8)]
     kernel_fn = stax.serial(*layers)[2]
     found = kernel_fn(jnp.asarray(x), None, ("nngp", "ntk"))
     net = kernel_fn.network([3], padded=False)[0].single
-    assert_agrees(net, x, Kernels(np.asarray(found.nngp), np.asarray(found.ntk)))
+    # Cubes have heavy tails, which take more draws than others for the same standard error.
+    assert_agrees(net, x, Kernels(np.asarray(found.nngp), np.asarray(found.ntk)), rounds=30)

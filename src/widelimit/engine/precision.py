@@ -6,6 +6,7 @@ has a square-root singularity at correlation 1 and at −1. A program that is be
 precision, in which all of it is computed: there pairs are not redone (see `Layer.kernel`).
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -117,6 +118,13 @@ def close_pairs(
     )
 
 
+@functools.lru_cache(maxsize=4)  # on a busy machine, most of the time of a small kernel
+def _directions(size: int) -> np.ndarray:
+    """A few axes of vectors of this size, orthonormal: along them distances only shrink."""
+    gaussian = np.random.default_rng(0).normal(size=(size, min(_DIRECTIONS, size)))
+    return np.linalg.qr(gaussian)[0]
+
+
 class _Tokens(NamedTuple):
     """Sequences of tokens are close where they are equal; equal ones bear equal numbers."""
 
@@ -163,8 +171,7 @@ class _Vectors(NamedTuple):
     def of(cls, one: np.ndarray, two: np.ndarray) -> Self:
         flat = [a.reshape(len(a), -1) for a in (one, two)]
         common, size = sorted(a.shape[1] for a in flat)
-        gaussian = np.random.default_rng(0).normal(size=(size, min(_DIRECTIONS, size)))
-        axes = np.linalg.qr(gaussian)[0].astype(one.dtype)  # orthonormal: distances only shrink
+        axes = _directions(size).astype(one.dtype)
 
         def side(x: np.ndarray) -> _Side:
             norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))  # squares may overflow

@@ -9,6 +9,7 @@ kernel Θ (regularised: Θ + ρ), `n` entries of the targets and rate η, gradie
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -102,16 +103,6 @@ class _Outputs(NamedTuple):
         return interleaved(jnp.moveaxis(found, lead + 1 + len(sizes), lead + 1), lead + 2)
 
 
-def _regularised(matrix: Array, diag_reg: Any, absolute: bool) -> Array:
-    scale = 1.0 if absolute else jnp.trace(matrix) / len(matrix)
-    return matrix + diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
-
-
-def _solver(matrix: Array) -> Callable[[Array], Array]:
-    inverse = lower_inverse(cholesky(matrix))
-    return lambda right: inverse.T @ (inverse @ right)
-
-
 def _of(kernels: Any, name: str) -> Array:
     """One kernel of several, or the only one."""
     if isinstance(kernels, dict):
@@ -130,59 +121,6 @@ def _kinds(get: Any, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-# --- Gaussian processes, and the end of training --------------------------------------------------
-
-
-def gp_inference(
-    k_train_train: Any,
-    y_train: Any,
-    diag_reg: float = 0.0,
-    diag_reg_absolute_scale: bool = False,
-    trace_axes: Axes = (-1,),
-) -> Callable[..., Any]:
-    """Exact posteriors: 'nngp' of Bayesian networks, 'ntkgp' of the tangent kernel as a prior.
-
-    'ntk' is the ensemble of fully trained networks. Without `k_test_test`, means alone. Without
-    `k_test_train`, outputs on the training set are its targets: the regulariser counts as noise of
-    these examples, which is known there.
-    """
-    y = jnp.asarray(y_train)
-    outputs = _Outputs.of(y, trace_axes)
-    rows, default = outputs.rows(y), ("nngp", "ntk")
-
-    def predict_fn(get: Any = None, k_test_train: Any = None, k_test_test: Any = None) -> Any:
-        get = default if get is None else get
-        _kinds(get, ("nngp", "ntk", "ntkgp"))
-
-        def one(kind: str) -> Any:
-            name = "nngp" if kind == "nngp" else "ntk"
-            matrix = outputs.matrix(_of(k_train_train, name))
-            known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
-            solve = _solver(known)
-            at = known if k_test_train is None else outputs.matrix(_of(k_test_train, name))
-            mean = outputs.outputs(at @ solve(rows))
-            if k_test_test is None:
-                return mean
-            own = k_test_test
-            if kind != "ntk":
-                prior = outputs.matrix(_of(own, name))
-                return Gaussian(mean, outputs.kernel(prior - at @ solve(at.T)))
-            prior, start = outputs.matrix(_of(own, "nngp")), _of(k_train_train, "nngp")
-            start, map_ = outputs.matrix(start), solve(at.T).T
-            cross = start if k_test_train is None else outputs.matrix(_of(k_test_train, "nngp"))
-            return Gaussian(mean, outputs.kernel(_ensemble(prior, cross, start, map_)))
-
-        return answer(get, one, "Gaussians")
-
-    return predict_fn
-
-
-def _ensemble(prior: Array, cross: Array, start: Array, map_: Array) -> Array:
-    """`K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ` of outputs `f₀(x) + M (y − f₀(X))`."""
-    mixed = map_ @ cross.T
-    return prior - mixed - jnp.swapaxes(mixed, -1, -2) + map_ @ start @ jnp.swapaxes(map_, -1, -2)
-
-
 # --- squared loss ---------------------------------------------------------------------------------
 
 
@@ -192,11 +130,6 @@ class _Flow(NamedTuple):
     values: Array
     vectors: Array
     rate: Any
-
-    @classmethod
-    def of(cls, matrix: Array, learning_rate: Any, size: int) -> "_Flow":
-        values, vectors = jnp.linalg.eigh(matrix)
-        return cls(jnp.maximum(values, 0), vectors, learning_rate / size)
 
     def response(self, t: Array) -> Array:
         """`(1 − e^{−ηλt/n})/λ` for every time, (…, n)."""
@@ -211,6 +144,97 @@ class _Flow(NamedTuple):
         return ((at @ self.vectors) * self.response(t)[..., None, :]) @ self.vectors.T
 
 
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """Targets, the regulariser, and a rate: what kernels become predictions with."""
+
+    y: Array
+    trace_axes: Axes
+    diag_reg: Any
+    absolute: bool
+    learning_rate: Any = 1.0
+
+    @functools.cached_property
+    def outputs(self) -> _Outputs:
+        return _Outputs.of(self.y, self.trace_axes)
+
+    @functools.cached_property
+    def rows(self) -> Array:
+        return self.outputs.rows(self.y)
+
+    def regularised(self, kernel: Any) -> Array:
+        """The matrix of a training kernel with the regulariser on its diagonal."""
+        matrix = self.outputs.matrix(kernel)
+        scale = 1.0 if self.absolute else jnp.trace(matrix) / len(matrix)
+        return matrix + self.diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
+
+    def flow(self, known: Array) -> _Flow:
+        values, vectors = jnp.linalg.eigh(known)
+        return _Flow(jnp.maximum(values, 0), vectors, self.learning_rate / self.y.size)
+
+    def posterior(self, kind: str, train: Any, cross: Any, own: Any, t: Any, prior: bool) -> Any:
+        """Outputs at time t (None: the end) of networks that start from their NNGP kernel.
+
+        `cross` and `own` are the kernels of test examples; without `cross` these are the training
+        set, where the regulariser counts as noise that is known. Without `own`, means alone. With
+        `prior` the kernel of training is that of the initial functions, `t` is None, and
+        predictions are exact posteriors.
+        """
+        matrix = self.outputs.matrix
+        name = "nngp" if kind == "nngp" else "ntk"
+        known = self.regularised(_of(train, name))
+        at = known if cross is None else matrix(_of(cross, name))
+        if t is None:
+            map_ = _solve(known, at.T).T
+        else:
+            map_ = self.flow(known).map(at, jnp.asarray(t, self.rows.dtype))
+        mean = self.outputs.outputs(map_ @ self.rows)
+        if own is None:
+            return mean
+        if prior:
+            # Of the training set itself: regularised, as it is known.
+            own = known if own is train else matrix(_of(own, name))
+            return Gaussian(mean, self.outputs.kernel(own - map_ @ at.T))
+        # `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ` of outputs `f₀(x) + M (y − f₀(X))`.
+        start = matrix(_of(train, "nngp"))
+        mixed = map_ @ (start if cross is None else matrix(_of(cross, "nngp"))).T
+        moved = map_ @ start @ jnp.swapaxes(map_, -1, -2)
+        covariance = matrix(_of(own, "nngp")) - mixed - jnp.swapaxes(mixed, -1, -2) + moved
+        return Gaussian(mean, self.outputs.kernel(covariance))
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    inverse = lower_inverse(cholesky(matrix))
+    return inverse.T @ (inverse @ right)
+
+
+def gp_inference(
+    k_train_train: Any,
+    y_train: Any,
+    diag_reg: float = 0.0,
+    diag_reg_absolute_scale: bool = False,
+    trace_axes: Axes = (-1,),
+) -> Callable[..., Any]:
+    """Exact posteriors: 'nngp' of Bayesian networks, 'ntkgp' of the tangent kernel as a prior.
+
+    'ntk' is the ensemble of fully trained networks. Without `k_test_test`, means alone. Without
+    `k_test_train`, outputs on the training set are its targets.
+    """
+    training = _Training(jnp.asarray(y_train), trace_axes, diag_reg, diag_reg_absolute_scale)
+
+    def predict_fn(get: Any = None, k_test_train: Any = None, k_test_test: Any = None) -> Any:
+        get = ("nngp", "ntk") if get is None else get
+        _kinds(get, ("nngp", "ntk", "ntkgp"))
+
+        def one(kind: str) -> Any:
+            exact = kind != "ntk"
+            return training.posterior(kind, k_train_train, k_test_train, k_test_test, None, exact)
+
+        return answer(get, one, "Gaussians")
+
+    return predict_fn
+
+
 def gradient_descent_mse(
     k_train_train: Any,
     y_train: Any,
@@ -221,33 +245,31 @@ def gradient_descent_mse(
 ) -> Callable[..., Any]:
     """Gradient flow of given initial outputs under `½ mean (f − y)²`; `t=None` is its end."""
     y = jnp.asarray(y_train)
-    outputs = _Outputs.of(y, trace_axes)
-    rows = outputs.rows(y)
-    known = _regularised(outputs.matrix(k_train_train), diag_reg, diag_reg_absolute_scale)
-    solve = _solver(known)
+    training = _Training(y, trace_axes, diag_reg, diag_reg_absolute_scale, learning_rate)
+    outputs, known = training.outputs, training.regularised(k_train_train)
     kept: dict[str, _Flow] = {}
 
     def predict_fn(
         t: Any = None, fx_train_0: Any = 0.0, fx_test_0: Any = None, k_test_train: Any = None
     ) -> Any:
         tests = _require_both(fx_test_0, k_test_train)
-        at = outputs.matrix(k_test_train) if tests else None
         start = _started(outputs, fx_train_0, y)
-        gap = rows - start
+        gap = training.rows - start
         if t is None:
-            train = jnp.broadcast_to(y, y.shape) if fx_train_0 is not None else None
-            moved = None if at is None else at @ solve(gap)
+            weights = _solve(known, gap)
         else:
-            flow = _kept(kept, "flow", lambda: _Flow.of(known, learning_rate, y.size))
-            time = jnp.asarray(t, rows.dtype)
-            train = None
-            if fx_train_0 is not None:
-                train = outputs.outputs(start + flow.map(known, time) @ gap)
-            moved = None if at is None else flow.map(at, time) @ gap
-        if moved is None:
+            flow = _kept(kept, "flow", lambda: training.flow(known))
+            time = jnp.asarray(t, gap.dtype)
+            # Θ⁻¹ (1 − e^{−ηΘt/n}) of the gap
+            inner = flow.response(time)[..., None] * (flow.vectors.T @ gap)
+            weights = flow.vectors @ inner
+        train = None
+        if fx_train_0 is not None:
+            train = y if t is None else outputs.outputs(start + known @ weights)
+        if not tests:
             return train
-        count = k_test_train.shape[0]
-        test = outputs.outputs(_started(outputs, fx_test_0, y, count) + moved)
+        begin = _started(outputs, fx_test_0, y, k_test_train.shape[0])
+        test = outputs.outputs(begin + outputs.matrix(k_test_train) @ weights)
         return test if train is None else (train, test)
 
     return predict_fn
@@ -292,15 +314,8 @@ def gradient_descent_mse_ensemble(
     'ntk' trains all weights, 'nngp' the last layer alone, which ends in Bayesian inference.
     """
     y = jnp.asarray(y_train)
-    outputs = _Outputs.of(y, trace_axes)
-    rows, kept = outputs.rows(y), {}
-
-    def kernels(kind: str) -> Any:
-        """Of the training set: both kernels where the tangent kernel is needed."""
-        names = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
-        return _kept(
-            kept, kind, lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs)
-        )
+    training = _Training(y, trace_axes, diag_reg, diag_reg_absolute_scale, learning_rate)
+    kept: dict[str, Any] = {}
 
     def predict_fn(
         t: Any = None,
@@ -314,30 +329,17 @@ def gradient_descent_mse_ensemble(
         options = kernel_fn_train_train_kwargs | kernel_fn_test_test_kwargs  # between both sets
 
         def one(kind: str) -> Any:
-            train = kernels(kind)
-            names = train._fields
-            cross = own = train
+            names = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
+            train = _kept(
+                kept, kind, lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs)
+            )
+            cross, own = None, train if compute_cov else None
             if x_test is not None:
                 cross = kernel_fn(x_test, x_train, names, **options)
-                if compute_cov:
-                    own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
-            matrix, at = outputs.matrix(_of(train, kind)), outputs.matrix(_of(cross, kind))
-            known = _regularised(matrix, diag_reg, diag_reg_absolute_scale)
-            at = known if x_test is None else at  # as in gp_inference
-            if t is None:
-                map_ = _solver(known)(at.T).T
-            else:
-                flow = _Flow.of(known, learning_rate, y.size)
-                map_ = flow.map(at, jnp.asarray(t, rows.dtype))
-            mean = outputs.outputs(map_ @ rows)
-            if not compute_cov:
-                return mean
-            prior = outputs.matrix(_of(own, "nngp"))
-            start, initial = (outputs.matrix(_of(k, "nngp")) for k in (train, cross))
-            if kind == "nngp" and t is None:
-                prior = known if x_test is None else prior
-                return Gaussian(mean, outputs.kernel(prior - map_ @ at.T))
-            return Gaussian(mean, outputs.kernel(_ensemble(prior, initial, start, map_)))
+            if x_test is not None and compute_cov:
+                own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
+            exact = kind == "nngp" and t is None
+            return training.posterior(kind, train, cross, own, t, exact)
 
         return answer(get, one, "Gaussians")
 
