@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import transformers as hf
+import vit_pytorch
+import x_transformers as xt
 from torch import nn
-
-# torchvision's wheels for other machines lack compiled operators that nothing here calls.
-for _name in ("nms", "qnms"):
-    with contextlib.suppress(RuntimeError):
-        torch.library.define(
-            f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
-
-import timm  # noqa: E402
-import transformers as hf  # noqa: E402
-import vit_pytorch  # noqa: E402
-import x_transformers as xt  # noqa: E402
-from vit_pytorch.simple_vit import SimpleViT  # noqa: E402
+from vit_pytorch.simple_vit import SimpleViT
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lift"))
-from torch_models import (  # noqa: E402
+from torch_models import (
     GPT,
     EinsumBlock,
     LlamaLike,
@@ -76,10 +65,15 @@ def _distil(width: int) -> nn.Module:
 
 
 def _timm(name: str, **options: Any):
-    return lambda width: timm.create_model(
-        name, img_size=8, patch_size=4, embed_dim=width, depth=2, num_heads=4, num_classes=5,
-        **options,
-    ).eval()  # fmt: skip
+    def make(width: int) -> nn.Module:
+        import timm  # needs torchvision, whose build must fit that of torch
+
+        return timm.create_model(
+            name, img_size=8, patch_size=4, embed_dim=width, depth=2, num_heads=4, num_classes=5,
+            **options,
+        ).eval()  # fmt: skip
+
+    return make
 
 
 def _decoder(**options: Any):
