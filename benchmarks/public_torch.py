@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import transformers as hf
-import vit_pytorch
 import x_transformers as xt
 from torch import nn
-from vit_pytorch.simple_vit import SimpleViT
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lift"))
 from torch_models import (
@@ -76,6 +74,18 @@ def _timm(name: str, **options: Any):
     return make
 
 
+def _vit(name: str):
+    def make(width: int) -> nn.Module:
+        import vit_pytorch  # needs torchvision too
+
+        return getattr(vit_pytorch, name)(
+            image_size=8, patch_size=4, num_classes=5, dim=width, depth=2, heads=4,
+            mlp_dim=2 * width, dim_head=width // 4,
+        ).eval()  # fmt: skip
+
+    return make
+
+
 def _decoder(**options: Any):
     def make(width: int) -> nn.Module:
         return xt.TransformerWrapper(
@@ -132,22 +142,8 @@ MODELS: dict[str, tuple[str, Any, Any]] = {
         _hugging(hf.ViTForImageClassification, hf.ViTConfig, image_size=8, patch_size=4),
         IMAGE,
     ),
-    "ViT": (
-        "vit-pytorch",
-        lambda w: vit_pytorch.ViT(
-            image_size=8, patch_size=4, num_classes=5, dim=w, depth=2, heads=4, mlp_dim=2 * w,
-            dim_head=w // 4,
-        ).eval(),
-        IMAGE,
-    ),
-    "SimpleViT": (
-        "vit-pytorch",
-        lambda w: SimpleViT(
-            image_size=8, patch_size=4, num_classes=5, dim=w, depth=2, heads=4, mlp_dim=2 * w,
-            dim_head=w // 4,
-        ).eval(),
-        IMAGE,
-    ),
+    "ViT": ("vit-pytorch", _vit("ViT"), IMAGE),
+    "SimpleViT": ("vit-pytorch", _vit("SimpleViT"), IMAGE),
     "Decoder": ("x-transformers", _decoder(), TOKENS),
     "Decoder, RMSNorm, SwiGLU": (
         "x-transformers", _decoder(use_rmsnorm=True, ff_glu=True, ff_swish=True), TOKENS,
