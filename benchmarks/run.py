@@ -80,7 +80,7 @@ def rows() -> dict[str, Row]:
         "j": Row("(j) empirical NTK, transformer of 25,000 weights", 256, 256, (16, 16), 1),
     } | {
         name: Row(scripts.TITLES[name], size, size, (16, 16), 1)
-        for name, size in zip(scripts.TITLES, (1024, 16, 64, 512, 256), strict=True)
+        for name, size in zip(scripts.TITLES, (1024, 16, 64, 128, 256), strict=True)
     }  # fmt: skip
 
 

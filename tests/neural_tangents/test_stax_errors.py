@@ -51,7 +51,20 @@ def _of(layer, **options):
         ("num", lambda: stax.FanOut(0)),
         ("n=", lambda: stax.repeat(stax.Relu(), -1)),
         ("triple", lambda: stax.serial(stax.Dense(3), stax.Relu)),
+        ("Circular", lambda: _circular(np.where(np.arange(5) < 4, 0.5, 1.0)[:, None] * _X)),
+        ("idx", lambda: _of(stax.Index(stax.Slice[:, :, 0]))),
+        ("shape", lambda: _of(stax.ImageResize((-1, -1, -1), "linear"))),
+        ("aggregate_axis", lambda: _of(stax.Aggregate(2), pattern=np.ones((3, 5, 5)))),
+        ("batch_axis_out", lambda: stax.Flatten(batch_axis_out=1)),
+        ("scores are random", lambda: _of_kernel(_attention(linear_scaling=False))),
+        ("several inputs", lambda: _of_several(None)),
+        ("rng", lambda: _empirical(rng=(jax.random.key(0), jax.random.key(1)))),
         ("lhs", lambda: stax.DotGeneral(lhs=1.0, rhs=2.0)),
+        ("dimension_numbers", lambda: _dot((3, 5), ((1,), (0,)))),  # an axis of its own
+        ("dimension_numbers", lambda: _of(_dot((4,), ((2,), (0,))))),  # channels
+        ("join channels", lambda: _of(_concatenated(1))),
+        ("several inputs", lambda: _beside((_X, _X), stax.FanInConcat())),
+        ("several inputs", lambda: _beside((_X, _X), stax.FanInProd())),
         ("deg", lambda: stax.ElementwiseNumerical(jnp.tanh, deg=0)),
         ("get", lambda: stax.Dense(4)[2](_X, None, "nngpp")),
         ("get", lambda: stax.Dense(4)[2](_X, None, ("ntk", "ntk"))),
@@ -61,6 +74,7 @@ def _of(layer, **options):
         ("stax.parallel", lambda: _of(stax.serial(stax.FanOut(3), stax.parallel(stax.Relu())))),
         ("FanInSum", lambda: _of(stax.serial(stax.Dense(4), stax.FanInSum()))),
         ("several inputs", lambda: _of(stax.serial(stax.FanOut(2), stax.Dense(4)))),
+        ("merges several inputs", lambda: _forked_after_merge((_X, _X))),
         ("channel_axis", lambda: _of(stax.serial(stax.Dense(4), stax.Dense(4, channel_axis=1)))),
         ("one axis", lambda: _of(stax.Dense(4, batch_axis=2))),
         ("channel_axis", lambda: _of(stax.Dense(4, channel_axis=7))),
@@ -86,6 +100,43 @@ def test_errors_speak_in_the_names_of_neural_tangents(words, call):
 
 def _attention(**options):
     return stax.GlobalSelfAttention(1, 1, 1, 1, **options)
+
+
+def _circular(padded):
+    kernel_fn = stax.Conv(4, (3,), padding="CIRCULAR")[2]
+    return kernel_fn(padded, None, "ntk", mask_constant=1.0)
+
+
+def _of_kernel(layer):
+    return layer[2](stax.Dense(4)[2](_X), None, "ntk")
+
+
+def _of_several(get):
+    two = stax.parallel(stax.Dense(4), stax.Dense(4))
+    return stax.serial(two, stax.FanInSum())[2]((_X, _X), None, get)
+
+
+def _empirical(**options):
+    return nt.empirical_ntk_fn(lambda p, x, rng: p * x)(_X, None, 1.0, **options)
+
+
+def _dot(shape, sums):
+    return stax.DotGeneral(rhs=np.ones(shape), dimension_numbers=(sums, ((), ())))
+
+
+def _concatenated(axis):
+    two = stax.parallel(stax.Dense(4), stax.Dense(4))
+    return stax.serial(stax.FanOut(2), two, stax.FanInConcat(axis), stax.Dense(4))
+
+
+def _beside(x, merge):
+    two = stax.parallel(stax.Dense(4), stax.Dense(4))
+    return stax.serial(two, merge, stax.Dense(4))[2](x, None, "ntk")
+
+
+def _forked_after_merge(x):
+    two = stax.parallel(stax.Dense(4), stax.Dense(4))
+    return stax.serial(two, stax.FanInSum(), stax.FanOut(2), two)[2](x, None, "ntk")
 
 
 def _posterior(kernel):

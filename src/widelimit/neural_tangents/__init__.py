@@ -7,6 +7,7 @@ Layers, kernel functions, predictors and empirical kernels have neural-tangents'
 and conventions; what is computed is the library's. `docs/neural-tangents.md` says what differs.
 """
 
+from ..inference import linearize
 from . import predict, stax
 from .empirical import (
     NtkImplementation,
@@ -16,7 +17,7 @@ from .empirical import (
     empirical_ntk_vp_fn,
 )
 from .kernel import Kernel
-from .sampling import batch, linearize, monte_carlo_kernel_fn, taylor_expand
+from .sampling import batch, monte_carlo_kernel_fn, taylor_expand
 
 __all__ = [
     "Kernel",

@@ -1,5 +1,6 @@
 """neural-tangents' empirical kernels: those of a function at given parameters."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -13,7 +14,6 @@ from ..errors import OptionError
 from ..finite import empirical_ntk
 from ..finite.empirical import Axes, jacobian_kernel
 from .functions import answer, asked
-from .kernel import interleaved
 
 Which = int | Sequence[int]
 
@@ -27,26 +27,12 @@ class NtkImplementation(IntEnum):
     STRUCTURED_DERIVATIVES = 3
 
 
-def _tuple(axes: Which) -> tuple[int, ...]:
-    return (axes,) if isinstance(axes, int) else tuple(axes)
-
-
-def _shown(kernel: Any, rank: int, trace_axes: Which, diagonal_axes: Which) -> Array:
+def _shown(kernel: Any, axes: Axes) -> Array:
     """The library's order of axes (first input's, then the second's) as neural-tangents' pairs."""
-    kernel = jnp.asarray(kernel)
-    averaged, shared = (
-        {axis % (rank + 1) for axis in _tuple(axes)} for axes in (trace_axes, diagonal_axes)
-    )
-    left = [axis for axis in range(1, rank + 1) if axis not in averaged]
-    if not shared:
-        return interleaved(kernel, 2)
-    second, order = 2 + len(left), []
-    for place, axis in enumerate(left):
-        order.append(2 + place)
-        if axis not in shared:
-            order.append(second)
-            second += 1
-    return jnp.transpose(kernel, (0, 1, *order))
+    left = [axis for axis in range(axes.rank) if axis not in axes.averaged]
+    second = itertools.count(2 + len(left))
+    pairs = ([2 + i] if left[i] in axes.shared else [2 + i, next(second)] for i in range(len(left)))
+    return jnp.transpose(jnp.asarray(kernel), (0, 1, *itertools.chain(*pairs)))
 
 
 def _applied(
@@ -60,6 +46,8 @@ def _applied(
             remedy="pass one key, or build the network with Dropout(rate, mode='test')",
         )
     pattern = options.pop("pattern", None)
+    if pattern is None and not options:
+        return f, x1, x2  # itself: what was compiled for it serves the next call
     if pattern is None:
         return lambda params, x: f(params, x, **options), x1, x2
     one, two = pattern if isinstance(pattern, tuple | list) else (pattern, pattern)
@@ -79,11 +67,10 @@ def empirical_nngp_fn(
         run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
         one = run(params, x1)
         two = one if x2 is None else run(params, x2)
-        axes = Axes.make(one.ndim - 1, _tuple(trace_axes), _tuple(diagonal_axes))
+        axes = Axes.make(one.ndim - 1, trace_axes, diagonal_axes)
         left, right = (axes.group(side[..., None]) for side in (one, two))
         total = jnp.einsum("atskp,btslp->abskl", left, right) / axes.sizes(one.shape[1:])[0]
-        kernel = axes.arrange(total, one.shape[1:], two.shape[1:])
-        return _shown(kernel, one.ndim - 1, trace_axes, diagonal_axes)
+        return _shown(axes.arrange(total, one.shape[1:], two.shape[1:]), axes)
 
     return nngp_fn
 
@@ -107,25 +94,15 @@ def empirical_ntk_fn(
     def ntk_fn(x1: Any, x2: Any, params: Any, **apply_fn_kwargs: Any) -> Array:
         run, x1, x2 = _applied(f, x1, x2, apply_fn_kwargs)
         rank = len(jax.eval_shape(run, params, x1).shape) - 1
-        averaged, shared = _tuple(trace_axes), _tuple(diagonal_axes)
+        axes = Axes.make(rank, trace_axes, diagonal_axes)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x1, x2, params))):
-            axes = Axes.make(rank, averaged, shared)
 
             def one(params: Any, x: Any) -> Array:
                 return run(params, jax.tree.map(lambda leaf: leaf[None], x))[0]
 
-            kernel = jacobian_kernel(one, params, x1, x2, axes)
-        else:
-            kernel = empirical_ntk(
-                run,
-                params,
-                x1,
-                x2,
-                trace_axes=averaged,
-                diagonal_axes=shared,
-                progress=False,
-            )
-        return _shown(kernel, rank, trace_axes, diagonal_axes)
+            return _shown(jacobian_kernel(one, params, x1, x2, axes), axes)
+        which: Any = {"trace_axes": trace_axes, "diagonal_axes": diagonal_axes}
+        return _shown(empirical_ntk(run, params, x1, x2, progress=False, **which), axes)
 
     return ntk_fn
 

@@ -89,6 +89,13 @@ class _Function:
             )
         return list(x)
 
+    def read(self, x: Any, name: str, constant: Any) -> tuple[list[Array], list[Array | None]]:
+        """Every stream as (N, positions…, channels), and its mask."""
+        inputs = [numbers(one) for one in self.split(x, name)]
+        _, layouts = self.network([one.ndim for one in inputs], padded=False)
+        found = [hide(*pair, constant) for pair in zip(inputs, layouts, strict=True)]
+        return [one for one, _ in found], [mask for _, mask in found]
+
     def joined(self, found: list[Any]) -> Any:
         """What several streams have, as a tuple."""
         return found[0] if self.streams == 1 else tuple(found)
@@ -185,13 +192,9 @@ class ApplyFn(_Function):
         pattern: Any = None,
         **kwargs: Any,
     ) -> Any:
-        inputs = [numbers(one) for one in self.split(x, "x")]
-        ranks = [one.ndim for one in inputs]
-        _, layouts = self.network(ranks, padded=False)
-        found = [hide(*pair, mask_constant) for pair in zip(inputs, layouts, strict=True)]
-        masks = [mask for _, mask in found]
+        inputs, masks = self.read(x, "x", mask_constant)
         padded = any(mask is not None for mask in masks)
-        network, _ = self.network(ranks, padded=padded)
+        network, layouts = self.network([one.ndim for one in inputs], padded=padded)
         if padded and network.single is None:
             raise OptionError(
                 "mask_constant= met a network with a layer of your own, or with several outputs.",
@@ -204,9 +207,8 @@ class ApplyFn(_Function):
                 got="rng=None",
                 remedy="pass rng=, or build the network with Dropout(rate, mode='test')",
             )
-        state, mask = self.joined([one for one, _ in found]), self.joined(masks)
-        mask = mask if padded else None
-        edges = self.edges(pattern, np.shape(found[0][0])[1:-1])
+        state, mask = self.joined(inputs), self.joined(masks) if padded else None
+        edges = self.edges(pattern, inputs[0].shape[1:-1])
         if edges is not None:
             return layouts[0].restored(self._on_graph(network, params, (state, edges), mask, rng))
         layout, single = layouts[0], len(network.steps) == 1 and network.ends is None
@@ -312,45 +314,46 @@ class KernelFn(_Function):
                 )
             network, _ = self._for(x1)
             return self._answer(network, x1, get, pattern, kwargs)
-        ranks = [np.ndim(one) for one in self.split(x1, "x1")]
-        _, layouts = self.network(ranks, padded=False)
-
-        def read(x: Any, name: str) -> tuple[list[Array], list[Array | None]]:
-            sides = [numbers(one) for one in self.split(x, name)]
-            if [side.ndim for side in sides] != ranks:
-                raise ShapeError(
-                    "x1 and x2 do not have the same number of axes.",
-                    got=f"{ranks} and {[side.ndim for side in sides]}",
-                    remedy="give both the layout of the network's input",
-                )
-            found = [hide(*pair, mask_constant) for pair in zip(sides, layouts, strict=True)]
-            return [one for one, _ in found], [mask for _, mask in found]
-
-        (a, masks1), (b, masks2) = read(x1, "x1"), ((None, None) if x2 is None else read(x2, "x2"))
-        padded = any(mask is not None for mask in (*masks1, *(masks2 or ())))
-        network, _ = self.network(ranks, padded=padded)
-        one = self.joined(a), _some(self.joined(masks1))
-        two = (None, None) if b is None else (self.joined(b), _some(self.joined(masks2 or [])))
+        sides = [self.read(x1, "x1", mask_constant)]
+        sides += [] if x2 is None else [self.read(x2, "x2", mask_constant)]
+        ranks = [[x.ndim for x in inputs] for inputs, _ in sides]
+        if ranks[0] != ranks[-1]:
+            raise ShapeError(
+                "x1 and x2 do not have the same number of axes.",
+                got=f"{ranks[0]} and {ranks[1]}",
+                remedy="give both the layout of the network's input",
+            )
+        padded = any(mask is not None for _, masks in sides for mask in masks)
+        network, layouts = self.network(ranks[0], padded=padded)
         spatial = bool(diagonal_spatial)
         graph = pattern is not None or find_neighbours(self.parts) is not None
         if names is not None and set(names) <= _FAST and network.single is not None and not graph:
+            one, *others = ((self.joined(xs), _some(self.joined(masks))) for xs, masks in sides)
+            two = others[0] if others else (None, None)
             kernels = wide(network.single).kernel(
                 one[0], two[0], mask=one[1], mask2=two[1], ntk="ntk" in names, progress=False
             )
             return answer(
                 get, lambda name: shaped(getattr(kernels, name), 2, spatial), "AnalyticKernel"
             )
-        if self.streams > 1:
-            return self._streams(network, one, two, layouts, get, spatial)
-        kernel = read_kernel(
-            one[0],
-            two[0],
-            (one[1], two[1]),
-            layouts[0],
-            diagonal_batch=diagonal_batch is not False,
-            diagonal_spatial=spatial,
-        )
-        return self._answer(network, kernel, get, pattern, kwargs)
+        if self.streams > 1 and (network.steps or network.ends is None):
+            raise OptionError(
+                "A Kernel of a network that merges several inputs is not known here.",
+                got=f"get={get!r}",
+                remedy="ask for 'nngp' and 'ntk', and leave out forks after the merge",
+            )
+        nothing = [None] * self.streams
+        (xs1, masks1), (xs2, masks2) = sides if x2 is not None else (*sides, (nothing, nothing))
+        alone = diagonal_batch is not False
+        streams = [
+            read_kernel(a, b, masks, layout, diagonal_batch=alone, diagonal_spatial=spatial)
+            for a, b, *masks, layout in zip(xs1, xs2, masks1, masks2, layouts, strict=True)
+        ]
+        if self.streams == 1:
+            return self._answer(network, streams[0], get, pattern, kwargs)
+        assert network.ends is not None
+        ends = zip(network.ends, streams, strict=True)
+        return tuple(_picked(propagate(wide(end), kernel), get) for end, kernel in ends)
 
     def _for(self, kernel: Kernel) -> tuple[Network, list[Layout]]:
         """The network for a kernel, whose layout is known."""
@@ -376,30 +379,6 @@ class KernelFn(_Function):
         if network.ends is None:
             return _picked(kernel, get)
         return tuple(_picked(propagate(wide(end), kernel, edges), get) for end in network.ends)
-
-    def _streams(
-        self, network: Network, one: Any, two: Any, layouts: Any, get: Any, spatial: bool
-    ) -> Any:
-        """Networks side by side, each on its own input, or what one makes of all of them."""
-        if network.ends is None:
-            raise OptionError(
-                "A Kernel of a network with several inputs is not known here.",
-                got=f"get={get!r}",
-                remedy="ask for 'nngp' and 'ntk'",
-            )
-        found = []
-        for place, (end, layout) in enumerate(zip(network.ends, layouts, strict=True)):
-            x2, mask1, mask2 = (x if x is None else x[place] for x in (two[0], one[1], two[1]))
-            kernel = read_kernel(
-                one[0][place],
-                x2,
-                (mask1, mask2),
-                layout,
-                diagonal_batch=True,
-                diagonal_spatial=spatial,
-            )
-            found.append(_picked(propagate(wide(end), kernel), get))
-        return tuple(found)
 
 
 def wide(net: Layer) -> Layer:

@@ -6,6 +6,7 @@ a2, b2). Inside, the library's order, (N1, N2, a1, a2, b1, b2).
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -121,7 +122,7 @@ def shaped(kernel: Any, lead: int, diagonal_spatial: bool) -> Array:
 def read_kernel(
     x1: Array,
     x2: Array | None,
-    masks: tuple[Any, Any],
+    masks: Sequence[Any],
     layout: Layout,
     *,
     diagonal_batch: bool,
@@ -185,12 +186,13 @@ def propagate(net: Layer, kernel: Kernel, edges: tuple[Any, Any] = (None, None))
     outlines = kernel.outline(kernel.shape1), kernel.outline(kernel.shape2)
     arrays = kernel.nngp, kernel.ntk, kernel.cov1, kernel.cov2
     full, alone = not kernel.diagonal_spatial, kernel.diagonal_batch
-    ordered = [None if m is None else ~kernel.layout.moved(m)[..., 0] for m in _masks(kernel)]
+    masks = kernel.mask1, None if kernel.cov2 is None else kernel.mask2
+    ordered = [None if m is None else ~kernel.layout.moved(m)[..., 0] for m in masks]
     nngp, ntk, covs, masks = _propagate(
         net, arrays, ordered, edges, outlines, full=full, alone=alone
     )
     ends = [net.outline(outline) for outline in outlines]
-    layout = kernel.layout.after(len(ends[0].positions))
+    layout, empty = kernel.layout.after(len(ends[0].positions)), net == Serial()
     sizes = (kernel.nngp.shape[0], kernel.nngp.shape[1])
     shape1, shape2 = (
         layout.restored_shape((n, *end.shape)) for n, end in zip(sizes, ends, strict=True)
@@ -203,7 +205,7 @@ def propagate(net: Layer, kernel: Kernel, edges: tuple[Any, Any] = (None, None))
         cov1=covs[0],
         cov2=covs[1],
         is_gaussian=ends[0].gaussian,
-        is_input=ends[0].raw and kernel.is_input and not _layers(net),
+        is_input=ends[0].raw and kernel.is_input and empty,
         shape1=shape1,
         shape2=shape2,
         batch_axis=layout.batch,
@@ -212,14 +214,6 @@ def propagate(net: Layer, kernel: Kernel, edges: tuple[Any, Any] = (None, None))
         mask2=mask2,
         facts=ends[0],
     )
-
-
-def _layers(net: Layer) -> bool:
-    return bool(net.parts) or not isinstance(net, Serial)
-
-
-def _masks(kernel: Kernel) -> tuple[Array | None, Array | None]:
-    return kernel.mask1, None if kernel.cov2 is None else kernel.mask2
 
 
 @compiled

@@ -10,12 +10,12 @@ kernel Θ (regularised: Θ + ρ), `n` entries of the targets and rate η, gradie
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jax.experimental.ode import odeint
 from jaxtyping import Array
@@ -53,6 +53,13 @@ jax.tree_util.register_dataclass(
 # --- kernels and outputs as matrices --------------------------------------------------------------
 
 
+def _matrix(kernel: Any) -> Array:
+    """(N1, N2, a1, b1, …) as (N1·a1…, N2·b1…)."""
+    half = jnp.ndim(kernel) // 2
+    moved = jnp.moveaxis(separated(jnp.asarray(kernel), 2), 1, half)
+    return moved.reshape(math.prod(moved.shape[:half]), -1)
+
+
 class _Outputs(NamedTuple):
     """Outputs (N, axes…): kernels are the identity along the traced axes, and full along others."""
 
@@ -69,8 +76,7 @@ class _Outputs(NamedTuple):
     def rows(self, y: Array) -> Array:
         """(N·kept, traced)."""
         moved = jnp.transpose(y, (0, *self.kept, *self.traced))
-        size = int(np.prod([self.shape[axis] for axis in self.traced], initial=1))
-        return moved.reshape(-1, size)
+        return moved.reshape(-1, math.prod(self.shape[axis] for axis in self.traced))
 
     def outputs(self, rows: Array) -> Array:
         """(…, N·kept, traced) as (…, N, axes…)."""
@@ -82,18 +88,15 @@ class _Outputs(NamedTuple):
 
     def matrix(self, kernel: Array) -> Array:
         """(N1·kept, N2·kept); traced axes of size 1 may stand in a kernel."""
-        kernel = jnp.asarray(kernel)
         wanted = 2 + 2 * len(self.kept)
-        if kernel.ndim != wanted:
+        if jnp.ndim(kernel) != wanted:
             raise ShapeError(
                 "A kernel does not fit y_train and trace_axes=.",
-                got=f"a kernel of {kernel.ndim} axes, for outputs {self.shape} with trace_axes="
-                f"{self.traced}",
+                got=f"a kernel of {jnp.ndim(kernel)} axes, for outputs {self.shape} with "
+                f"trace_axes={self.traced}",
                 remedy=f"pass a kernel with {wanted} axes, or other trace_axes=",
             )
-        apart, half = separated(kernel, 2), len(self.kept)
-        moved = jnp.moveaxis(apart, 1, 1 + half)
-        return moved.reshape(int(np.prod(moved.shape[: 1 + half])), -1)
+        return _matrix(kernel)
 
     def kernel(self, matrix: Array) -> Array:
         """(…, N·kept, N·kept) as (…, N1, N2, a1, b1, a2, b2)."""
@@ -139,10 +142,6 @@ class _Flow(NamedTuple):
         found = -jnp.expm1(-step * safe) / safe
         return jnp.where(still, step, found)
 
-    def map(self, at: Array, t: Array) -> Array:
-        """`Θ_* Θ⁻¹ (1 − e^{−ηΘt/n})` for every time, (…, m, n)."""
-        return ((at @ self.vectors) * self.response(t)[..., None, :]) @ self.vectors.T
-
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
@@ -187,7 +186,8 @@ class _Training:
         if t is None:
             map_ = _solve(known, at.T).T
         else:
-            map_ = self.flow(known).map(at, jnp.asarray(t, self.rows.dtype))
+            flow, time = self.flow(known), jnp.asarray(t, self.rows.dtype)
+            map_ = (at @ flow.vectors * flow.response(time)[..., None, :]) @ flow.vectors.T
         mean = self.outputs.outputs(map_ @ self.rows)
         if own is None:
             return mean
@@ -259,10 +259,8 @@ def gradient_descent_mse(
             weights = _solve(known, gap)
         else:
             flow = _kept(kept, "flow", lambda: training.flow(known))
-            time = jnp.asarray(t, gap.dtype)
-            # Θ⁻¹ (1 − e^{−ηΘt/n}) of the gap
-            inner = flow.response(time)[..., None] * (flow.vectors.T @ gap)
-            weights = flow.vectors @ inner
+            response = flow.response(jnp.asarray(t, gap.dtype))
+            weights = flow.vectors @ (response[..., None] * (flow.vectors.T @ gap))
         train = None
         if fx_train_0 is not None:
             train = y if t is None else outputs.outputs(start + known @ weights)
@@ -427,12 +425,7 @@ def max_learning_rate(
     ntk_train_train: Any, y_train_size: int | None = None, momentum: float = 0.0, eps: float = 1e-12
 ) -> Any:
     """`2 (1 + β) n / (λ_max + ε)`, above which gradient descent under the mean loss diverges."""
-    kernel = jnp.asarray(ntk_train_train)
-    matrix = kernel
-    if kernel.ndim > 2:
-        half = (kernel.ndim - 2) // 2
-        moved = jnp.moveaxis(separated(kernel, 2), 1, 1 + half)
-        matrix = moved.reshape(int(np.prod(moved.shape[: 1 + half])), -1)
+    matrix = _matrix(ntk_train_train)
     size = len(matrix) if y_train_size is None else y_train_size
     largest = jnp.linalg.eigvalsh(matrix)[-1]
     return 2 * (1 + momentum) * size / (largest + eps)

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,20 +47,15 @@ def monte_carlo_kernel_fn(
         x1 = jax.tree.map(numbers, x1)
         x2 = None if x2 is None else jax.tree.map(numbers, x2)
         shape = jax.tree.map(lambda x: x.shape, x1)
-        total, wanted = None, iter(counts)
-        following = next(wanted)
-        for count in itertools.count(1):
-            draw = jax.random.fold_in(root, count)
-            weights, noise = jax.random.split(draw)
+        total = None
+        for count in range(1, counts[-1] + 1):
+            weights, noise = jax.random.split(jax.random.fold_in(root, count))
             _, params = init_fn(weights, shape)
             rng = {"rng": noise} if takes_rng else {}
             found = kernel_fn(x1, x2, get, params, **rng, **options)
             total = found if total is None else jax.tree.map(lambda a, b: a + b, total, found)
-            if count == following:
+            if count in counts:
                 yield jax.tree.map(lambda a, n=count: a / n, total)
-                following = next(wanted, None)
-                if following is None:
-                    return
 
     def sampled(x1: Any, x2: Any = None, get: Any = None, **apply_fn_kwargs: Any) -> Any:
         found = means(x1, x2, get, apply_fn_kwargs)
@@ -92,11 +86,6 @@ def batch(
         return kernel_fn(*args, **kwargs)
 
     return batched
-
-
-def linearize(f: Callable[..., Any], params: Any) -> Callable[..., Any]:
-    """The first Taylor polynomial of `f(params, …)` about `params`."""
-    return taylor_expand(f, params, 1)
 
 
 def taylor_expand(f: Callable[..., Any], params: Any, degree: int) -> Callable[..., Any]:

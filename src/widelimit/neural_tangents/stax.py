@@ -243,8 +243,7 @@ def _convolutional(kind: Any, formula: str) -> Callable[..., Triple]:
             how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
             return weights(kind, width, window, stride=stride, padding=how)
 
-        make(Layout(len(window) + 2, 0, len(window) + 1), True)  # options are refused at once
-        return triple(Wide(name, make, _spec(name, dimension_numbers)))
+        return _windowed(name, window, make, _spec(name, dimension_numbers))
 
     layer.__name__ = layer.__qualname__ = name
     layer.__doc__ = formula
@@ -266,9 +265,16 @@ def _window(
             got=f"{name}={window!r}",
             remedy="pass a tuple, such as (3, 3)",
         )
-    found = tuple(whole(name, extent) for extent in window)
-    steps = found and tuple(whole("strides", step) for step in strides or (1,) * len(found))
-    return found, steps
+    steps = tuple(whole("strides", step) for step in strides or (1,) * len(window))
+    return tuple(whole(name, extent) for extent in window), steps
+
+
+def _windowed(
+    name: str, window: tuple[int, ...], make: Callable[[Layout, bool], wl.Layer], axes: Axes
+) -> Triple:
+    """A layer with such windows; made once now, so that options are refused at once."""
+    make(Layout(len(window) + 2, 0, len(window) + 1), True)
+    return triple(Wide(name, make, axes))
 
 
 def _padding(padding: Any, strides: tuple[int, ...], padded: bool) -> str:
@@ -314,7 +320,6 @@ def AvgPool(
 ) -> Triple:
     """The mean over windows; at edges over what is inside with `normalize_edges`."""
     window, stride = _window("window_shape", window_shape, strides)
-    axes = batch_axis, channel_axis
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
         how = _padding(padding, stride, padded)
@@ -323,8 +328,7 @@ def AvgPool(
         pool = wl.SumPool(window, stride=stride, padding=how)
         return wl.Serial(pool, wl.Scale(1 / math.prod(window)))
 
-    make(Layout(len(window) + 2, 0, len(window) + 1), True)
-    return triple(Wide("AvgPool", make, axes))
+    return _windowed("AvgPool", window, make, (batch_axis, channel_axis))
 
 
 def SumPool(
@@ -340,8 +344,7 @@ def SumPool(
     def make(layout: Layout, padded: bool) -> wl.Layer:
         return wl.SumPool(window, stride=stride, padding=_padding(padding, stride, padded))
 
-    make(Layout(len(window) + 2, 0, len(window) + 1), True)
-    return triple(Wide("SumPool", make, (batch_axis, channel_axis)))
+    return _windowed("SumPool", window, make, (batch_axis, channel_axis))
 
 
 Slice = np.s_
@@ -627,44 +630,65 @@ def ElementwiseNumerical(
     return _layer("ElementwiseNumerical", wl.Elementwise(fn))
 
 
-def Relu(do_stabilize: bool = False) -> Triple:
-    """`max(x, 0)`; `do_stabilize` is accepted, and not needed."""
-    return _layer("Relu", wl.Relu())
+def _rename(name: str, formula: str, make: Callable[..., wl.Layer]) -> Callable[..., Triple]:
+    """The function of `stax` that takes the options of `make`."""
+
+    @functools.wraps(make)
+    def nonlinearity(*args: Any, **options: Any) -> Triple:
+        return _layer(name, make(*args, **options))
+
+    nonlinearity.__name__ = nonlinearity.__qualname__ = name
+    nonlinearity.__doc__ = formula
+    return nonlinearity
 
 
-def ABRelu(a: float, b: float, do_stabilize: bool = False) -> Triple:
-    """`a·min(x, 0) + b·max(x, 0)`."""
-    return _layer("ABRelu", wl.ABRelu(hyperparameter(a, "a"), hyperparameter(b, "b")))
-
-
-def LeakyRelu(alpha: float, do_stabilize: bool = False) -> Triple:
-    """`max(x, 0) + alpha·min(x, 0)`."""
-    return _layer("LeakyRelu", wl.LeakyRelu(hyperparameter(alpha, "alpha")))
-
-
-def Abs(do_stabilize: bool = False) -> Triple:
-    """`|x|`."""
-    return _layer("Abs", wl.Abs())
-
-
-def Sign() -> Triple:
-    """`sign(x)`."""
-    return _layer("Sign", wl.Sign())
-
-
-def Erf(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
-    """`a·erf(b·x) + c`."""
-    return _layer("Erf", wl.Erf(scale=a, rate=b, shift=c))
-
-
-def Sigmoid_like() -> Triple:
-    """`(erf(x/2.402…) + 1)/2`, near the logistic function."""
-    return _layer("Sigmoid_like", wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5))
-
-
-def Gelu(approximate: bool = False) -> Triple:
-    """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
-    return _layer("Gelu", wl.Activation(_ApproximateGelu() if approximate else duals.Gelu()))
+# `do_stabilize` is accepted, and not needed.
+Relu = _rename("Relu", "`max(x, 0)`.", lambda do_stabilize=False: wl.Relu())
+ABRelu = _rename(
+    "ABRelu",
+    "`a·min(x, 0) + b·max(x, 0)`.",
+    lambda a, b, do_stabilize=False: wl.ABRelu(hyperparameter(a, "a"), hyperparameter(b, "b")),
+)
+LeakyRelu = _rename(
+    "LeakyRelu",
+    "`max(x, 0) + alpha·min(x, 0)`.",
+    lambda alpha, do_stabilize=False: wl.LeakyRelu(hyperparameter(alpha, "alpha")),
+)
+Abs = _rename("Abs", "`|x|`.", lambda do_stabilize=False: wl.Abs())
+Sign = _rename("Sign", "`sign(x)`.", wl.Sign)
+Erf = _rename(
+    "Erf", "`a·erf(b·x) + c`.", lambda a=1.0, b=1.0, c=0.0: wl.Erf(scale=a, rate=b, shift=c)
+)
+Sigmoid_like = _rename(
+    "Sigmoid_like",
+    "`(erf(x/2.402…) + 1)/2`, near the logistic function.",
+    lambda: wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5),
+)
+Sin = _rename(
+    "Sin", "`a·sin(b·x + c)`.", lambda a=1.0, b=1.0, c=0.0: wl.Sin(scale=a, rate=b, phase=c)
+)
+Cos = _rename(
+    "Cos", "`a·cos(b·x + c)`.", lambda a=1.0, b=1.0, c=0.0: wl.Cos(scale=a, rate=b, phase=c)
+)
+Exp = _rename("Exp", "`a·exp(b·x)`.", lambda a=1.0, b=1.0: wl.Exp(scale=a, rate=b))
+Gaussian = _rename(
+    "Gaussian", "`a·exp(b·x²)`, b negative.", lambda a=1.0, b=-1.0: wl.Gaussian(scale=a, rate=-b)
+)
+Gabor = _rename("Gabor", "`exp(−x²)·sin(x)`.", lambda: wl.Activation(duals.gabor()))
+ExpNormalized = _rename(
+    "ExpNormalized",
+    "Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c.",
+    lambda gamma=1.0, shift=-1.0, do_clip=False: wl.Activation(
+        duals.normalised_exponential(gamma, shift, clip=do_clip)
+    ),
+)
+Hermite = _rename(
+    "Hermite",
+    "The probabilists' Hermite polynomial over √degree!.",
+    lambda degree: wl.Hermite(degree),
+)
+Monomial = _rename("Monomial", "`x^degree`.", lambda degree: wl.Monomial(degree))
+Polynomial = _rename("Polynomial", "`Σ coef[n]·x^n`.", lambda coef: wl.Polynomial(list(coef)))
 
 
 class _ApproximateGelu(duals.Gelu):
@@ -674,14 +698,9 @@ class _ApproximateGelu(duals.Gelu):
         return jax.nn.gelu(x, approximate=True)
 
 
-def Sin(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
-    """`a·sin(b·x + c)`."""
-    return _layer("Sin", wl.Sin(scale=a, rate=b, phase=c))
-
-
-def Cos(a: float = 1.0, b: float = 1.0, c: float = 0.0) -> Triple:
-    """`a·cos(b·x + c)`."""
-    return _layer("Cos", wl.Cos(scale=a, rate=b, phase=c))
+def Gelu(approximate: bool = False) -> Triple:
+    """`x·P(z ≤ x)`; with `approximate` finite networks use tanh, the kernel stays."""
+    return _layer("Gelu", wl.Activation(_ApproximateGelu() if approximate else duals.Gelu()))
 
 
 def Rbf(gamma: float = 1.0) -> Triple:
@@ -690,47 +709,9 @@ def Rbf(gamma: float = 1.0) -> Triple:
     return _layer("Rbf", wl.Sin(scale=2**0.5, rate=(2 * gamma) ** 0.5, phase=np.pi / 4))
 
 
-def Exp(a: float = 1, b: float = 1) -> Triple:
-    """`a·exp(b·x)`."""
-    return _layer("Exp", wl.Exp(scale=a, rate=b))
-
-
-def Gaussian(a: float = 1, b: float = -1) -> Triple:
-    """`a·exp(b·x²)`, b negative."""
-    return _layer("Gaussian", wl.Gaussian(scale=a, rate=-b))
-
-
-def Gabor() -> Triple:
-    """`exp(−x²)·sin(x)`."""
-    return _layer("Gabor", wl.Activation(duals.gabor()))
-
-
-def ExpNormalized(gamma: float = 1, shift: float = -1, do_clip: bool = False) -> Triple:
-    """Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c."""
-
-    dual = duals.normalised_exponential(gamma, shift, clip=do_clip)
-    return _layer("ExpNormalized", wl.Activation(dual))
-
-
-def Hermite(degree: int) -> Triple:
-    """The probabilists' Hermite polynomial over √degree!."""
-    return _layer("Hermite", wl.Hermite(degree))
-
-
-def Monomial(degree: int) -> Triple:
-    """`x^degree`."""
-    return _layer("Monomial", wl.Monomial(degree))
-
-
 def RectifiedMonomial(degree: int) -> Triple:
     """`max(x, 0)^degree`; of degree 0 the step function."""
     if whole("degree", degree, least=0) == 0:
-        dual = duals.step()
-    else:
-        dual = duals.relu() if degree == 1 else duals.RectifiedMonomial(degree)
-    return _layer("RectifiedMonomial", wl.Activation(dual))
-
-
-def Polynomial(coef: Sequence[float]) -> Triple:
-    """`Σ coef[n]·x^n`."""
-    return _layer("Polynomial", wl.Polynomial(list(coef)))
+        return _layer("RectifiedMonomial", wl.Activation(duals.step()))
+    made = wl.Relu() if degree == 1 else wl.Activation(duals.RectifiedMonomial(degree))
+    return _layer("RectifiedMonomial", made)
