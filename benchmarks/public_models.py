@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,12 +185,20 @@ def row(name: str, library: str, way: str, found: dict[str, Any]) -> str:
 
 def table() -> list[str]:
     """All stored verdicts as lines, those that agree first."""
-    lines = []
+    lines, words = [], []
+    plural = {"agrees": "agree", "differs": "differ", "fails": "fail"}
     for packages, way in WAYS.items():
         found = stored(packages)
+        counts = Counter(found[name]["verdict"] for name in found)
+        words.append(
+            f"{len(found)} through `{way}`: "
+            + ", ".join(
+                f"{many} {plural.get(verdict, verdict)}" for verdict, many in counts.most_common()
+            )
+        )
         ordered = sorted(found, key=lambda name: found[name]["verdict"] != "agrees")
         lines += [row(name, found[name]["library"], way, found[name]) for name in ordered]
-    return [*HEAD, *lines]
+    return ["; ".join(words) + ".", "", *HEAD, *lines]
 
 
 def stored(packages: str) -> dict[str, Any]:
