@@ -1,21 +1,26 @@
 """Public models through `lift` and `trace`: a verdict for each, beside the model at two widths.
 
-    python benchmarks/public_models.py [names…] [--only torch|jax] [--draws 200] [--write]
+    python benchmarks/public_models.py torch|jax [names…] [--draws 200] [--seconds 120] [--again]
+    python benchmarks/public_models.py table
 
 needs torch, transformers, vit-pytorch, x-transformers, timm, einops, flax and dm-haiku, in an
 environment of their own. Second moments of outputs over random weights are compared with the limit
-that keeps biases, at a width and at a larger one. `--write` puts the rows into the table at the top
-of docs/your-model.md, in place of those of the same models.
+that keeps biases, at width 32 and at 128. Each verdict is stored in benchmarks/results as it is
+found, and a model that has one is passed over unless `--again`; `table` writes them all to the top
+of docs/your-model.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import sys
 import time
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +31,22 @@ import numpy as np
 import widelimit as wl
 from widelimit.errors import WidelimitError
 
-PAGE = Path(__file__).parents[1] / "docs" / "your-model.md"
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "your-model.md"
 BEGIN, END = "<!-- models: benchmarks/public_models.py -->", "<!-- end of models -->"
 HEAD = [
     "| model | library | through | verdict | away from the limit, or why not |",
     "|" + "---|" * 5,
 ]
-WIDTHS = {"lift": (32, 64), "trace": (32, 128)}
+WIDTHS = (32, 128)
+WAYS = {"torch": "lift", "jax": "trace"}
+SAMPLES = 256
+AGREES = 3.5
+"""Standard errors that the wider model may be away from its limit."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a model; `words` are deviations from the limit, or why it is refused."""
-
-    name: str
-    library: str
-    way: str
-    works: bool
-    words: str
-
-    def row(self) -> str:
-        """A line of the table."""
-        word = "works" if self.works else "refused"
-        return f"| {self.name} | {self.library} | `{self.way}` | {word} | {self.words} |"
+class TooSlow(BaseException):
+    """The time of a model is over; not an `Exception`, which the library may catch."""
 
 
 def inputs(kind: tuple[int, ...] | int) -> np.ndarray:
@@ -65,27 +63,35 @@ def products(y: np.ndarray) -> np.ndarray:
     return flat @ flat.T / flat.shape[1]
 
 
-# ---- torch -----------------------------------------------------------------------------------
-
-
-def lifted(make: Callable[[int], Any], x: np.ndarray, width: int) -> np.ndarray:
-    """The lifted kernel with the model's own biases, averaged over output positions."""
-    import torch
-
-    torch.manual_seed(0)
-    found = np.asarray(wl.lift(make(width), x, biases="own").kernel(x, ntk=False, samples=256).nngp)
+def averaged(found: Any) -> np.ndarray:
+    """Covariances (2, 2, places…, places…) at equal places, averaged over them: (2, 2)."""
+    found = np.asarray(found)
     while found.ndim > 2:
         half = (found.ndim - 2) // 2
         found = np.diagonal(found, axis1=2, axis2=2 + half).mean(axis=-1)
     return found
 
 
-def torch_moments(make: Callable[[int], Any], x: np.ndarray, width: int, draws: int) -> np.ndarray:
+# ---- torch -----------------------------------------------------------------------------------
+
+
+def lifted(make: Callable[[int], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
+    """The lifted kernel with the model's own biases, and its standard error."""
+    import torch
+
+    torch.manual_seed(0)
+    found = wl.lift(make(width), x, biases="own").kernel(x, ntk=False, samples=SAMPLES)
+    return found.nngp, found.nngp_error
+
+
+def torch_moments(
+    make: Callable[[int], Any], x: np.ndarray, width: int, seeds: range
+) -> np.ndarray:
     """Products of outputs for every draw of the weights."""
     import torch
 
     found = []
-    for seed in range(draws):
+    for seed in seeds:
         torch.manual_seed(seed)
         with torch.no_grad():
             y: Any = make(width)(torch.as_tensor(x))
@@ -98,93 +104,148 @@ def torch_moments(make: Callable[[int], Any], x: np.ndarray, width: int, draws: 
 # ---- JAX -------------------------------------------------------------------------------------
 
 
-def traced(make: Callable[[int, Any], Any], x: np.ndarray, width: int) -> np.ndarray:
-    """The covariance of outputs with the model's own biases, averaged over outputs."""
-    found = np.asarray(
-        wl.trace(make, x, biases="own", width=width).limit(draws=256).covariance().value
-    )
-    while found.ndim > 2:
-        half = (found.ndim - 2) // 2
-        found = np.diagonal(found, axis1=2, axis2=2 + half).mean(axis=-1)
-    return found
+def traced(make: Callable[[int, Any], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
+    """The covariance of outputs with the model's own biases, and its standard error."""
+    found = wl.trace(make, x, biases="own", width=width).limit(draws=SAMPLES).covariance()
+    return found.value, found.error
 
 
 def jax_moments(
-    make: Callable[[int, Any], Any], x: np.ndarray, width: int, draws: int
+    make: Callable[[int, Any], Any], x: np.ndarray, width: int, seeds: range
 ) -> np.ndarray:
     """Products of outputs for every draw of the weights."""
 
     def outputs(key: Any) -> Any:
         return jax.vmap(lambda example: make(width, key)(example))(jnp.asarray(x))
 
-    keys = jax.random.split(jax.random.key(0), draws)
+    keys = jax.random.split(jax.random.key(seeds.start), len(seeds))
     return np.array([products(np.asarray(y, float)) for y in jax.jit(jax.vmap(outputs))(keys)])
 
 
 # ---- verdicts --------------------------------------------------------------------------------
 
 
-def judge(name: str, library: str, way: str, make: Any, kind: Any, draws: int) -> Verdict:
-    """Read a model, and compare its limit with the model itself."""
+def judge(way: str, make: Any, kind: Any, draws: int) -> dict[str, Any]:
+    """Read a model and compare its limit with the model itself, or say what stands in the way."""
     x = inputs(kind)
     read, moments = (lifted, torch_moments) if way == "lift" else (traced, jax_moments)
-    words = []
-    for width in WIDTHS[way]:
-        try:
+    rows = []
+    try:
+        for width in WIDTHS:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = read(make, x, width)
-        except WidelimitError as error:
-            return Verdict(
-                name, library, way, False, " ".join(str(error).split()).replace("|", "/")
+                expected, noise = read(make, x, width)
+            expected = averaged(expected)
+            noise = 0.0 if noise is None else averaged(noise)
+            found = compare(moments(make, x, width, range(draws)), expected, noise)
+            if found["z"] > AGREES:
+                # Products have long tails: what looks far off is drawn anew, and more often.
+                again = range(draws, 5 * draws)
+                found = compare(moments(make, x, width, again), expected, noise)
+            rows.append({"width": width, **found})
+    except WidelimitError as error:
+        return {"verdict": "refused", "why": " ".join(str(error).split()), "rows": rows}
+    except ImportError as error:
+        return {"verdict": "not here", "why": str(error)}
+    except TooSlow:
+        return {"verdict": "too slow", "rows": rows}
+    except Exception as error:
+        traceback.print_exc()
+        return {"verdict": "fails", "why": f"{type(error).__name__}: {error}", "rows": rows}
+    narrow, wide = rows
+    closer = wide["gap"] - narrow["gap"] < 2 * np.hypot(wide["error"], narrow["error"])
+    return {"verdict": "agrees" if closer and wide["z"] < AGREES else "differs", "rows": rows}
+
+
+def compare(drawn: np.ndarray, expected: np.ndarray, noise: Any) -> dict[str, Any]:
+    """The largest deviation of second moments from the limit, in shares of it and in errors."""
+    error = np.sqrt(drawn.var(axis=0, ddof=1) / len(drawn) + np.square(noise))
+    gap = np.abs(drawn.mean(axis=0) - expected)
+    size = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    at = np.unravel_index(np.argmax(gap / size), gap.shape)
+    return {
+        "draws": len(drawn),
+        "gap": float((gap / size)[at]),
+        "error": float((error / size)[at]),
+        "z": float((gap / error).max()),
+        "limit": expected.tolist(),
+        "drawn": drawn.mean(axis=0).tolist(),
+    }
+
+
+def row(name: str, library: str, way: str, found: dict[str, Any]) -> str:
+    """A line of the table."""
+    words = found.get("why") or ", ".join(
+        f"width {at['width']}: {at['gap']:.3f} ± {at['error']:.3f} (z {at['z']:.1f})"
+        for at in found["rows"]
+    )
+    words = words.replace("|", "/")
+    return f"| {name} | {library} | `{way}` | {found['verdict']} | {words} |"
+
+
+def table() -> list[str]:
+    """All stored verdicts as lines, those that agree first."""
+    lines, words = [], []
+    plural = {"agrees": "agree", "differs": "differ", "fails": "fail"}
+    for packages, way in WAYS.items():
+        found = stored(packages)
+        counts = Counter(found[name]["verdict"] for name in found)
+        words.append(
+            f"{len(found)} through `{way}`: "
+            + ", ".join(
+                f"{many} {plural.get(verdict, verdict)}" for verdict, many in counts.most_common()
             )
-        drawn = moments(make, x, width, draws)
-        error = drawn.std(axis=0, ddof=1) / np.sqrt(draws)
-        gap = np.abs(drawn.mean(axis=0) - expected)
-        size = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-        words.append(f"width {width}: {(gap / size).max():.3f} (z {(gap / error).max():.1f})")
-    return Verdict(name, library, way, True, ", ".join(words))
+        )
+        ordered = sorted(found, key=lambda name: found[name]["verdict"] != "agrees")
+        lines += [row(name, found[name]["library"], way, found[name]) for name in ordered]
+    return ["; ".join(words) + ".", "", *HEAD, *lines]
 
 
-def written(rows: dict[str, str]) -> None:
-    """The table with these rows, by the models' names and ways."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    table, after = rest.split(END)
-    old = {key(row): row for row in table.strip().splitlines()[2:]}
-    lines = [*HEAD, *(old | rows).values()]
-    PAGE.write_text("\n".join([before + BEGIN, "", *lines, "", END + after]))
+def stored(packages: str) -> dict[str, Any]:
+    """The verdicts on torch's or JAX's models so far."""
+    path = results(packages)
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
-def key(row: str) -> str:
-    """Which model a row is about."""
-    return "|".join(row.split("|")[1:4])
+def results(packages: str) -> Path:
+    return HERE / "results" / f"public_models_{packages}.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=[*WAYS, "table"])
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--only", choices=["torch", "jax"])
     parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--seconds", type=int, default=120, help="of processor time for each model")
+    parser.add_argument("--again", action="store_true", help="also models that have a verdict")
     given = parser.parse_args()
-    lists = []
-    if given.only != "jax":
-        from public_torch import MODELS as TORCH
+    if given.what == "table":
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text("\n".join([before + BEGIN, "", *table(), "", END + rest.split(END)[1]]))
+        return
+    if given.what == "torch":
+        from public_torch import MODELS
+    else:
+        from public_jax import MODELS
+    way = WAYS[given.what]
 
-        lists.append(("lift", TORCH))
-    if given.only != "torch":
-        from public_jax import MODELS as JAX
+    def stop(*_: Any) -> None:
+        raise TooSlow
 
-        lists.append(("trace", JAX))
-    for way, models in lists:
-        for name, (library, make, kind) in models.items():
-            if given.names and name not in given.names:
-                continue
-            start = time.process_time()
-            row = judge(name, library, way, make, kind, given.draws).row()
-            print(row, f"{time.process_time() - start:.0f} s", flush=True)
-            if given.write:
-                written({key(row): row})
+    signal.signal(signal.SIGPROF, stop)
+    for name, (library, make, kind) in MODELS.items():
+        if (given.names and name not in given.names) or (
+            name in stored(given.what) and not given.again
+        ):
+            continue
+        start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, given.seconds)
+        found = judge(way, make, kind, given.draws)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(row(name, library, way, found), f"{time.process_time() - start:.0f} s", flush=True)
+        if found["verdict"] != "not here":
+            rows = stored(given.what) | {name: {"library": library, **found}}
+            results(given.what).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

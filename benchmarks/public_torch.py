@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import transformers as hf
+import x_transformers as xt
 from torch import nn
 
-# torchvision's wheels for other machines lack compiled operators that nothing here calls.
-for _name in ("nms", "qnms"):
-    with contextlib.suppress(RuntimeError):
-        torch.library.define(
-            f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
-
-import timm  # noqa: E402
-import transformers as hf  # noqa: E402
-import vit_pytorch  # noqa: E402
-import x_transformers as xt  # noqa: E402
-from vit_pytorch.simple_vit import SimpleViT  # noqa: E402
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lift"))
-from torch_models import (  # noqa: E402
+from torch_models import (
     GPT,
     EinsumBlock,
     LlamaLike,
@@ -76,10 +63,27 @@ def _distil(width: int) -> nn.Module:
 
 
 def _timm(name: str, **options: Any):
-    return lambda width: timm.create_model(
-        name, img_size=8, patch_size=4, embed_dim=width, depth=2, num_heads=4, num_classes=5,
-        **options,
-    ).eval()  # fmt: skip
+    def make(width: int) -> nn.Module:
+        import timm  # needs torchvision, whose build must fit that of torch
+
+        return timm.create_model(
+            name, img_size=8, patch_size=4, embed_dim=width, depth=2, num_heads=4, num_classes=5,
+            **options,
+        ).eval()  # fmt: skip
+
+    return make
+
+
+def _vit(name: str):
+    def make(width: int) -> nn.Module:
+        import vit_pytorch  # needs torchvision too
+
+        return getattr(vit_pytorch, name)(
+            image_size=8, patch_size=4, num_classes=5, dim=width, depth=2, heads=4,
+            mlp_dim=2 * width, dim_head=width // 4,
+        ).eval()  # fmt: skip
+
+    return make
 
 
 def _decoder(**options: Any):
@@ -138,22 +142,8 @@ MODELS: dict[str, tuple[str, Any, Any]] = {
         _hugging(hf.ViTForImageClassification, hf.ViTConfig, image_size=8, patch_size=4),
         IMAGE,
     ),
-    "ViT": (
-        "vit-pytorch",
-        lambda w: vit_pytorch.ViT(
-            image_size=8, patch_size=4, num_classes=5, dim=w, depth=2, heads=4, mlp_dim=2 * w,
-            dim_head=w // 4,
-        ).eval(),
-        IMAGE,
-    ),
-    "SimpleViT": (
-        "vit-pytorch",
-        lambda w: SimpleViT(
-            image_size=8, patch_size=4, num_classes=5, dim=w, depth=2, heads=4, mlp_dim=2 * w,
-            dim_head=w // 4,
-        ).eval(),
-        IMAGE,
-    ),
+    "ViT": ("vit-pytorch", _vit("ViT"), IMAGE),
+    "SimpleViT": ("vit-pytorch", _vit("SimpleViT"), IMAGE),
     "Decoder": ("x-transformers", _decoder(), TOKENS),
     "Decoder, RMSNorm, SwiGLU": (
         "x-transformers", _decoder(use_rmsnorm=True, ff_glu=True, ff_swish=True), TOKENS,

@@ -299,7 +299,7 @@ def test_the_shape_of_an_example_is_a_tuple_of_integers(shape):
 def test_shapes_and_keys_that_are_none():
     net = wl.Dense(3)
     for shape in ((-3,), (0, 3)):
-        with pytest.raises(wl.errors.ShapeError, match="at least one position"):
+        with pytest.raises(wl.errors.ShapeError, match="not that of one example"):
             net.init(0, shape)
     with pytest.raises(wl.errors.OptionError, match="key= is"):
         net.kernel(np.ones((2, 3)), key="a")

@@ -84,7 +84,7 @@ def test_broken_npz(tmp_path):
     with pytest.raises(DataError, match=r"words \(2,\) and vectors \(3, 3\)"):
         load_vectors(tmp_path / "v.npz")
     save_npz(tmp_path / "v.npz", words=np.array(["a", "b"]))
-    with pytest.raises(DataError, match="no vectors"):
+    with pytest.raises(DataError, match="lacks the arrays vectors"):
         load_vectors(tmp_path / "v.npz")
 
 

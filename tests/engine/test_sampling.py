@@ -13,7 +13,7 @@ import pytest
 import widelimit as wl
 from widelimit.engine import kernel as kernel_module
 from widelimit.engine import sampling
-from widelimit.engine.budget import error_bound
+from widelimit.engine.budget import DrawnHeads, error_bound
 from widelimit.engine.inputs import outline_of
 from widelimit.engine.phases import cross_tile, encode_block
 from widelimit.engine.sampling import realisations
@@ -346,7 +346,7 @@ def test_a_finished_kernel_is_not_thrown_away(monkeypatch):
 
 def test_needed_heads_follow_from_errors():
     """Errors of t e + r e² with e ~ 1/√heads: a tenth of e takes a hundred times the heads."""
-    budget, found = sampling.Budget(0.0, 10**9, 2**40), sampling.Drawn(256, 2**14, 8, 32)
+    budget, found = sampling.Budget(0.0, 10**9, 2**40), DrawnHeads(256, 2**14, 8, 32)
     student = 2.3646242510103  # two-sided 95 % for 7 degrees of freedom
     for e in (1e-4, 0.1, 3.0):
         reached, asked = student * e + 8 * e**2, student * e / 10 + 8 * (e / 10) ** 2

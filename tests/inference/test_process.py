@@ -253,7 +253,7 @@ def test_unusable_networks_are_named():
         GP(wl.Serial(wl.Dense(8, b_std=0.5), Indefinite()), noise=1e-6).fit(X, Y)
     with pytest.raises(NetworkError, match="with 4 heads"):
         GP(finite(), kind=KernelKind.NTK).fit(sequences([3, 3]), [0.0, 1.0])
-    with pytest.raises(NetworkError, match="around a network"):
+    with pytest.raises(NetworkError, match="A function is no network"):
         GP(lambda x: x)
     with pytest.raises(OptionError, match="kind= is none of 'nngp', 'ntk'"):
         GP(dense(), kind="kernel")

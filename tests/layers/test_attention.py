@@ -430,7 +430,7 @@ def test_grouped_heads_of_the_limit_are_separate_ones():
 
 def test_attention_needs_positions():
     for layer in (wl.Attention(8), wl.AttentionPool(8)):
-        with pytest.raises(wl.errors.ShapeError, match="over positions"):
+        with pytest.raises(wl.errors.ShapeError, match="without positions"):
             layer.kernel(_tokens(3, 4))
 
 

@@ -324,7 +324,7 @@ def test_the_kernel_folds_rows_and_shares_heads():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(NetworkError, match="around a network"):
+    with pytest.raises(NetworkError, match="3 is no network"):
         InfiniteNetworkRegressor(3).fit(X, Y)
     with pytest.raises(OptionError, match="'linear', 'fcn'"):
         InfiniteNetworkRegressor("dense").fit(X, Y)

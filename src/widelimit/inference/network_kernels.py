@@ -101,11 +101,11 @@ def finite_heads(net: Layer) -> tuple[int, ...]:
 
 
 def require_layer(net: Any) -> None:
-    """A model is built around a network."""
+    """Refuse what is no network."""
     if not isinstance(net, Layer):
         raise NetworkError(
-            "A model is built around a network.",
-            got=f"{type(net).__name__}",
+            f"A {type(net).__name__} is no network.",
+            got=f"{net!r}",
             remedy="pass a layer such as Serial(Dense(512), Relu(), Dense(1))",
         )
 

@@ -21,7 +21,7 @@ from jax.experimental.ode import odeint
 from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
-from ..factorizations import cholesky, lower_inverse
+from ..factorizations import cholesky, eigh, lower_inverse
 from .functions import answer, asked
 from .kernel import interleaved, separated
 
@@ -157,7 +157,7 @@ class _Training:
         return matrix + self.diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
 
     def flow(self, known: Array) -> _Flow:
-        values, vectors = jnp.linalg.eigh(known)
+        values, vectors = eigh(known)
         return _Flow(jnp.maximum(values, 0), vectors, self.learning_rate / self.y.size)
 
     def posterior(self, kind: str, train: Any, cross: Any, own: Any, t: Any, prior: bool) -> Any:
@@ -416,5 +416,5 @@ def max_learning_rate(
     """`2 (1 + β) n / (λ_max + ε)`, above which gradient descent under the mean loss diverges."""
     matrix = _matrix(ntk_train_train)
     size = len(matrix) if y_train_size is None else y_train_size
-    largest = jnp.linalg.eigvalsh(matrix)[-1]
+    largest = eigh(matrix)[0][-1]
     return 2 * (1 + momentum) * size / (largest + eps)
