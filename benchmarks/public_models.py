@@ -45,6 +45,9 @@ SAMPLES = 256
 AGREES = 3.5
 """Standard errors that the wider model may be away from its limit."""
 
+ROUNDING = 1e-5
+"""Share of the limit that single precision may cost, where nothing is random after a LayerNorm."""
+
 
 def inputs(kind: tuple[int, ...] | int) -> np.ndarray:
     """Two examples: tokens where the kind is a number of them, otherwise arrays of a shape."""
@@ -154,9 +157,11 @@ def judge(way: str, make: Any, kind: Any, draws: int) -> dict[str, Any]:
 
 def compare(drawn: np.ndarray, expected: np.ndarray, noise: Any) -> dict[str, Any]:
     """The largest deviation of second moments from the limit, in shares of it and in errors."""
-    error = np.sqrt(drawn.var(axis=0, ddof=1) / len(drawn) + np.square(noise))
-    gap = np.abs(drawn.mean(axis=0) - expected)
     size = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    error = np.sqrt(
+        drawn.var(axis=0, ddof=1) / len(drawn) + np.square(noise) + np.square(ROUNDING * size)
+    )
+    gap = np.abs(drawn.mean(axis=0) - expected)
     at = np.unravel_index(np.argmax(gap / size), gap.shape)
     return {
         "draws": len(drawn),
