@@ -7,6 +7,7 @@ moment costs at most a tile, a block of a factor or a few steps of an iteration.
 import io
 import json
 import resource
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -77,12 +78,19 @@ def read_images(folder: Path, train: int, tests: int, side: int) -> Images:
     return Images((x[:train] - mean) / spread, labels[0], (other - mean) / spread, labels[1])
 
 
+def factor_folder(place: Path) -> Path:
+    """Where the blocks of a factor are until its weights are known."""
+    return place.with_suffix(".factor")
+
+
 def solver_of(name: str, place: Path) -> Solver:
     """A solver that goes on after a kill; what it keeps is beside the kernels."""
-    keep = place.with_suffix(f".{name}")
+    keep = place.with_suffix(".iterate")
     return {
         "cholesky": Cholesky(),
-        "blocked": BlockedCholesky(folder=keep, block=2 * TILE, progress=_told("blocks")),
+        "blocked": BlockedCholesky(
+            folder=factor_folder(place), block=2 * TILE, progress=_told("blocks")
+        ),
         "gradients": ConjugateGradients(keep=keep, tolerance=1e-8, progress=_told("iterations")),
     }[name]
 
@@ -213,6 +221,8 @@ class Run:
                 gp = GP(self.net, kind=kind, noise=entry["noise"], engine=engine, solver=keeping)
                 with writing(weights) as file:
                     np.save(file, gp.condition(data, targets).posterior.weights)
+            # A factor of 50,000 images is 10 GB, and predictions need the weights alone.
+            shutil.rmtree(factor_folder(self.place(f"{kind.value}_{size}")), ignore_errors=True)
         with self.record.phase(f"{self.name} {size} {kind.value} predict") as found:
             x = (self.images.x_test, self.images.x_train[:size])
             stored = self.net.kernel_into(self.place("test"), *x, tile=TILE, ntk=ntk)
