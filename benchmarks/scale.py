@@ -25,12 +25,18 @@ from widelimit.data import MissingDataError, downsample, load_cifar10, load_samp
 from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients
 from widelimit.scale import local_client
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from studies.phases import read_images
+
 NOISE = 0.05
 _WARM = 600  # examples that have tiles of every shape
 
 
 def images(count: int) -> np.ndarray:
     """Images of 8×8 pixels, standardised."""
+    full = Path(os.environ.get("WIDELIMIT_DATA", "."))
+    if count > 8_000 and (full / "cifar10_full.npz").exists():
+        return read_images(full, count, 1, 8).x_train
     try:
         x = np.asarray(load_cifar10().x_train, np.float32)
     except MissingDataError:
@@ -217,7 +223,7 @@ def solvers(folder: Path, quick: bool) -> None:
     all cores stands beside them; `OPENBLAS_NUM_THREADS=1` and one core make times comparable.
     """
     tests = 100
-    for size in (300,) if quick else (2000, 4000, 8000):
+    for size in (300,) if quick else (2000, 4000, 8000, 20000):
         x = images(size + tests).astype(np.float64)
         y = np.sign(x[:size].reshape(size, -1)[:, :10])
         net = networks()["dense"]

@@ -124,24 +124,32 @@ class Record:
             file.write(self.table().encode())
 
     def table(self) -> str:
-        """What was found and what it took, in Markdown: a line for every network, size, kernel."""
+        """What was found and what it took, in Markdown: a line for every network, size, kernel.
+
+        Kernels of a size extend those of the sizes before it; their seconds are those of all.
+        What `net.cost` said before stands in brackets.
+        """
         lines = [
             "| network | images | kernel | accuracy "
             "| kernels, s | solve, s | predict, s | GiB | disk, GB |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
+        taken: dict[str, float] = {}
         for name, found in self.known.items():
+            network, size, *kind = name.split()
+            if kind == ["kernels"]:
+                taken[network] = taken.get(network, 0.0) + found["seconds"]
             if "accuracy" not in found:
                 continue
-            network, size, kind, _ = name.split()
-            both = self.known[f"{network} {size} kernels"]
-            parts = (both, self.known[f"{network} {size} {kind} solve"], found)
-            seconds = " | ".join(f"{part['seconds']:,.0f}" for part in parts)
-            peak = max(part["peak_gib"] for part in parts)
+            both, said = (self.known[f"{network} {size} {part}"] for part in ("kernels", "said"))
+            solve = self.known[f"{network} {size} {kind[0]} solve"]
+            peak = max(part["peak_gib"] for part in (both, solve, found))
             lines.append(
-                f"| {network} | {int(size):,} | {kind.upper()} | {found['accuracy']:.4f} "
-                f"({found['low']:.4f}–{found['high']:.4f}) | {seconds} | {peak:.1f} "
-                f"| {both['disk_gb']:.1f} |"
+                f"| {network} | {int(size):,} | {kind[0].upper()} | {found['accuracy']:.4f} "
+                f"({found['low']:.4f}–{found['high']:.4f}) "
+                f"| {taken[network]:,.0f} ({said['kernels']:,.0f}) "
+                f"| {solve['seconds']:,.0f} ({said['solve']:,.0f}) | {found['seconds']:,.0f} "
+                f"| {peak:.1f} | {both['disk_gb']:.1f} ({said['disk']:.1f}) |"
             )
         return "\n".join(lines) + "\n"
 
@@ -182,8 +190,12 @@ class Run:
         if all(grown) and KernelStore(self.place("train")).shape[0] > size:
             return  # and so this size is done
         x, tests = self.images.x_train[:size], len(self.images.x_test)
+        said = self.record.known.setdefault(f"{self.name} {size} said", {})
+        if not said:
+            cost = self.net.cost(x[:512], examples=size, tests=tests)
+            said |= {"kernels": cost.seconds, "solve": cost.factorising, "disk": cost.disk / 1e9}
+            said["cost"] = str(cost)
         with self.record.phase(f"{self.name} {size} kernels") as entry:
-            entry.setdefault("predicted", str(self.net.cost(x[:512], examples=size, tests=tests)))
             with local_client(self.workers) if self.workers else nullcontext() as client:
                 options = {"tile": TILE, "client": client}
                 self.net.kernel_into(self.place("train"), x, **options)
@@ -200,21 +212,22 @@ class Run:
         """Which test images are classified correctly after learning from the first `size`."""
         done = self.place(f"{kind.value}_{size}_correct.npy")
         if done.exists():
-            entry = self.record.known[f"{self.name} {size} {kind.value} solve"]
+            entry = self.record.known[f"{self.name} {size} {kind.value} noise"]
             return Accuracy(Validated(entry["noise"], entry["score"]), np.load(done))
         engine = Engine(dtype=np.float32, store=self.place("train"))
         data = NetworkKernels.make(self.net, self.images.x_train[:size], engine=engine)
         labels = self.images.y_train[:size]
         targets, classes = centred_one_hot(labels)
         ntk = kind is KernelKind.NTK
-        with self.record.phase(f"{self.name} {size} {kind.value} solve") as entry:
-            kernel = chosen(data.train(ntk=True), kind)
-            if "noise" not in entry:  # chosen on the first images, the same for every size
+        name = f"{self.name} {size} {kind.value}"
+        entry = self.record.known.setdefault(f"{name} noise", {})
+        if not entry:  # chosen on the first images, the same for every size
+            with self.record.phase(f"{name} noise") as entry:
                 some = slice(0, min(size, LeaveOneOutNoise().examples))
-                block = np.asarray(kernel[some, some], np.float64)
+                block = np.asarray(chosen(data.train(ntk=True), kind)[some, some], np.float64)
                 trial = best_trial(noise_trials(block, targets[some], labels=labels[some]))
                 entry |= {"noise": trial.noise, "score": trial.score}
-                self.record.write()
+        with self.record.phase(f"{name} solve"):
             weights = self.place(f"{kind.value}_{size}.npy")
             if not weights.exists():
                 keeping = solver_of(self.solver, self.place(f"{kind.value}_{size}"))
@@ -223,7 +236,7 @@ class Run:
                     np.save(file, gp.condition(data, targets).posterior.weights)
             # A factor of 50,000 images is 10 GB, and predictions need the weights alone.
             shutil.rmtree(factor_folder(self.place(f"{kind.value}_{size}")), ignore_errors=True)
-        with self.record.phase(f"{self.name} {size} {kind.value} predict") as found:
+        with self.record.phase(f"{name} predict") as found:
             x = (self.images.x_test, self.images.x_train[:size])
             stored = self.net.kernel_into(self.place("test"), *x, tile=TILE, ntk=ntk)
             cross, solved = chosen(stored, kind), np.load(weights)
