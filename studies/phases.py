@@ -9,7 +9,7 @@ import json
 import resource
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,13 +33,14 @@ from widelimit.inference import (
     centred_one_hot,
     noise_trials,
 )
+from widelimit.inference.gp import GPPosterior
 from widelimit.inference.network_kernels import chosen
 from widelimit.inference.noise import LeaveOneOutNoise, best_trial
 from widelimit.layers.base import Layer
 from widelimit.scale import KernelStore, local_client
 
 TILE = 1024
-_ROWS, _SIDE = 500, 8
+_ROWS, _SIDE = 512, 8
 
 Sizes = Annotated[str, typer.Option(help="Training images, commas between.")]
 SolverName = Annotated[str, typer.Option(help="cholesky, blocked or gradients.")]
@@ -208,40 +209,53 @@ class Run:
         """Where kernels are."""
         return self.out / f"{self.name}_{part}"
 
-    def tested(self, size: int, kind: KernelKind) -> Accuracy:
-        """Which test images are classified correctly after learning from the first `size`."""
-        done = self.place(f"{kind.value}_{size}_correct.npy")
+    def tested(self, size: int, kind: KernelKind, output: int | None = None) -> Accuracy:
+        """Which test images are classified correctly after learning from the first `size`.
+
+        `output`: of networks beside one another, the one whose kernel it is.
+        """
+        part = kind.value if output is None else f"{kind.value}-{output}"
+        done, name = self.place(f"{part}_{size}_correct.npy"), f"{self.name} {size} {part}"
+        entry = self.record.known.setdefault(f"{name} noise", {})
         if done.exists():
-            entry = self.record.known[f"{self.name} {size} {kind.value} noise"]
             return Accuracy(Validated(entry["noise"], entry["score"]), np.load(done))
-        engine = Engine(dtype=np.float32, store=self.place("train"))
-        data = NetworkKernels.make(self.net, self.images.x_train[:size], engine=engine)
+
+        sides = ("train", "test")
+        stored = {one: chosen(KernelStore(self.place(one)).kernels, kind) for one in sides}
+
+        def values(side: str, begin: int, end: int, columns: int) -> np.ndarray:
+            block = stored[side][begin:end, :columns]
+            return np.float64(block if output is None else block[..., output, output])
+
         labels = self.images.y_train[:size]
         targets, classes = centred_one_hot(labels)
-        ntk = kind is KernelKind.NTK
-        name = f"{self.name} {size} {kind.value}"
-        entry = self.record.known.setdefault(f"{name} noise", {})
         if not entry:  # chosen on the first images, the same for every size
             with self.record.phase(f"{name} noise") as entry:
-                some = slice(0, min(size, LeaveOneOutNoise().examples))
-                block = np.asarray(chosen(data.train(ntk=True), kind)[some, some], np.float64)
-                trial = best_trial(noise_trials(block, targets[some], labels=labels[some]))
+                some = min(size, LeaveOneOutNoise().examples)
+                block = values("train", 0, some, some)
+                trial = best_trial(noise_trials(block, targets[:some], labels=labels[:some]))
                 entry |= {"noise": trial.noise, "score": trial.score}
         with self.record.phase(f"{name} solve"):
-            weights = self.place(f"{kind.value}_{size}.npy")
+            weights = self.place(f"{part}_{size}.npy")
             if not weights.exists():
-                keeping = solver_of(self.solver, self.place(f"{kind.value}_{size}"))
-                gp = GP(self.net, kind=kind, noise=entry["noise"], engine=engine, solver=keeping)
+                if output is None:
+                    solver = solver_of(self.solver, self.place(f"{part}_{size}"))
+                    engine = Engine(dtype=np.float32, store=self.place("train"))
+                    gp = GP(self.net, kind=kind, noise=entry["noise"], engine=engine, solver=solver)
+                    data = NetworkKernels.make(self.net, self.images.x_train[:size], engine=engine)
+                    posterior = gp.condition(data, targets).posterior
+                else:
+                    parts = [values("train", i, i + TILE, size) for i in range(0, size, TILE)]
+                    kernel = np.concatenate(parts)[:size]
+                    posterior = GPPosterior.condition(kernel, targets, noise=entry["noise"])
                 with writing(weights) as file:
-                    np.save(file, gp.condition(data, targets).posterior.weights)
+                    np.save(file, posterior.weights)
             # A factor of 50,000 images is 10 GB, and predictions need the weights alone.
-            shutil.rmtree(factor_folder(self.place(f"{kind.value}_{size}")), ignore_errors=True)
+            shutil.rmtree(factor_folder(self.place(f"{part}_{size}")), ignore_errors=True)
         with self.record.phase(f"{name} predict") as found:
-            x = (self.images.x_test, self.images.x_train[:size])
-            stored = self.net.kernel_into(self.place("test"), *x, tile=TILE, ntk=ntk)
-            cross, solved = chosen(stored, kind), np.load(weights)
-            rows = range(0, len(self.images.y_test), _ROWS)
-            mean = np.concatenate([cross[i : i + _ROWS].astype(np.float64) @ solved for i in rows])
+            solved, tests = np.load(weights), len(self.images.y_test)
+            parts = [values("test", i, i + _ROWS, size) @ solved for i in range(0, tests, _ROWS)]
+            mean = np.concatenate(parts)
             correct = classes[mean.argmax(axis=1)] == self.images.y_test
             result = Accuracy(Validated(entry["noise"], entry["score"]), correct)
             low, high = result.interval
@@ -269,9 +283,11 @@ class Study:
         self.record = Record(self.out / "record.json")
         self.images = read_images(self.folder, self.counts[-1], self.tests, _SIDE)
 
-    def learned(self, name: str, net: Layer, size: int) -> dict[KernelKind, Accuracy]:
-        """Kernels by workers, then both solves and predictions by this process."""
+    def learned(
+        self, name: str, net: Layer, size: int, outputs: Sequence[int | None] = (None,)
+    ) -> list[dict[KernelKind, Accuracy]]:
+        """Kernels by workers, then all solves and predictions by this process."""
         facts = (self.images, self.out, self.record, self.solver, self.workers)
         run = Run(name, net, *facts)
         run.kernels(size)
-        return {kind: run.tested(size, kind) for kind in KernelKind}
+        return [{kind: run.tested(size, kind, one) for kind in KernelKind} for one in outputs]

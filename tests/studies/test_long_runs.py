@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import widelimit as wl
 from studies import phases
+from studies.attention_more_data import Beside
 from studies.cifar10_all import networks
 from widelimit.inference import KernelKind
 from widelimit.layers.base import Layer
@@ -46,7 +48,7 @@ def folder(tmp_path, monkeypatch, pictures):
 def run(folder, out, sizes):
     study = phases.Study(folder, folder / out, sizes, 12, "blocked", 0)
     net = networks()["dense"]
-    return study, [study.learned("dense", net, size) for size in study.counts]
+    return study, [study.learned("dense", net, size)[0] for size in study.counts]
 
 
 def test_a_run_goes_on_where_it_was_stopped(folder, monkeypatch):
@@ -80,6 +82,22 @@ def test_a_larger_size_extends_the_stores(folder):
     _, whole = run(folder, "whole", "40")
     for kind in KernelKind:
         np.testing.assert_array_equal(grown[1][kind].correct, whole[0][kind].correct)
+
+
+def test_networks_beside_one_another_are_learned_as_each_alone(folder):
+    study = phases.Study(folder, folder / "out", "40", 12, "cholesky", 0)
+    trunk = wl.Serial(wl.Conv(8, 3), wl.Relu())
+    ends = (wl.Serial(wl.MeanPool(), wl.Dense(1)), wl.Serial(wl.Flatten(), wl.Dense(1)))
+    both = study.learned("both", wl.Serial(trunk, Beside(*ends)), 40, (0, 1))
+    for number, end in enumerate(ends):
+        [alone] = study.learned(f"alone{number}", wl.Serial(trunk, end), 40)
+        for kind in KernelKind:
+            one, two = (
+                np.load(study.out / f"{name}_40.npy")
+                for name in (f"both_{kind.value}-{number}", f"alone{number}_{kind.value}")
+            )
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4 * np.abs(two).max())
+            np.testing.assert_array_equal(both[number][kind].correct, alone[kind].correct)
 
 
 KILLED = """
@@ -119,7 +137,7 @@ watched(KernelStore, "write", "tile")
 watched(BlockFiles, "write", "block")
 phases.np.save = saved
 study = phases.Study(folder, out, "400", 12, "blocked", 0)
-found = study.learned("dense", networks()["dense"], 400)
+[found] = study.learned("dense", networks()["dense"], 400)
 np.save(out.with_suffix(".npy"), [found[kind].correct.astype(int) for kind in phases.KernelKind])
 """
 
