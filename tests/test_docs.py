@@ -17,6 +17,7 @@ from pages import BLOCK, DOCS, ROOT, blocks, pages, read, require_same, run, ste
 from reference.load import load
 
 import widelimit as wl
+from studies.phases import Record
 from widelimit import data, engine, inference, layers, netsor, scale, sklearn
 from widelimit.app.cli import app
 
@@ -87,6 +88,11 @@ def test_recorded_accuracies_are_those_of_the_recorded_runs():
     for cell in quoted:
         gaps = np.abs(table - np.array(cell, float)).max(axis=1)
         assert gaps.min() <= 0.00051, f"{cell} is in no file"
+
+
+def test_the_table_of_all_of_cifar10_is_that_of_the_recorded_run():
+    record = Record(DOCS / "results" / "cifar10_all.json")
+    assert record.table() in read("docs/results/README.md")
 
 
 def test_the_table_of_data_sets_is_that_of_the_recorded_run():
