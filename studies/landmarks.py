@@ -3,9 +3,7 @@
 The kernels of the CIFAR-10 study at 8×8 of all training images go into a store, computed by the
 workers of a cluster on this machine. Landmarks are chosen by randomly pivoted Cholesky from m of
 the columns; the ridge of either is chosen by its own leave-one-out accuracy on training images
-(with landmarks, on those that are none, as test images are). A step from the landmarks towards the
-exact solve knows 256 left-out images, too few for an accuracy: their squared error chooses its
-ridge. Test images are looked at once.
+(with landmarks, on those that are none, as test images are). Test images are looked at once.
 
 A quarter of the images is looked at again within the training images: every fifth of them is a test
 of the others in turn. With four times as many tests a loss of 0.005 can be told from chance. Beside
@@ -28,7 +26,7 @@ from widelimit.app.studies.accuracy import RIDGES, Accuracy, Validated, climbed,
 from widelimit.app.studies.comparison import KINDS, Arena, FamilyGroup, Selection, choose
 from widelimit.app.studies.study import Result, Size, Study, Table, publish, tracked
 from widelimit.inference import GPPosterior, centred_one_hot
-from widelimit.inference.nystrom import NystromPosterior, left_out_rows
+from widelimit.inference.nystrom import NystromPosterior
 from widelimit.inference.pivots import Pivoted, pivoted
 from widelimit.inference.spectrum import Spectrum
 from widelimit.progress import Callback
@@ -160,17 +158,8 @@ def compared(
         tested = solved_by(kernel, some)
         missed = float(some.missed.sum()) / (size * kernel.scale)
         marks = len(some.pivots)
-        before = choosing * marks**2
-        seconds = time.process_time() - begin + before
+        seconds = time.process_time() - begin + choosing * marks**2
         rows.append(_row(facts, "Nyström", marks, size * marks, tested, exact, missed, seconds))
-        if marks == size:
-            continue
-        begin = time.process_time()
-        left_out = left_out_rows(some.pivots, size, np.random.default_rng(0))
-        tested = refined_by(kernel, some, left_out)
-        seconds = time.process_time() - begin + before
-        entries = size * (marks + len(left_out))
-        rows.append(_row(facts, "refined", marks, entries, tested, exact, missed, seconds))
     if eigenvectors:
         begin = time.process_time()
         spectrum = Spectrum.of(kernel.square)
@@ -217,29 +206,13 @@ def solved_exactly(kernel: LabelledKernel) -> Accuracy:
     def posterior(ridge: float) -> GPPosterior:
         return GPPosterior.condition(kernel.square, targets, noise=ridge * kernel.scale)
 
-    return _tested(kernel, classes, posterior, kernel.cross, _accuracy)
+    return _tested(kernel, classes, posterior, kernel.cross)
 
 
 def solved_by(kernel: LabelledKernel, found: Pivoted) -> Accuracy:
     """The same through landmarks."""
     posterior, classes = _conditioned(kernel, found)
-    return _tested(kernel, classes, posterior, kernel.cross[:, found.pivots], _accuracy)
-
-
-def refined_by(kernel: LabelledKernel, found: Pivoted, rows: np.ndarray) -> Accuracy:
-    """Through landmarks and one step further; `rows` are left out in turn."""
-    plain, classes = _conditioned(kernel, found)
-    targets, _ = centred_one_hot(kernel.train)
-    among = kernel.square[rows]
-
-    def posterior(ridge: float) -> NystromPosterior:
-        noise = ridge * kernel.scale
-        return plain(ridge).refined(found, targets, noise=noise, rows=rows, kernels=among)
-
-    def closeness(wanted: np.ndarray, mean: np.ndarray) -> float:
-        return -float(np.mean((targets[rows] - mean) ** 2))
-
-    return _tested(kernel, classes, posterior, kernel.cross, closeness)
+    return _tested(kernel, classes, posterior, kernel.cross[:, found.pivots])
 
 
 def solved_in(kernel: LabelledKernel, spectrum: Spectrum) -> Accuracy:
@@ -284,18 +257,14 @@ def _tested(
     classes: np.ndarray,
     posterior: Callable[[float], Any],
     cross: np.ndarray,
-    score: Callable[[np.ndarray, np.ndarray], float],
 ) -> Accuracy:
-    """The ridge with the best score of left-out training images, and test images with it.
-
-    `score` takes columns of classes and the means predicted for them.
-    """
+    """The ridge that is best for left-out training images, and test images with it."""
     columns = np.searchsorted(classes, kernel.train)
 
     def left_out(ridge: float) -> float:
         found = posterior(ridge)
         rows = found.calibration_rows
-        return score(columns[rows], found.left_out_at(rows).mean)
+        return _accuracy(columns[rows], found.left_out_at(rows).mean)
 
     return _chosen(kernel, classes, left_out, lambda ridge: posterior(ridge).mean(cross))
 
@@ -405,22 +374,18 @@ def tables(result: Result) -> list[Table]:
 def _plot(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Accuracy lost by landmarks, with two standard errors, one panel for each kernel."""
     figure, axes = canvas(len(FAMILIES), width=5.2, height=4.0)
-    ways = [(kind, solver) for kind in KINDS for solver in ("Nyström", "refined")]
     for axis, name in zip(axes[0], FAMILIES, strict=True):
-        for number, (kind, solver) in enumerate(ways):
+        for number, kind in enumerate(KINDS):
             here = [r for r in rows if (r["kernel"], r["kind"]) == (name, kind)]
-            marks = [one for one in here if one["solver"] == solver]
-            refined = solver == "refined"
+            marks = [one for one in here if one["solver"] == "Nyström"]
             axis.errorbar(
-                [one["landmarks"] * 1.03 ** (number - 1.5) for one in marks],
+                [one["landmarks"] * 1.03 ** (number - 0.5) for one in marks],
                 [one["gap"] for one in marks],
                 yerr=[2 * one["gap_error"] for one in marks],
-                fmt="s--" if refined else "o-",
-                color=f"C{KINDS.index(kind)}",
-                mfc="white" if refined else None,
+                fmt="o-",
                 ms=4,
                 capsize=2,
-                label=f"{kind}, {solver}; exact: {here[0]['accuracy']:.3f}",
+                label=f"{kind}; exact: {here[0]['accuracy']:.3f}",
             )
         counts = list(dict.fromkeys(one["landmarks"] for one in rows if one["solver"] != "exact"))
         axis.axhspan(-0.005, 0.005, color="0.92", zorder=0, label="within 0.005")

@@ -14,7 +14,7 @@ from widelimit.data import load_sample_images
 from widelimit.errors import OptionError
 from widelimit.inference import Temperature
 from widelimit.inference.pivots import pivoted
-from widelimit.persist import ModelFileError, load, save
+from widelimit.persist import ModelFileError, save
 
 pytest.importorskip("zarr")
 
@@ -87,92 +87,6 @@ def test_landmarks_bound_the_evidence_and_never_claim_too_much(images, dense):
         assert (model.predict(images[2]).variance >= exact.variance * (1 - 1e-9)).all()
     assert bounds == sorted(bounds)
     assert bounds[-1] < dense.log_evidence
-
-
-# --- a step from landmarks towards the exact solve ------------------------------------------------
-
-
-def refined(images, landmarks=40):
-    return fitted(images, wl.inference.Nystrom(landmarks=landmarks, refined=True))
-
-
-def test_a_step_from_landmarks_is_nearer_to_the_exact_mean(images, dense):
-    exact = dense.predict(images[2])
-    for landmarks in (20, 40, 80):
-        plain = fitted(images, wl.inference.Nystrom(landmarks=landmarks))
-        better = refined(images, landmarks)
-        assert 0 < better.posterior.length < 1.5
-        mean, variance = better.predict(images[2]).mean, better.predict(images[2]).variance
-        off = np.linalg.norm(mean - exact.mean)
-        assert off < 0.9 * np.linalg.norm(plain.mean(images[2]) - exact.mean)
-        np.testing.assert_array_equal(mean, better.mean(images[2]))
-        # It is surer of nothing: variances and evidence are those of the landmarks.
-        np.testing.assert_allclose(variance, plain.predict(images[2]).variance, rtol=1e-12)
-        assert better.log_evidence == plain.log_evidence
-        assert len(better) == TRAIN
-
-
-def test_the_step_is_the_formula(images):
-    x, y, test = images
-    model = refined(images)
-    marks, net = model.posterior.landmarks, NET
-    kernel = np.asarray(net.kernel(x, ntk=False).nngp)
-    cross = np.asarray(net.kernel(test, x, ntk=False).nngp)
-    solve = np.linalg.inv(kernel[np.ix_(marks, marks)])
-    seen, low = kernel[:, marks], kernel[:, marks] @ solve @ kernel[marks]
-    coefficients = np.linalg.solve(seen.T @ seen + NOISE * kernel[np.ix_(marks, marks)], seen.T @ y)
-    residual = y - seen @ coefficients
-    step = residual / (np.diagonal(kernel - low) + NOISE)[:, None]
-    missing = cross - cross[:, marks] @ solve @ kernel[marks]
-    wanted = cross[:, marks] @ coefficients + model.posterior.length * missing @ step
-    np.testing.assert_allclose(model.mean(test), wanted, rtol=1e-6, atol=1e-8)
-
-
-def test_examples_left_out_after_a_step_are_those_of_another_fit(images):
-    """Their predictions, with landmarks and length as they are, from a fit without them."""
-    x, y, _ = images
-    model = refined(images)
-    posterior = model.posterior
-    kernel = np.asarray(NET.kernel(x, ntk=False).nngp)
-    marks = posterior.landmarks
-    factor = np.linalg.cholesky(kernel[np.ix_(marks, marks)])
-    factor = np.linalg.solve(factor, kernel[marks]).T
-    missing = kernel - factor @ factor.T
-    rows = posterior.rows[[0, 7, -1]]
-    assert not np.isin(posterior.rows, marks).any()
-    for row in rows:
-        rest = np.delete(np.arange(TRAIN), row)
-        some = factor[rest]
-        weights = np.linalg.solve(some.T @ some + NOISE * np.eye(len(marks)), some.T @ y[rest])
-        step = (y[rest] - some @ weights) / (np.diagonal(missing)[rest] + NOISE)[:, None]
-        wanted = factor[row] @ weights + posterior.length * missing[row, rest] @ step
-        found = posterior.left_out_at(np.array([row]))
-        np.testing.assert_allclose(found.mean[0], wanted, rtol=1e-6, atol=1e-8)
-    # No other length would have been better for them: residuals are at right angles to the gain.
-    left_out = posterior.left_out_at(posterior.rows).mean - y[posterior.rows]
-    plain = fitted(images, wl.inference.Nystrom(landmarks=40)).posterior.left_out_at(posterior.rows)
-    gain = left_out - (plain.mean - y[posterior.rows])
-    assert abs(np.sum(left_out * gain)) < 1e-9 * np.sum(left_out**2)
-    with pytest.raises(wl.WidelimitError, match="left out in turn, not all"):
-        _ = model.leave_one_out
-    with pytest.raises(wl.WidelimitError, match="left out in turn, not all"):
-        posterior.left_out_at(marks[:1])
-
-
-def test_nothing_is_refined_where_nothing_is_missed(images, dense):
-    for landmarks in (TRAIN, TRAIN + 5):
-        model = refined(images, landmarks)
-        assert model.posterior.step is None
-        np.testing.assert_allclose(model.mean(images[2]), dense.mean(images[2]), rtol=1e-6)
-
-
-def test_a_refined_classifier_goes_through_a_file(images, tmp_path):
-    x, y, test = images
-    solver = wl.inference.Nystrom(landmarks=30, refined=True)
-    model = wl.Classifier(wl.GP(NET, noise=NOISE, solver=solver)).fit(x, y.argmax(axis=1))
-    save(model, tmp_path / "m.wl")
-    again = load(tmp_path / "m.wl")
-    np.testing.assert_allclose(again.predict_proba(test), model.predict_proba(test), rtol=1e-6)
 
 
 def test_calibration_leaves_out_what_tests_are_like():

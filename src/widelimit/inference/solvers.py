@@ -6,7 +6,6 @@
 | `BlockedCholesky()` | N² | N³/3 | a row of blocks | everything; the factor is on disk |
 | `ConjugateGradients()` | N² | N² per iteration | N × right-hand sides | evidence with an error |
 | `Nystrom(landmarks=m)` | N·m | N m² | 8 N m bytes | an approximation, with an evidence bound |
-| `Nystrom(…, refined=True)` | N·m | N m² | 8 N m bytes | a better one; N entries for every test |
 """
 
 import abc
@@ -26,7 +25,7 @@ from .checks import Values
 from .gp import GPPosterior, KernelKind
 from .iterative import Iterative
 from .network_kernels import NetworkKernels, chosen
-from .nystrom import NystromPosterior, left_out_rows
+from .nystrom import NystromPosterior
 from .pivots import pivoted
 from .solve import Jitter
 
@@ -139,13 +138,9 @@ class Nystrom(Solver):
     """`landmarks` training examples stand for all: `N·m` kernel entries are computed, not `N²`.
 
     They are drawn by randomly pivoted Cholesky. `progress(chosen, landmarks)` is called as it goes.
-    With `refined`, means take a step towards the exact solve (see `nystrom`): its length is found
-    on 256 examples, whose kernels with all others are computed too, and every test example needs
-    its kernels with all training examples, as in the exact solve.
     """
 
     landmarks: int
-    refined: bool = False
     key: RandomKey = 0
     progress: Callable[[int, int], None] | None = None
 
@@ -169,10 +164,8 @@ class Nystrom(Solver):
             return block
 
         unit = float(np.finfo(data.engine.dtype).eps)
-        rng, wanted = generator(self.key), min(self.landmarks, len(data))
-        found = pivoted(
-            diagonal, columns, corner, wanted, rng=rng, unit=unit, progress=self.progress
-        )
+        drawing = {"rng": generator(self.key), "unit": unit, "progress": self.progress}
+        found = pivoted(diagonal, columns, corner, self.landmarks, **drawing)
         if not len(found.pivots):
             raise NumericalError(
                 "Landmarks are examples of which the network varies.",
@@ -183,11 +176,7 @@ class Nystrom(Solver):
         posterior = NystromPosterior.condition(
             found, diagonal, y, noise=noise, unit=unit, groups=data.groups
         )
-        # Fewer landmarks than were wanted, or all examples: nothing but rounding is missed.
-        if not self.refined or len(found.pivots) < wanted or wanted == len(data):
-            return replace(data, inputs=inputs[found.pivots]), posterior
-        rows = left_out_rows(found.pivots, len(data), rng, data.groups)
-        return data, posterior.refined(found, y, noise=noise, rows=rows, kernels=columns(rows).T)
+        return replace(data, inputs=inputs[found.pivots]), posterior
 
 
 def _refuse(jitter: Jitter | None, solver: str, why: str) -> None:

@@ -61,15 +61,13 @@ class SolverOptions:
     solver: Annotated[
         SolverName,
         _solving(
-            "How the model is solved: in memory, in blocks on disk, by iterations, through "
-            "landmarks, or through landmarks and one step further."
+            "How the model is solved: in memory, in blocks on disk, by iterations or through "
+            "landmarks."
         ),
     ] = SolverName.CHOLESKY
     landmarks: Annotated[
         int | None,
-        _solving(
-            "nystrom, nystrom-refined: training examples that stand for all.", shown=False, min=1
-        ),
+        _solving("nystrom: training examples that stand for all.", shown=False, min=1),
     ] = None
     tolerance: Annotated[
         float | None,

@@ -1,7 +1,6 @@
 """Solvers by the names they have on the command line, and what a page says of them."""
 
 import enum
-from functools import partial
 from typing import Any
 
 from ...errors import WidelimitError
@@ -18,13 +17,12 @@ from ...inference.nystrom import NystromPosterior
 
 
 class SolverName(enum.StrEnum):
-    """A solver by the name of its class, and whether landmarks are where it ends."""
+    """A solver by the name of its class."""
 
     CHOLESKY = "cholesky"
     BLOCKED = "blocked-cholesky"
     GRADIENTS = "conjugate-gradients"
     NYSTROM = "nystrom"
-    REFINED = "nystrom-refined"
 
 
 _SOLVERS: dict[SolverName, tuple[Any, str | None]] = {
@@ -32,7 +30,6 @@ _SOLVERS: dict[SolverName, tuple[Any, str | None]] = {
     SolverName.BLOCKED: (BlockedCholesky, "block"),
     SolverName.GRADIENTS: (ConjugateGradients, "tolerance"),
     SolverName.NYSTROM: (Nystrom, "landmarks"),
-    SolverName.REFINED: (partial(Nystrom, refined=True), "landmarks"),
 }
 """How each is made, and the option that is its own."""
 
@@ -70,8 +67,6 @@ def solver_named(
 
 def name_of(solver: Solver) -> SolverName:
     """What a solver is called."""
-    if isinstance(solver, Nystrom) and solver.refined:
-        return SolverName.REFINED
     return next(name for name, (kind, _) in _SOLVERS.items() if type(solver) is kind)
 
 
