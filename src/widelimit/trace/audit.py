@@ -51,6 +51,11 @@ class Row:
         """What happens to it as the width grows."""
         return Verdict.ZERO if self.is_zero else Verdict.of(self.power)
 
+    @property
+    def said(self) -> str:
+        """The verdict in words; none on parameters and averages, whose powers do no harm alone."""
+        return "" if self.role in ("parameter", "average") else self.verdict.value
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -70,17 +75,20 @@ class Audit:
     @property
     def healthy(self) -> bool:
         """Whether nothing diverges or vanishes but parameters, and the end was reached."""
-        kept = [r for r in self.rows if r.role not in ("parameter", "average")]
-        good = (Verdict.STAYS, Verdict.ZERO)
-        return self.stopped is None and all(r.verdict in good for r in kept)
+        return self.stopped is None and not self.moving
+
+    @property
+    def moving(self) -> tuple[Row, ...]:
+        """What diverges or vanishes, but for parameters and averages."""
+        bad = (Verdict.DIVERGES.value, Verdict.VANISHES.value)
+        return tuple(row for row in self.rows if row.said in bad)
 
     def __str__(self) -> str:
         rows = [f"{self.name}: powers of the width n"]
         widest = max((len(row.detail) for row in self.rows), default=0)
         for row in self.rows:
-            mark = "" if row.role in ("parameter", "average") else row.verdict.value
             rows.append(
-                f"  {row.role:<10} {superscript(row.power):<9} {mark:<9} "
+                f"  {row.role:<10} {superscript(row.power):<9} {row.said:<9} "
                 f"{row.detail:<{widest}}  {row.place}"
             )
         if self.stopped is not None:

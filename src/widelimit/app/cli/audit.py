@@ -8,7 +8,6 @@ import typer
 from ...errors import WidelimitError
 from ...programs.listing import superscript
 from ...trace import Audit
-from ...trace.audit import Verdict
 from ...trace.files import audit_file
 from ..report import Report
 from . import options as o
@@ -56,15 +55,13 @@ def audit(
 
 
 def _page(audit: Audit) -> Report:
-    calm = (Verdict.STAYS, Verdict.ZERO)
-    moving = [row for row in audit.rows if row.verdict not in calm]
-    said = ", ".join(f"{row.role} {row.verdict.value}" for row in moving)
+    said = "; ".join(f"the {row.role} of line {row.place.line} {row.said}" for row in audit.moving)
     lead = f"As the width n grows: {said}." if said else "Everything stays of order one."
     page = Report(f"Width audit of {audit.name}", lead)
     page.table(
         ("what", "power of n", "as n grows", "of", "line"),
         [
-            (row.role, superscript(row.power), row.verdict.value, row.detail, str(row.place))
+            (row.role, superscript(row.power), row.said, row.detail, str(row.place))
             for row in audit.rows
         ],
     )

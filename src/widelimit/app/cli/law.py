@@ -14,7 +14,7 @@ from ..drawing.diagram import diagram
 from ..drawing.plots import canvas, plot_law
 from ..report import Report
 from ..workflow import Kind, Settings, Task, read_source
-from ..workflow.finite import LAW_NETWORKS, PROBABILITIES, HeadLaw, LawNetwork, head_law
+from ..workflow.finite import LAW_NETWORKS, HeadLaw, LawNetwork, head_law
 from ..workflow.run import word_vectorizer
 from . import options as o
 from .outputs import ready, show, use_data_dir
@@ -166,19 +166,14 @@ def _page(
     for axis, logarithmic in zip(axes[0], (False, True), strict=True):
         plot_law(axis, _GRID, densities, draws=samples, logarithmic=logarithmic)
     dots = f" Dots: outputs of {networks:,} random networks of width {width} by number of heads."
-    rows = [
-        (
-            one.name,
-            one.kurtosis,
-            "–" if one.samples is None else f"{one.numbers['finite_width_kurtosis']:.3f}",
-            *(f"{q:.3f}" for q in one.numbers["quantiles_in_std"].values()),
-        )
-        for one in found
-    ]
-    normal = found[0].numbers["gaussian_quantiles"].values()
-    rows.append(("Gaussian", "0", "0", *(f"{q:.3f}" for q in normal)))
-    finite = f"at width {width}" if width else "finite"
-    columns = ("", "excess kurtosis", finite, *(f"{p:.1%} quantile" for p in PROBABILITIES))
+    table = {"": [one.name for one in found] + ["Gaussian"]}
+    table["excess kurtosis"] = [one.kurtosis for one in found] + ["0"]
+    if width:
+        measured = (one.numbers["finite_width_kurtosis"] for one in found)
+        table[f"at width {width}"] = [f"{one:.3f}" for one in measured] + ["0"]
+    of_all = [one.numbers["quantiles_in_std"] for one in found]
+    for p, normal in found[0].numbers["gaussian_quantiles"].items():
+        table[f"{p} quantile"] = [f"{one[p]:.3f}" for one in (*of_all, {p: normal})]
     tiles = {
         f"excess kurtosis, {one.name}": f"{one.numbers['excess_kurtosis']:.2f}"
         for one in (found[0], found[-1])
@@ -191,7 +186,7 @@ def _page(
     report.numbers(tiles | {"in all": f"{seconds:.0f} s"})
     report.section("The law", f"Input: {shown}.")
     report.figure(figure, "Lines: the exact law at infinite width." + dots * bool(width))
-    report.table(columns, rows)
+    report.table(tuple(table), list(zip(*table.values(), strict=True)))
     drawing = diagram(found[0].net, x.shape[1:], title=f"network '{network.value}'")
     report.section("The network").diagram(drawing, LAW_NETWORKS[network])
     return report.section("The command").command()

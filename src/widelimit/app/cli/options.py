@@ -71,7 +71,8 @@ class FileOptions:
     ] = None
     decimal: Annotated[str, _data("Decimal mark of numbers, . or ,")] = "."
     no_header: Annotated[
-        bool, _data("The first line is a row: columns are 'column 1', 'column 2' …")
+        bool,
+        _data("The first line is a row: columns are 'column 1', 'column 2' …", "--no-header"),
     ] = False
     skip: Annotated[
         bool, _data("Leave out incomplete rows, and files that are not images.", "--skip")
