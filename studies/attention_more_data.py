@@ -9,6 +9,7 @@ a kernel's last axes is with attention, (1, 1) without.
 """
 
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import typer
@@ -61,10 +62,26 @@ def network() -> Layer:
     return Serial(trunk, Beside(attention, Serial(MeanPool(), Dense(1))))
 
 
+def table(known: dict[str, Any]) -> str:
+    """The accuracies of both, and attention's less pooling's on the same test images."""
+    lines = ["| images | kernel | attention | pooling | difference |", "|---|---|---|---|---|"]
+    ends = " attention - pooling"
+    for title in (key.removesuffix(ends) for key in known if key.endswith(ends)):
+        _, size, kind = title.split()
+        cells = [f"{int(size):,}", KernelKind(kind).name]
+        for way in (0, 1):
+            one = known[f"both {size} {kind}-{way} predict"]
+            cells.append(f"{one['accuracy']:.4f} ({one['low']:.4f}–{one['high']:.4f})")
+        gap = known[title + ends]
+        cells.append(f"{gap['difference']:+.4f} ({gap['low']:+.4f} to {gap['high']:+.4f})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def run(
     folder: Path,
     out: Path = Path("out/attention_more_data"),
-    sizes: Sizes = "4000,12000",
+    sizes: Sizes = "4000,12000,20000",
     tests: int = 8_000,
     workers: Workers = 2,
 ) -> None:
@@ -78,6 +95,7 @@ def run(
             study.record.known[f"both {size} {kind.value} attention - pooling"] = entry
             print(f"{size} {kind.value}: attention is {said.verdict}: {entry}", flush=True)
         study.record.write()
+    print(table(study.record.known))
 
 
 if __name__ == "__main__":

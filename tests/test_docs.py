@@ -6,6 +6,7 @@ How a page is run, and which blocks are not, stands in `pages.py`.
 import ast
 import csv
 import inspect
+import json
 import re
 import shlex
 import warnings
@@ -17,6 +18,7 @@ from pages import BLOCK, DOCS, ROOT, blocks, pages, read, require_same, run, ste
 from reference.load import load
 
 import widelimit as wl
+from studies import attention_more_data
 from studies.phases import Record
 from widelimit import data, engine, inference, layers, netsor, scale, sklearn
 from widelimit.app.cli import app
@@ -93,6 +95,11 @@ def test_recorded_accuracies_are_those_of_the_recorded_runs():
 def test_the_table_of_all_of_cifar10_is_that_of_the_recorded_run():
     record = Record(DOCS / "results" / "cifar10_all.json")
     assert record.table() in read("docs/results/README.md")
+
+
+def test_the_table_of_attention_at_more_data_is_that_of_the_recorded_run():
+    known = json.loads((DOCS / "results" / "attention_more_data.json").read_text(encoding="utf-8"))
+    assert attention_more_data.table(known) in read("docs/results/README.md")
 
 
 def test_the_table_of_data_sets_is_that_of_the_recorded_run():
