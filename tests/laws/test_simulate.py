@@ -1,5 +1,5 @@
-import functools
-
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -11,7 +11,6 @@ from widelimit.laws.simulation import SimulatedAttention, _softmax, simulate
 from widelimit.laws.simulation_inputs import (
     GaussianInputs,
     GivenGram,
-    GivenInputs,
     relu,
 )
 from widelimit.laws.wishart import bartlett, gaussian_product
@@ -27,14 +26,16 @@ from widelimit.layers.attention.scores import (
     ScoreMap,
     Softmax,
 )
+from widelimit.layers.base import with_fields
+from widelimit.state import Outline
 
-simulate_explicit = functools.partial(simulate, explicit=True)
 PUBLISHED = GaussianInputs(positions=4)
 EIGHT = GaussianInputs(positions=4, channels=8)
 RELU = GaussianInputs(positions=4, input_map=relu)
 SQUARE = np.random.default_rng(0).standard_normal((4, 4))
 GRAM = GivenGram(SQUARE @ SQUARE.T / 4)
-FLAT = GivenInputs(np.random.default_rng(1).standard_normal((4, 3)))
+THIN = np.random.default_rng(1).standard_normal((4, 3))
+FLAT = GivenGram(THIN @ THIN.T / 3, channels=3)
 
 
 CASES = {
@@ -58,9 +59,9 @@ CASES = {
     "gram": (Attention(8, heads=2), GRAM, {"channels": 2, "positions": [3, 1]}),
     "given_flat": (Attention(3, heads=2), FLAT, {"positions": [1, 3]}),
     "linear_scaling": (
-        Attention(8, heads=2, scaling=Scaling.LINEAR, qk_std=2.0),
+        Attention(8, heads=2, scaling=Scaling.UNTIED, qk_std=2.0),
         PUBLISHED,
-        {"channels": 2, "tied": False},
+        {"channels": 2},
     ),
     "tied": (
         Attention(8, heads=2, key_width=3, scaling=Scaling.LINEAR),
@@ -75,6 +76,45 @@ CASES = {
     ),
 }
 RUNS = 40_000
+
+
+def explicit_inputs(inputs, draws: int, width: int, rng) -> np.ndarray:
+    """Inputs with every weight drawn, or a matrix with this Gram matrix."""
+    if isinstance(inputs, GivenGram):
+        values, vectors = np.linalg.eigh(inputs.gram)
+        root = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1][:, :width]
+        x = np.sqrt(width) * np.pad(root, ((0, 0), (0, width - root.shape[1])))
+        return np.broadcast_to(x, (draws, *x.shape))
+    w = rng.standard_normal((draws, inputs.positions, width, width))
+    x = (w @ rng.standard_normal((draws, 1, width, 1)))[..., 0] / np.sqrt(width)
+    return np.clip(x, -100, 100) if inputs.input_map is None else inputs.input_map(x)
+
+
+def simulate_explicit(
+    layer, inputs, *, draws, key, positions=None, channels=1, scores=True, weights=True
+) -> SimulatedAttention:
+    """The finite layer itself, drawn and run: every weight matrix, `O(n²)` numbers a draw."""
+    rows = np.arange(inputs.positions) if positions is None else np.asarray(positions)
+    width, rng = inputs.channels or layer.width, np.random.default_rng(key)
+    plain = with_fields(layer, score_map=IdentityMap(), pattern=None)
+
+    @jax.jit
+    def run(keys, x):
+        def one(key, x):
+            params = layer.init_params(key, Outline(x.shape[:-1], x.shape[-1]))
+            made = (part.attention_weights(params, x)[:, rows] for part in (plain, layer))
+            return layer.forward(params, x, None, None)[rows, :channels], *made
+
+        return jax.vmap(one)(keys, x)
+
+    found, part = [], max(1, 2**21 // (inputs.positions * width**2))
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(key), draws)
+        for begin in range(0, draws, part):
+            some = keys[begin : begin + part]
+            x = explicit_inputs(inputs, len(some), width, rng)
+            found.append([np.asarray(a) for a in run(some, jnp.asarray(x))])
+    return SimulatedAttention(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def features(sim: SimulatedAttention) -> dict[str, np.ndarray]:
@@ -146,9 +186,7 @@ def explicit():
     def get(case: str) -> SimulatedAttention:
         if case not in drawn:
             layer, inputs, options = CASES[case]
-            drawn[case] = simulate_explicit(
-                layer, inputs, draws=RUNS, key=2, scores=True, weights=True, **options
-            )
+            drawn[case] = simulate_explicit(layer, inputs, draws=RUNS, key=2, **options)
         return drawn[case]
 
     return get
@@ -189,7 +227,7 @@ def test_exact_simulation_has_the_law_of_explicit_weights_over_widths(width, run
         ("relu", Attention(11, heads=2)),
         (
             "linear_scaling",
-            Attention(8, heads=2, scaling=Scaling.LINEAR, qk_std=2.0, key_width=9),
+            Attention(8, heads=2, scaling=Scaling.UNTIED, qk_std=2.0, key_width=9),
         ),
     ],
 )
@@ -382,14 +420,12 @@ def test_the_fast_softmax_and_that_of_layers_agree():
     np.testing.assert_allclose(fast, of_layer, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("tied", "symmetric"), [(None, True), (True, True), (False, False)])
-def test_linear_scaling_ties_queries_and_keys_unless_told_otherwise(tied, symmetric):
-    layer = Attention(8, heads=1, scaling=Scaling.LINEAR)
-    for run in (simulate, simulate_explicit):
-        scores = run(layer, PUBLISHED, draws=3, tied=tied, scores=True).scores
-        assert np.allclose(scores, np.swapaxes(scores, -1, -2)) == symmetric
-        scores = run(Attention(8, heads=1), PUBLISHED, draws=3, scores=True).scores
-        assert not np.allclose(scores, np.swapaxes(scores, -1, -2))
+def test_linear_scaling_ties_queries_and_keys():
+    for scaling in Scaling:
+        layer = Attention(8, heads=1, scaling=scaling)
+        scores = simulate(layer, PUBLISHED, draws=3, scores=True).scores
+        symmetric = np.allclose(scores, np.swapaxes(scores, -1, -2))
+        assert symmetric == (scaling is Scaling.LINEAR)
 
 
 def test_progress_reaches_the_end_and_errors_come_through():
@@ -425,8 +461,8 @@ def test_a_singular_gram_matrix_and_long_sequences_work():
     [
         (lambda: GaussianInputs(positions=0), "positions= is not a positive integer", OptionError),
         (lambda: GaussianInputs(positions=4, channels=0), "channels= is", OptionError),
-        (lambda: GivenInputs(np.zeros(3)), "is no matrix", ShapeError),
-        (lambda: GivenInputs(np.full((2, 2), np.nan)), "finite", NumericalError),
+        (lambda: GivenGram(np.zeros(3)), "square and symmetric", ShapeError),
+        (lambda: GivenGram(np.full((2, 2), np.nan)), "finite", NumericalError),
         (lambda: GivenGram(np.ones((2, 3))), "square and symmetric", ShapeError),
         (lambda: GivenGram(np.array([[1.0, 2.0], [0.0, 1.0]])), "symmetric", ShapeError),
         (lambda: GivenGram(np.array([[1.0, 2.0], [2.0, 1.0]])), "semi-definite", NumericalError),
@@ -438,7 +474,6 @@ def test_impossible_settings_are_refused(make, rule, error):
         make()
 
 
-@pytest.mark.parametrize("run", [simulate, simulate_explicit])
 @pytest.mark.parametrize(
     ("inputs", "options", "rule", "error"),
     [
@@ -454,9 +489,9 @@ def test_impossible_settings_are_refused(make, rule, error):
         (GivenGram(np.eye(3)), {}, "a rank that no input", NetworkError),
     ],
 )
-def test_impossible_requests_are_refused(run, inputs, options, rule, error):
+def test_impossible_requests_are_refused(inputs, options, rule, error):
     with pytest.raises(error, match=rule):
-        run(Attention(2, heads=1), inputs, **{"draws": 10, **options})
+        simulate(Attention(2, heads=1), inputs, **{"draws": 10, **options})
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,25 @@
-"""Distances between a sample and a law: Kolmogorov–Smirnov, and four estimates of KL.
+"""Divergences between a sample and a law: four estimates of Kullback and Leibler's.
 
 A law is anything with `cdf(y)` (and, where the far upper tail matters, `sf(y) = 1 − cdf(y)`): a
-coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution, a cdf as a
-function; or a second sample. A law whose cdf is expensive is evaluated once on a grid by
-`Tabulated(law, sample)`. Other distances of two samples are SciPy's, such as
+coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution; or a second
+sample. Other distances are SciPy's: `scipy.stats.kstest(sample, law.cdf)`,
 `scipy.stats.wasserstein_distance(sample, law.sample(10_000))`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
-from scipy import integrate, interpolate, special
+from scipy import integrate, special
 
 from ..errors import NumericalError, OptionError, ShapeError
 from ..options import positive, whole
 from ..statistics import Estimate
 
-_NO_MASS = 1e-12
-_DOUBLINGS = 60
 _DRAWS = 200
 """Null draws behind a floor, whose own error is then 7 % of a standard error."""
 
@@ -59,52 +56,8 @@ class Distance(Estimate):
         return float(self.value) - self.floor
 
 
-@dataclass(frozen=True)
-class _FromCdf:
-    """A law given as a function."""
-
-    cdf: Callable[[np.ndarray], np.ndarray]
-
-
-Reference = Distribution | Callable[[np.ndarray], np.ndarray] | np.ndarray
-"""A law, the cdf of a law as a function, or a second sample."""
-
-
-class Tabulated:
-    """A law known through its cdf on a grid over the sample and the law's tails.
-
-    Monotone cubic interpolation; with the default grid the error is below 1e-8 for a law whose
-    density is smooth on the scale of the sample's range divided by a hundred.
-    """
-
-    def __init__(self, law: Reference, sample: Float[np.ndarray, " draws"], *, points: int = 4096):
-        """Evaluate `law` at about `points` places."""
-        law = read_law(law)
-        if isinstance(law, np.ndarray):
-            raise ShapeError(
-                "A second sample cannot be tabulated.",
-                got=f"{law.size} values in place of a law",
-                remedy="use the sample as it is: its distribution function is a table already",
-            )
-        grid = _grid_over(law, read_sample(sample), points)
-        self._cdf = interpolate.PchipInterpolator(grid, _evaluate(law.cdf, grid))
-        self._sf = interpolate.PchipInterpolator(grid, _survival(law, grid))
-        self._ends = grid[0], grid[-1]
-
-    def cdf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
-        """Interpolated probability of values up to `y`."""
-        return self._cdf(np.clip(y, *self._ends))
-
-    def sf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
-        """Interpolated probability of values above `y`."""
-        return self._sf(np.clip(y, *self._ends))
-
-
-def read_law(law: Reference) -> Distribution | Float[np.ndarray, " others"]:
-    """Sort out what was given: a law stays, a function becomes a law, the rest is a sample."""
-    if isinstance(law, Distribution):
-        return law
-    return _FromCdf(law) if callable(law) else read_sample(law)
+Reference = Distribution | np.ndarray
+"""A law, or a second sample."""
 
 
 def read_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
@@ -126,20 +79,11 @@ def read_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
     return values
 
 
-def _grid_over(
-    law: Distribution, values: Float[np.ndarray, " draws"], points: int
-) -> Float[np.ndarray, " grid"]:
-    """Even points over the sample, then geometric steps out to where the law has no mass left."""
-    low, high = values.min(), values.max()
-    span = (high - low) or 1.0
-    parts = [np.linspace(low, high, points)]
-    for end, sign in ((low, -1.0), (high, 1.0)):
-        reach = span * 2.0 ** np.arange(_DOUBLINGS)
-        beyond = law.cdf(low - reach) if sign < 0 else _survival(law, high + reach)
-        enough = np.flatnonzero(np.asarray(beyond) < _NO_MASS)
-        far = reach[enough[0]] if enough.size else reach[-1]
-        parts.append(end + sign * np.geomspace(span / points, far, points // 8))
-    return np.unique(np.concatenate(parts))
+def _read(
+    sample: ArrayLike, law: Reference
+) -> tuple[Float[np.ndarray, " draws"], Distribution | Float[np.ndarray, " others"]]:
+    """A sample, and a law or a second sample."""
+    return read_sample(sample), law if isinstance(law, Distribution) else read_sample(law)
 
 
 def _survival(law: Distribution, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
@@ -168,20 +112,6 @@ def _evaluate(
     return result
 
 
-def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> Any:
-    """`sup_y |F_N(y) − F(y)|`, one-sample or two-sample: the result of `scipy.stats.kstest`.
-
-    `statistic` is the supremum, `statistic_location` where it is attained, `pvalue` the
-    probability of more if the law is true.
-    """
-    values, law = read_sample(sample), read_law(law)
-    other = law if isinstance(law, np.ndarray) else lambda y: _evaluate(law.cdf, y)
-    return scipy.stats.kstest(values, other)
-
-
-# --- Kullback–Leibler divergence ---
-
-
 def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Distance:
     """KL(sample ‖ law) by plain histogram, `Σ_k p̂_k log(p̂_k/q_k)`.
 
@@ -191,7 +121,7 @@ def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Dista
     a second sample: `floor` is that value, from draws of the law itself on the same bins.
     """
     whole("bins", bins)
-    values, law = read_sample(sample), read_law(law)
+    values, law = _read(sample, law)
     pooled = np.concatenate([values, law]) if isinstance(law, np.ndarray) else values
     if not np.ptp(pooled) > 0.0:
         raise NumericalError(
@@ -215,7 +145,7 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
     m-spacings and equal-probability bins need no bin width, but lose a third of the divergence and
     more where sample and law differ in the tails (t with 10 degrees against a normal, N=50,000).
     """
-    values, law = read_sample(sample), read_law(law)
+    values, law = _read(sample, law)
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
     width = positive("bin_width", bin_width) * (high - low) / 1.349
     if not width > 0.0:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import NetworkError, OptionError, ShapeError
+from ..errors import NetworkError, ShapeError
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.multihead import MultiHead
 from ..layers.attention.scores import Scaling, ScoreMap, Softmax
@@ -35,8 +35,6 @@ from .wishart import bartlett, gaussian_product
 
 _BLOCK = 1 << 16
 """Numbers in one temporary array: large enough to hide Python, small enough for the cache."""
-
-_EXPLICIT_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class _Setting:
     """Which keys count for which query, (S, S)."""
 
     @classmethod
-    def of(cls, layer: MultiHead, inputs: SimulatedInputs, tied: bool | None) -> "_Setting":
+    def of(cls, layer: MultiHead, inputs: SimulatedInputs) -> "_Setting":
         """Read a layer, or say what of it cannot be simulated."""
         _require_plain(layer)
         channels = inputs.channels or layer.width
@@ -76,7 +74,7 @@ class _Setting:
             key_width=key_width,
             value_width=layer.value_width or output,
             output_width=output,
-            tied=layer.scaling is Scaling.LINEAR if tied is None else tied,
+            tied=layer.scaling is Scaling.LINEAR,
             score_factor=float(layer.qk_std) / (key_width if linear else np.sqrt(key_width)),
             ov_std=float(layer.ov_std),
             score_map=layer.score_map,
@@ -175,34 +173,22 @@ def simulate(
     key: RandomKey = 0,
     positions: Sequence[int] | None = None,
     channels: int = 1,
-    tied: bool | None = None,
     scores: bool = False,
     weights: bool = False,
     variances: bool = False,
-    explicit: bool = False,
     workers: int | None = None,
     progress: bool | Callback | None = None,
 ) -> SimulatedAttention:
     """Simulate `draws` networks and inputs, exactly in law, at any width for the same cost.
 
     `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
-    channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
-    share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
+    channels are returned; channels are exchangeable, so which ones is immaterial. The result
     depends on `key` and the arguments, not on `workers` (threads; all cores by default).
     Temporary memory is bounded whatever the draws and heads; what is returned is not: scores and
     weights take `draws·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
-    on a terminal only, False never, a function is called with `(chunks done, chunks)`. With
-    `explicit` every weight matrix is drawn, `O(n²)` numbers a draw: the plain reference, without
-    `variances`.
+    on a terminal only, False never, a function is called with `(chunks done, chunks)`.
     """
-    if explicit and variances:
-        raise OptionError(
-            "Variances are not known of networks with explicit weights.",
-            got="variances=True with explicit=True",
-            remedy="leave one of them out",
-        )
-    kind = _ExplicitPlan if explicit else _SimulationPlan
-    plan = kind(_Setting.of(layer, inputs, tied), inputs, positions, channels)
+    plan = _SimulationPlan(_Setting.of(layer, inputs), inputs, positions, channels)
     words = seed_words(key)
     result = plan.allocate(draws, scores=scores, weights=weights, variances=variances)
 
@@ -232,12 +218,9 @@ class _SimulationPlan:
         side = max(len(self.queries), channels, inputs.positions if layer.tied else 1)
         per_head = inputs.positions * side * layer.fields
         self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
-        self.chunk = max(1, self.runs_at_once(self.head_block * per_head))
-
-    def runs_at_once(self, per_block: int) -> int:
-        """Runs whose temporary arrays stay in the cache, `per_block` numbers for some heads."""
-        positions, channels = self.inputs.positions, self.layer.channels
-        return _BLOCK // max(per_block, positions**2, self.inputs.footprint(channels))
+        # Runs whose temporary arrays stay in the cache.
+        per_run = max(self.head_block * per_head, inputs.positions**2)
+        self.chunk = max(1, _BLOCK // max(per_run, inputs.footprint(layer.channels)))
 
     def allocate(
         self, draws: int, *, scores: bool, weights: bool, variances: bool
@@ -322,45 +305,6 @@ class _SimulationPlan:
         if result.variances is not None:
             row_norms = np.square(mixed).sum(axis=-1)[..., None]
             result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
-
-
-class _ExplicitPlan(_SimulationPlan):
-    """A simulation that draws every weight matrix."""
-
-    def runs_at_once(self, per_block: int) -> int:
-        return _EXPLICIT_BLOCK // (self.inputs.positions * self.layer.channels**2)
-
-    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
-        layer, draws = self.layer, part.stop - part.start
-        x = self.inputs.explicit(rng, draws, width=layer.channels)
-        for head in range(layer.heads):
-            scores, weights, y = self._head(rng, draws, x)
-            if result.scores is not None:
-                result.scores[part, head] = scores[..., self.queries, :]
-            if result.weights is not None:
-                result.weights[part, head] = weights[:, self.queries]
-            result.outputs[part] += y[:, self.queries, : self.channels]
-
-    def _head(
-        self, rng: np.random.Generator, draws: int, x: Float[np.ndarray, "r S n"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scores, weights and contribution to the outputs of one head with fresh weights."""
-        layer = self.layer
-
-        def matrix(rows: int, columns: int) -> Float[np.ndarray, "draws rows columns"]:
-            return rng.standard_normal((draws, rows, columns)) / np.sqrt(rows)
-
-        def score() -> Float[np.ndarray, "draws S S"]:
-            keys = x @ matrix(layer.channels, layer.key_width)
-            queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
-            return layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
-
-        fields = [score() for _ in range(layer.fields)]
-        scores = fields[0] if layer.fields == 1 else np.stack(fields, axis=1)
-        weights = layer.weights(scores, np.arange(x.shape[1]))
-        values = x @ matrix(layer.channels, layer.value_width)
-        outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
-        return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
 
 
 def _stream(words: tuple[int, ...], chunk: int) -> np.random.Generator:
