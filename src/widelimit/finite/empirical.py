@@ -158,9 +158,8 @@ def empirical_ntk(
         method = _choose(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
         others = outputs if x2 is None else _output_shape(function, trained, x2)
-        tile = _product_tile
-        if method is NtkMethod.JACOBIANS:
-            tile = _ProcessorTile(outputs, others) if _on_processor(trained) else _jacobian_tile
+        jacobians = method is NtkMethod.JACOBIANS
+        tile = _JacobianTile(trained, outputs, others) if jacobians else _product_tile
         walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
@@ -307,74 +306,64 @@ def _part(x: PyTree, span: slice, block: int) -> PyTree:
 
 def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes) -> Array:
     """The kernel of two blocks by their Jacobians: f maps (parameters, one example) to outputs."""
-    firsts = (jax.tree.map(lambda leaf: leaf[0], x) for x in (x1, x1 if x2 is None else x2))
-    outputs = (jax.eval_shape(f, trained, first).shape for first in firsts)
-    return axes.arrange(_contract(f, trained, x1, x2, axes), *outputs)
+    firsts = [jax.tree.map(lambda leaf: leaf[0], x) for x in (x1, x1 if x2 is None else x2)]
+    outputs = [jax.eval_shape(f, trained, first).shape for first in firsts]
+    one = _jacobian_rows(f, trained, x1, axes)
+    two = one if x2 is None else _jacobian_rows(f, trained, x2, axes)
+    return axes.arrange(_contract(one, two, *map(axes.sizes, outputs)), *outputs)
 
 
-def _contract(
-    f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes
-) -> Float[Array, "n1 n2 shared kept kept2"]:
-    jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))
-    one = jacobian(trained, x1)
-    two = one if x2 is None else jacobian(trained, x2)
-    total = None
-    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        part = jnp.einsum("atskp,btslp->abskl", axes.group(left), axes.group(right))
-        total = part if total is None else total + part
-    assert total is not None
-    averaged, _, _ = axes.sizes(jax.tree.leaves(one)[0].shape[1 : 1 + axes.rank])
-    return total / averaged
-
-
-@compiled
-def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
-    return _contract(function.one, trained, x1, x2, axes)
-
-
-def _on_processor(trained: PyTree) -> bool:
-    """Whether NumPy multiplies Jacobians faster than XLA, which copies both of them before."""
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
-    return jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
-
-
-@compiled
-def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+def _jacobian_rows(f: Any, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
     """Per parameter array, ∂f/∂p of a block as (shared, examples and kept, averaged and p)."""
-    jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
+    jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))(trained, x)
     rows = []
-    for leaf in jax.tree.leaves(jacobian):
-        examples, averaged, shared, kept, size = axes.group(leaf).shape
-        moved = jnp.transpose(axes.group(leaf), (2, 0, 3, 1, 4))
+    for leaf in map(axes.group, jax.tree.leaves(jacobian)):
+        examples, averaged, shared, kept, size = leaf.shape
+        moved = jnp.transpose(leaf, (2, 0, 3, 1, 4))
         rows.append(moved.reshape(shared, examples * kept, averaged * size))
     return rows
 
 
-class _ProcessorTile:
-    """The same as `_jacobian_tile` with products in NumPy: half the work for rows with themselves.
+def _contract(
+    one: list[Any], two: list[Any], sizes1: tuple[int, int, int], sizes2: tuple[int, int, int]
+) -> Float[Array | np.ndarray, "n1 n2 shared kept kept2"]:
+    """Products of Jacobians, summed over the parameters; `sizes` are those of `Axes`."""
+    total = sum(a @ b.swapaxes(1, 2) for a, b in zip(one, two, strict=True))
+    (averaged, shared, kept1), (_, _, kept2) = sizes1, sizes2
+    kernel = total.reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
+    return kernel.transpose(1, 3, 0, 2, 4) / averaged
 
-    The Jacobian of the rows serves for all tiles beside each other.
+
+@compiled
+def _rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+    return _jacobian_rows(function.one, trained, x, axes)
+
+
+class _JacobianTile:
+    """The kernel of two blocks; the Jacobian of the rows serves for all tiles beside each other.
+
+    On a processor NumPy multiplies Jacobians: XLA copies both of them before, and does not know
+    that rows with themselves are half the work.
     """
 
-    def __init__(self, outputs1: Shape, outputs2: Shape):
+    def __init__(self, trained: PyTree, outputs1: Shape, outputs2: Shape):
         """Output axes of one example of either side."""
         self.outputs = outputs1, outputs2
-        self.rows: tuple[PyTree, list[np.ndarray]] = (None, [])
+        self.rows: tuple[PyTree, list[Any]] = (None, [])
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
+        self.numpy = jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
 
     def __call__(self, function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
         """Kernels of two blocks, or of one with itself."""
+
+        def rows(x: PyTree) -> list[Any]:
+            found = _rows(function, trained, x, axes)
+            return [np.asarray(array) for array in found] if self.numpy else found
+
         if self.rows[0] is not x1:
-            self.rows = x1, _as_numpy(_jacobian_rows(function, trained, x1, axes))
-        one = self.rows[1]
-        two = one if x2 is None else _as_numpy(_jacobian_rows(function, trained, x2, axes))
-        total = sum(a @ np.swapaxes(b, 1, 2) for a, b in zip(one, two, strict=True))
-        (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
-        kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
-        return np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
-
-
-def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
-    return [np.asarray(array) for array in arrays]
+            self.rows = x1, rows(x1)
+        two = self.rows[1] if x2 is None else rows(x2)
+        return _contract(self.rows[1], two, *map(axes.sizes, self.outputs))
 
 
 @compiled
