@@ -76,10 +76,6 @@ def test_inside_other_programs_they_have_the_options_of_those(traced):
     np.testing.assert_array_equal(outer(np.ones(2)), [7, 7])
 
 
-def test_options_of_all_programs_are_known_here():
-    assert compilation._options() == compilation._ONE_THREAD
-
-
 @pytest.fixture
 def programs(monkeypatch):
     """What is compiled from now on, as XLA runs it."""

@@ -93,23 +93,7 @@ def kept() -> int:
 
 def jitted(function: Function) -> Function:
     """`jax.jit` for programs of their own, with the options that all programs here have."""
-    return cast(Function, jax.jit(function, compiler_options=_options()))
-
-
-@functools.cache
-def _options() -> dict[str, Any]:
-    """`_ONE_THREAD`, as far as this XLA knows it."""
-    if _is_known(_ONE_THREAD):
-        return _ONE_THREAD
-    return {name: value for name, value in _ONE_THREAD.items() if _is_known({name: value})}
-
-
-def _is_known(options: dict[str, Any]) -> bool:
-    try:
-        jax.jit(lambda: 0, compiler_options=options)()
-    except jax.errors.JaxRuntimeError:  # no such option
-        return False
-    return True
+    return cast(Function, jax.jit(function, compiler_options=_ONE_THREAD))
 
 
 _zero = jax.jit(lambda: 0)
