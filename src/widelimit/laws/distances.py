@@ -16,20 +16,21 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 from scipy import integrate, special
 
-from ..errors import NumericalError, OptionError, ShapeError
-from ..options import positive, whole
+from ..errors import NumericalError, ShapeError
+from ..options import whole
 from ..statistics import Estimate
 
 _DRAWS = 200
 """Null draws behind a floor, whose own error is then 7 % of a standard error."""
 
-_MOST_BINS = 1 << 20
+_BIN_WIDTH, _MOST_BINS = 0.2, 1 << 20
+"""Robust standard deviations in a bin, and bins at most."""
 
 _ADDED = 1e-12
 """What the finite-head paper's authors add to both densities before they take logarithms."""
 
-_SPLITS = 24
-"""Random splits of two samples together, behind the floor of kernel density estimates."""
+_POINTS, _SPLITS = 500, 24
+"""Of kernel density estimates: their points, and the splits of both samples behind the floor."""
 
 _CELLS = 64
 """Cells of the binned sample in one bandwidth: densities are exact to 1e-5 of the largest."""
@@ -133,13 +134,13 @@ def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Dista
     return _divergence(values, law, edges, np.log)
 
 
-def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -> Distance:
+def kl_corrected(sample: ArrayLike, law: Reference) -> Distance:
     """KL(sample ‖ law) with the histogram's bias removed to leading orders.
 
     `Σ_k (c_k/N) (G(c_k) − log N − log q_k)` with Grassberger's
     `G(c) = ψ(c) + (−1)^c/2 [ψ((c+1)/2) − ψ(c/2)]` in place of `log c`, on an unbounded grid of
-    bins of `bin_width` robust standard deviations (interquartile range / 1.349). Binning loses a
-    share of about `bin_width²/12` of the divergence, 0.3 % as set. May be negative, as an unbiased
+    bins of a fifth of a robust standard deviation (interquartile range / 1.349). Binning loses a
+    share of about `0.2²/12` of the divergence, 0.3 %. May be negative, as an unbiased
     estimate of zero must. For a second sample `log q_k = log((d_k + ½)/M)`, unbiased to first
     order; but `M` values know nothing of tails beyond `1/M`: a law is the better reference.
     m-spacings and equal-probability bins need no bin width, but lose a third of the divergence and
@@ -147,7 +148,7 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
     """
     values, law = _read(sample, law)
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    width = positive("bin_width", bin_width) * (high - low) / 1.349
+    width = _BIN_WIDTH * (high - low) / 1.349
     if not width > 0.0:
         raise NumericalError(
             "The sample is not from a continuous law: half of it is one value.",
@@ -161,7 +162,7 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
         raise NumericalError(
             f"The range of the values is more than {_MOST_BINS} bins.",
             got=f"{last - first:.0f} bins",
-            remedy="raise bin_width, or look for outliers in the sample",
+            remedy="look for outliers in the sample",
         )
     edges = middle + width * np.arange(first, last + 1)
     return _divergence(values, law, edges, _grassberger)
@@ -186,17 +187,11 @@ def kl_quadrature(
     return float(integrate.simpson(integrand, x=y))
 
 
-def kl_kernel_density(
-    sample: ArrayLike,
-    other: ArrayLike,
-    *,
-    points: int = 500,
-    span: tuple[float, float] | None = None,
-) -> Distance:
+def kl_kernel_density(sample: ArrayLike, other: ArrayLike) -> Distance:
     """KL(sample ‖ other) of two samples, each smoothed by Gaussians of Scott's bandwidth.
 
-    `Σ_k p_k log(p_k/q_k)` over `points` even points on `span` (both samples by default), with
-    `1e-12` added to both densities and both normalised to sum 1: the estimator of the numerical
+    `Σ_k p_k log(p_k/q_k)` over 500 even points on the range of both samples, with `1e-12` added to
+    both densities and both normalised to sum 1: the estimator of the numerical
     simulations of *Infinite-Width Limit of a Single Attention Layer*
     (github.com/manasakai/infinite-width-attention, `src/kl_divergence.py`), where the second sample
     is one of the limit. `floor` is its mean over random splits of both samples together, the
@@ -204,7 +199,6 @@ def kl_kernel_density(
     while the divergence is small.
     """
     one, two = read_sample(sample), read_sample(other)
-    whole("points", points, least=2)
     if not (one.std() > 0.0 and two.std() > 0.0):
         raise NumericalError(
             "A sample is constant: kernel density estimates need values that differ.",
@@ -212,14 +206,7 @@ def kl_kernel_density(
             remedy="check what was sampled",
         )
     pooled = np.concatenate([one, two])
-    low, high = (pooled.min(), pooled.max()) if span is None else span
-    if not high > low:
-        raise OptionError(
-            "span= does not lead from a lower to a higher number.",
-            got=f"span=({low}, {high})",
-            remedy="give (low, high), or leave it out",
-        )
-    grid = np.linspace(low, high, points)
+    grid = np.linspace(pooled.min(), pooled.max(), _POINTS)
     rng = np.random.default_rng(0)
     mixed = (rng.permutation(pooled) for _ in range(_SPLITS))
     splits = [_smooth_divergence(both[: one.size], both[one.size :], grid) for both in mixed]
