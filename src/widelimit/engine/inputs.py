@@ -156,7 +156,13 @@ def as_inputs(
     if isinstance(x, Tracer):
         _check_numbers(x.dtype, tokens, name)
         if dtype is not None and not tokens:
-            _require_in_jax(dtype)
+            if in_jax(dtype) != dtype:
+                raise OptionError(
+                    f"dtype={np.dtype(dtype)} inside a JAX transformation (grad, jit, vmap) is not "
+                    "to be had: JAX has made its arrays float32.",
+                    got="a traced array",
+                    remedy="put `with jax.enable_x64(True):` around the transformation",
+                )
             x = x.astype(dtype)
         if mask is not None:
             x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
@@ -164,7 +170,10 @@ def as_inputs(
     x = unmasked(x, name)
     _check_shape(x, tokens, name)
     _check_numbers(x.dtype, tokens, name)
-    x = x if tokens else _as_floats(x, dtype)
+    if not tokens:
+        wide = x.dtype == np.float64
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+            x = x.astype(dtype or (np.float64 if wide else np.float32))
     if mask is not None:
         mask = _checked_mask(mask, x, tokens, name)
         # Padding may hold anything, also NaN: it never takes part.
@@ -203,17 +212,6 @@ def _check_dtype(dtype: Any) -> None:
         )
 
 
-def _require_in_jax(dtype: Any) -> None:
-    """Inside JAX's transformations arrays have the dtypes that JAX has."""
-    if in_jax(dtype) != dtype:
-        raise OptionError(
-            f"dtype={np.dtype(dtype)} inside a JAX transformation (grad, jit, vmap) is not to be "
-            "had: JAX has made its arrays float32.",
-            got="a traced array",
-            remedy="put `with jax.enable_x64(True):` around the transformation",
-        )
-
-
 def in_jax(dtype: Any) -> np.dtype:
     """What JAX makes of a dtype: float32 of float64, unless 64-bit numbers are enabled."""
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
@@ -226,25 +224,13 @@ def common_dtype(*parts: Inputs) -> np.dtype:
 
 
 def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
-    least = 1 if tokens else 2
-    expected = "(N, positions…)" if tokens else "(N, positions…, channels)"
-    if x.ndim < least:
+    axes = "(N, positions…)" if tokens else "(N, positions…, channels)"
+    if x.ndim < (1 if tokens else 2) or 0 in x.shape:
         raise ShapeError(
-            f"'{name}' does not have the axes {expected}.",
+            f"'{name}' does not have the axes {axes}, each of them at least one long.",
             got=f"shape {x.shape}",
-            remedy="add the missing axes, e.g. x[None] for one example",
-        )
-    if x.shape[0] == 0:
-        raise ShapeError(
-            f"'{name}' does not hold at least one example.",
-            got=f"shape {x.shape}",
-            remedy="pass a non-empty batch",
-        )
-    if 0 in x.shape[1:]:
-        raise ShapeError(
-            f"Examples of '{name}' do not have at least one position and one channel.",
-            got=f"shape {x.shape}",
-            remedy="drop empty sequences, or pad them and give them a real position",
+            remedy="pass at least one example (x[None] adds its axis) with at least one position "
+            "and one channel; drop empty sequences",
         )
 
 
@@ -274,25 +260,14 @@ def _check_numbers(dtype: Any, tokens: bool, name: str) -> None:
             got=f"dtype {dtype}",
             remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
         )
-    if np.dtype(dtype).kind == "c":
+    kind = np.dtype(dtype).kind
+    if kind not in "biuf" and dtype != jnp.bfloat16:
         raise ShapeError(
-            f"'{name}' does not hold real numbers.",
+            f"'{name}' does not hold {'real ' if kind == 'c' else ''}numbers.",
             got=f"dtype {dtype}",
-            remedy="pass real and imaginary parts as channels",
+            remedy="convert to a float array: real and imaginary parts are channels, ragged "
+            "sequences a plain list of arrays",
         )
-    if np.dtype(dtype).kind not in "biuf" and dtype != jnp.bfloat16:
-        raise ShapeError(
-            f"'{name}' does not hold numbers.",
-            got=f"dtype {dtype}",
-            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
-        )
-
-
-def _as_floats(x: np.ndarray, dtype: Any) -> np.ndarray:
-    if dtype is None:
-        dtype = np.float64 if x.dtype == np.float64 else np.float32
-    with np.errstate(over="ignore"):  # numbers that do not fit become infinite, and are refused
-        return x.astype(dtype)
 
 
 def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarray:
@@ -323,11 +298,7 @@ def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarr
 def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
     """A padded array and its mask from sequences of different lengths."""
     if len(sequences) == 0:
-        raise ShapeError(
-            f"'{name}' does not hold at least one example.",
-            got="an empty list",
-            remedy="pass a non-empty list",
-        )
+        return np.empty((0, 0)), mask  # refused as an empty array is
     arrays = [unmasked(s, name) for s in sequences]
     positions = [a.shape if tokens else a.shape[:-1] for a in arrays]
     channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
