@@ -1,5 +1,6 @@
 """The infinite reading of a network: NNGP and tangent kernels of all pairs."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -31,7 +32,7 @@ from .phases import (
 )
 from .precision import narrow, precisions, with_leaves
 from .sampling import Sampler, check_sampler, count_drawn, grow_sampler, pad_like, realisations
-from .tiles import Tile, TilePlan, tiles
+from .tiles import LengthGroup, Pairs, Tile, TilePlan, groups, one_group
 from .walk import check_masks
 
 Arrays = tuple[np.ndarray, np.ndarray | None]
@@ -168,24 +169,34 @@ def refuse_store_options(**options: Any) -> None:
 
 
 def _walk(problem: Problem, progress: bool | Callback | None, *, by_length: bool) -> Iterator[Tile]:
-    """Tiles in the precision asked for; in double precision inside, where single has no digits."""
-    net, sampler, dtype = problem.net, problem.sampler, problem.dtype
+    """Tiles in the precision asked for; `by_length` allows those of examples here and there."""
+    net, sampler = problem.net, problem.sampler
     bar = Progress.make(
         progress, "kernel" if sampler is None else f"kernel of {sampler.heads:,} heads"
     )
-    options = {"with_ntk": problem.ntk, "memory": problem.memory, "by_length": by_length}
-    for inside in precisions(dtype, problem.inputs):
-        try:
-            with precision(inside):
-                reals = realisations(net, sampler, inside)
-                rows, *columns = (side.astype(inside) for side in problem.inputs)
-                sides = rows, columns[0] if columns else None
-                for tile in tiles(reals, *sides, dtype=inside, progress=bar, **options):
-                    yield tile._replace(kernels=narrow(tile.kernels, dtype))
-            return
-        except PrecisionError:  # before the first tile
-            if np.dtype(inside) == np.float64:
-                raise
+    cuts = [groups(net, side) if by_length else [one_group(side)] for side in problem.inputs]
+    pairs = make_pairs(problem, cuts)
+    with precision(pairs.dtype):
+        for tile in pairs.tiles(bar):
+            yield tile._replace(kernels=narrow(tile.kernels, problem.dtype))
+
+
+def make_pairs(problem: Problem, cuts: Sequence[list[LengthGroup]]) -> Pairs:
+    """The pairs of a problem, in double precision where single has no digits."""
+    *others, last = precisions(problem.dtype, problem.inputs)
+
+    def pairs(inside: Any) -> Pairs:
+        rows, *columns = (side.astype(inside) for side in problem.inputs)
+        sides = rows, columns[0] if columns else None
+        options = {"with_ntk": problem.ntk, "memory": problem.memory}
+        with precision(inside):
+            reals = realisations(problem.net, problem.sampler, inside)
+            return Pairs(reals, *sides, cuts=cuts, dtype=inside, **options)
+
+    for inside in others:
+        with contextlib.suppress(PrecisionError):
+            return pairs(inside)
+    return pairs(last)
 
 
 def _traced_kernel(problem: Problem) -> Kernels:

@@ -25,7 +25,7 @@ from ..printing import counted
 from .budget import Budget, DrawnHeads, error_bound
 from .inputs import Inputs, is_traced, read_inputs
 from .phases import Realisation, draw_block, finite_layers, precision, random_layers
-from .tiles import tiles
+from .tiles import Pairs, one_group
 
 _SAMPLES, _REPLICATES = 32, 8
 # Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.
@@ -218,9 +218,9 @@ def _size_sampler(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) 
     pilot = inputs[: min(inputs.size, _PILOT)].astype(dtype)
     memory = min(budget.memory, _PILOT_MEMORY)
     while True:
-        options = {"dtype": dtype, "with_ntk": True, "memory": memory}
-        walk = tiles(realisations(net, sampler, dtype), pilot, None, **options)
-        reached = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
+        options = {"cuts": [[one_group(pilot)]], "dtype": dtype, "memory": memory}
+        pairs = Pairs(realisations(net, sampler, dtype), pilot, None, with_ntk=True, **options)
+        reached = max(error_bound(tile.kernels, sampler.replicates) for tile in pairs.tiles())
         if reached <= budget.tolerance:
             return sampler
         found = count_drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)

@@ -376,7 +376,7 @@ class Pairs:
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
         redone = dtype == np.float32 and is_kinked(self.reals[0].net)
-        self.streams = sketch_inputs(rows, columns) if redone else []
+        self.sketch = sketch_inputs(rows, columns) if redone else None
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -398,6 +398,12 @@ class Pairs:
         """Tiles of one kind share a compilation."""
         return self.left[place[0]].kind, self.right[place[1]].kind
 
+    def tiles(self, progress: Progress | None = None) -> Iterator["Tile"]:
+        """All tiles, as threads have done them."""
+        work = self.places
+        walk = in_threads(self.computed, work, at_once=self.at_once, alike=self.kind)
+        yield from progress.track(walk, len(work)) if progress else walk
+
     def computed(self, place: tuple[int, int]) -> "Tile":
         """One tile, on the device of this thread."""
         device = self._device()
@@ -416,7 +422,7 @@ class Pairs:
         i, j = place
         left, right = self.left, self.right
         members = left[i].members, right[j].members
-        close = close_pairs(self.streams, *members)
+        close = close_pairs(self.sketch, *members)
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(self.reals):
             sides = left.encoded(i, which, device), right.encoded(j, which, device)
@@ -440,29 +446,6 @@ class Pairs:
             found = Kernels(*(p if p is None else p.astype(self.dtype) for p in parts))
         one, two = map(_contiguous, members)
         return Tile(one, two, found, self.symmetric and i == j)
-
-
-def tiles(
-    reals: Sequence[Realisation],
-    rows: Inputs,
-    columns: Inputs | None,
-    *,
-    dtype: Any,
-    with_ntk: bool,
-    memory: int,
-    progress: Progress | None = None,
-    by_length: bool = False,
-) -> Iterator[Tile]:
-    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal.
-
-    `by_length` allows tiles of examples that do not follow each other.
-    """
-    sides = (rows,) if columns is None else (rows, columns)
-    cuts = [groups(reals[0].net, side) if by_length else [one_group(side)] for side in sides]
-    pairs = Pairs(reals, rows, columns, cuts=cuts, dtype=dtype, with_ntk=with_ntk, memory=memory)
-    work = pairs.places
-    walk = in_threads(pairs.computed, work, at_once=pairs.at_once, alike=pairs.kind)
-    yield from progress.track(walk, len(work)) if progress else walk
 
 
 def _extend_realisations(
