@@ -93,7 +93,17 @@ def kept() -> int:
 
 def jitted(function: Function) -> Function:
     """`jax.jit` for programs of their own, with the options that all programs here have."""
-    return cast(Function, jax.jit(function, compiler_options=_ONE_THREAD))
+    return cast(Function, jax.jit(function, compiler_options=_options()))
+
+
+@functools.cache
+def _options() -> dict[str, Any]:
+    """`_ONE_THREAD`, where this XLA knows it."""
+    try:
+        jax.jit(lambda: 0, compiler_options=_ONE_THREAD)()
+    except jax.errors.JaxRuntimeError:  # no such option
+        return {}
+    return _ONE_THREAD
 
 
 _zero = jax.jit(lambda: 0)
