@@ -7,9 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..compilation import compiled
-from ..layers.base import Layer
 from ..state import Kernels
-from .inputs import Inputs
 from .kernel import Problem, mean_kernels
 from .phases import (
     EncodedBlock,
@@ -21,7 +19,7 @@ from .phases import (
     precision,
 )
 from .precision import with_leaves
-from .sampling import Sampler, realisations
+from .sampling import realisations
 from .tiles import Moments, Pairs, TilePlan, groups
 
 
@@ -30,28 +28,23 @@ def compute_diagonal(problem: Problem) -> Kernels:
     if problem.traced:
         return _traced_diagonal(problem)
     problem.require_numbers()
-    net, dtype = problem.net, problem.dtype
-    options = {"dtype": dtype, "with_ntk": problem.ntk, "memory": problem.memory}
-    found = own_kernels(net, problem.rows, problem.sampler, **options)
-    return jax.tree.map(lambda array: array.astype(dtype), found)
+    return jax.tree.map(lambda array: array.astype(problem.dtype), own_kernels(problem))
 
 
-def own_kernels(
-    net: Layer, inputs: Inputs, sampler: Sampler | None, *, dtype: Any, with_ntk: bool, memory: int
-) -> Kernels:
-    """Both kernels of every example with itself, in double precision.
+def own_kernels(problem: Problem) -> Kernels:
+    """Both kernels of every example of the rows with itself, in double precision.
 
     Θ of kinked activations has square-root singularities here: float32 would lose half its digits.
-    The heads are drawn in `dtype`, as for other kernels of this sampler, to be the same heads.
+    Heads are drawn in the precision of the problem, to be those of other kernels of its sampler.
     """
-    with precision(dtype):
-        reals = realisations(net, sampler, dtype)
-    wide = np.dtype(np.float64)
+    net, with_ntk, wide = problem.net, problem.ntk, np.dtype(np.float64)
+    with precision(problem.dtype):
+        reals = realisations(net, problem.sampler, problem.dtype)
     found: list[Any] = [None] * 4
     with precision(wide):
-        inputs = inputs.astype(wide)
-        cuts = [groups(net, inputs)]
-        pairs = Pairs(reals, inputs, None, cuts=cuts, dtype=wide, with_ntk=with_ntk, memory=memory)
+        inputs = problem.rows.astype(wide)
+        options = {"cuts": [groups(net, inputs)], "dtype": wide, "memory": problem.memory}
+        pairs = Pairs(reals, inputs, None, with_ntk=with_ntk, **options)
         side = pairs.left
         for number, block in enumerate(side.blocks):
             several, count = Moments(), len(block.members)
@@ -59,7 +52,7 @@ def own_kernels(
                 ends = side.encoded(number, which)
                 both = cross_list(real.for_pairs, ends, ends, pairs.outline, with_ntk=with_ntk)
                 several.add(*(None if k is None else np.asarray(k)[None, :count] for k in both))
-            for i, part in enumerate((*several.means(), *several.errors())):
+            for i, part in enumerate(vars(several.kernels()).values()):
                 if part is None:
                     continue
                 if found[i] is None:

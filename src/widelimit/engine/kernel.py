@@ -249,8 +249,7 @@ def _assemble(
     arrays: list[Any] = [*target, None, None]
     shape, symmetric = _result_shape(problem), problem.columns is None
     for tile in _walk(problem, progress, by_length=True):
-        parts = tile.kernels
-        for i, part in enumerate((parts.nngp, parts.ntk, parts.nngp_error, parts.ntk_error)):
+        for i, part in enumerate(vars(tile.kernels).values()):
             if part is None:
                 continue
             if arrays[i] is None:

@@ -27,6 +27,8 @@ from .phases import EncodedBlock, Realisation, cross_list, encode_block
 if TYPE_CHECKING:
     from .tiles import Blocks
 
+Node = TypeVar("Node")
+
 # float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
 _CLOSE = 1e-5
 # |u ∓ v| = √(2 (1 − |cosine|)) of unit vectors u and v, and what float32 may add to its square.
@@ -89,8 +91,7 @@ def with_leaves(real: Realisation, dtype: Any) -> Realisation:
 
 def is_kinked(net: Layer) -> bool:
     """Whether Θ has square-root singularities at identical inputs."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
-    return any(isinstance(node, Dual) and node.kinked for node in found)
+    return any(dual.kinked for dual in _nodes(net, Dual))
 
 
 class _Vectors(NamedTuple):
@@ -224,66 +225,49 @@ def _encode_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
 
 # --- duals that hold for some variances only: widened, or refused, where inputs reach further -----
 
-Tree = TypeVar("Tree")
+
+def fit_duals(
+    reals: Sequence[Realisation], encodings: Iterable[EncodedBlock], dtype: Any
+) -> Sequence[Realisation]:
+    """Realisations whose duals hold for the variances that encoded examples reach, or a warning.
+
+    Raises where rounding would be all that is left of an activation's kernel.
+    """
+    net = reals[0].net
+    known = [dual.trusted(dtype) for dual in _nodes(net, Dual) if dual.ranged]
+    if not known:
+        return reals
+    met = [node for encoding in encodings for node in _nodes(encoding, Reach)]
+    least = min((float(np.min(node.least)) for node in met), default=np.inf)
+    largest = max((float(np.max(node.largest)) for node in met), default=0.0)
+    low, high = max(low for low, _ in known), min(high for _, high in known)
+    if least < low or largest > high:
+        remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
+        wide = np.dtype(dtype) == np.float64
+        raise PrecisionError(
+            f"Activations of this network lose their digits in {np.dtype(dtype)} at variances "
+            f"outside {low:.0e} to {high:.0e}.",
+            got=f"variances from {least:.2g} to {largest:.2g}",
+            remedy=remedy if wide else f"pass dtype=np.float64, or {remedy}",
+        )
+    if all(largest <= dual.max_variance for dual in _nodes(net, Series)):
+        return reals
+    fixed = reals[0].anchors is not None  # landmarks were encoded with the duals as they are
+
+    def widen(node: Any) -> Any:
+        if not isinstance(node, Series):
+            return node
+        wider = node if fixed else node.extend_to(largest)
+        error = wider.error(np.asarray([largest]))
+        if error > AccuracyWarning.TOLERANCE and (fixed or wider is not node):
+            warn(AccuracyWarning.of(f"variances up to {largest:.3g}", error))
+        return wider
+
+    net = jax.tree.map(widen, net, is_leaf=lambda node: isinstance(node, Series))
+    return reals if fixed else [Realisation(net, real.scores) for real in reals]
 
 
-def find_series(net: Any) -> list[Series]:
-    """The duals of a network that hold up to some variance."""
-    found = jax.tree.leaves(net, is_leaf=_is_series)
-    return [node for node in found if _is_series(node)]
-
-
-def _is_series(node: Any) -> bool:
-    return isinstance(node, Series)
-
-
-def find_reach(encodings: Iterable[Any]) -> tuple[float, float]:
-    """The least and the largest variance that such duals met in encoded examples."""
-    least, largest = np.inf, 0.0
-    for encoding in encodings:
-        for node in jax.tree.leaves(encoding, is_leaf=lambda node: isinstance(node, Reach)):
-            if isinstance(node, Reach):
-                least = min(least, float(np.min(node.least)))
-                largest = max(largest, float(np.max(node.largest)))
-    return least, largest
-
-
-def trusted_range(net: Any, dtype: Any) -> tuple[float, float] | None:
-    """The variances for which all duals of a network keep their digits; None is all."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
-    known = [node.trusted(dtype) for node in found if isinstance(node, Dual) and node.ranged]
-    return (max(low for low, _ in known), min(high for _, high in known)) if known else None
-
-
-def require_digits(net: Any, dtype: Any, least: float, largest: float) -> None:
-    """Raise where rounding would be all that is left of an activation's kernel."""
-    limits = trusted_range(net, dtype)
-    if limits is None or (limits[0] <= least and largest <= limits[1]):
-        return
-    remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
-    raise PrecisionError(
-        f"Activations of this network lose their digits in {np.dtype(dtype)} at variances outside "
-        f"{limits[0]:.0e} to {limits[1]:.0e}.",
-        got=f"variances from {least:.2g} to {largest:.2g}",
-        remedy=remedy if np.dtype(dtype) == np.float64 else f"pass dtype=np.float64, or {remedy}",
-    )
-
-
-def extend_duals(net: Tree, variance: float) -> Tree:
-    """The same network, its duals as accurate as before up to this variance, or a warning."""
-
-    def wider(node: Any) -> Any:
-        new = node.extend_to(variance) if _is_series(node) else node
-        if new is not node:
-            say_error(new, variance)
-        return new
-
-    return jax.tree.map(wider, net, is_leaf=_is_series)
-
-
-def say_error(dual: Series, variance: float) -> None:
-    """Warn where a dual does not reach its accuracy at this variance."""
-    error = dual.error(np.asarray([variance]))
-    if error > AccuracyWarning.TOLERANCE:
-        where = f"variances up to {variance:.3g}"
-        warn(AccuracyWarning.of(where, error))
+def _nodes(tree: Any, kind: type[Node]) -> list[Node]:
+    """The parts of a tree that are of this kind."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in found if isinstance(node, kind)]

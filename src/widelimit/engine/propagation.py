@@ -29,7 +29,7 @@ from ..figures import several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
 from ..layers.compose import Serial, is_sampled, streams_of
-from ..options import RandomKey, as_key, choice, whole
+from ..options import RandomKey, as_key, choice, listed, whole
 from ..progress import Callback, Progress
 from ..state import Need
 from .inputs import is_traced, read_inputs
@@ -152,7 +152,7 @@ def phase_diagram(
     options are those of `Layer.signal`.
     """
     quantity = choice(Quantity, quantity, "quantity")
-    rows, columns = _axis("first", first), _axis("second", second)
+    rows, columns = listed("first", first), listed("second", second)
     cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
     grid = np.empty((len(rows), len(columns)))
     bar = Progress.make(progress, "networks")
@@ -161,18 +161,6 @@ def phase_diagram(
         profile = net.signal(x, mask, key=key, samples=samples, replicates=replicates)
         grid[i, j] = profile[quantity][-1]
     return grid
-
-
-def _axis(name: str, values: ArrayLike) -> list[Any]:
-    """The values of a hyperparameter as Python's numbers, each of the kind it has."""
-    found = np.asarray(values, object)  # side by side in one array, integers would become floats
-    if found.ndim != 1 or found.size == 0:
-        raise ShapeError(
-            f"The values of the {name} hyperparameter are no list of numbers.",
-            got=f"an array of shape {found.shape}",
-            remedy="give one value or more, for instance [1, 2, 4]",
-        )
-    return [value.item() if hasattr(value, "item") else value for value in found]
 
 
 def _open_chains(net: Layer) -> tuple[Layer, ...]:

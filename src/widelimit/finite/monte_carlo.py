@@ -83,7 +83,7 @@ def monte_carlo_kernel(
             values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
             left = draws - start
             moments.add(*(None if v is None else np.asarray(v)[:left] for v in values))
-    return Kernels(*moments.means(), *moments.errors())
+    return moments.kernels()
 
 
 def _chunk_size(

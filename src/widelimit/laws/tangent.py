@@ -230,22 +230,13 @@ def sample_ntk(
     size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            found = np.asarray(_deterministic(net, inputs))
+            found = np.asarray(flatten(net.kernel(inputs, progress=False).ntk))
             found = found if channels is None else np.eye(channels)[:, :, None, None] * found
             return np.broadcast_to(found, (draws, *found.shape))
         keys = jax.random.split(key, draws)
         step = max(1, min(draws, _BLOCK // (4 * size**2)))
         blocks = [keys[begin : begin + step] for begin in range(0, draws, step)]
         return np.concatenate([np.asarray(_sample(net, inputs, k, channels)) for k in blocks])
-
-
-@compiled
-def _deterministic(net: Layer, inputs: Inputs) -> Array:
-    examples = stack_inputs(net, inputs, with_ntk=True)
-    end = draw(
-        net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(net, inputs, 1))
-    ).end
-    return flatten(end.landmarks.forced().ntk)
 
 
 def _count_derivatives(net: Layer, inputs: Inputs) -> int:
