@@ -4,29 +4,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
-from ..compilation import compiled
 from ..state import Kernels
-from .kernel import Problem, mean_kernels
-from .phases import (
-    EncodedBlock,
-    Realisation,
-    cross_list,
-    cross_one,
-    encode_block,
-    kernel_dtype,
-    precision,
-)
-from .precision import with_leaves
+from .kernel import Problem, traced_kernels
+from .phases import cross_list, precision
 from .sampling import realisations
-from .tiles import Moments, Pairs, TilePlan, groups
+from .tiles import Moments, Pairs, groups
 
 
 def compute_diagonal(problem: Problem) -> Kernels:
     """Both kernels of every example of the rows with itself."""
     if problem.traced:
-        return _traced_diagonal(problem)
+        return traced_kernels(problem, own=True)
     problem.require_numbers()
     return jax.tree.map(lambda array: array.astype(problem.dtype), own_kernels(problem))
 
@@ -59,29 +48,3 @@ def own_kernels(problem: Problem) -> Kernels:
                     found[i] = np.empty((inputs.size, *part.shape[1:]))
                 found[i][block.members] = part
     return Kernels(*found)
-
-
-def _traced_diagonal(problem: Problem) -> Kernels:
-    """Inside a JAX transformation: examples are mapped, and recomputed for gradients."""
-    net, inputs = problem.net, problem.rows
-    x, mask = inputs.on_device()
-    dtype = kernel_dtype(x)
-    tile = TilePlan.make(net, [inputs], dtype, problem.memory).tile
-    found = [
-        _traced_own(
-            with_leaves(real, dtype), x, mask, inputs.outline, at_once=tile, with_ntk=problem.ntk
-        )
-        for real in realisations(net, problem.sampler, dtype)
-    ]
-    return mean_kernels(found)
-
-
-@compiled
-def _traced_own(
-    real: Realisation, x: Any, mask: Any, outline: Any, *, at_once: int, with_ntk: bool
-) -> tuple[Array, Array | None]:
-    def one(end: EncodedBlock) -> tuple[Array, Array | None]:
-        return cross_one(real, end, end, outline, with_ntk=with_ntk)
-
-    encoded = encode_block(real, x, mask, outline)
-    return jax.lax.map(jax.checkpoint(one), encoded, batch_size=at_once)

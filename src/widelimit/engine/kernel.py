@@ -22,6 +22,7 @@ from .inputs import Data, Inputs, is_traced, match_inputs, read_inputs
 from .phases import (
     EncodedBlock,
     Realisation,
+    cross_one,
     cross_tile,
     encode_block,
     kernel_dtype,
@@ -124,7 +125,7 @@ class Problem:
 def compute(problem: Problem, tolerance: float | None, progress: bool | Callback | None) -> Kernels:
     """All kernels as arrays; with more heads until errors are below a tolerance."""
     if problem.traced:
-        return _traced_kernel(problem)
+        return traced_kernels(problem)
     problem.require_numbers()
     while True:
         result, sampler = _assemble(problem, (None, None), progress), problem.sampler
@@ -199,47 +200,48 @@ def make_pairs(problem: Problem, cuts: Sequence[list[LengthGroup]]) -> Pairs:
     return pairs(last)
 
 
-def _traced_kernel(problem: Problem) -> Kernels:
-    """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
+def traced_kernels(problem: Problem, *, own: bool = False) -> Kernels:
+    """Kernels inside a JAX transformation, of every example of the rows with itself if `own`.
+
+    Rows are mapped, and recomputed for gradients.
+    """
     sides = problem.inputs
     arrays = [(*side.on_device(), side.outline) for side in sides]
     dtype = kernel_dtype(arrays[0][0])
     plan = TilePlan.make(problem.net, sides, dtype, problem.memory)
     # As many rows at once as have the pairs of one cell, or of one tile that has none.
-    at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    at_once = plan.tile if own else max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    options = {"rows_at_once": at_once, "with_ntk": problem.ntk, "own": own}
     found = [
-        _traced_matrix(
-            with_leaves(real, dtype),
-            arrays[0],
-            arrays[1:],
-            rows_at_once=at_once,
-            with_ntk=problem.ntk,
-        )
+        _traced_matrix(with_leaves(real, dtype), arrays[0], arrays[1:], **options)
         for real in realisations(problem.net, problem.sampler, dtype)
     ]
-    return mean_kernels(found)
+    # The mean over realisations of the network.
+    return Kernels(*jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *found))
 
 
 @compiled  # also where only `jax.grad` is around it: its steps one by one take three times as long
 def _traced_matrix(
-    real: Realisation, rows: Any, columns: list[Any], *, rows_at_once: int, with_ntk: bool
+    real: Realisation,
+    rows: Any,
+    columns: list[Any],
+    *,
+    rows_at_once: int,
+    with_ntk: bool,
+    own: bool,
 ) -> tuple[Array, Array | None]:
     one = encode_block(real, *rows)
     two = encode_block(real, *columns[0]) if columns else one
-    outline = rows[-1]
+    outline, pairs = rows[-1], real.for_pairs
 
     def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
+        if own:
+            return cross_one(pairs, encoding, encoding, outline, with_ntk=with_ntk)
         single = jax.tree.map(lambda leaf: leaf[None], encoding)
-        nngp, theta = cross_tile(real.for_pairs, single, two, outline, with_ntk=with_ntk)
+        nngp, theta = cross_tile(pairs, single, two, outline, with_ntk=with_ntk)
         return nngp[0], None if theta is None else theta[0]
 
     return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
-
-
-def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
-    """The mean over realisations of the network."""
-    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *found)
-    return Kernels(*mean)
 
 
 def _assemble(

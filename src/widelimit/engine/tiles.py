@@ -1,5 +1,6 @@
 """The engine: encode every example once, cross pairs tile by tile, in bounded memory."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -396,17 +397,12 @@ class Pairs:
 
     def computed(self, place: tuple[int, int]) -> "Tile":
         """One tile, on the device of this thread."""
-        device = self._device()
-        if device is None:
-            return self._computed(place, None)
-        with jax.default_device(device):
-            return self._computed(place, device)
-
-    def _device(self) -> Any:
-        """Threads take devices in turn, and keep them."""
+        # Threads take devices in turn, and keep them.
         if not hasattr(self.mine, "device"):
             self.mine.device = self.devices[next(self.turn) % len(self.devices)]
-        return self.mine.device
+        device = self.mine.device
+        with contextlib.nullcontext() if device is None else jax.default_device(device):
+            return self._computed(place, device)
 
     def _computed(self, place: tuple[int, int], device: Any) -> "Tile":
         i, j = place

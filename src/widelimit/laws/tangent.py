@@ -230,7 +230,8 @@ def sample_ntk(
     size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            found = np.asarray(flatten(net.kernel(inputs, progress=False).ntk))
+            ntk = jnp.asarray(net.kernel(inputs, progress=False).ntk)
+            found = np.asarray(flatten(ntk))
             found = found if channels is None else np.eye(channels)[:, :, None, None] * found
             return np.broadcast_to(found, (draws, *found.shape))
         keys = jax.random.split(key, draws)
