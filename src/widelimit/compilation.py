@@ -150,17 +150,11 @@ def require_own_jax() -> None:
 
 
 def _note_fork() -> None:
-    """Runs in every forked child, before anything else of it."""
+    """Runs in every forked child, before anything else of it; forking before JAX starts is safe."""
     global _parent
-    if _jax_runs():
+    asked = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if _started if asked is None else asked():
         _parent = os.getppid()
-
-
-def _jax_runs() -> bool:
-    """Whether JAX has started its threads; before that, forking is safe."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    asked = getattr(bridge, "backends_are_initialized", None)
-    return _started if asked is None else bool(asked())
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,7 +7,6 @@ from widelimit.laws.distances import (
     kl_corrected,
     kl_histogram,
     kl_kernel_density,
-    kl_quadrature,
     smooth,
 )
 
@@ -119,12 +118,6 @@ def test_kl_is_infinite_where_the_law_has_no_mass_and_finite_in_a_far_tail():
     far = np.append(draws(1, 5000)[0], 12.0)  # 1 − cdf(12) rounds to 0, sf(12) does not
     assert np.isfinite(kl_corrected(far, NORMAL).value)
     assert kl_corrected(far, Law(NORMAL.cdf)).value == np.inf
-
-
-@pytest.mark.parametrize(("mean", "std"), PAIRS)
-def test_kl_by_quadrature(mean, std):
-    value = kl_quadrature(stats.norm(mean, std).pdf, NORMAL.pdf, low=-12, high=12)
-    np.testing.assert_allclose(value, kl_normals(mean, std), rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.parametrize("distance", [kl_histogram, kl_corrected])

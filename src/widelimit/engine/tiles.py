@@ -281,8 +281,12 @@ class Blocks:
         return self.blocks[block]
 
     def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
-        """Examples of the batch, cut as a block is and filled up to `size`."""
-        return self.blocks[block].group.of(self.inputs, _fill_up(members, size))
+        """Examples of the batch, cut as a block is.
+
+        Copies of the last example fill them up to `size`: one shape, one compilation.
+        """
+        filled = np.pad(members, (0, size - len(members)), mode="edge")
+        return self.blocks[block].group.of(self.inputs, filled)
 
     def exact(self, block: int) -> int:
         """A block of the length at which pairs of this block are redone in double precision.
@@ -309,11 +313,6 @@ class Blocks:
                     self.room -= size
                     self.kept[block, which, device] = encoding
             return encoding
-
-
-def _fill_up(index: np.ndarray, size: int) -> np.ndarray:
-    """Copies of the last example fill a short block: one shape, one compilation."""
-    return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
 
 
 class Tile(NamedTuple):

@@ -259,13 +259,9 @@ def _encode_layer(
         mean = remask(mean, memo.mask, axes=0)
     features = layer.features(example)
     features = None if features is None else remask(features, memo.mask)
-    edges = layer.edges(example) if isinstance(layer, Graph) else _edges(example)
+    # Edges are of one stream alone: `Graph` joins them with the nodes.
+    edges = layer.edges(example) if isinstance(layer, Graph) else getattr(example, "edges", None)
     return Example(nngp, mean, mask, features, landmarks, full, after, edges)
-
-
-def _edges(example: Any) -> Array | None:
-    """Edges are of one stream alone: `Graph` joins them with the nodes."""
-    return None if isinstance(example, tuple) else example.edges
 
 
 def _merge_pairs(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:

@@ -9,7 +9,6 @@ from .law import JointLaw, Law
 from .marginal import Marginal, ScaleMixture
 from .narrow import HeadWidths
 from .network import NetworkLaw, law_from_covariance, tokens_with_covariance
-from .points import Points
 from .simulation import SimulatedAttention, simulate
 from .simulation_inputs import GaussianInputs, GivenGram
 
@@ -22,7 +21,6 @@ __all__ = [
     "Law",
     "Marginal",
     "NetworkLaw",
-    "Points",
     "ScaleMixture",
     "SimulatedAttention",
     "law_from_covariance",

@@ -1,9 +1,10 @@
-"""Divergences between a sample and a law: four estimates of Kullback and Leibler's.
+"""Divergences between a sample and a law: three estimates of Kullback and Leibler's.
 
 A law is anything with `cdf(y)` (and, where the far upper tail matters, `sf(y) = 1 − cdf(y)`): a
 coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution; or a second
 sample. Other distances are SciPy's: `scipy.stats.kstest(sample, law.cdf)`,
-`scipy.stats.wasserstein_distance(sample, law.sample(10_000))`.
+`scipy.stats.wasserstein_distance(sample, law.sample(10_000))`, and of two densities on a grid y
+`scipy.integrate.simpson(scipy.special.kl_div(p(y), q(y)), x=y)`.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
-from scipy import integrate, special
+from scipy import special
 
 from ..errors import NumericalError, ShapeError
 from ..options import whole
@@ -166,25 +167,6 @@ def kl_corrected(sample: ArrayLike, law: Reference) -> Distance:
         )
     edges = middle + width * np.arange(first, last + 1)
     return _divergence(values, law, edges, _grassberger)
-
-
-def kl_quadrature(
-    p: Callable[[np.ndarray], np.ndarray],
-    q: Callable[[np.ndarray], np.ndarray],
-    *,
-    low: float,
-    high: float,
-    points: int = 4001,
-) -> float:
-    """KL(p ‖ q) of two densities, `∫ (p log(p/q) − p + q) dy` by Simpson's rule on [low, high].
-
-    The two extra terms integrate to zero and make the integrand non-negative, so that noise in a
-    sampled density does not cancel into a negative divergence.
-    """
-    y = np.linspace(low, high, points)
-    p_values, q_values = _evaluate(p, y), _evaluate(q, y)
-    integrand = special.kl_div(p_values, q_values)
-    return float(integrate.simpson(integrand, x=y))
 
 
 def kl_kernel_density(sample: ArrayLike, other: ArrayLike) -> Distance:

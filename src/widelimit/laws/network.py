@@ -27,7 +27,7 @@ from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussi
 from .law import JointLaw, require_memory, stack
 from .marginal import average
 from .narrow import HeadWidths
-from .points import DrawPlan, Points, normal_blocks, plan
+from .points import DrawPlan, normal_blocks, plan_draws
 
 # Copies of a network with infinitely many heads whose kernels are averaged.
 _REPLICATES = 16
@@ -40,7 +40,6 @@ def make_law(
     key: RandomKey | None,
     draws: int,
     samples: int,
-    points: Points | str,
     head_widths: HeadWidths | str,
     memory: int,
 ) -> "NetworkLaw":
@@ -59,7 +58,7 @@ def make_law(
         require_memory(kept * size**2, memory, f"{kept:,} kernels of {size}×{size} numbers")
         require_memory(latent.size, memory, f"The {latent.size:,} normals behind a draw of scores")
         real = latent.real()
-    chosen = plan(points, draws, latent.size, most=max(kept, memory // (8 * size**2)))
+    chosen = plan_draws(draws, latent.size, most=max(kept, memory // (8 * size**2)))
     return NetworkLaw(net, latent, real, as_key(key), chosen, head_widths, memory)
 
 
@@ -122,7 +121,7 @@ class NetworkLaw(JointLaw):
         heads = [str(layer.heads) for layer in self.latent.finite_layers]
         kind = "Gaussian"
         if heads:
-            kind = f"{self.points.draws} {self.points.points.value} draws of the scores of "
+            kind = f"{self.draws} draws of the scores of "
             kind += f"{' and '.join(heads)} heads"
             kind += " of given width" if self.head_widths is HeadWidths.GIVEN else ""
         return f"NetworkLaw(outputs of shape {self.shape}, {kind})"
@@ -145,7 +144,7 @@ class NetworkLaw(JointLaw):
         return np.asarray(total)[None] / draws
 
     def _redraw(self, draws: int, key: Key[Array, ""]) -> Iterator[np.ndarray]:
-        return self._blocks(DrawPlan(Points.RANDOM, draws, draws), key)
+        return self._blocks(DrawPlan(draws, draws), key)
 
     def _blocks(self, points: DrawPlan, key: Key[Array, ""]) -> Iterator[np.ndarray]:
         """The kernels at these points."""
