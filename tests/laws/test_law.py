@@ -11,7 +11,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy import integrate, stats
 
 import widelimit as wl
-from widelimit.errors import NetworkError, ShapeError, WidelimitError
+from widelimit.errors import NetworkError, NumericalError, ShapeError, WidelimitError
 from widelimit.finite.widths import with_heads
 from widelimit.laws import (
     Estimate,
@@ -359,7 +359,7 @@ def test_other_mistakes_name_their_rule():
         law_from_covariance(wl.Serial(wl.Attention(heads=1), wl.Relu()), np.eye(2))
     with pytest.raises(ShapeError, match=r"not of shape \(S, S\)"):
         tokens_with_covariance(np.ones((2, 3)))
-    with pytest.raises(ShapeError, match="positive semi-definite"):
+    with pytest.raises(NumericalError, match="positive semi-definite"):
         tokens_with_covariance(np.array([[1.0, 2.0], [2.0, 1.0]]))
     with pytest.raises(NetworkError, match="more than one stream"):
         wl.CrossAttention(8, heads=1).law((np.ones((1, 2, 4)), np.ones((1, 3, 4))))

@@ -1,14 +1,13 @@
 """Where the inputs of a simulated layer come from."""
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import NetworkError, NumericalError, ShapeError
-from ..gaussians import psd_root
+from ..errors import NetworkError, ShapeError
+from ..gaussians import covariance_root
 from ..options import whole
 from ..printing import written
 from .wishart import bartlett, chi
@@ -77,46 +76,24 @@ class GivenGram:
 
     gram: np.ndarray
     channels: int | None = None
+    root: Float[np.ndarray, "S rank"] = field(init=False)
 
     def __repr__(self) -> str:
         return written(self)
 
     def __post_init__(self):
         gram = np.array(self.gram, dtype=np.float64)
-        if not np.isfinite(gram).all():
-            raise NumericalError(
-                "The Gram matrix is not finite.",
-                got="NaN or infinity",
-                remedy="remove or impute the missing values of the input first",
-            )
-        remedy = "pass x @ x.T / n of an input x, (positions, channels)"
-        square = gram.ndim == 2 and 0 < len(gram) == gram.shape[1]
-        if not square or not np.allclose(gram, gram.T, rtol=1e-6, atol=0.0):
-            raise ShapeError(
-                "The Gram matrix is not square and symmetric.",
-                got=f"shape {gram.shape}",
-                remedy=remedy,
-            )
-        if self.channels is not None:
-            whole("channels", self.channels)
         gram.flags.writeable = False
         object.__setattr__(self, "gram", gram)
-        values = np.linalg.eigvalsh(gram)
-        if values[0] < -_RANK_TOLERANCE * max(values[-1], 0.0):
-            raise NumericalError(
-                "The Gram matrix is not positive semi-definite.",
-                got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
-                remedy=remedy,
-            )
+        if self.channels is not None:
+            whole("channels", self.channels)
+        root = covariance_root(gram, tolerance=_RANK_TOLERANCE, drop=_RANK_TOLERANCE)
+        object.__setattr__(self, "root", root)
 
     @property
     def positions(self) -> int:
         """Number of rows."""
         return self.gram.shape[0]
-
-    @functools.cached_property
-    def _root(self) -> Float[np.ndarray, "S rank"]:
-        return psd_root(self.gram, tolerance=_RANK_TOLERANCE, drop=_RANK_TOLERANCE)
 
     def footprint(self, width: int) -> int:
         """Numbers held per draw while making one Gram factor."""
@@ -126,14 +103,14 @@ class GivenGram:
         self, rng: np.random.Generator, draws: int, *, width: int, order: np.ndarray
     ) -> Float[np.ndarray, "1 S rank"]:
         """Lower-trapezoidal `L` with `LLᵀ = XXᵀ/n`, rows taken in `order`."""
-        rank = self._root.shape[1]
+        rank = self.root.shape[1]
         if rank > width:
             raise NetworkError(
                 "The Gram matrix has a rank that no input of so few channels has.",
                 got=f"rank {rank} and {width} channels",
                 remedy=f"use channels={rank}, or a layer of at least that width",
             )
-        return triangular_factor(self._root[None, order])
+        return triangular_factor(self.root[None, order])
 
 
 SimulatedInputs = GaussianInputs | GivenGram
