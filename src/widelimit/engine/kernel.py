@@ -114,9 +114,9 @@ class Problem:
         """Raise where there are no numbers to keep, or where nothing is left of an example."""
         if self.traced:
             raise OptionError(
-                "Inside a JAX transformation (grad, jit) kernels cannot be written elsewhere.",
+                "Inside a JAX transformation (grad, jit) there are no numbers to keep.",
                 got="a traced network or traced inputs",
-                remedy="call kernel, which returns them, or leave the transformation",
+                remedy="call net.kernel, which returns traced kernels, or leave the transformation",
             )
         for side, name in zip(self.inputs, ("x1", "x2"), strict=False):
             check_masks(self.net, side.mask, name)

@@ -260,18 +260,16 @@ def _pass_cost(function: _Function, trained: PyTree, x: PyTree) -> float:
     one = jax.tree.map(lambda leaf: np.asarray(leaf[0]), x)
     leaves, structure = jax.tree.flatten((trained, function.fixed, one))
     shapes = tuple((np.shape(leaf), str(jnp.asarray(leaf).dtype)) for leaf in leaves)
+    key = (function.f, structure, shapes)
     try:
-        key = (function.f, structure, shapes)
-        if key not in _pass_costs:
-            _pass_costs[key] = _flops(function, trained, one)
-        return _pass_costs[key]
+        found = _pass_costs.get(key)
     except TypeError:  # functions that cannot be hashed are looked at anew
-        return _flops(function, trained, one)
-
-
-def _flops(function: _Function, trained: PyTree, one: PyTree) -> float:
-    cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
-    return float((cost or {}).get("flops", 2.0 * _count(trained)))
+        found = key = None
+    if found is None:
+        cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
+        found = float((cost or {}).get("flops", 2.0 * _count(trained)))
+        _pass_costs.update({} if key is None else {key: found})
+    return found
 
 
 def _block(method: NtkMethod, trained: PyTree, outputs: Shape, memory: int) -> int:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled
 from ..engine import walk
-from ..engine.inputs import Data, Inputs, match_inputs, read_inputs
+from ..engine.inputs import Data, Inputs
+from ..engine.kernel import Problem
 from ..engine.phases import precision
 from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
@@ -52,21 +53,15 @@ def monte_carlo_kernel(
     in the two inputs.
     """
     whole("draws", draws)
-    whole("memory", memory)
     key = as_key(key)
-    rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
-    columns = None
-    if x2 is not None:
-        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
-        rows, columns = match_inputs(rows, columns)
-    for side, name in ((rows, "x1"), (columns, "x2")):
-        if side is not None:
-            walk.check_masks(net, side.mask, name)
-    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+    # Tangent kernels of finite networks need no rule that factorises.
+    problem = Problem.read(net, x1, x2, mask, mask2, None, False, dtype, memory)
+    problem.require_numbers()
+    rows, columns = problem.rows, problem.columns
     noisy = is_noisy(net)
     bar = Progress.make(progress, "draws")
     moments = Moments()
-    with precision(dtype):
+    with precision(problem.dtype):
         chunk = min(_chunk_size(net, rows, columns, memory, with_ntk=ntk), draws)
         starts = range(0, draws, max(chunk, 1))
         for start in bar.track(starts) if bar else starts:
