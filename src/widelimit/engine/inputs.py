@@ -41,18 +41,16 @@ class Inputs(NamedTuple):
         return jax.tree.leaves(self.x)[0].shape[0]
 
     @property
-    def outline(self) -> Any:
-        """Shape of one example; a tuple for several streams."""
-        if isinstance(self.x, tuple):
-            return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in self.x)
+    def outlines(self) -> tuple[Outline, ...]:
+        """Shapes of one example in all streams; most inputs have one."""
         if self.tokens:
-            return Outline(self.x.shape[1:], 0)
-        return Outline(self.x.shape[1:-1], self.x.shape[-1])
+            return (Outline(self.x.shape[1:], 0),)
+        return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in jax.tree.leaves(self.x))
 
     @property
-    def outlines(self) -> tuple[Outline, ...]:
-        """Shapes of all streams; most inputs have one."""
-        return self.outline if isinstance(self.x, tuple) else (self.outline,)
+    def outline(self) -> Any:
+        """Shape of one example; a tuple for several streams."""
+        return self.outlines if isinstance(self.x, tuple) else self.outlines[0]
 
     @property
     def kinds(self) -> list[tuple[int, int]]:
@@ -153,8 +151,11 @@ def as_inputs(
     if isinstance(x, list | tuple):
         x, mask = _from_list(x, mask, tokens=tokens, name=name)
     _check_dtype(dtype)
-    if isinstance(x, Tracer):
-        _check_numbers(x.dtype, tokens, name)
+    traced = is_traced((x, mask))
+    x = jnp.asarray(x) if traced else unmasked(x, name)
+    _check_shape(x, tokens, name)
+    _check_numbers(x.dtype, tokens, name)
+    if traced:
         if dtype is not None and not tokens:
             if in_jax(dtype) != dtype:
                 raise OptionError(
@@ -164,12 +165,12 @@ def as_inputs(
                     remedy="put `with jax.enable_x64(True):` around the transformation",
                 )
             x = x.astype(dtype)
+        elif not tokens and not jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(float)
         if mask is not None:
+            mask = jnp.asarray(mask)
             x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
         return Inputs(x, mask, tokens)
-    x = unmasked(x, name)
-    _check_shape(x, tokens, name)
-    _check_numbers(x.dtype, tokens, name)
     if not tokens:
         wide = x.dtype == np.float64
         with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
@@ -223,7 +224,7 @@ def common_dtype(*parts: Inputs) -> np.dtype:
     return in_jax(widest) if any(part.traced for part in parts) else widest
 
 
-def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
+def _check_shape(x: Any, tokens: bool, name: str) -> None:
     axes = "(N, positions…)" if tokens else "(N, positions…, channels)"
     if x.ndim < (1 if tokens else 2) or 0 in x.shape:
         raise ShapeError(
@@ -322,14 +323,11 @@ def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
 # --- read for a network, and checked against it ---------------------------------------------------
 
 
-def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:
-    """The outline of one example of this shape; shapes and outlines are tuples for streams.
-
-    `entered`: the shape is that of an example that has been rearranged, where the network does so.
-    """
+def outline_of(net: Layer, shape: Any) -> Any:
+    """The outline of one example of this shape; shapes and outlines are tuples for streams."""
     count = streams_of(net)
     if count == 1:
-        order = None if entered else rearrangement(net)
+        order = rearrangement(net)
         shape = shape if order is None else order.shape(tuple(shape))
         return _outline(shape, tokens=takes_tokens(net))
     if not isinstance(shape, tuple | list) or len(shape) != count:
@@ -368,7 +366,10 @@ def read_inputs(
         return x
     if streams_of(net) > 1:
         return as_streams(x, mask, streams_of(net), dtype=dtype, name=name)
-    inputs = as_inputs(reorder(net, x), mask, tokens=takes_tokens(net), dtype=dtype, name=name)
+    order = rearrangement(net)
+    if order is not None:
+        x = order.reorder(x if is_traced(x) else np.asarray(x))
+    inputs = as_inputs(x, mask, tokens=takes_tokens(net), dtype=dtype, name=name)
     if inputs.tokens and not inputs.traced:
         _require_vocabulary(net, inputs, name)
     return inputs
@@ -379,14 +380,6 @@ def rearrangement(net: Layer) -> Rearrange | None:
     while isinstance(net, Serial) and net.layers:
         net = net.layers[0]
     return net if isinstance(net, Rearrange) else None
-
-
-def reorder(net: Layer, x: Any) -> Any:
-    """Inputs in the order of entries that the network's layers take."""
-    order = rearrangement(net)
-    if order is None:
-        return x
-    return order.reorder(x if is_traced(x) else np.asarray(x))
 
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:
