@@ -241,7 +241,7 @@ def fit_duals(
     least = min((float(np.min(node.least)) for node in met), default=np.inf)
     largest = max((float(np.max(node.largest)) for node in met), default=0.0)
     low, high = max(low for low, _ in known), min(high for _, high in known)
-    if least < low or largest > high:
+    if not (low <= least and largest <= high):
         remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
         wide = np.dtype(dtype) == np.float64
         raise PrecisionError(

@@ -106,11 +106,8 @@ def propagate(
             remedy="pass a few examples, e.g. x[:8]",
         )
     layers = _open_chains(net)
-    outline = inputs.outline
-    labels = ["input"]
-    for layer in layers:
-        labels.append(repr(layer).partition("(")[0])
-        outline = layer.outline(outline)
+    net.outline(inputs.outline)  # raises where layers and inputs do not fit
+    labels = ("input", *(repr(layer).partition("(")[0] for layer in layers))
     whole("samples", samples)
     whole("replicates", replicates)
     scheme = Scheme(samples, inputs.size * inputs.area(net), 0.0)
@@ -128,7 +125,7 @@ def propagate(
         ]
     runs = jnp.stack(profiles) if traced else np.stack([np.asarray(run) for run in profiles])
     errors = runs.std(axis=0, ddof=1) / np.sqrt(copies) if copies > 1 else np.zeros(runs.shape[1:])
-    return SignalProfile(tuple(labels), runs.mean(axis=0), errors)
+    return SignalProfile(labels, runs.mean(axis=0), errors)
 
 
 def phase_diagram(
