@@ -9,7 +9,7 @@ cheaper follows from the cost of f.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -158,22 +158,40 @@ def empirical_ntk(
         method = _choose(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
         others = outputs if x2 is None else _output_shape(function, trained, x2)
-        jacobians = method is NtkMethod.JACOBIANS
-        tile = _JacobianTile(trained, outputs, others) if jacobians else _product_tile
-        walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
+        # NumPy knows that rows with themselves are half the work; XLA copies both sides before.
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
+        numpy = jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
+
+        def prepare(x: PyTree, span: slice) -> Any:
+            part = _part(x, span, block)
+            if method is NtkMethod.PRODUCTS:
+                return part
+            found = _rows(function, trained, part, axes)
+            return [np.asarray(array) for array in found] if numpy else found
+
+        def combine(one: Any, two: Any) -> Any:
+            if method is NtkMethod.PRODUCTS:
+                return _product_tile(function, trained, one, two, axes)
+            return _contract(one, two, axes.sizes(outputs), axes.sizes(others))
+
+        columns_of = x1 if x2 is None else x2
+        walk = [
+            (rows, columns)
+            for rows in _spans(_size(x1), block)
+            for columns in _spans(_size(columns_of), block)
+            if x2 is not None or columns.start >= rows.start  # half of a symmetric matrix
+        ]
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
-        part1, first = None, None
+        one, first = None, None
         for rows, columns in bar.track(walk) if bar else walk:
             if rows != first:
-                part1, first = _part(x1, rows, block), rows
-            part2 = None
-            if x2 is not None or rows != columns or method is NtkMethod.PRODUCTS:
-                part2 = _part(x1 if x2 is None else x2, columns, block)
-            values = np.asarray(tile(function, trained, part1, part2, axes))
+                one, first = prepare(x1, rows), rows
+            two = one if x2 is None and rows == columns else prepare(columns_of, columns)
+            values = np.asarray(combine(one, two))
             values = values[: rows.stop - rows.start, : columns.stop - columns.start]
             if result is None:
-                shape = (_size(x1), _size(x1 if x2 is None else x2), *values.shape[2:])
+                shape = (_size(x1), _size(columns_of), *values.shape[2:])
                 result = np.empty(shape, values.dtype)
             result[rows, columns] = values
             if x2 is None and rows != columns:
@@ -279,19 +297,8 @@ def _block(method: NtkMethod, trained: PyTree, outputs: Shape, memory: int) -> i
     return min(_MOST_ROWS, 1 << (fits.bit_length() - 1))
 
 
-def _walk(size1: int, size2: int | None, block: int) -> list[tuple[slice, slice]]:
-    """Tiles of the matrix; of a symmetric one, those on and above the diagonal."""
-
-    def spans(size: int) -> Iterator[slice]:
-        return (slice(b, min(b + block, size)) for b in range(0, size, block))
-
-    columns = size1 if size2 is None else size2
-    return [
-        (rows, cols)
-        for rows in spans(size1)
-        for cols in spans(columns)
-        if size2 is not None or cols.start >= rows.start
-    ]
+def _spans(size: int, block: int) -> list[slice]:
+    return [slice(begin, min(begin + block, size)) for begin in range(0, size, block)]
 
 
 def _part(x: PyTree, span: slice, block: int) -> PyTree:
@@ -335,33 +342,6 @@ def _contract(
 @compiled
 def _rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
     return _jacobian_rows(function.one, trained, x, axes)
-
-
-class _JacobianTile:
-    """The kernel of two blocks; the Jacobian of the rows serves for all tiles beside each other.
-
-    On a processor NumPy multiplies Jacobians: XLA copies both of them before, and does not know
-    that rows with themselves are half the work.
-    """
-
-    def __init__(self, trained: PyTree, outputs1: Shape, outputs2: Shape):
-        """Output axes of one example of either side."""
-        self.outputs = outputs1, outputs2
-        self.rows: tuple[PyTree, list[Any]] = (None, [])
-        dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
-        self.numpy = jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
-
-    def __call__(self, function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
-        """Kernels of two blocks, or of one with itself."""
-
-        def rows(x: PyTree) -> list[Any]:
-            found = _rows(function, trained, x, axes)
-            return [np.asarray(array) for array in found] if self.numpy else found
-
-        if self.rows[0] is not x1:
-            self.rows = x1, rows(x1)
-        two = self.rows[1] if x2 is None else rows(x2)
-        return _contract(self.rows[1], two, *map(axes.sizes, self.outputs))
 
 
 @compiled
