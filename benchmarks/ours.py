@@ -130,10 +130,19 @@ def _simulated(size: int) -> Callable[[], Result]:
 
 
 def _explicit(size: int) -> Callable[[], Result]:
+    """The finite network on `x = W h`, every weight drawn."""
     layer, inputs = _layer_and_inputs()
-    return lambda: {
-        "outputs": simulate(layer, inputs, draws=size, key=0, explicit=True, progress=False).outputs
-    }
+    width = layer.width or 0
+
+    def call() -> Result:
+        rng, outputs = np.random.default_rng(0), []
+        for draw in range(size):
+            weights = rng.standard_normal((inputs.positions, width, width), np.float32)
+            x = weights @ rng.standard_normal(width, np.float32) / np.float32(width**0.5)
+            outputs.append(layer.apply(layer.init(draw, x.shape), x[None])[0])
+        return {"outputs": np.stack(outputs)}
+
+    return call
 
 
 # --- inference, tangent kernels of given functions -----------------------------------------------

@@ -17,7 +17,6 @@ from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies import finite_heads as setting
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked
 from widelimit.laws import HeadWidths, law_from_covariance
-from widelimit.laws.distances import Tabulated, kolmogorov_smirnov
 from widelimit.laws.marginal import Marginal
 from widelimit.laws.simulation import simulate
 from widelimit.laws.simulation_inputs import GaussianInputs, GivenGram
@@ -99,7 +98,7 @@ def measured(
     for name, law in laws.items():
         said = law.kurtosis()
         apart = abs(kurtosis - said.value) / math.hypot(error, said.error)
-        chance = kolmogorov_smirnov(y, Tabulated(law.mixture, y)).pvalue
+        chance = setting.kolmogorov_smirnov(y, law.mixture).pvalue
         found |= {
             f"kurtosis_{name}": float(said.value),
             # The less likely of two readings.

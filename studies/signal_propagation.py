@@ -78,8 +78,9 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
         lambda a, s: residual_network(a, s, 8), weights, scales, x, quantity=Quantity.POSITIONS
     )
     figure, axes = canvas(width=5.5, height=4.4)
-    names = ("residual weight α", "score scale qk_std")
-    propagation.plot_phase_diagram(grid, weights, scales, names=names, ax=axes[0, 0])
+    mesh = axes[0, 0].pcolormesh(scales, weights, grid)
+    axes[0, 0].set(xscale="log", xlabel="score scale qk_std", ylabel="residual weight α")
+    figure.colorbar(mesh, ax=axes[0, 0], label=Quantity.POSITIONS.value)
     save_figure(figure, out / "phase_diagram.png")
     result["phase_diagram"] = {
         "residual_weight": weights.tolist(),

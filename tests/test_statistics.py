@@ -49,7 +49,7 @@ def test_results_print_what_they_hold():
     sampled = wl.with_heads(attention, wl.INFINITE).kernel(x, samples=4, ntk=False)
     assert "nngp (3, 3) float64, nngp errors up to" in repr(sampled)
     law = attention.law(x, draws=64)
-    assert repr(law) == "NetworkLaw(outputs of shape (3,), 64 sobol draws of the scores of 2 heads)"
+    assert repr(law) == "NetworkLaw(outputs of shape (3,), 64 draws of the scores of 2 heads)"
     assert repr(dense.law(x)) == "NetworkLaw(outputs of shape (3,), Gaussian)"
     assert repr(law.at(0)).startswith("Marginal(variance ")
     fitted = wl.GP(dense, noise=0.05).fit(x, y)

@@ -7,14 +7,8 @@ Describe a network once, and get its finite network (`init`, `apply`), its NNGP 
 from typing import TYPE_CHECKING, Any
 
 from . import engine, errors, inference, laws, layers, netsor, persist, scale
-from .app.drawing.diagram import diagram as _diagram  # noqa: F401
 from .engine import Sampler, phase_diagram
-
-# Rooms whose functions are methods of every network: `net.init`, `net.apply`, `net.kernel`.
-from .engine import kernel as _kernel  # noqa: F401
 from .errors import WidelimitError
-from .finite import network as _network  # noqa: F401
-from .finite import summary as _summary  # noqa: F401
 from .finite.empirical import empirical_ntk
 from .finite.monte_carlo import monte_carlo_kernel
 from .finite.widths import with_heads, with_width

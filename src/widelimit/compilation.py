@@ -98,18 +98,12 @@ def jitted(function: Function) -> Function:
 
 @functools.cache
 def _options() -> dict[str, Any]:
-    """`_ONE_THREAD`, as far as this XLA knows it."""
-    if _is_known(_ONE_THREAD):
-        return _ONE_THREAD
-    return {name: value for name, value in _ONE_THREAD.items() if _is_known({name: value})}
-
-
-def _is_known(options: dict[str, Any]) -> bool:
+    """`_ONE_THREAD`, where this XLA knows it."""
     try:
-        jax.jit(lambda: 0, compiler_options=options)()
+        jax.jit(lambda: 0, compiler_options=_ONE_THREAD)()
     except jax.errors.JaxRuntimeError:  # no such option
-        return False
-    return True
+        return {}
+    return _ONE_THREAD
 
 
 _zero = jax.jit(lambda: 0)
@@ -156,17 +150,11 @@ def require_own_jax() -> None:
 
 
 def _note_fork() -> None:
-    """Runs in every forked child, before anything else of it."""
+    """Runs in every forked child, before anything else of it; forking before JAX starts is safe."""
     global _parent
-    if _jax_runs():
+    asked = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if _started if asked is None else asked():
         _parent = os.getppid()
-
-
-def _jax_runs() -> bool:
-    """Whether JAX has started its threads; before that, forking is safe."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    asked = getattr(bridge, "backends_are_initialized", None)
-    return _started if asked is None else bool(asked())
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,5 +1,6 @@
 """Errors that say the rule, what came, and the remedy."""
 
+import copyreg
 import sys
 import warnings
 from typing import Any
@@ -25,7 +26,9 @@ class WidelimitError(ValueError):
         return f"{self.remedy} ({names})" if names else self.remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _as_it_was, (type(self), self.args, self.__dict__)
+        # Pickle would call the class with the finished message alone; a pool of processes that
+        # cannot read an answer waits for it forever.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
 
 
 class ShapeError(WidelimitError):
@@ -82,18 +85,7 @@ class MissingExtraError(ImportError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _as_it_was, (type(self), self.args, self.__dict__)
-
-
-def _as_it_was(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
-    """An error that came from another process.
-
-    Pickle would call its class with the finished message alone; a pool of processes that cannot
-    read an answer waits for it forever.
-    """
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(facts)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
 
 
 # Between a person's line and ours may stand wrappers of these.

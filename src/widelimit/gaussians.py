@@ -5,7 +5,7 @@ import scipy
 from jaxtyping import Float
 from scipy.special import ndtri
 
-from .errors import NumericalError
+from .errors import NumericalError, ShapeError
 
 ROUNDING = 1e-9  # of the largest eigenvalue: what rounding may do to the smallest
 
@@ -55,6 +55,31 @@ def psd_root(
         return root
     sizes = values.max(axis=tuple(range(values.ndim - 1)))
     return root[..., sizes > drop * max(float(sizes.max(initial=0.0)), 1e-300)]
+
+
+def covariance_root(
+    matrix: np.ndarray, *, tolerance: float, drop: float | None = None
+) -> Float[np.ndarray, "n rank"]:
+    """`psd_root` of what a user gives as a covariance of positions; raises where it is none."""
+    remedy = "pass x @ x.T / channels of an input x, (positions, channels)"
+    square = matrix.ndim == 2 and 0 < len(matrix) == matrix.shape[1]
+    finite = bool(np.isfinite(matrix).all())
+    close = {"rtol": 1e-6, "atol": 1e-12 * float(np.abs(matrix).max(initial=0.0))}
+    if not square or (finite and not np.allclose(matrix, matrix.T, **close)):
+        raise ShapeError(
+            "The covariance is not square and symmetric.",
+            got=f"shape {matrix.shape}",
+            remedy=remedy,
+        )
+    got = "NaN or infinity"
+    if finite:
+        try:
+            return psd_root((matrix + matrix.T) / 2, tolerance=tolerance, drop=drop)
+        except NumericalError as error:
+            got = error.got
+    raise NumericalError(
+        "The covariance is not finite, or not positive semi-definite.", got=got, remedy=remedy
+    )
 
 
 def condition(

@@ -36,17 +36,13 @@ def choice(kind: type[Member], value: Any, name: str) -> Member:
         close = difflib.get_close_matches(value.lower(), [k.lower() for k in known], n=1)
     else:
         close = []
+    room = ".".join(kind.__module__.split(".")[:2])  # where users find the class
     guess = f"perhaps you mean {close[0]!r}; " if close else ""
     raise OptionError(
         f"{name}= is none of {', '.join(map(repr, known))}.",
         got=f"{name}={value!r}",
-        remedy=f"{guess}use one of these names, or a member of {_public_name(kind)}",
+        remedy=f"{guess}use one of these names, or a member of {room}.{kind.__name__}",
     )
-
-
-def _public_name(kind: type) -> str:
-    """Where users find an option's class: in the room of its module."""
-    return ".".join([*kind.__module__.split(".")[:2], kind.__name__])
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
@@ -127,25 +123,21 @@ def spell_options(target: Callable[..., Any]) -> Callable[[Function], Function]:
     They go on to `target`, which has their defaults.
     """
 
-    def spelled(function: Function) -> Function:
-        function.__signature__ = _spelled_out(inspect.signature(function), target)  # type: ignore[attr-defined]
-        return function
-
-    return spelled
-
-
-def _spelled_out(signature: inspect.Signature, target: Callable[..., Any]) -> inspect.Signature:
-    """One parameter for every field, with the target's defaults."""
     known = inspect.signature(target).parameters
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    for rest in (p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD):
+
+    def spelled(function: Function) -> Function:
+        signature = inspect.signature(function)
+        *named, rest = signature.parameters.values()
         (fields,) = get_args(rest.annotation)
         for name, kind in get_type_hints(fields).items():
             default = known[name].default if name in known else ...
             named.append(
                 inspect.Parameter(name, rest.KEYWORD_ONLY, default=default, annotation=kind)
             )
-    return signature.replace(parameters=named)
+        function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+        return function
+
+    return spelled
 
 
 class Range(Enum):

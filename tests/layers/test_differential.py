@@ -13,7 +13,7 @@ import pytest
 from strangers import Differential
 
 import widelimit as wl
-from widelimit.laws import GivenInputs, simulate
+from widelimit.laws import GivenGram, simulate
 
 X = np.random.default_rng(0).standard_normal((1, 3, 4))
 WRONG = -0.5  # another λ: the sum of both, not their difference
@@ -70,13 +70,13 @@ def test_narrow_heads(groups):
 def test_simulation():
     widths = {"key_width": 2, "value_width": 3}
     finite = _finite(_layer(**widths))
-    for explicit in (False, True):
-        options = {"draws": 2000, "channels": 64, "explicit": explicit, "progress": False}
-        found = simulate(_layer(**widths), GivenInputs(X[0]), scores=True, **options)
-        assert found.scores is not None
-        assert found.scores.shape == (2000, 2, 2, 3, 3)
-        assert np.all(_gap(finite, _statistics(found.outputs)) < 4.5)
-    other = simulate(_layer(WRONG, **widths), GivenInputs(X[0]), **options)
+    options = {"draws": 2000, "channels": 64, "progress": False}
+    inputs = GivenGram(X[0] @ X[0].T / 4, channels=4)
+    found = simulate(_layer(**widths), inputs, scores=True, **options)
+    assert found.scores is not None
+    assert found.scores.shape == (2000, 2, 2, 3, 3)
+    assert np.all(_gap(finite, _statistics(found.outputs)) < 4.5)
+    other = simulate(_layer(WRONG, **widths), inputs, **options)
     assert np.any(_gap(finite, _statistics(other.outputs)) > 8)
 
 

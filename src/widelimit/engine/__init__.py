@@ -1,7 +1,7 @@
 """How kernels are computed: inputs are read, each example encoded once, pairs crossed by tiles."""
 
 from .budget import ToleranceWarning
-from .propagation import Quantity, SignalProfile, phase_diagram, plot_phase_diagram
+from .propagation import Quantity, SignalProfile, phase_diagram
 from .sampling import ResidualWarning, Sampler
 
 __all__ = [
@@ -11,5 +11,4 @@ __all__ = [
     "SignalProfile",
     "ToleranceWarning",
     "phase_diagram",
-    "plot_phase_diagram",
 ]

@@ -62,39 +62,33 @@ class Budget(NamedTuple):
             return min(max(needed, 1.5), _MOST_GROWTH, affordable)
         return None if affordable < 1.1 or needed > _OVERESTIMATE * affordable else affordable
 
-    def within_reach(self, drawn: DrawnHeads, reached: float) -> float:
-        """About the tolerance that what may be drawn suffices for."""
-        best = _standard_error(reached, drawn.replicates)
-        best *= math.sqrt(_MARGIN / self.affordable(drawn))
-        return _bound(best, drawn.replicates)
-
-    def _facts(self, drawn: DrawnHeads, reached: float) -> tuple[str, str]:
-        needed, affordable = self.needed(drawn, reached), self.affordable(drawn)
-        by_memory = drawn.heads * affordable < 0.9 * self.most_heads
-        what = f"{reached:.2g} with {drawn.heads:,} heads, and about "
-        what += f"{_count(drawn.heads * needed)} needed"
-        nbytes = drawn.nbytes * needed / _SHARE
-        raised = f"raise most_heads={self.most_heads:,}".replace(",", "_")
-        if by_memory or nbytes > self.memory:
-            both = "" if by_memory and drawn.heads * needed <= self.most_heads else f"{raised} and "
-            raised = f"{both or 'raise '}memory= to about {_count(nbytes)} bytes"
-        reach = self.within_reach(drawn, reached)
-        return what, f"ask for tolerance={reach:.1g} or more, or {raised}"
+    def _advice(self, drawn: DrawnHeads, reached: float) -> tuple[str, str]:
+        """What was found, and what to do."""
+        needed = self.needed(drawn, reached)
+        heads, nbytes = drawn.heads * needed, drawn.nbytes * needed / _SHARE
+        raised = [f"memory= to about {_count(nbytes)} bytes"] if nbytes > self.memory else []
+        if heads > self.most_heads or not raised:
+            raised.insert(0, f"most_heads={self.most_heads:_}")
+        error = _standard_error(reached, drawn.replicates)
+        error *= math.sqrt(_MARGIN / self.affordable(drawn))
+        within = f"{_bound(error, drawn.replicates):.1g}"
+        found = f"{reached:.2g} with {drawn.heads:,} heads, and about {_count(heads)} needed"
+        return found, f"ask for tolerance={within} or more, or raise {' and '.join(raised)}"
 
     def out_of_reach(self, drawn: DrawnHeads, reached: float) -> NumericalError:
         """What to raise before the work begins."""
-        what, remedy = self._facts(drawn, reached)
+        found, remedy = self._advice(drawn, reached)
         return NumericalError(
             f"A relative error of {self.tolerance:g} is not within reach of the heads allowed.",
-            got=f"an error of {what}",
+            got=f"an error of {found}",
             remedy=f"{remedy}; or set samples= yourself",
         )
 
     def warning(self, drawn: DrawnHeads, reached: float) -> ToleranceWarning:
         """What to say when the work is done and would have to be done again with too many heads."""
-        what, remedy = self._facts(drawn, reached)
+        found, remedy = self._advice(drawn, reached)
         return ToleranceWarning(
-            f"Errors of this kernel are up to {what} for the tolerance of {self.tolerance:g} "
+            f"Errors of this kernel are up to {found} for the tolerance of {self.tolerance:g} "
             f"(95 %). Remedy: {remedy}."
         )
 

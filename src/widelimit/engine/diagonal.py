@@ -4,54 +4,36 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
-from ..compilation import compiled
-from ..layers.base import Layer
 from ..state import Kernels
-from .inputs import Inputs
-from .kernel import Problem, mean_kernels
-from .phases import (
-    EncodedBlock,
-    Realisation,
-    cross_list,
-    cross_one,
-    encode_block,
-    kernel_dtype,
-    precision,
-)
-from .precision import with_leaves
-from .sampling import Sampler, realisations
-from .tiles import Moments, Pairs, TilePlan, groups
+from .kernel import Problem, traced_kernels
+from .phases import cross_list, precision
+from .sampling import realisations
+from .tiles import Moments, Pairs, groups
 
 
 def compute_diagonal(problem: Problem) -> Kernels:
     """Both kernels of every example of the rows with itself."""
     if problem.traced:
-        return _traced_diagonal(problem)
+        return traced_kernels(problem, own=True)
     problem.require_numbers()
-    net, dtype = problem.net, problem.dtype
-    options = {"dtype": dtype, "with_ntk": problem.ntk, "memory": problem.memory}
-    found = own_kernels(net, problem.rows, problem.sampler, **options)
-    return jax.tree.map(lambda array: array.astype(dtype), found)
+    return jax.tree.map(lambda array: array.astype(problem.dtype), own_kernels(problem))
 
 
-def own_kernels(
-    net: Layer, inputs: Inputs, sampler: Sampler | None, *, dtype: Any, with_ntk: bool, memory: int
-) -> Kernels:
-    """Both kernels of every example with itself, in double precision.
+def own_kernels(problem: Problem) -> Kernels:
+    """Both kernels of every example of the rows with itself, in double precision.
 
     Θ of kinked activations has square-root singularities here: float32 would lose half its digits.
-    The heads are drawn in `dtype`, as for other kernels of this sampler, to be the same heads.
+    Heads are drawn in the precision of the problem, to be those of other kernels of its sampler.
     """
-    with precision(dtype):
-        reals = realisations(net, sampler, dtype)
-    wide = np.dtype(np.float64)
+    net, with_ntk, wide = problem.net, problem.ntk, np.dtype(np.float64)
+    with precision(problem.dtype):
+        reals = realisations(net, problem.sampler, problem.dtype)
     found: list[Any] = [None] * 4
     with precision(wide):
-        inputs = inputs.astype(wide)
-        cuts = [groups(net, inputs)]
-        pairs = Pairs(reals, inputs, None, cuts=cuts, dtype=wide, with_ntk=with_ntk, memory=memory)
+        inputs = problem.rows.astype(wide)
+        options = {"cuts": [groups(net, inputs)], "dtype": wide, "memory": problem.memory}
+        pairs = Pairs(reals, inputs, None, with_ntk=with_ntk, **options)
         side = pairs.left
         for number, block in enumerate(side.blocks):
             several, count = Moments(), len(block.members)
@@ -59,36 +41,10 @@ def own_kernels(
                 ends = side.encoded(number, which)
                 both = cross_list(real.for_pairs, ends, ends, pairs.outline, with_ntk=with_ntk)
                 several.add(*(None if k is None else np.asarray(k)[None, :count] for k in both))
-            for i, part in enumerate((*several.means(), *several.errors())):
+            for i, part in enumerate(vars(several.kernels()).values()):
                 if part is None:
                     continue
                 if found[i] is None:
                     found[i] = np.empty((inputs.size, *part.shape[1:]))
                 found[i][block.members] = part
     return Kernels(*found)
-
-
-def _traced_diagonal(problem: Problem) -> Kernels:
-    """Inside a JAX transformation: examples are mapped, and recomputed for gradients."""
-    net, inputs = problem.net, problem.rows
-    x, mask = inputs.on_device()
-    dtype = kernel_dtype(x)
-    tile = TilePlan.make(net, [inputs], dtype, problem.memory).tile
-    found = [
-        _traced_own(
-            with_leaves(real, dtype), x, mask, inputs.outline, at_once=tile, with_ntk=problem.ntk
-        )
-        for real in realisations(net, problem.sampler, dtype)
-    ]
-    return mean_kernels(found)
-
-
-@compiled
-def _traced_own(
-    real: Realisation, x: Any, mask: Any, outline: Any, *, at_once: int, with_ntk: bool
-) -> tuple[Array, Array | None]:
-    def one(end: EncodedBlock) -> tuple[Array, Array | None]:
-        return cross_one(real, end, end, outline, with_ntk=with_ntk)
-
-    encoded = encode_block(real, x, mask, outline)
-    return jax.lax.map(jax.checkpoint(one), encoded, batch_size=at_once)

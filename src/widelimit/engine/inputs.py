@@ -41,18 +41,16 @@ class Inputs(NamedTuple):
         return jax.tree.leaves(self.x)[0].shape[0]
 
     @property
-    def outline(self) -> Any:
-        """Shape of one example; a tuple for several streams."""
-        if isinstance(self.x, tuple):
-            return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in self.x)
+    def outlines(self) -> tuple[Outline, ...]:
+        """Shapes of one example in all streams; most inputs have one."""
         if self.tokens:
-            return Outline(self.x.shape[1:], 0)
-        return Outline(self.x.shape[1:-1], self.x.shape[-1])
+            return (Outline(self.x.shape[1:], 0),)
+        return tuple(Outline(x.shape[1:-1], x.shape[-1]) for x in jax.tree.leaves(self.x))
 
     @property
-    def outlines(self) -> tuple[Outline, ...]:
-        """Shapes of all streams; most inputs have one."""
-        return self.outline if isinstance(self.x, tuple) else (self.outline,)
+    def outline(self) -> Any:
+        """Shape of one example; a tuple for several streams."""
+        return self.outlines if isinstance(self.x, tuple) else self.outlines[0]
 
     @property
     def kinds(self) -> list[tuple[int, int]]:
@@ -153,18 +151,30 @@ def as_inputs(
     if isinstance(x, list | tuple):
         x, mask = _from_list(x, mask, tokens=tokens, name=name)
     _check_dtype(dtype)
-    if isinstance(x, Tracer):
-        _check_numbers(x.dtype, tokens, name)
-        if dtype is not None and not tokens:
-            _require_in_jax(dtype)
-            x = x.astype(dtype)
-        if mask is not None:
-            x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
-        return Inputs(x, mask, tokens)
-    x = unmasked(x, name)
+    traced = is_traced((x, mask))
+    x = jnp.asarray(x) if traced else unmasked(x, name)
     _check_shape(x, tokens, name)
     _check_numbers(x.dtype, tokens, name)
-    x = x if tokens else _as_floats(x, dtype)
+    if traced:
+        if dtype is not None and not tokens:
+            if in_jax(dtype) != dtype:
+                raise OptionError(
+                    f"dtype={np.dtype(dtype)} inside a JAX transformation (grad, jit, vmap) is not "
+                    "to be had: JAX has made its arrays float32.",
+                    got="a traced array",
+                    remedy="put `with jax.enable_x64(True):` around the transformation",
+                )
+            x = x.astype(dtype)
+        elif not tokens and not jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(float)
+        if mask is not None:
+            mask = jnp.asarray(mask)
+            x = jnp.where(mask if tokens else mask[..., None], x, jnp.zeros((), x.dtype))
+        return Inputs(x, mask, tokens)
+    if not tokens:
+        wide = x.dtype == np.float64
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+            x = x.astype(dtype or (np.float64 if wide else np.float32))
     if mask is not None:
         mask = _checked_mask(mask, x, tokens, name)
         # Padding may hold anything, also NaN: it never takes part.
@@ -203,17 +213,6 @@ def _check_dtype(dtype: Any) -> None:
         )
 
 
-def _require_in_jax(dtype: Any) -> None:
-    """Inside JAX's transformations arrays have the dtypes that JAX has."""
-    if in_jax(dtype) != dtype:
-        raise OptionError(
-            f"dtype={np.dtype(dtype)} inside a JAX transformation (grad, jit, vmap) is not to be "
-            "had: JAX has made its arrays float32.",
-            got="a traced array",
-            remedy="put `with jax.enable_x64(True):` around the transformation",
-        )
-
-
 def in_jax(dtype: Any) -> np.dtype:
     """What JAX makes of a dtype: float32 of float64, unless 64-bit numbers are enabled."""
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
@@ -225,26 +224,14 @@ def common_dtype(*parts: Inputs) -> np.dtype:
     return in_jax(widest) if any(part.traced for part in parts) else widest
 
 
-def _check_shape(x: np.ndarray, tokens: bool, name: str) -> None:
-    least = 1 if tokens else 2
-    expected = "(N, positions…)" if tokens else "(N, positions…, channels)"
-    if x.ndim < least:
+def _check_shape(x: Any, tokens: bool, name: str) -> None:
+    axes = "(N, positions…)" if tokens else "(N, positions…, channels)"
+    if x.ndim < (1 if tokens else 2) or 0 in x.shape:
         raise ShapeError(
-            f"'{name}' does not have the axes {expected}.",
+            f"'{name}' does not have the axes {axes}, each of them at least one long.",
             got=f"shape {x.shape}",
-            remedy="add the missing axes, e.g. x[None] for one example",
-        )
-    if x.shape[0] == 0:
-        raise ShapeError(
-            f"'{name}' does not hold at least one example.",
-            got=f"shape {x.shape}",
-            remedy="pass a non-empty batch",
-        )
-    if 0 in x.shape[1:]:
-        raise ShapeError(
-            f"Examples of '{name}' do not have at least one position and one channel.",
-            got=f"shape {x.shape}",
-            remedy="drop empty sequences, or pad them and give them a real position",
+            remedy="pass at least one example (x[None] adds its axis) with at least one position "
+            "and one channel; drop empty sequences",
         )
 
 
@@ -274,25 +261,14 @@ def _check_numbers(dtype: Any, tokens: bool, name: str) -> None:
             got=f"dtype {dtype}",
             remedy="pass integers of shape (N, positions…), or start with Dense for vectors",
         )
-    if np.dtype(dtype).kind == "c":
+    kind = np.dtype(dtype).kind
+    if kind not in "biuf" and dtype != jnp.bfloat16:
         raise ShapeError(
-            f"'{name}' does not hold real numbers.",
+            f"'{name}' does not hold {'real ' if kind == 'c' else ''}numbers.",
             got=f"dtype {dtype}",
-            remedy="pass real and imaginary parts as channels",
+            remedy="convert to a float array: real and imaginary parts are channels, ragged "
+            "sequences a plain list of arrays",
         )
-    if np.dtype(dtype).kind not in "biuf" and dtype != jnp.bfloat16:
-        raise ShapeError(
-            f"'{name}' does not hold numbers.",
-            got=f"dtype {dtype}",
-            remedy="convert to a float array; pass ragged sequences as a plain list of arrays",
-        )
-
-
-def _as_floats(x: np.ndarray, dtype: Any) -> np.ndarray:
-    if dtype is None:
-        dtype = np.float64 if x.dtype == np.float64 else np.float32
-    with np.errstate(over="ignore"):  # numbers that do not fit become infinite, and are refused
-        return x.astype(dtype)
 
 
 def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarray:
@@ -323,11 +299,7 @@ def _checked_mask(mask: Any, x: np.ndarray, tokens: bool, name: str) -> np.ndarr
 def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
     """A padded array and its mask from sequences of different lengths."""
     if len(sequences) == 0:
-        raise ShapeError(
-            f"'{name}' does not hold at least one example.",
-            got="an empty list",
-            remedy="pass a non-empty list",
-        )
+        return np.empty((0, 0)), mask  # refused as an empty array is
     arrays = [unmasked(s, name) for s in sequences]
     positions = [a.shape if tokens else a.shape[:-1] for a in arrays]
     channels = {a.shape[-1] if not tokens and a.ndim else 0 for a in arrays}
@@ -351,14 +323,11 @@ def _from_list(sequences: Sequence[Any], mask: Any, *, tokens: bool, name: str):
 # --- read for a network, and checked against it ---------------------------------------------------
 
 
-def outline_of(net: Layer, shape: Any, *, entered: bool = False) -> Any:
-    """The outline of one example of this shape; shapes and outlines are tuples for streams.
-
-    `entered`: the shape is that of an example that has been rearranged, where the network does so.
-    """
+def outline_of(net: Layer, shape: Any) -> Any:
+    """The outline of one example of this shape; shapes and outlines are tuples for streams."""
     count = streams_of(net)
     if count == 1:
-        order = None if entered else rearrangement(net)
+        order = rearrangement(net)
         shape = shape if order is None else order.shape(tuple(shape))
         return _outline(shape, tokens=takes_tokens(net))
     if not isinstance(shape, tuple | list) or len(shape) != count:
@@ -397,7 +366,10 @@ def read_inputs(
         return x
     if streams_of(net) > 1:
         return as_streams(x, mask, streams_of(net), dtype=dtype, name=name)
-    inputs = as_inputs(reorder(net, x), mask, tokens=takes_tokens(net), dtype=dtype, name=name)
+    order = rearrangement(net)
+    if order is not None:
+        x = order.reorder(x if is_traced(x) else np.asarray(x))
+    inputs = as_inputs(x, mask, tokens=takes_tokens(net), dtype=dtype, name=name)
     if inputs.tokens and not inputs.traced:
         _require_vocabulary(net, inputs, name)
     return inputs
@@ -408,14 +380,6 @@ def rearrangement(net: Layer) -> Rearrange | None:
     while isinstance(net, Serial) and net.layers:
         net = net.layers[0]
     return net if isinstance(net, Rearrange) else None
-
-
-def reorder(net: Layer, x: Any) -> Any:
-    """Inputs in the order of entries that the network's layers take."""
-    order = rearrangement(net)
-    if order is None:
-        return x
-    return order.reorder(x if is_traced(x) else np.asarray(x))
 
 
 def _require_vocabulary(net: Layer, inputs: Inputs, name: str) -> None:

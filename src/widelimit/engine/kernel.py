@@ -1,5 +1,6 @@
 """The infinite reading of a network: NNGP and tangent kernels of all pairs."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -21,6 +22,7 @@ from .inputs import Data, Inputs, is_traced, match_inputs, read_inputs
 from .phases import (
     EncodedBlock,
     Realisation,
+    cross_one,
     cross_tile,
     encode_block,
     kernel_dtype,
@@ -31,7 +33,7 @@ from .phases import (
 )
 from .precision import narrow, precisions, with_leaves
 from .sampling import Sampler, check_sampler, count_drawn, grow_sampler, pad_like, realisations
-from .tiles import Tile, TilePlan, tiles
+from .tiles import LengthGroup, Pairs, Tile, TilePlan, groups, one_group
 from .walk import check_masks
 
 Arrays = tuple[np.ndarray, np.ndarray | None]
@@ -112,9 +114,9 @@ class Problem:
         """Raise where there are no numbers to keep, or where nothing is left of an example."""
         if self.traced:
             raise OptionError(
-                "Inside a JAX transformation (grad, jit) kernels cannot be written elsewhere.",
+                "Inside a JAX transformation (grad, jit) there are no numbers to keep.",
                 got="a traced network or traced inputs",
-                remedy="call kernel, which returns them, or leave the transformation",
+                remedy="call net.kernel, which returns traced kernels, or leave the transformation",
             )
         for side, name in zip(self.inputs, ("x1", "x2"), strict=False):
             check_masks(self.net, side.mask, name)
@@ -123,7 +125,7 @@ class Problem:
 def compute(problem: Problem, tolerance: float | None, progress: bool | Callback | None) -> Kernels:
     """All kernels as arrays; with more heads until errors are below a tolerance."""
     if problem.traced:
-        return _traced_kernel(problem)
+        return traced_kernels(problem)
     problem.require_numbers()
     while True:
         result, sampler = _assemble(problem, (None, None), progress), problem.sampler
@@ -168,67 +170,78 @@ def refuse_store_options(**options: Any) -> None:
 
 
 def _walk(problem: Problem, progress: bool | Callback | None, *, by_length: bool) -> Iterator[Tile]:
-    """Tiles in the precision asked for; in double precision inside, where single has no digits."""
-    net, sampler, dtype = problem.net, problem.sampler, problem.dtype
+    """Tiles in the precision asked for; `by_length` allows those of examples here and there."""
+    net, sampler = problem.net, problem.sampler
     bar = Progress.make(
         progress, "kernel" if sampler is None else f"kernel of {sampler.heads:,} heads"
     )
-    options = {"with_ntk": problem.ntk, "memory": problem.memory, "by_length": by_length}
-    for inside in precisions(dtype, problem.inputs):
-        try:
-            with precision(inside):
-                reals = realisations(net, sampler, inside)
-                rows, *columns = (side.astype(inside) for side in problem.inputs)
-                sides = rows, columns[0] if columns else None
-                for tile in tiles(reals, *sides, dtype=inside, progress=bar, **options):
-                    yield tile._replace(kernels=narrow(tile.kernels, dtype))
-            return
-        except PrecisionError:  # before the first tile
-            if np.dtype(inside) == np.float64:
-                raise
+    cuts = [groups(net, side) if by_length else [one_group(side)] for side in problem.inputs]
+    pairs = make_pairs(problem, cuts)
+    with precision(pairs.dtype):
+        for tile in pairs.tiles(bar):
+            yield tile._replace(kernels=narrow(tile.kernels, problem.dtype))
 
 
-def _traced_kernel(problem: Problem) -> Kernels:
-    """The kernel inside a JAX transformation: rows are mapped, and recomputed for gradients."""
+def make_pairs(problem: Problem, cuts: Sequence[list[LengthGroup]]) -> Pairs:
+    """The pairs of a problem, in double precision where single has no digits."""
+    *others, last = precisions(problem.dtype, problem.inputs)
+
+    def pairs(inside: Any) -> Pairs:
+        rows, *columns = (side.astype(inside) for side in problem.inputs)
+        sides = rows, columns[0] if columns else None
+        options = {"with_ntk": problem.ntk, "memory": problem.memory}
+        with precision(inside):
+            reals = realisations(problem.net, problem.sampler, inside)
+            return Pairs(reals, *sides, cuts=cuts, dtype=inside, **options)
+
+    for inside in others:
+        with contextlib.suppress(PrecisionError):
+            return pairs(inside)
+    return pairs(last)
+
+
+def traced_kernels(problem: Problem, *, own: bool = False) -> Kernels:
+    """Kernels inside a JAX transformation, of every example of the rows with itself if `own`.
+
+    Rows are mapped, and recomputed for gradients.
+    """
     sides = problem.inputs
     arrays = [(*side.on_device(), side.outline) for side in sides]
     dtype = kernel_dtype(arrays[0][0])
     plan = TilePlan.make(problem.net, sides, dtype, problem.memory)
     # As many rows at once as have the pairs of one cell, or of one tile that has none.
-    at_once = max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    at_once = plan.tile if own else max(1, (plan.cell or plan.tile**2) // sides[-1].size)
+    options = {"rows_at_once": at_once, "with_ntk": problem.ntk, "own": own}
     found = [
-        _traced_matrix(
-            with_leaves(real, dtype),
-            arrays[0],
-            arrays[1:],
-            rows_at_once=at_once,
-            with_ntk=problem.ntk,
-        )
+        _traced_matrix(with_leaves(real, dtype), arrays[0], arrays[1:], **options)
         for real in realisations(problem.net, problem.sampler, dtype)
     ]
-    return mean_kernels(found)
+    # The mean over realisations of the network.
+    return Kernels(*jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *found))
 
 
 @compiled  # also where only `jax.grad` is around it: its steps one by one take three times as long
 def _traced_matrix(
-    real: Realisation, rows: Any, columns: list[Any], *, rows_at_once: int, with_ntk: bool
+    real: Realisation,
+    rows: Any,
+    columns: list[Any],
+    *,
+    rows_at_once: int,
+    with_ntk: bool,
+    own: bool,
 ) -> tuple[Array, Array | None]:
     one = encode_block(real, *rows)
     two = encode_block(real, *columns[0]) if columns else one
-    outline = rows[-1]
+    outline, pairs = rows[-1], real.for_pairs
 
     def row(encoding: EncodedBlock) -> tuple[Array, Array | None]:
+        if own:
+            return cross_one(pairs, encoding, encoding, outline, with_ntk=with_ntk)
         single = jax.tree.map(lambda leaf: leaf[None], encoding)
-        nngp, theta = cross_tile(real.for_pairs, single, two, outline, with_ntk=with_ntk)
+        nngp, theta = cross_tile(pairs, single, two, outline, with_ntk=with_ntk)
         return nngp[0], None if theta is None else theta[0]
 
     return jax.lax.map(jax.checkpoint(row), one, batch_size=rows_at_once)
-
-
-def mean_kernels(found: list[tuple[Array, Array | None]]) -> Kernels:
-    """The mean over realisations of the network."""
-    mean = jax.tree.map(lambda *values: sum(values[1:], values[0]) / len(values), *found)
-    return Kernels(*mean)
 
 
 def _assemble(
@@ -238,8 +251,7 @@ def _assemble(
     arrays: list[Any] = [*target, None, None]
     shape, symmetric = _result_shape(problem), problem.columns is None
     for tile in _walk(problem, progress, by_length=True):
-        parts = tile.kernels
-        for i, part in enumerate((parts.nngp, parts.ntk, parts.nngp_error, parts.ntk_error)):
+        for i, part in enumerate(vars(tile.kernels).values()):
             if part is None:
                 continue
             if arrays[i] is None:

@@ -7,11 +7,14 @@ precision, in which all of it is computed: there pairs are not redone (see `Laye
 """
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Float
+from scipy.spatial import KDTree
 
 from ..duals import Dual, Series
 from ..errors import AccuracyWarning, PrecisionError, warn
@@ -24,13 +27,15 @@ from .phases import EncodedBlock, Realisation, cross_list, encode_block
 if TYPE_CHECKING:
     from .tiles import Blocks
 
+Node = TypeVar("Node")
+
 # float32 resolves angles down to about 3e-4: closer pairs than this (1 − cosine) are redone.
 _CLOSE = 1e-5
-# |u ∓ v|² = 2 (1 − |cosine|) of unit vectors u and v, and what float32 may add to it.
-_NEAR = 2 * _CLOSE + 1e-6
+# |u ∓ v| = √(2 (1 − |cosine|)) of unit vectors u and v, and what float32 may add to its square.
+_NEAR = (2 * _CLOSE + 1e-6) ** 0.5
 # Inputs are compared along a few directions first: a product over all of them would cost as much
-# as a first layer. All pairs along the first of these, what is left along the others.
-_DIRECTIONS, _FIRST = 16, 4
+# as a first layer.
+_DIRECTIONS = 16
 # Candidates that are compared in full at a time.
 _AT_ONCE = 512
 
@@ -86,36 +91,76 @@ def with_leaves(real: Realisation, dtype: Any) -> Realisation:
 
 def is_kinked(net: Layer) -> bool:
     """Whether Θ has square-root singularities at identical inputs."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
-    return any(isinstance(node, Dual) and node.kinked for node in found)
+    return any(dual.kinked for dual in _nodes(net, Dual))
 
 
-def sketch_inputs(rows: Inputs, columns: Inputs | None) -> "list[_Vectors | _Tokens]":
-    """What `close_pairs` needs of two batches, stream by stream; one pass over their examples."""
-    columns = rows if columns is None else columns
+class _Vectors(NamedTuple):
+    """Two batches of one stream; a sequence is zero beyond its end, as far as both reach."""
+
+    left: Float[np.ndarray, "n size"]
+    right: Float[np.ndarray, "m size"]
+    norms: tuple[np.ndarray, np.ndarray]
+    same: bool  # the batches are one
+
+    def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+        """Whether pairs, given one by one, are nearly parallel; an example is so to itself."""
+        pairs = self.left[ones], self.right[twos]
+        product = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
+        cosines = np.abs(product) / (self.norms[0][ones] * self.norms[1][twos])
+        return (1 - cosines < _CLOSE) | (self.same & (ones == twos))
+
+
+class Sketch(NamedTuple):
+    """Where examples lie along a few axes, of all streams; close ones have close sketches."""
+
+    left: Float[np.ndarray, "n few"]
+    right: Float[np.ndarray, "m few"]
+    streams: list[_Vectors]  # none where equal sketches are equal examples
+
+
+def sketch_inputs(rows: Inputs, columns: Inputs | None) -> Sketch | None:
+    """What `close_pairs` needs of two batches, from one pass over them; None: nothing is close."""
+    sides = (rows, rows if columns is None else columns)
     if rows.tokens:
-        return [_Tokens.of(rows, columns)]
-    sides = [side.x if isinstance(side.x, tuple) else (side.x,) for side in (rows, columns)]
-    return [_Vectors.of(one, two) for one, two in zip(*sides, strict=True)]
+        return Sketch(*_number_texts(*sides), [])
+    sketches, streams = [], []
+    arrays = [side.x if isinstance(side.x, tuple) else (side.x,) for side in sides]
+    for one, two in zip(*arrays, strict=True):
+        if one.ndim > 3 and one.shape[1:] != two.shape[1:]:
+            return None  # no position of one is a position of the other
+        common, size = sorted(math.prod(side.shape[1:]) for side in (one, two))
+        axes = _directions(size).astype(one.dtype)
 
+        def look(x: np.ndarray, axes: np.ndarray = axes) -> tuple[np.ndarray, ...]:
+            x = x.reshape(len(x), -1)
+            norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))  # squares may overflow
+            norms[norms == 0] = 1
+            # Sizes alone: equal or opposite.
+            return x, norms, np.abs(x @ axes[: x.shape[1]] / norms[:, None])
 
-def close_pairs(
-    streams: "list[_Vectors | _Tokens]", ones: np.ndarray, twos: np.ndarray
-) -> np.ndarray:
-    """Places (row, column) of the nearly parallel pairs in a tile of these examples."""
-    near = np.full((len(ones), len(twos)), bool(streams))  # nothing sketch_inputs, nothing close
-    for stream in streams:
-        near &= stream.near(ones, twos)
-    if not near.any():
-        return np.empty((0, 2), int)
-    places = np.stack(np.divmod(np.flatnonzero(near), len(twos)), axis=1)
-    parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
-    return np.concatenate(
-        [
-            part[np.all([s.close(ones[part[:, 0]], twos[part[:, 1]]) for s in streams], axis=0)]
-            for part in parts
-        ]
+        left = look(one)
+        right = left if two is one else look(two)
+        norms = left[1], right[1]
+        streams.append(_Vectors(left[0][:, :common], right[0][:, :common], norms, two is one))
+        sketches.append((left[2], right[2]))
+    return Sketch(
+        *(np.concatenate(parts, axis=1) for parts in zip(*sketches, strict=True)), streams
     )
+
+
+def _number_texts(rows: Inputs, columns: Inputs) -> list[np.ndarray]:
+    """Equal sequences of tokens bear equal numbers: they alone are close."""
+    numbers: dict[bytes, int] = {}
+
+    def number(inputs: Inputs) -> np.ndarray:
+        real = np.ones(inputs.x.shape, bool) if inputs.mask is None else inputs.mask
+        texts = [
+            np.c_[np.argwhere(keep), x[keep]].tobytes()
+            for x, keep in zip(inputs.x, real, strict=True)
+        ]
+        return np.array([[numbers.setdefault(text, len(numbers))] for text in texts])
+
+    return [number(rows), number(columns)]
 
 
 @functools.lru_cache(maxsize=4)  # on a busy machine, most of the time of a small kernel
@@ -125,92 +170,17 @@ def _directions(size: int) -> np.ndarray:
     return np.linalg.qr(gaussian)[0]
 
 
-class _Tokens(NamedTuple):
-    """Sequences of tokens are close where they are equal; equal ones bear equal numbers."""
-
-    left: np.ndarray
-    right: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Inputs, columns: Inputs) -> Self:
-        numbers: dict[bytes, int] = {}
-
-        def numbered(inputs: Inputs) -> np.ndarray:
-            real = np.ones(inputs.x.shape, bool) if inputs.mask is None else inputs.mask
-            texts = [
-                np.c_[np.argwhere(keep), x[keep]].tobytes()
-                for x, keep in zip(inputs.x, real, strict=True)
-            ]
-            return np.array([numbers.setdefault(text, len(numbers)) for text in texts])
-
-        return cls(numbered(rows), numbered(columns))
-
-    def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
-        return self.left[ones][:, None] == self.right[twos]
-
-    def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
-        return self.left[ones] == self.right[twos]
-
-
-class _Side(NamedTuple):
-    """A batch of vectors: (N, size), their norms, and unit vectors along a few axes."""
-
-    x: np.ndarray
-    norms: np.ndarray
-    sketch: np.ndarray
-
-
-class _Vectors(NamedTuple):
-    """Vectors are close where they are nearly parallel; a sequence is zero beyond its end."""
-
-    left: _Side
-    right: _Side
-    comparable: bool  # whether a position of one is a position of the other
-
-    @classmethod
-    def of(cls, one: np.ndarray, two: np.ndarray) -> Self:
-        flat = [a.reshape(len(a), -1) for a in (one, two)]
-        common, size = sorted(a.shape[1] for a in flat)
-        axes = _directions(size).astype(one.dtype)
-
-        def side(x: np.ndarray) -> _Side:
-            norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))  # squares may overflow
-            norms[norms == 0] = 1
-            return _Side(x[:, :common], norms, x @ axes[: x.shape[1]] / norms[:, None])
-
-        left = side(flat[0])
-        sequences = one.ndim <= 3
-        comparable = sequences or one.shape[1:] == two.shape[1:]
-        return cls(left, left if two is one else side(flat[1]), comparable)
-
-    def near(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
-        """Whether the first directions allow that they are close."""
-        found = np.full((len(ones), len(twos)), self.comparable)
-        # Sizes alone: equal or opposite, which `close` tells. No matrix product: those of NumPy
-        # start threads, and tiles run in threads already.
-        left, right = (np.abs(side.T[:_FIRST]) for side in self._sketches(ones, twos))
-        for a, b in zip(left, right, strict=True):
-            found &= np.abs(a[:, None] - b) < _NEAR**0.5
-        return found
-
-    def _sketches(self, ones: np.ndarray, twos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.left.sketch[ones], self.right.sketch[twos]
-
-    def close(self, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
-        """Whether pairs, given one by one, are close."""
-        sketches = self._sketches(ones, twos)
-        gaps = np.minimum(
-            np.sum((sketches[0] - sketches[1]) ** 2, axis=1),
-            np.sum((sketches[0] + sketches[1]) ** 2, axis=1),
-        )
-        known = (ones == twos) & (self.left is self.right)  # an example and itself
-        found = (gaps < _NEAR) & ~known
-        ones, twos = ones[found], twos[found]
-        pairs = self.left.x[ones], self.right.x[twos]
-        product = np.einsum("nd,nd->n", *pairs, dtype=np.float64)
-        cosines = np.abs(product) / (self.left.norms[ones] * self.right.norms[twos])
-        found[found] = 1 - cosines < _CLOSE
-        return found | known
+def close_pairs(sketch: Sketch | None, ones: np.ndarray, twos: np.ndarray) -> np.ndarray:
+    """Places (row, column) of the nearly parallel pairs in a tile of these examples."""
+    if sketch is None:
+        return np.empty((0, 2), int)
+    left, right = KDTree(sketch.left[ones]), KDTree(sketch.right[twos])
+    near: Any = left.sparse_distance_matrix(right, _NEAR, p=np.inf, output_type="ndarray")
+    places = np.stack(np.divmod(np.sort(near["i"] * len(twos) + near["j"]), len(twos)), axis=1)
+    parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
+    for stream in sketch.streams:
+        parts = [part[stream.close(ones[part[:, 0]], twos[part[:, 1]])] for part in parts]
+    return np.concatenate(parts)
 
 
 # --- once more ------------------------------------------------------------------------------------
@@ -255,66 +225,49 @@ def _encode_exactly(real: Realisation, inputs: Inputs) -> EncodedBlock:
 
 # --- duals that hold for some variances only: widened, or refused, where inputs reach further -----
 
-Tree = TypeVar("Tree")
+
+def fit_duals(
+    reals: Sequence[Realisation], encodings: Iterable[EncodedBlock], dtype: Any
+) -> Sequence[Realisation]:
+    """Realisations whose duals hold for the variances that encoded examples reach, or a warning.
+
+    Raises where rounding would be all that is left of an activation's kernel.
+    """
+    net = reals[0].net
+    known = [dual.trusted(dtype) for dual in _nodes(net, Dual) if dual.ranged]
+    if not known:
+        return reals
+    met = [node for encoding in encodings for node in _nodes(encoding, Reach)]
+    least = min((float(np.min(node.least)) for node in met), default=np.inf)
+    largest = max((float(np.max(node.largest)) for node in met), default=0.0)
+    low, high = max(low for low, _ in known), min(high for _, high in known)
+    if not (low <= least and largest <= high):
+        remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
+        wide = np.dtype(dtype) == np.float64
+        raise PrecisionError(
+            f"Activations of this network lose their digits in {np.dtype(dtype)} at variances "
+            f"outside {low:.0e} to {high:.0e}.",
+            got=f"variances from {least:.2g} to {largest:.2g}",
+            remedy=remedy if wide else f"pass dtype=np.float64, or {remedy}",
+        )
+    if all(largest <= dual.max_variance for dual in _nodes(net, Series)):
+        return reals
+    fixed = reals[0].anchors is not None  # landmarks were encoded with the duals as they are
+
+    def widen(node: Any) -> Any:
+        if not isinstance(node, Series):
+            return node
+        wider = node if fixed else node.extend_to(largest)
+        error = wider.error(np.asarray([largest]))
+        if error > AccuracyWarning.TOLERANCE and (fixed or wider is not node):
+            warn(AccuracyWarning.of(f"variances up to {largest:.3g}", error))
+        return wider
+
+    net = jax.tree.map(widen, net, is_leaf=lambda node: isinstance(node, Series))
+    return reals if fixed else [Realisation(net, real.scores) for real in reals]
 
 
-def find_series(net: Any) -> list[Series]:
-    """The duals of a network that hold up to some variance."""
-    found = jax.tree.leaves(net, is_leaf=_is_series)
-    return [node for node in found if _is_series(node)]
-
-
-def _is_series(node: Any) -> bool:
-    return isinstance(node, Series)
-
-
-def find_reach(encodings: Iterable[Any]) -> tuple[float, float]:
-    """The least and the largest variance that such duals met in encoded examples."""
-    least, largest = np.inf, 0.0
-    for encoding in encodings:
-        for node in jax.tree.leaves(encoding, is_leaf=lambda node: isinstance(node, Reach)):
-            if isinstance(node, Reach):
-                least = min(least, float(np.min(node.least)))
-                largest = max(largest, float(np.max(node.largest)))
-    return least, largest
-
-
-def trusted_range(net: Any, dtype: Any) -> tuple[float, float] | None:
-    """The variances for which all duals of a network keep their digits; None is all."""
-    found = jax.tree.leaves(net, is_leaf=lambda node: isinstance(node, Dual))
-    known = [node.trusted(dtype) for node in found if isinstance(node, Dual) and node.ranged]
-    return (max(low for low, _ in known), min(high for _, high in known)) if known else None
-
-
-def require_digits(net: Any, dtype: Any, least: float, largest: float) -> None:
-    """Raise where rounding would be all that is left of an activation's kernel."""
-    limits = trusted_range(net, dtype)
-    if limits is None or (limits[0] <= least and largest <= limits[1]):
-        return
-    remedy = "scale the inputs or w_std, or normalise (LayerNorm)"
-    raise PrecisionError(
-        f"Activations of this network lose their digits in {np.dtype(dtype)} at variances outside "
-        f"{limits[0]:.0e} to {limits[1]:.0e}.",
-        got=f"variances from {least:.2g} to {largest:.2g}",
-        remedy=remedy if np.dtype(dtype) == np.float64 else f"pass dtype=np.float64, or {remedy}",
-    )
-
-
-def extend_duals(net: Tree, variance: float) -> Tree:
-    """The same network, its duals as accurate as before up to this variance, or a warning."""
-
-    def wider(node: Any) -> Any:
-        new = node.extend_to(variance) if _is_series(node) else node
-        if new is not node:
-            say_error(new, variance)
-        return new
-
-    return jax.tree.map(wider, net, is_leaf=_is_series)
-
-
-def say_error(dual: Series, variance: float) -> None:
-    """Warn where a dual does not reach its accuracy at this variance."""
-    error = dual.error(np.asarray([variance]))
-    if error > AccuracyWarning.TOLERANCE:
-        where = f"variances up to {variance:.3g}"
-        warn(AccuracyWarning.of(where, error))
+def _nodes(tree: Any, kind: type[Node]) -> list[Node]:
+    """The parts of a tree that are of this kind."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in found if isinstance(node, kind)]

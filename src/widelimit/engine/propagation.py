@@ -14,7 +14,7 @@ kernel – as a function of depth. Each number is an average over examples and r
 import contextlib
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,19 +25,16 @@ from numpy.typing import ArrayLike
 
 from ..compilation import compiled
 from ..errors import ShapeError
-from ..figures import one_axes, several_axes
+from ..figures import several_axes
 from ..layers.attention.heads import Scheme
 from ..layers.base import Layer
 from ..layers.compose import Serial, is_sampled, streams_of
-from ..options import RandomKey, as_key, choice, whole
+from ..options import RandomKey, as_key, choice, listed, whole
 from ..progress import Callback, Progress
 from ..state import Need
 from .inputs import is_traced, read_inputs
 from .phases import EncodedBlock, kernel_dtype, maker, precision, start, start_pair
 from .walk import check_masks, cross, draw
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MOST_EXAMPLES = 32
 _REPLICATES, _SAMPLES = 8, 32
@@ -109,11 +106,8 @@ def propagate(
             remedy="pass a few examples, e.g. x[:8]",
         )
     layers = _open_chains(net)
-    outline = inputs.outline
-    labels = ["input"]
-    for layer in layers:
-        labels.append(repr(layer).partition("(")[0])
-        outline = layer.outline(outline)
+    net.outline(inputs.outline)  # raises where layers and inputs do not fit
+    labels = ("input", *(repr(layer).partition("(")[0] for layer in layers))
     whole("samples", samples)
     whole("replicates", replicates)
     scheme = Scheme(samples, inputs.size * inputs.area(net), 0.0)
@@ -131,7 +125,7 @@ def propagate(
         ]
     runs = jnp.stack(profiles) if traced else np.stack([np.asarray(run) for run in profiles])
     errors = runs.std(axis=0, ddof=1) / np.sqrt(copies) if copies > 1 else np.zeros(runs.shape[1:])
-    return SignalProfile(tuple(labels), runs.mean(axis=0), errors)
+    return SignalProfile(labels, runs.mean(axis=0), errors)
 
 
 def phase_diagram(
@@ -149,13 +143,13 @@ def phase_diagram(
 ) -> Float[np.ndarray, "first second"]:
     """One quantity after the last layer of `make(a, b)`, for every a in `first` and b in `second`.
 
-    `make` builds a network from two hyperparameters, integers where integers are given;
-    `plot_phase_diagram` draws the result. `progress` is as elsewhere: None draws a bar on a
-    terminal only, a function is called with `(networks done, networks)`. The other options are
-    those of `Layer.signal`.
+    `make` builds a network from two hyperparameters, integers where integers are given.
+    `pyplot.pcolormesh(second, first, grid)` draws the result. `progress` is as elsewhere: None
+    draws a bar on a terminal only, a function is called with `(networks done, networks)`. The other
+    options are those of `Layer.signal`.
     """
     quantity = choice(Quantity, quantity, "quantity")
-    rows, columns = _axis("first", first), _axis("second", second)
+    rows, columns = listed("first", first), listed("second", second)
     cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
     grid = np.empty((len(rows), len(columns)))
     bar = Progress.make(progress, "networks")
@@ -164,74 +158,6 @@ def phase_diagram(
         profile = net.signal(x, mask, key=key, samples=samples, replicates=replicates)
         grid[i, j] = profile[quantity][-1]
     return grid
-
-
-def _axis(name: str, values: ArrayLike) -> list[Any]:
-    """The values of a hyperparameter as Python's numbers, each of the kind it has."""
-    found = np.asarray(values, object)  # side by side in one array, integers would become floats
-    if found.ndim != 1 or found.size == 0:
-        raise ShapeError(
-            f"The values of the {name} hyperparameter are no list of numbers.",
-            got=f"an array of shape {found.shape}",
-            remedy="give one value or more, for instance [1, 2, 4]",
-        )
-    return [value.item() if hasattr(value, "item") else value for value in found]
-
-
-def plot_phase_diagram(
-    grid: np.ndarray,
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    names: tuple[str, str],
-    quantity: Quantity | str = Quantity.POSITIONS,
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Draw a phase diagram, the first hyperparameter upwards, on `ax` or on new axes; returns them.
-
-    `names` are those of the two hyperparameters. An axis of positive values that differ by more
-    than a factor of 20 is logarithmic.
-    """
-    label = choice(Quantity, quantity, "quantity").value
-    row_order, rows, row_scale = _cells("first", first)
-    column_order, columns, column_scale = _cells("second", second)
-    if np.shape(grid) != (len(row_order), len(column_order)):
-        raise ShapeError(
-            "The grid does not have a row for every first and a column for every second value.",
-            got=f"shape {np.shape(grid)} for {len(row_order)} and {len(column_order)} values",
-            remedy="pass the result of phase_diagram with the values it was computed for",
-        )
-    ax = one_axes(ax, (5, 4))
-    ax.set(xlabel=names[1], ylabel=names[0], xscale=column_scale, yscale=row_scale)
-    colours = np.asarray(grid)[np.ix_(row_order, column_order)]
-    mesh = ax.pcolormesh(columns, rows, colours, shading="flat", cmap="viridis")
-    ax.figure.colorbar(mesh, ax=ax, label=label)
-    return ax
-
-
-def _cells(name: str, values: ArrayLike) -> tuple[np.ndarray, Float[np.ndarray, " edges"], str]:
-    """How values are sorted, the borders of cells around them, and the scale of their axis.
-
-    Borders lie halfway on that scale. Halfway between the numbers, the border of a small one may
-    be below zero, of which a logarithmic axis shows nothing.
-    """
-    found = np.asarray(_axis(name, values), float)
-    order = np.argsort(found)
-    found = found[order]
-    if not np.isfinite(found).all() or (np.diff(found) == 0).any():
-        raise ShapeError(
-            f"The {name} hyperparameter has values that have no cell of their own on an axis.",
-            got=", ".join(f"{value:g}" for value in found),
-            remedy="draw finite values, each once",
-        )
-    logarithmic = found[0] > 0 and found[-1] / found[0] > 20
-    places = np.log(found) if logarithmic else found
-    before, after = places[:1] - 1.0, places[-1:] + 1.0  # around a single value
-    if len(places) > 1:
-        before, after = 2 * places[:1] - places[1:2], 2 * places[-1:] - places[-2:-1]
-    around = np.concatenate([before, places, after])
-    edges = (around[:-1] + around[1:]) / 2
-    return order, np.exp(edges) if logarithmic else edges, "log" if logarithmic else "linear"
 
 
 def _open_chains(net: Layer) -> tuple[Layer, ...]:

@@ -25,7 +25,7 @@ from ..printing import counted
 from .budget import Budget, DrawnHeads, error_bound
 from .inputs import Inputs, is_traced, read_inputs
 from .phases import Realisation, draw_block, finite_layers, precision, random_layers
-from .tiles import tiles
+from .tiles import Pairs, one_group
 
 _SAMPLES, _REPLICATES = 32, 8
 # Errors fall as 1/√heads: beyond this, heads of a layer take all memory and gain nothing.
@@ -133,29 +133,19 @@ def fit_sampler(net: Layer, x: Any, mask: Any, key: RandomKey | None, count: Hea
     residual, tolerance = count.residual, count.tolerance
     if tolerance is not None:
         residual = min(residual, _RESIDUAL_SHARE * tolerance)
-    fitted = _with_landmarks(net, inputs, as_key(key), samples, replicates, count.rank, residual)
+    one, scheme = inputs[np.zeros(1, int)], Scheme(samples, count.rank or _RANK, residual / 10)
+    plain = Sampler(one.x, one.mask, inputs.tokens, as_key(key), replicates, scheme)
+    fitted = _with_landmarks(net, inputs, plain, count.rank, residual)
     if tolerance is None:
         return fitted
     return _size_sampler(net, inputs, fitted, Budget(tolerance, count.most_heads, count.memory))
 
 
 def _with_landmarks(
-    net: Layer,
-    inputs: Inputs,
-    key: Key[Array, ""],
-    samples: int,
-    replicates: int,
-    rank: int | None,
-    residual: float,
+    net: Layer, inputs: Inputs, plain: Sampler, rank: int | None, residual: float
 ) -> Sampler:
     """Without landmarks if all features are known exactly; else with a rank that suffices."""
-
-    def recipe(marks: Inputs, rank: int) -> Sampler:
-        scheme = Scheme(samples, rank, residual / 10)
-        return Sampler(marks.x, marks.mask, inputs.tokens, key, replicates, scheme)
-
-    current = rank or _RANK
-    plain = recipe(inputs[np.zeros(1, int)], current)
+    current, key = plain.scheme.rank, plain.key
     shapes = eqx.filter_eval_shape(lambda: _draw(net, plain, key, np.float32, with_landmarks=True))
     if all(basis.pivots is None for basis in _bases(shapes)):
         return plain
@@ -165,7 +155,8 @@ def _with_landmarks(
     while True:
         count = min(inputs.size, max(8, -(-_CHOICE * current // size)))
         marks = inputs[np.sort(order[:count])]
-        sampler = recipe(marks, min(current, count * size))
+        scheme = dataclasses.replace(plain.scheme, rank=min(current, count * size))
+        sampler = dataclasses.replace(plain, x=marks.x, mask=marks.mask, scheme=scheme)
         sampler = _with_pivots(sampler, _draw(net, sampler, key, np.float32, with_landmarks=True))
         if sampler.residual <= residual:
             return sampler
@@ -218,9 +209,9 @@ def _size_sampler(net: Layer, inputs: Inputs, sampler: Sampler, budget: Budget) 
     pilot = inputs[: min(inputs.size, _PILOT)].astype(dtype)
     memory = min(budget.memory, _PILOT_MEMORY)
     while True:
-        options = {"dtype": dtype, "with_ntk": True, "memory": memory}
-        walk = tiles(realisations(net, sampler, dtype), pilot, None, **options)
-        reached = max(error_bound(tile.kernels, sampler.replicates) for tile in walk)
+        options = {"cuts": [[one_group(pilot)]], "dtype": dtype, "memory": memory}
+        pairs = Pairs(realisations(net, sampler, dtype), pilot, None, with_ntk=True, **options)
+        reached = max(error_bound(tile.kernels, sampler.replicates) for tile in pairs.tiles())
         if reached <= budget.tolerance:
             return sampler
         found = count_drawn(net, sampler, inputs.dtype if not inputs.tokens else dtype)

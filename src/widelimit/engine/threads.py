@@ -10,10 +10,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -95,24 +96,12 @@ def in_threads(
             while (first or ready) and running <= at_once:
                 crew.orders.put((first or ready).popleft())
                 running += 1
-            answer = crew.answer(running)
+            job, answer = crew.answer(running)
             running -= 1
-            ready.extend(later.pop(alike(answer.job), ()))
-            yield answer.value()
+            ready.extend(later.pop(alike(job), ()))
+            yield answer.result()
     finally:
         crew.dismiss()
-
-
-class _Answer(NamedTuple):
-    job: Any
-    found: Any
-    error: BaseException | None
-
-    def value(self) -> Any:
-        """What the job has found; its error is raised."""
-        if self.error is not None:
-            raise self.error
-        return self.found
 
 
 class _Crew:
@@ -125,7 +114,7 @@ class _Crew:
 
     def __init__(self, function: Callable[[Any], Any], count: int):
         self.orders: SimpleQueue[Any] = SimpleQueue()
-        self.answers: SimpleQueue[_Answer] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[Any, Future[Any]]] = SimpleQueue()
         self.function, self.stalled = function, False
         options: dict[str, Any] = {"name": "widelimit", "daemon": True}
         self.threads = [Thread(target=self._work, **options) for _ in range(count)]
@@ -134,13 +123,15 @@ class _Crew:
 
     def _work(self) -> None:
         while (job := self.orders.get()) is not _END:
+            answer: Future[Any] = Future()
             try:
-                self.answers.put(_Answer(job, self.function(job), None))
+                answer.set_result(self.function(job))
             except BaseException as error:
-                self.answers.put(_Answer(job, None, error))
-            del job
+                answer.set_exception(error)
+            self.answers.put((job, answer))
+            del job, answer
 
-    def answer(self, running: int) -> _Answer:
+    def answer(self, running: int) -> tuple[Any, Future[Any]]:
         """The next answer; an error when nothing at all has happened for minutes."""
         idle = 0
         while idle < _MOST_IDLE:
@@ -149,9 +140,10 @@ class _Crew:
                 return self.answers.get(timeout=_INTERVAL)
             except Empty:
                 seconds, used = time.monotonic() - begin, time.process_time() - used
-            # A process that was stopped, or had to wait for its turn, is not stuck.
-            awake = seconds < 2 * _INTERVAL
-            idle = idle + 1 if awake and used < _BUSY * seconds and _on_processor() else 0
+            # A process that was stopped, or had to wait for its turn, is not stuck; the work of
+            # other devices would not be seen.
+            awake = seconds < 2 * _INTERVAL and jax.default_backend() == "cpu"
+            idle = idle + 1 if awake and used < _BUSY * seconds else 0
         self.stalled = True
         raise StallError(
             f"{running} tiles had no answer and no use of the processor for "
@@ -163,19 +155,14 @@ class _Crew:
 
     def dismiss(self) -> None:
         """Cancel what has not begun and wait for the rest."""
-        with contextlib.suppress(Empty):
-            while True:
+        while not self.orders.empty():
+            with contextlib.suppress(Empty):
                 self.orders.get_nowait()
         for _ in self.threads:
             self.orders.put(_END)
         for thread in self.threads:
             if not self.stalled:
                 thread.join()
-
-
-def _on_processor() -> bool:
-    """Whether the work would be seen as processor time of this process."""
-    return jax.default_backend() == "cpu"
 
 
 def _with_settings_of_this_thread(function: Callable[[Job], Done]) -> Callable[[Job], Done]:

@@ -1,5 +1,7 @@
 """The engine: encode every example once, cross pairs tile by tile, in bounded memory."""
 
+import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -19,15 +21,10 @@ from .inputs import Inputs
 from .phases import EncodedBlock, Realisation, compiled_cross_tile, encode_block
 from .precision import (
     close_pairs,
-    extend_duals,
-    find_reach,
-    find_series,
+    fit_duals,
     is_kinked,
     redo_close,
-    require_digits,
-    say_error,
     sketch_inputs,
-    trusted_range,
     with_leaves,
 )
 from .threads import devices, in_threads, most_at_once
@@ -37,7 +34,7 @@ from .walk import need_before
 
 
 class Moments:
-    """Mean and standard error of several quantities, from batches of draws (Welford's update).
+    """Means and standard errors of both kernels, from batches of draws (Welford's update).
 
     Two sets of draws with counts n, m, means a, b and sums of squares A, B have together
 
@@ -53,7 +50,7 @@ class Moments:
         self._squares: list[np.ndarray | None] = []
 
     def add(self, *batches: np.ndarray | None) -> None:
-        """More draws: their axis comes first. A quantity that is None stays None."""
+        """More draws: their axis comes first. A kernel that is None stays None."""
         draws = next(len(batch) for batch in batches if batch is not None)
         if self.count == 0:
             self._means = [None if b is None else np.zeros(b.shape[1:]) for b in batches]
@@ -69,16 +66,13 @@ class Moments:
             mean += gap * (draws / total)
         self.count = total
 
-    def means(self) -> list[np.ndarray | None]:
-        """The mean of each quantity."""
-        return self._means
-
-    def errors(self) -> list[np.ndarray | None]:
-        """The standard error of each mean; None for fewer than two draws."""
+    def kernels(self) -> Kernels:
+        """Means, and their standard errors, which fewer than two draws do not have."""
         if self.count < 2:
-            return [None] * len(self._squares)
+            return Kernels(*self._means)
         spread = self.count * (self.count - 1)
-        return [None if s is None else np.sqrt(s / spread) for s in self._squares]
+        errors = (None if s is None else np.sqrt(s / spread) for s in self._squares)
+        return Kernels(*self._means, *errors)
 
 
 # --- sequences of different lengths: short ones do not pay for the padding of long ones -----------
@@ -137,21 +131,16 @@ def _ends(lengths: np.ndarray, longest: int) -> tuple[int, ...]:
     marks = [*range(step, longest, step), longest]
     below = np.searchsorted(np.sort(lengths), marks, side="right")  # examples up to each mark
 
-    # For every mark: the fewest padded positions of all examples up to it, and the groups' ends.
-    best: list[tuple[int, tuple[int, ...]]]
-    best = [(int(count) * mark, (mark,)) for mark, count in zip(marks, below, strict=True)]
-    choices = [best[-1]]
-    for _ in range(_MOST_GROUPS - 1):  # one more group at the end
-        best = [
-            min(
-                (best[j][0] + int(below[k] - below[j]) * mark, (*best[j][1], mark))
-                for j in range(k)
-            )
-            if k
-            else best[0]
-            for k, mark in enumerate(marks)
-        ]
-        choices.append(best[-1])
+    @functools.cache
+    def fewest(last: int, count: int) -> tuple[int, tuple[int, ...]]:
+        """Padded positions of all examples up to a mark in so many groups, and the groups' ends."""
+        mark = marks[last]
+        if count == 1 or last == 0:
+            return int(below[last]) * mark, (mark,)
+        before = [(fewest(j, count - 1), int(below[last] - below[j])) for j in range(last)]
+        return min((padded + more * mark, (*ends, mark)) for (padded, ends), more in before)
+
+    choices = [fewest(len(marks) - 1, count) for count in range(1, _MOST_GROUPS + 1)]
     return min(choices, key=lambda choice: _seconds(choice[0], len(choice[1])))[1]
 
 
@@ -292,8 +281,12 @@ class Blocks:
         return self.blocks[block]
 
     def chosen(self, block: int, members: np.ndarray, size: int) -> Inputs:
-        """Examples of the batch, cut as a block is and filled up to `size`."""
-        return self.blocks[block].group.of(self.inputs, _fill_up(members, size))
+        """Examples of the batch, cut as a block is.
+
+        Copies of the last example fill them up to `size`: one shape, one compilation.
+        """
+        filled = np.pad(members, (0, size - len(members)), mode="edge")
+        return self.blocks[block].group.of(self.inputs, filled)
 
     def exact(self, block: int) -> int:
         """A block of the length at which pairs of this block are redone in double precision.
@@ -320,11 +313,6 @@ class Blocks:
                     self.room -= size
                     self.kept[block, which, device] = encoding
             return encoding
-
-
-def _fill_up(index: np.ndarray, size: int) -> np.ndarray:
-    """Copies of the last example fill a short block: one shape, one compilation."""
-    return np.concatenate([index, np.repeat(index[-1:], size - len(index))])
 
 
 class Tile(NamedTuple):
@@ -372,11 +360,13 @@ class Pairs:
             return sides[0], sides[-1]
 
         self.left, self.right = blocks(reals)
-        self.reals = _extend_realisations(reals, (self.left, self.right), dtype)
+        sides = dict.fromkeys((self.left, self.right))
+        encodings = (side.encoded(block, 0) for side in sides for block in range(len(side)))
+        self.reals = fit_duals(reals, encodings, dtype)
         if self.reals is not reals:
             self.left, self.right = blocks(self.reals)
         redone = dtype == np.float32 and is_kinked(self.reals[0].net)
-        self.streams = sketch_inputs(rows, columns) if redone else []
+        self.sketch = sketch_inputs(rows, columns) if redone else None
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -398,25 +388,26 @@ class Pairs:
         """Tiles of one kind share a compilation."""
         return self.left[place[0]].kind, self.right[place[1]].kind
 
+    def tiles(self, progress: Progress | None = None) -> Iterator["Tile"]:
+        """All tiles, as threads have done them."""
+        work = self.places
+        walk = in_threads(self.computed, work, at_once=self.at_once, alike=self.kind)
+        yield from progress.track(walk, len(work)) if progress else walk
+
     def computed(self, place: tuple[int, int]) -> "Tile":
         """One tile, on the device of this thread."""
-        device = self._device()
-        if device is None:
-            return self._computed(place, None)
-        with jax.default_device(device):
-            return self._computed(place, device)
-
-    def _device(self) -> Any:
-        """Threads take devices in turn, and keep them."""
+        # Threads take devices in turn, and keep them.
         if not hasattr(self.mine, "device"):
             self.mine.device = self.devices[next(self.turn) % len(self.devices)]
-        return self.mine.device
+        device = self.mine.device
+        with contextlib.nullcontext() if device is None else jax.default_device(device):
+            return self._computed(place, device)
 
     def _computed(self, place: tuple[int, int], device: Any) -> "Tile":
         i, j = place
         left, right = self.left, self.right
         members = left[i].members, right[j].members
-        close = close_pairs(self.streams, *members)
+        close = close_pairs(self.sketch, *members)
         several, found = Moments(), Kernels(None, None)
         for which, real in enumerate(self.reals):
             sides = left.encoded(i, which, device), right.encoded(j, which, device)
@@ -436,53 +427,9 @@ class Pairs:
             if len(self.reals) > 1:
                 several.add(nngp[None], None if theta is None else theta[None])
         if len(self.reals) > 1:
-            parts = (*several.means(), *several.errors())
-            found = Kernels(*(p if p is None else p.astype(self.dtype) for p in parts))
+            found = jax.tree.map(lambda part: part.astype(self.dtype), several.kernels())
         one, two = map(_contiguous, members)
         return Tile(one, two, found, self.symmetric and i == j)
-
-
-def tiles(
-    reals: Sequence[Realisation],
-    rows: Inputs,
-    columns: Inputs | None,
-    *,
-    dtype: Any,
-    with_ntk: bool,
-    memory: int,
-    progress: Progress | None = None,
-    by_length: bool = False,
-) -> Iterator[Tile]:
-    """Walk the matrix tile by tile; a symmetric one (`columns=None`) on and above its diagonal.
-
-    `by_length` allows tiles of examples that do not follow each other.
-    """
-    sides = (rows,) if columns is None else (rows, columns)
-    cuts = [groups(reals[0].net, side) if by_length else [one_group(side)] for side in sides]
-    pairs = Pairs(reals, rows, columns, cuts=cuts, dtype=dtype, with_ntk=with_ntk, memory=memory)
-    work = pairs.places
-    walk = in_threads(pairs.computed, work, at_once=pairs.at_once, alike=pairs.kind)
-    yield from progress.track(walk, len(work)) if progress else walk
-
-
-def _extend_realisations(
-    reals: Sequence[Realisation], sides: tuple[Blocks, ...], dtype: Any
-) -> Sequence[Realisation]:
-    """Realisations whose duals hold for the variances that these examples reach."""
-    net = reals[0].net
-    if trusted_range(net, dtype) is None:
-        return reals
-    encodings = (side.encoded(b, 0) for side in sides for b in range(len(side)))
-    least, variance = find_reach(encodings)
-    require_digits(net, dtype, least, variance)
-    duals = find_series(net)
-    if not duals or variance <= min(dual.max_variance for dual in duals):
-        return reals
-    if reals[0].anchors is not None:  # landmarks are encoded with the duals as they are
-        for dual in duals:
-            say_error(dual, variance)
-        return reals
-    return [Realisation(extend_duals(real.net, variance), real.scores) for real in reals]
 
 
 def _contiguous(members: np.ndarray) -> slice | np.ndarray:

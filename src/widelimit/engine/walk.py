@@ -78,9 +78,9 @@ class _Run(Task):
         return (remask(y, after), after, edges), None
 
     def merge(self, layer: Any, state: Any, ends: Any, kept: Any, given: Any) -> Any:
-        real = RealPositions.of([mask for _, mask, _ in ends])
+        mask, hide = merge_masks([mask for _, mask, _ in ends])
         y = layer.merge_outputs([y for y, _, _ in ends])
-        return (remask(y, real.hide), real.mask, state[2]), None
+        return (remask(y, hide), mask, state[2]), None
 
     def split(self, layer: Parallel, state: Any) -> list[Any]:
         x, mask, edges = state
@@ -96,24 +96,17 @@ def run(net: Layer, params: Params, x: Any, mask: Any, key: Any) -> Any:
     return walk(_Run(), net, (x, mask, None), (params, key))[0][0]
 
 
-class RealPositions(NamedTuple):
-    """Which positions are real after branches are merged: those that are real in all of them.
+def merge_masks(masks: list[Array | None]) -> tuple[Array | None, Array | None]:
+    """Positions that are real in all branches, and where zeros must be put in their merger.
 
-    Lengths for which branches disagree are refused where numbers are known (`check_masks`): alone,
-    such an example has branches of different lengths, which cannot be merged.
+    Zeros are there (None) where all branches have the very same mask. Lengths for which branches
+    disagree are refused where numbers are known (`check_masks`): alone, such an example has
+    branches of different lengths, which cannot be merged.
     """
-
-    mask: Array | None
-    # Where zeros must be put; None where all branches have the very same mask.
-    hide: Array | None
-
-    @classmethod
-    def of(cls, masks: list[Array | None]) -> "RealPositions":
-        """From the masks of all branches."""
-        if all(mask is masks[0] for mask in masks):
-            return cls(masks[0], None)
-        both = functools.reduce(operator.and_, [mask for mask in masks if mask is not None])
-        return cls(both, both)
+    if all(mask is masks[0] for mask in masks):
+        return masks[0], None
+    both = functools.reduce(operator.and_, [mask for mask in masks if mask is not None])
+    return both, both
 
 
 # --- masks of a batch -----------------------------------------------------------------------------
@@ -195,7 +188,7 @@ class BranchesMemo(eqx.Module):
     def of(cls, memos: Sequence[Memo], ends: Sequence[Example]) -> "BranchesMemo":
         """From the memos and the ends of the branches."""
         channels = jnp.asarray([float(end.outline.channels) for end in ends])
-        hide = RealPositions.of([end.mask for end in ends]).hide
+        hide = merge_masks([end.mask for end in ends])[1]
         return cls(tuple(memos), channels / jnp.sum(channels), hide)
 
 
@@ -266,13 +259,9 @@ def _encode_layer(
         mean = remask(mean, memo.mask, axes=0)
     features = layer.features(example)
     features = None if features is None else remask(features, memo.mask)
-    edges = layer.edges(example) if isinstance(layer, Graph) else _edges(example)
+    # Edges are of one stream alone: `Graph` joins them with the nodes.
+    edges = layer.edges(example) if isinstance(layer, Graph) else getattr(example, "edges", None)
     return Example(nngp, mean, mask, features, landmarks, full, after, edges)
-
-
-def _edges(example: Any) -> Array | None:
-    """Edges are of one stream alone: `Graph` joins them with the nodes."""
-    return None if isinstance(example, tuple) else example.edges
 
 
 def _merge_pairs(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:
@@ -284,7 +273,7 @@ def _merge_examples(
     layer: Branches, example: Example, ends: list[Example], memo: BranchesMemo, anchors: Any
 ) -> Example:
     """An example after branches that are merged."""
-    real, shares = RealPositions.of([end.mask for end in ends]), memo.shares
+    (mask, hide), shares = merge_masks([end.mask for end in ends]), memo.shares
     nngp, full = None, False
     if ends[0].nngp is not None:
         pair = _merge_pairs(layer, [end.pair() for end in ends], memo, memo)
@@ -301,12 +290,12 @@ def _merge_examples(
     elif any(m is not None for m in means):
         zeros = jnp.zeros(ends[0].outline.positions)
         mean = layer.merge_means([m if isinstance(m, jax.Array) else zeros for m in means], shares)
-        mean = remask(mean, real.hide, axes=0)
+        mean = remask(mean, hide, axes=0)
     rows = [end.features for end in ends if end.features is not None]
     features = layer.merge_features(rows, shares) if len(rows) == len(ends) else None
-    features = None if features is None else remask(features, real.hide)
+    features = None if features is None else remask(features, hide)
     outline = layer.merge_ends(example.outline, [end.outline for end in ends])
-    return Example(nngp, mean, real.mask, features, landmarks, full, outline, example.edges)
+    return Example(nngp, mean, mask, features, landmarks, full, outline, example.edges)
 
 
 class _Encode(Task):

@@ -9,7 +9,7 @@ cheaper follows from the cost of f.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -158,23 +158,40 @@ def empirical_ntk(
         method = _choose(method, function, trained, x1, axes, outputs, memory)
         block = _block(method, trained, outputs, memory)
         others = outputs if x2 is None else _output_shape(function, trained, x2)
-        tile = _product_tile
-        if method is NtkMethod.JACOBIANS:
-            tile = _ProcessorTile(outputs, others) if _on_processor(trained) else _jacobian_tile
-        walk = _walk(_size(x1), None if x2 is None else _size(x2), block)
+        # NumPy knows that rows with themselves are half the work; XLA copies both sides before.
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
+        numpy = jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
+
+        def prepare(x: PyTree, span: slice) -> Any:
+            part = _part(x, span, block)
+            if method is NtkMethod.PRODUCTS:
+                return part
+            found = _rows(function, trained, part, axes)
+            return [np.asarray(array) for array in found] if numpy else found
+
+        def combine(one: Any, two: Any) -> Any:
+            if method is NtkMethod.PRODUCTS:
+                return _product_tile(function, trained, one, two, axes)
+            return _contract(one, two, axes.sizes(outputs), axes.sizes(others))
+
+        columns_of = x1 if x2 is None else x2
+        walk = [
+            (rows, columns)
+            for rows in _spans(_size(x1), block)
+            for columns in _spans(_size(columns_of), block)
+            if x2 is not None or columns.start >= rows.start  # half of a symmetric matrix
+        ]
         bar = Progress.make(progress, "tangent kernel")
         result: np.ndarray | None = None
-        part1, first = None, None
+        one, first = None, None
         for rows, columns in bar.track(walk) if bar else walk:
             if rows != first:
-                part1, first = _part(x1, rows, block), rows
-            part2 = None
-            if x2 is not None or rows != columns or method is NtkMethod.PRODUCTS:
-                part2 = _part(x1 if x2 is None else x2, columns, block)
-            values = np.asarray(tile(function, trained, part1, part2, axes))
+                one, first = prepare(x1, rows), rows
+            two = one if x2 is None and rows == columns else prepare(columns_of, columns)
+            values = np.asarray(combine(one, two))
             values = values[: rows.stop - rows.start, : columns.stop - columns.start]
             if result is None:
-                shape = (_size(x1), _size(x1 if x2 is None else x2), *values.shape[2:])
+                shape = (_size(x1), _size(columns_of), *values.shape[2:])
                 result = np.empty(shape, values.dtype)
             result[rows, columns] = values
             if x2 is None and rows != columns:
@@ -261,18 +278,16 @@ def _pass_cost(function: _Function, trained: PyTree, x: PyTree) -> float:
     one = jax.tree.map(lambda leaf: np.asarray(leaf[0]), x)
     leaves, structure = jax.tree.flatten((trained, function.fixed, one))
     shapes = tuple((np.shape(leaf), str(jnp.asarray(leaf).dtype)) for leaf in leaves)
+    key = (function.f, structure, shapes)
     try:
-        key = (function.f, structure, shapes)
-        if key not in _pass_costs:
-            _pass_costs[key] = _flops(function, trained, one)
-        return _pass_costs[key]
+        found = _pass_costs.get(key)
     except TypeError:  # functions that cannot be hashed are looked at anew
-        return _flops(function, trained, one)
-
-
-def _flops(function: _Function, trained: PyTree, one: PyTree) -> float:
-    cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
-    return float((cost or {}).get("flops", 2.0 * _count(trained)))
+        found = key = None
+    if found is None:
+        cost = jax.jit(lambda p, x: function.one(p, x)).lower(trained, one).cost_analysis()
+        found = float((cost or {}).get("flops", 2.0 * _count(trained)))
+        _pass_costs.update({} if key is None else {key: found})
+    return found
 
 
 def _block(method: NtkMethod, trained: PyTree, outputs: Shape, memory: int) -> int:
@@ -282,19 +297,8 @@ def _block(method: NtkMethod, trained: PyTree, outputs: Shape, memory: int) -> i
     return min(_MOST_ROWS, 1 << (fits.bit_length() - 1))
 
 
-def _walk(size1: int, size2: int | None, block: int) -> list[tuple[slice, slice]]:
-    """Tiles of the matrix; of a symmetric one, those on and above the diagonal."""
-
-    def spans(size: int) -> Iterator[slice]:
-        return (slice(b, min(b + block, size)) for b in range(0, size, block))
-
-    columns = size1 if size2 is None else size2
-    return [
-        (rows, cols)
-        for rows in spans(size1)
-        for cols in spans(columns)
-        if size2 is not None or cols.start >= rows.start
-    ]
+def _spans(size: int, block: int) -> list[slice]:
+    return [slice(begin, min(begin + block, size)) for begin in range(0, size, block)]
 
 
 def _part(x: PyTree, span: slice, block: int) -> PyTree:
@@ -307,74 +311,37 @@ def _part(x: PyTree, span: slice, block: int) -> PyTree:
 
 def jacobian_kernel(f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes) -> Array:
     """The kernel of two blocks by their Jacobians: f maps (parameters, one example) to outputs."""
-    firsts = (jax.tree.map(lambda leaf: leaf[0], x) for x in (x1, x1 if x2 is None else x2))
-    outputs = (jax.eval_shape(f, trained, first).shape for first in firsts)
-    return axes.arrange(_contract(f, trained, x1, x2, axes), *outputs)
+    firsts = [jax.tree.map(lambda leaf: leaf[0], x) for x in (x1, x1 if x2 is None else x2)]
+    outputs = [jax.eval_shape(f, trained, first).shape for first in firsts]
+    one = _jacobian_rows(f, trained, x1, axes)
+    two = one if x2 is None else _jacobian_rows(f, trained, x2, axes)
+    return axes.arrange(_contract(one, two, *map(axes.sizes, outputs)), *outputs)
 
 
-def _contract(
-    f: Any, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes
-) -> Float[Array, "n1 n2 shared kept kept2"]:
-    jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))
-    one = jacobian(trained, x1)
-    two = one if x2 is None else jacobian(trained, x2)
-    total = None
-    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        part = jnp.einsum("atskp,btslp->abskl", axes.group(left), axes.group(right))
-        total = part if total is None else total + part
-    assert total is not None
-    averaged, _, _ = axes.sizes(jax.tree.leaves(one)[0].shape[1 : 1 + axes.rank])
-    return total / averaged
-
-
-@compiled
-def _jacobian_tile(function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
-    return _contract(function.one, trained, x1, x2, axes)
-
-
-def _on_processor(trained: PyTree) -> bool:
-    """Whether NumPy multiplies Jacobians faster than XLA, which copies both of them before."""
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(trained)}
-    return jax.default_backend() == "cpu" and dtypes <= {np.dtype("f4"), np.dtype("f8")}
-
-
-@compiled
-def _jacobian_rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+def _jacobian_rows(f: Any, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
     """Per parameter array, ∂f/∂p of a block as (shared, examples and kept, averaged and p)."""
-    jacobian = jax.vmap(jax.jacrev(function.one), in_axes=(None, 0))(trained, x)
+    jacobian = jax.vmap(jax.jacrev(f), in_axes=(None, 0))(trained, x)
     rows = []
-    for leaf in jax.tree.leaves(jacobian):
-        examples, averaged, shared, kept, size = axes.group(leaf).shape
-        moved = jnp.transpose(axes.group(leaf), (2, 0, 3, 1, 4))
+    for leaf in map(axes.group, jax.tree.leaves(jacobian)):
+        examples, averaged, shared, kept, size = leaf.shape
+        moved = jnp.transpose(leaf, (2, 0, 3, 1, 4))
         rows.append(moved.reshape(shared, examples * kept, averaged * size))
     return rows
 
 
-class _ProcessorTile:
-    """The same as `_jacobian_tile` with products in NumPy: half the work for rows with themselves.
-
-    The Jacobian of the rows serves for all tiles beside each other.
-    """
-
-    def __init__(self, outputs1: Shape, outputs2: Shape):
-        """Output axes of one example of either side."""
-        self.outputs = outputs1, outputs2
-        self.rows: tuple[PyTree, list[np.ndarray]] = (None, [])
-
-    def __call__(self, function: _Function, trained: PyTree, x1: PyTree, x2: PyTree, axes: Axes):
-        """Kernels of two blocks, or of one with itself."""
-        if self.rows[0] is not x1:
-            self.rows = x1, _as_numpy(_jacobian_rows(function, trained, x1, axes))
-        one = self.rows[1]
-        two = one if x2 is None else _as_numpy(_jacobian_rows(function, trained, x2, axes))
-        total = sum(a @ np.swapaxes(b, 1, 2) for a, b in zip(one, two, strict=True))
-        (averaged, shared, kept1), (_, _, kept2) = (axes.sizes(o) for o in self.outputs)
-        kernel = np.asarray(total).reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
-        return np.transpose(kernel, (1, 3, 0, 2, 4)) / np.asarray(averaged, kernel.dtype)
+def _contract(
+    one: list[Any], two: list[Any], sizes1: tuple[int, int, int], sizes2: tuple[int, int, int]
+) -> Float[Array | np.ndarray, "n1 n2 shared kept kept2"]:
+    """Products of Jacobians, summed over the parameters; `sizes` are those of `Axes`."""
+    total = sum(a @ b.swapaxes(1, 2) for a, b in zip(one, two, strict=True))
+    (averaged, shared, kept1), (_, _, kept2) = sizes1, sizes2
+    kernel = total.reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
+    return kernel.transpose(1, 3, 0, 2, 4) / averaged
 
 
-def _as_numpy(arrays: list[Array]) -> list[np.ndarray]:
-    return [np.asarray(array) for array in arrays]
+@compiled
+def _rows(function: _Function, trained: PyTree, x: PyTree, axes: Axes) -> list[Array]:
+    return _jacobian_rows(function.one, trained, x, axes)
 
 
 @compiled

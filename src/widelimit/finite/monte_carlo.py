@@ -11,7 +11,8 @@ from jaxtyping import Array, Key
 
 from ..compilation import compiled
 from ..engine import walk
-from ..engine.inputs import Data, Inputs, match_inputs, read_inputs
+from ..engine.inputs import Data, Inputs
+from ..engine.kernel import Problem
 from ..engine.phases import precision
 from ..engine.tiles import Moments
 from ..layers.base import Layer, Params
@@ -52,35 +53,32 @@ def monte_carlo_kernel(
     in the two inputs.
     """
     whole("draws", draws)
-    whole("memory", memory)
     key = as_key(key)
-    rows = read_inputs(net, x1, mask, dtype=dtype, name="x1")
-    columns = None
-    if x2 is not None:
-        columns = read_inputs(net, x2, mask2, dtype=dtype, name="x2")
-        rows, columns = match_inputs(rows, columns)
-    for side, name in ((rows, "x1"), (columns, "x2")):
-        if side is not None:
-            walk.check_masks(net, side.mask, name)
-    dtype = (dtype or np.float32) if rows.tokens else rows.dtype
+    # Tangent kernels of finite networks need no rule that factorises.
+    problem = Problem.read(net, x1, x2, mask, mask2, None, False, dtype, memory)
+    problem.require_numbers()
+    rows, columns = problem.rows, problem.columns
     noisy = is_noisy(net)
     bar = Progress.make(progress, "draws")
     moments = Moments()
-    with precision(dtype):
+    with precision(problem.dtype):
         chunk = min(_chunk_size(net, rows, columns, memory, with_ntk=ntk), draws)
         starts = range(0, draws, max(chunk, 1))
         for start in bar.track(starts) if bar else starts:
             # Draws are numbered: they do not depend on how many are computed together.
             numbers = jnp.arange(start, start + max(chunk, 1))
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-            if chunk == 0:
-                values = _stream_kernels(net, rows, columns, keys[0], memory, noisy=noisy)
-                moments.add(*(np.asarray(value)[None] for value in values))
+            if chunk == 0:  # a part of the Jacobians at a time
+                drawn = _draw(net, rows, columns, keys[0], noisy=noisy)
+                passes = _Passes.of(net, drawn, rows, columns)
+                given = (passes.batch, passes.params, *passes.sides)
+                kernel = empirical_ntk(*given, trace_axes=(), memory=memory, progress=False)
+                moments.add(np.asarray(passes.nngp())[None], kernel[None] / passes.signs.size)
                 continue
             values = _kernels(net, rows, columns, keys, with_ntk=ntk, noisy=noisy)
             left = draws - start
             moments.add(*(None if v is None else np.asarray(v)[:left] for v in values))
-    return Kernels(*moments.means(), *moments.errors())
+    return moments.kernels()
 
 
 def _chunk_size(
@@ -100,46 +98,38 @@ def _chunk_size(
     return 1 << (fits.bit_length() - 1)  # few different shapes, few compilations
 
 
-class _Draw(eqx.Module):
-    """One draw of the network: parameters, signs of the output channels, dropout keys."""
-
-    params: Params
-    signs: Array
-    keys: tuple[Any, Any]  # for the examples of either input, where there is dropout
-
-    @classmethod
-    def make(cls, net: Layer, rows: Inputs, columns: Inputs | None, key: Any, noisy: bool):
-        """Everything random."""
-        weight_key, sign_key, *side_keys = jax.random.split(key, 4)
-        params = walk.init(net, weight_key, rows.outline)
-        signs = jax.random.rademacher(sign_key, (net.outline(rows.outline).channels,), float)
-        sizes = (rows.size, (rows if columns is None else columns).size)
-        keys = [
-            jax.random.split(k, size) if noisy else None
-            for k, size in zip(side_keys, sizes, strict=True)
-        ]
-        return cls(params, signs, (keys[0], keys[1]))
+def _draw(
+    net: Layer, rows: Inputs, columns: Inputs | None, key: Key[Array, ""], *, noisy: bool
+) -> tuple[Params, Array, list[Any]]:
+    """Parameters, signs of the output channels, and keys of dropout for either input."""
+    weight_key, sign_key, *side_keys = jax.random.split(key, 4)
+    params = walk.init(net, weight_key, rows.outline)
+    signs = jax.random.rademacher(sign_key, (net.outline(rows.outline).channels,), float)
+    sizes = (rows.size, (rows if columns is None else columns).size)
+    pairs = zip(side_keys, sizes, strict=True)
+    return params, signs, [jax.random.split(k, n) if noisy else None for k, n in pairs]
 
 
 class _Passes(eqx.Module):
     """A drawn network on two batches of inputs."""
 
     net: Layer
-    draw: _Draw
+    params: Params
+    signs: Array
     sides: tuple[Any, Any]  # (x, mask, dropout keys) of either input; None: the same pass
 
     @classmethod
-    def make(cls, net: Layer, draw: _Draw, rows: Inputs, columns: Inputs | None):
+    def of(cls, net: Layer, draw: Any, rows: Inputs, columns: Inputs | None):
         """Without x2, and without dropout, the second pass is the first."""
-        first = (*rows.on_device(), draw.keys[0])
+        params, signs, keys = draw
         second = None
-        if columns is not None or draw.keys[1] is not None:
-            second = (*(rows if columns is None else columns).on_device(), draw.keys[1])
-        return cls(net, draw, (first, second))
+        if columns is not None or keys[1] is not None:
+            second = (*(rows if columns is None else columns).on_device(), keys[1])
+        return cls(net, params, signs, ((*rows.on_device(), keys[0]), second))
 
     def one(self, params: Params, side: Any) -> Array:
         """Σ_c ±f_c of one example: all channels in one Jacobian."""
-        return walk.run(self.net, params, *side) @ self.draw.signs
+        return walk.run(self.net, params, *side) @ self.signs
 
     def batch(self, params: Params, side: Any) -> Array:
         """The same of a batch."""
@@ -149,7 +139,7 @@ class _Passes(eqx.Module):
         """Mean over channels of f_c(x) f_c(x'), axes (N1, N2, positions…, positions'…)."""
 
         def outputs(side: Any) -> Array:
-            return jax.vmap(lambda s: walk.run(self.net, self.draw.params, *s))(side)
+            return jax.vmap(lambda s: walk.run(self.net, self.params, *s))(side)
 
         one = outputs(self.sides[0])
         two = one if self.sides[1] is None else outputs(self.sides[1])
@@ -158,9 +148,9 @@ class _Passes(eqx.Module):
 
     def ntk(self) -> Array:
         """Mean over channels of ∂f_c(x)·∂f_c(x'), with the axes of `nngp`."""
-        axes = Axes(jax.eval_shape(self.batch, self.draw.params, self.sides[0]).ndim - 1, (), ())
-        kernel = jacobian_kernel(self.one, self.draw.params, *self.sides, axes)
-        return kernel / self.draw.signs.size
+        axes = Axes(jax.eval_shape(self.batch, self.params, self.sides[0]).ndim - 1, (), ())
+        kernel = jacobian_kernel(self.one, self.params, *self.sides, axes)
+        return kernel / self.signs.size
 
 
 @compiled
@@ -175,22 +165,9 @@ def _kernels(
 ) -> tuple[Array, Array | None]:
     """NNGP and tangent kernels of several draws."""
 
-    def one(draw: _Draw) -> tuple[Array, Array | None]:
-        passes = _Passes.make(net, draw, rows, columns)
+    def one(draw: Any) -> tuple[Array, Array | None]:
+        passes = _Passes.of(net, draw, rows, columns)
         return passes.nngp(), passes.ntk() if with_ntk else None
 
     # Weights are drawn one network after the other: XLA compiles that in half the time.
-    draws = jax.lax.map(lambda key: _Draw.make(net, rows, columns, key, noisy), keys)
-    return jax.vmap(one)(draws)
-
-
-def _stream_kernels(
-    net: Layer, rows: Inputs, columns: Inputs | None, key: Any, memory: int, *, noisy: bool
-) -> tuple[Array, np.ndarray]:
-    """The kernels of one draw whose Jacobians do not fit into memory at once."""
-    draw = _Draw.make(net, rows, columns, key, noisy)
-    passes = _Passes.make(net, draw, rows, columns)
-    kernel = empirical_ntk(
-        passes.batch, draw.params, *passes.sides, trace_axes=(), memory=memory, progress=False
-    )
-    return passes.nngp(), kernel / draw.signs.size
+    return jax.vmap(one)(jax.lax.map(lambda k: _draw(net, rows, columns, k, noisy=noisy), keys))

@@ -29,7 +29,7 @@ from ..engine.inputs import Data, Inputs
 from ..errors import MissingExtraError, NumericalError, OptionError, WidelimitError, warn
 from ..factorizations import cholesky, lower_inverse
 from ..laws.draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
-from ..laws.points import Points, normal_blocks, plan
+from ..laws.points import normal_blocks, plan_draws
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, whole
 from ..printing import counted, written
@@ -131,7 +131,7 @@ class MixtureGP:
         """
         with jax.enable_x64(True):
             latent = Latent.of(self.net, inputs, samples=self.samples)
-            points = plan(Points.AUTO, _PRIOR_DRAWS, latent.size)
+            points = plan_draws(_PRIOR_DRAWS, latent.size)
             size = min(block_size(latent), points.draws)
             blocks = normal_blocks(points, latent.size, as_key(self.key), size=size)
             diagonals = [
@@ -205,7 +205,7 @@ class FittedMixture:
             return self._chained(latent, data, self.model.method)
 
     def _weighted(self, latent: Latent, data: "_Data", method: Importance) -> "_Run":
-        points = plan(Points.AUTO, method.draws, latent.size)
+        points = plan_draws(method.draws, latent.size)
         size = min(block_size(latent), points.draws)
         blocks = normal_blocks(points, latent.size, self.key, size=size)
         run = _collected(latent, data, blocks, size)

@@ -222,7 +222,7 @@ class NetworkKernels:
     def diagonals(self, other: Inputs, *, ntk: bool) -> Kernels:
         """Kernels of every example with itself, in `O(N)` and double precision."""
         dtype, memory = self.engine.dtype, self.engine.memory
-        return own_kernels(self.net, other, self.sampler, dtype=dtype, with_ntk=ntk, memory=memory)
+        return own_kernels(Problem(self.net, other, None, self.sampler, ntk, dtype, memory))
 
     def extended(self, other: Inputs) -> "NetworkKernels":
         """With more training examples and the same heads."""

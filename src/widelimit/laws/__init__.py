@@ -9,21 +9,18 @@ from .law import JointLaw, Law
 from .marginal import Marginal, ScaleMixture
 from .narrow import HeadWidths
 from .network import NetworkLaw, law_from_covariance, tokens_with_covariance
-from .points import Points
 from .simulation import SimulatedAttention, simulate
-from .simulation_inputs import GaussianInputs, GivenGram, GivenInputs
+from .simulation_inputs import GaussianInputs, GivenGram
 
 __all__ = [
     "Estimate",
     "GaussianInputs",
     "GivenGram",
-    "GivenInputs",
     "HeadWidths",
     "JointLaw",
     "Law",
     "Marginal",
     "NetworkLaw",
-    "Points",
     "ScaleMixture",
     "SimulatedAttention",
     "law_from_covariance",

@@ -1,38 +1,37 @@
-"""Distances between a sample and a law: Kolmogorov–Smirnov, and four estimates of KL.
+"""Divergences between a sample and a law: three estimates of Kullback and Leibler's.
 
 A law is anything with `cdf(y)` (and, where the far upper tail matters, `sf(y) = 1 − cdf(y)`): a
-coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution, a cdf as a
-function; or a second sample. A law whose cdf is expensive is evaluated once on a grid by
-`Tabulated(law, sample)`. Other distances of two samples are SciPy's, such as
-`scipy.stats.wasserstein_distance(sample, law.sample(10_000))`.
+coordinate of a limit law, a `ScaleMixture`, a frozen `scipy.stats` distribution; or a second
+sample. Other distances are SciPy's: `scipy.stats.kstest(sample, law.cdf)`,
+`scipy.stats.wasserstein_distance(sample, law.sample(10_000))`, and of two densities on a grid y
+`scipy.integrate.simpson(scipy.special.kl_div(p(y), q(y)), x=y)`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
-from scipy import integrate, interpolate, special
+from scipy import special
 
-from ..errors import NumericalError, OptionError, ShapeError
-from ..options import positive, whole
+from ..errors import NumericalError, ShapeError
+from ..options import whole
 from ..statistics import Estimate
 
-_NO_MASS = 1e-12
-_DOUBLINGS = 60
 _DRAWS = 200
 """Null draws behind a floor, whose own error is then 7 % of a standard error."""
 
-_MOST_BINS = 1 << 20
+_BIN_WIDTH, _MOST_BINS = 0.2, 1 << 20
+"""Robust standard deviations in a bin, and bins at most."""
 
 _ADDED = 1e-12
 """What the finite-head paper's authors add to both densities before they take logarithms."""
 
-_SPLITS = 24
-"""Random splits of two samples together, behind the floor of kernel density estimates."""
+_POINTS, _SPLITS = 500, 24
+"""Of kernel density estimates: their points, and the splits of both samples behind the floor."""
 
 _CELLS = 64
 """Cells of the binned sample in one bandwidth: densities are exact to 1e-5 of the largest."""
@@ -59,52 +58,8 @@ class Distance(Estimate):
         return float(self.value) - self.floor
 
 
-@dataclass(frozen=True)
-class _FromCdf:
-    """A law given as a function."""
-
-    cdf: Callable[[np.ndarray], np.ndarray]
-
-
-Reference = Distribution | Callable[[np.ndarray], np.ndarray] | np.ndarray
-"""A law, the cdf of a law as a function, or a second sample."""
-
-
-class Tabulated:
-    """A law known through its cdf on a grid over the sample and the law's tails.
-
-    Monotone cubic interpolation; with the default grid the error is below 1e-8 for a law whose
-    density is smooth on the scale of the sample's range divided by a hundred.
-    """
-
-    def __init__(self, law: Reference, sample: Float[np.ndarray, " draws"], *, points: int = 4096):
-        """Evaluate `law` at about `points` places."""
-        law = read_law(law)
-        if isinstance(law, np.ndarray):
-            raise ShapeError(
-                "A second sample cannot be tabulated.",
-                got=f"{law.size} values in place of a law",
-                remedy="use the sample as it is: its distribution function is a table already",
-            )
-        grid = _grid_over(law, read_sample(sample), points)
-        self._cdf = interpolate.PchipInterpolator(grid, _evaluate(law.cdf, grid))
-        self._sf = interpolate.PchipInterpolator(grid, _survival(law, grid))
-        self._ends = grid[0], grid[-1]
-
-    def cdf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
-        """Interpolated probability of values up to `y`."""
-        return self._cdf(np.clip(y, *self._ends))
-
-    def sf(self, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
-        """Interpolated probability of values above `y`."""
-        return self._sf(np.clip(y, *self._ends))
-
-
-def read_law(law: Reference) -> Distribution | Float[np.ndarray, " others"]:
-    """Sort out what was given: a law stays, a function becomes a law, the rest is a sample."""
-    if isinstance(law, Distribution):
-        return law
-    return _FromCdf(law) if callable(law) else read_sample(law)
+Reference = Distribution | np.ndarray
+"""A law, or a second sample."""
 
 
 def read_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
@@ -126,20 +81,11 @@ def read_sample(sample: ArrayLike) -> Float[np.ndarray, " draws"]:
     return values
 
 
-def _grid_over(
-    law: Distribution, values: Float[np.ndarray, " draws"], points: int
-) -> Float[np.ndarray, " grid"]:
-    """Even points over the sample, then geometric steps out to where the law has no mass left."""
-    low, high = values.min(), values.max()
-    span = (high - low) or 1.0
-    parts = [np.linspace(low, high, points)]
-    for end, sign in ((low, -1.0), (high, 1.0)):
-        reach = span * 2.0 ** np.arange(_DOUBLINGS)
-        beyond = law.cdf(low - reach) if sign < 0 else _survival(law, high + reach)
-        enough = np.flatnonzero(np.asarray(beyond) < _NO_MASS)
-        far = reach[enough[0]] if enough.size else reach[-1]
-        parts.append(end + sign * np.geomspace(span / points, far, points // 8))
-    return np.unique(np.concatenate(parts))
+def _read(
+    sample: ArrayLike, law: Reference
+) -> tuple[Float[np.ndarray, " draws"], Distribution | Float[np.ndarray, " others"]]:
+    """A sample, and a law or a second sample."""
+    return read_sample(sample), law if isinstance(law, Distribution) else read_sample(law)
 
 
 def _survival(law: Distribution, y: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
@@ -168,20 +114,6 @@ def _evaluate(
     return result
 
 
-def kolmogorov_smirnov(sample: ArrayLike, law: Reference) -> Any:
-    """`sup_y |F_N(y) − F(y)|`, one-sample or two-sample: the result of `scipy.stats.kstest`.
-
-    `statistic` is the supremum, `statistic_location` where it is attained, `pvalue` the
-    probability of more if the law is true.
-    """
-    values, law = read_sample(sample), read_law(law)
-    other = law if isinstance(law, np.ndarray) else lambda y: _evaluate(law.cdf, y)
-    return scipy.stats.kstest(values, other)
-
-
-# --- Kullback–Leibler divergence ---
-
-
 def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Distance:
     """KL(sample ‖ law) by plain histogram, `Σ_k p̂_k log(p̂_k/q_k)`.
 
@@ -191,7 +123,7 @@ def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Dista
     a second sample: `floor` is that value, from draws of the law itself on the same bins.
     """
     whole("bins", bins)
-    values, law = read_sample(sample), read_law(law)
+    values, law = _read(sample, law)
     pooled = np.concatenate([values, law]) if isinstance(law, np.ndarray) else values
     if not np.ptp(pooled) > 0.0:
         raise NumericalError(
@@ -203,21 +135,21 @@ def kl_histogram(sample: ArrayLike, law: Reference, *, bins: int = 100) -> Dista
     return _divergence(values, law, edges, np.log)
 
 
-def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -> Distance:
+def kl_corrected(sample: ArrayLike, law: Reference) -> Distance:
     """KL(sample ‖ law) with the histogram's bias removed to leading orders.
 
     `Σ_k (c_k/N) (G(c_k) − log N − log q_k)` with Grassberger's
     `G(c) = ψ(c) + (−1)^c/2 [ψ((c+1)/2) − ψ(c/2)]` in place of `log c`, on an unbounded grid of
-    bins of `bin_width` robust standard deviations (interquartile range / 1.349). Binning loses a
-    share of about `bin_width²/12` of the divergence, 0.3 % as set. May be negative, as an unbiased
+    bins of a fifth of a robust standard deviation (interquartile range / 1.349). Binning loses a
+    share of about `0.2²/12` of the divergence, 0.3 %. May be negative, as an unbiased
     estimate of zero must. For a second sample `log q_k = log((d_k + ½)/M)`, unbiased to first
     order; but `M` values know nothing of tails beyond `1/M`: a law is the better reference.
     m-spacings and equal-probability bins need no bin width, but lose a third of the divergence and
     more where sample and law differ in the tails (t with 10 degrees against a normal, N=50,000).
     """
-    values, law = read_sample(sample), read_law(law)
+    values, law = _read(sample, law)
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    width = positive("bin_width", bin_width) * (high - low) / 1.349
+    width = _BIN_WIDTH * (high - low) / 1.349
     if not width > 0.0:
         raise NumericalError(
             "The sample is not from a continuous law: half of it is one value.",
@@ -231,42 +163,17 @@ def kl_corrected(sample: ArrayLike, law: Reference, *, bin_width: float = 0.2) -
         raise NumericalError(
             f"The range of the values is more than {_MOST_BINS} bins.",
             got=f"{last - first:.0f} bins",
-            remedy="raise bin_width, or look for outliers in the sample",
+            remedy="look for outliers in the sample",
         )
     edges = middle + width * np.arange(first, last + 1)
     return _divergence(values, law, edges, _grassberger)
 
 
-def kl_quadrature(
-    p: Callable[[np.ndarray], np.ndarray],
-    q: Callable[[np.ndarray], np.ndarray],
-    *,
-    low: float,
-    high: float,
-    points: int = 4001,
-) -> float:
-    """KL(p ‖ q) of two densities, `∫ (p log(p/q) − p + q) dy` by Simpson's rule on [low, high].
-
-    The two extra terms integrate to zero and make the integrand non-negative, so that noise in a
-    sampled density does not cancel into a negative divergence.
-    """
-    y = np.linspace(low, high, points)
-    p_values, q_values = _evaluate(p, y), _evaluate(q, y)
-    integrand = special.kl_div(p_values, q_values)
-    return float(integrate.simpson(integrand, x=y))
-
-
-def kl_kernel_density(
-    sample: ArrayLike,
-    other: ArrayLike,
-    *,
-    points: int = 500,
-    span: tuple[float, float] | None = None,
-) -> Distance:
+def kl_kernel_density(sample: ArrayLike, other: ArrayLike) -> Distance:
     """KL(sample ‖ other) of two samples, each smoothed by Gaussians of Scott's bandwidth.
 
-    `Σ_k p_k log(p_k/q_k)` over `points` even points on `span` (both samples by default), with
-    `1e-12` added to both densities and both normalised to sum 1: the estimator of the numerical
+    `Σ_k p_k log(p_k/q_k)` over 500 even points on the range of both samples, with `1e-12` added to
+    both densities and both normalised to sum 1: the estimator of the numerical
     simulations of *Infinite-Width Limit of a Single Attention Layer*
     (github.com/manasakai/infinite-width-attention, `src/kl_divergence.py`), where the second sample
     is one of the limit. `floor` is its mean over random splits of both samples together, the
@@ -274,7 +181,6 @@ def kl_kernel_density(
     while the divergence is small.
     """
     one, two = read_sample(sample), read_sample(other)
-    whole("points", points, least=2)
     if not (one.std() > 0.0 and two.std() > 0.0):
         raise NumericalError(
             "A sample is constant: kernel density estimates need values that differ.",
@@ -282,14 +188,7 @@ def kl_kernel_density(
             remedy="check what was sampled",
         )
     pooled = np.concatenate([one, two])
-    low, high = (pooled.min(), pooled.max()) if span is None else span
-    if not high > low:
-        raise OptionError(
-            "span= does not lead from a lower to a higher number.",
-            got=f"span=({low}, {high})",
-            remedy="give (low, high), or leave it out",
-        )
-    grid = np.linspace(low, high, points)
+    grid = np.linspace(pooled.min(), pooled.max(), _POINTS)
     rng = np.random.default_rng(0)
     mixed = (rng.permutation(pooled) for _ in range(_SPLITS))
     splits = [_smooth_divergence(both[: one.size], both[one.size :], grid) for both in mixed]

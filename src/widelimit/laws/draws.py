@@ -28,7 +28,7 @@ from ..layers.attention.heads import Scheme, ScoreField
 from ..layers.base import Layer
 from ..layers.compose import Path, outlines_of, streams_of
 from ..state import Example, Need, Outline, Pair
-from .narrow import HeadWidths, NarrowRecipe, narrow_layers, with_random_scores
+from .narrow import HeadRecipe, HeadWidths, narrow_layers, with_random_scores
 
 # Numbers alive while one block of draws is computed.
 _BLOCK = 1 << 22
@@ -45,29 +45,6 @@ def law_inputs(net: Layer, x: Data, mask: Any = None) -> Inputs:
     inputs = read_inputs(net, x, mask, dtype=np.float64).astype(np.float64)
     check_masks(net, inputs.mask, "x")
     return inputs
-
-
-@dataclasses.dataclass(frozen=True)
-class WideRecipe:
-    """The W's of one layer are the normals, in this shape, heads first."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def heads(self) -> int:
-        """The number of heads."""
-        return self.shape[0]
-
-    @property
-    def size(self) -> int:
-        """How many normals there are."""
-        return math.prod(self.shape)
-
-    def fill(
-        self, field: ScoreField, layer: Any, examples: Any, normals: Float[Array, " size"]
-    ) -> ScoreField:
-        """The field of a layer, its heads made of these normals."""
-        return dataclasses.replace(field, weights=normals.reshape(self.shape))
 
 
 def stack_inputs(
@@ -108,7 +85,7 @@ class Latent(eqx.Module):
     """Layers at 1/d whose heads have finite width are at 1/√d, which is the same."""
     inputs: Any  # an `Inputs`
     scheme: Scheme
-    recipes: tuple[tuple[Path, WideRecipe | NarrowRecipe], ...] = eqx.field(static=True)
+    recipes: tuple[tuple[Path, HeadRecipe], ...] = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -135,10 +112,10 @@ class Latent(eqx.Module):
         outlines = outlines_of(net, inputs.outline)
         recipes = []
         for path, field in found.items():
-            recipe = WideRecipe(field.weights.shape)
+            recipe = HeadRecipe(field.weights.shape)
             if path in narrow:
                 positions = inputs.size * math.prod(outlines[path].positions)
-                recipe = NarrowRecipe.of(narrow[path], field.weights.shape, positions)
+                recipe = HeadRecipe.narrow(narrow[path], field.weights.shape, positions)
             recipes.append((path, recipe))
         return cls(random, inputs, scheme, tuple(recipes))
 

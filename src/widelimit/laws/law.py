@@ -164,20 +164,16 @@ class JointLaw(Law):
         parts = at if isinstance(at, tuple | list) else (at,)
         try:
             index = tuple(operator.index(part) for part in parts)
-        except TypeError:
+            flat = np.ravel_multi_index(index, self.shape)
+        except (TypeError, ValueError):  # no integers, too few or too many, or out of range
             raise self._no_such_coordinate(repr(at)) from None
-        inside = len(index) == len(self.shape) and all(
-            0 <= i < extent for i, extent in zip(index, self.shape, strict=True)
-        )
-        if not inside:
-            raise self._no_such_coordinate(repr(at))
         if not self.real[index]:
             raise ShapeError(
                 "The coordinate is padding, which is always zero and has no law.",
                 got=f"the padded coordinate {at!r}",
                 remedy="ask for a position that the mask leaves in",
             )
-        return int(np.ravel_multi_index(index, self.shape))
+        return int(flat)
 
     def _no_such_coordinate(self, got: str) -> ShapeError:
         names = ["example", *(["position"] * (len(self.shape) - 1))]

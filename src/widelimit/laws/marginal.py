@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
+from scipy.optimize.elementwise import find_root
 from scipy.special import ndtr
 
 from ..errors import NumericalError, WidelimitError
@@ -17,7 +18,6 @@ from ..options import RandomKey, generator, whole
 from ..statistics import Estimate
 
 _BLOCK = 1 << 20
-_BISECTIONS = 80
 _MIXTURE_BLOCK = 1 << 18
 _NODES = 4096
 
@@ -210,7 +210,7 @@ class Marginal:
         return jackknife(lambda m, s: 3 * (s / m**2 - 1), first, second)
 
     def quantiles(self, probabilities: ArrayLike) -> Estimate:
-        """The y with `cdf(y) = q`, by bisection; the error is that of the cdf over the density."""
+        """The y with `cdf(y) = q`; the error is that of the cdf over the density."""
         q = np.asarray(probabilities, np.float64)
         if q.size == 0 or not ((q > 0) & (q < 1)).all():
             raise WidelimitError(
@@ -221,12 +221,9 @@ class Marginal:
         mixture = self.mixture
         # The law is symmetric: look for the upper quantile of the smaller tail.
         tail = np.minimum(q, 1 - q).ravel()
-        low, high = np.zeros_like(tail), np.full_like(tail, 40 * math.sqrt(self.variances.max()))
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            beyond = mixture.sf(middle) > tail
-            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
-        value = (np.sign(q.ravel() - 0.5) * 0.5 * (low + high)).reshape(q.shape)
+        highest = 40 * math.sqrt(self.variances.max())
+        found = find_root(lambda y, q: mixture.sf(y) - q, (-highest, highest), args=(tail,))
+        value = (np.sign(q.ravel() - 0.5) * found.x).reshape(q.shape)
         error = self.cdf(value).error / np.maximum(self.density(value).value, 1e-300)
         return Estimate(value, error)
 

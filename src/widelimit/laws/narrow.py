@@ -43,23 +43,24 @@ class HeadWidths(enum.Enum):
 
 
 @dataclass(frozen=True)
-class NarrowRecipe:
-    """How the heads of one layer follow from standard normals."""
+class HeadRecipe:
+    """How the heads of one layer follow from standard normals: by default these are the W's."""
 
     shape: tuple[int, ...]
     """Of the W's: heads, matrices in each (scores and waves), features of queries, of keys."""
-    fields: int
+    fields: int = 1
     """Scores in each head."""
-    groups: int
+    groups: int = 1
     """Heads with keys and values of their own."""
-    value_rank: int
-    key_width: int | None
-    value_width: int | None
-    tied: bool
+    value_rank: int | None = None
+    """Positions whose values are followed; None where heads are infinitely wide."""
+    key_width: int | None = None
+    value_width: int | None = None
+    tied: bool = False
 
     @classmethod
-    def of(cls, layer: MultiHead, shape: tuple[int, ...], positions: int) -> "NarrowRecipe":
-        """For a layer that meets so many positions, of all examples together."""
+    def narrow(cls, layer: MultiHead, shape: tuple[int, ...], positions: int) -> "HeadRecipe":
+        """For a layer of narrow heads that meets so many positions, of all examples together."""
         return cls(
             shape=shape,
             fields=layer.score_map.fields,
@@ -97,7 +98,7 @@ class NarrowRecipe:
                 "queries": (*each, queries, min(keys, width)),
                 "keys": (*group, factor_size(keys, width)),
             }
-        if self.value_width is not None:
+        if self.value_width is not None and self.value_rank is not None:
             parts["values"] = (self.groups, factor_size(self.value_rank, self.value_width))
         return parts
 
@@ -107,21 +108,23 @@ class NarrowRecipe:
         return sum(math.prod(shape) for shape in self._parts.values())
 
     def fill(
-        self, field: ScoreField, layer: MultiHead, examples: Any, normals: Float[Array, " size"]
+        self, field: ScoreField, layer: Any, examples: Any, normals: Float[Array, " size"]
     ) -> ScoreField:
         """The field of a layer, its heads made of these normals."""
         parts, begin = {}, 0
         for name, shape in self._parts.items():
             end = begin + math.prod(shape)
             parts[name], begin = normals[begin:end].reshape(shape), end
+        field = replace(field, weights=self._weights(parts).reshape(self.shape))
+        if self.value_rank is None:
+            return field
         factor = None
         if self.value_width is not None:
             factor = bartlett_factor(parts["values"], self.value_rank, self.value_width)
             factor = self._each_head(factor / math.sqrt(self.value_width))
         side = layer.positions.value_side(layer.sides(examples)[1])
         basis, _, _ = draw_basis(side, Scheme(1, self.value_rank, 0.0))
-        values = ValueField(basis, factor)
-        return replace(field, weights=self._weights(parts).reshape(self.shape), values=values)
+        return replace(field, values=ValueField(basis, factor))
 
     def _weights(self, parts: dict[str, Array]) -> Float[Array, "head field *wave query key"]:
         """`Z_Q Z_Kᵀ/√d_k`, and with rotary positions its parts by waves."""

@@ -18,6 +18,7 @@ from ..compilation import require_own_jax
 from ..engine.inputs import Data, Inputs
 from ..errors import NetworkError, ShapeError
 from ..finite.widths import with_heads
+from ..gaussians import covariance_root
 from ..layers.attention.heads import INFINITE
 from ..layers.base import Layer
 from ..options import RandomKey, as_key, choice, whole
@@ -27,7 +28,7 @@ from .draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussi
 from .law import JointLaw, require_memory, stack
 from .marginal import average
 from .narrow import HeadWidths
-from .points import DrawPlan, Points, normal_blocks, plan
+from .points import DrawPlan, normal_blocks, plan_draws
 
 # Copies of a network with infinitely many heads whose kernels are averaged.
 _REPLICATES = 16
@@ -40,7 +41,6 @@ def make_law(
     key: RandomKey | None,
     draws: int,
     samples: int,
-    points: Points | str,
     head_widths: HeadWidths | str,
     memory: int,
 ) -> "NetworkLaw":
@@ -59,7 +59,7 @@ def make_law(
         require_memory(kept * size**2, memory, f"{kept:,} kernels of {size}×{size} numbers")
         require_memory(latent.size, memory, f"The {latent.size:,} normals behind a draw of scores")
         real = latent.real()
-    chosen = plan(points, draws, latent.size, most=max(kept, memory // (8 * size**2)))
+    chosen = plan_draws(draws, latent.size, most=max(kept, memory // (8 * size**2)))
     return NetworkLaw(net, latent, real, as_key(key), chosen, head_widths, memory)
 
 
@@ -74,27 +74,15 @@ def law_from_covariance(net: Layer, covariance: ArrayLike, **options: Any) -> "N
 def tokens_with_covariance(covariance: ArrayLike) -> Float[np.ndarray, "N S channels"]:
     """Inputs `x` with `x_a·x'_b / channels` as given, and channels of mean zero."""
     given = np.asarray(covariance, np.float64)
-    square = (
-        given.ndim in (2, 4) and given.shape[: given.ndim // 2] == given.shape[given.ndim // 2 :]
-    )
-    if not square or 0 in given.shape or not np.isfinite(given).all():
+    half = given.ndim // 2
+    if given.ndim not in (2, 4) or given.shape[:half] != given.shape[half:]:
         raise ShapeError(
             "The covariance is not of shape (S, S), or (N, S, N, S) for several inputs.",
-            got=f"shape {given.shape}" + ("" if np.isfinite(given).all() else " with NaN"),
+            got=f"shape {given.shape}",
             remedy="pass κ_ab, for instance np.eye(4) for four independent tokens",
         )
-    examples = 1 if given.ndim == 2 else given.shape[0]
-    size = given.shape[-1]
-    joint = given.reshape(examples * size, examples * size)
-    values, vectors = np.linalg.eigh((joint + joint.T) / 2)
-    symmetric = np.allclose(joint, joint.T, rtol=1e-6, atol=1e-12 * np.abs(joint).max())
-    if not symmetric or values[0] < -1e-8 * max(values[-1], 0.0):
-        raise ShapeError(
-            "The covariance is not symmetric and positive semi-definite.",
-            got=f"smallest eigenvalue {values[0]:.3g}, largest {values[-1]:.3g}",
-            remedy="pass x @ x.T / channels, or the input itself to net.law(x)",
-        )
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    examples, size = 1 if half == 1 else given.shape[0], given.shape[-1]
+    root = covariance_root(given.reshape(examples * size, -1), tolerance=1e-8)
     # Every channel has its mirror image: layer normalisation then finds nothing to centre.
     x = math.sqrt(root.shape[1]) * np.concatenate([root, -root], axis=1)
     return x.reshape(examples, size, -1)
@@ -122,7 +110,7 @@ class NetworkLaw(JointLaw):
         heads = [str(layer.heads) for layer in self.latent.finite_layers]
         kind = "Gaussian"
         if heads:
-            kind = f"{self.points.draws} {self.points.points.value} draws of the scores of "
+            kind = f"{self.draws} draws of the scores of "
             kind += f"{' and '.join(heads)} heads"
             kind += " of given width" if self.head_widths is HeadWidths.GIVEN else ""
         return f"NetworkLaw(outputs of shape {self.shape}, {kind})"
@@ -145,7 +133,7 @@ class NetworkLaw(JointLaw):
         return np.asarray(total)[None] / draws
 
     def _redraw(self, draws: int, key: Key[Array, ""]) -> Iterator[np.ndarray]:
-        return self._blocks(DrawPlan(Points.RANDOM, draws, draws), key)
+        return self._blocks(DrawPlan(draws, draws), key)
 
     def _blocks(self, points: DrawPlan, key: Key[Array, ""]) -> Iterator[np.ndarray]:
         """The kernels at these points."""

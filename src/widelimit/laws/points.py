@@ -1,16 +1,17 @@
-"""Where the latent normals come from: independent draws, or scrambled Sobol points."""
+"""Where the latent normals come from: scrambled Sobol points while they are few, else at random.
 
-import enum
+Errors fall almost as 1/draws with Sobol points of few dimensions, and as 1/√draws with independent
+draws whatever their size.
+"""
+
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from jaxtyping import Array, Float, Key
 
-from ..errors import WidelimitError
 from ..gaussians import sobol_normals
-from ..options import choice, generator, whole
+from ..options import generator, whole
 
 # Up to this many normals, quasi-random points are ahead of independent ones in every case tried.
 _MOST_DIMENSIONS = 256
@@ -18,49 +19,30 @@ _MOST_DIMENSIONS = 256
 _SCRAMBLES = 8
 
 
-class Points(enum.Enum):
-    """How a law's integrals over scores are done."""
-
-    AUTO = "auto"
-    """Sobol points where the latent is small enough, independent draws otherwise."""
-
-    SOBOL = "sobol"
-    """Scrambled Sobol points: errors fall almost as 1/draws while the latent is small."""
-
-    RANDOM = "random"
-    """Independent draws: errors fall as 1/√draws whatever the size."""
-
-
 class DrawPlan(NamedTuple):
-    """Which points, how many, and how many independent groups they form."""
+    """How many points, and how many independent groups they form."""
 
-    points: Points
     draws: int
     groups: int
 
+    @property
+    def random(self) -> bool:
+        """Whether every draw is independent of all others."""
+        return self.groups == self.draws
 
-def plan(points: Points | str, draws: int, dimensions: int, *, most: int | None = None) -> DrawPlan:
-    """Resolve AUTO; Sobol counts are rounded up to 8 scramblings of a power of two.
+
+def plan_draws(draws: int, dimensions: int, *, most: int | None = None) -> DrawPlan:
+    """Numbers of Sobol points are rounded up to 8 scramblings of a power of two.
 
     Where that is more than `most`, they are rounded down.
     """
     whole("draws", draws, least=_SCRAMBLES)
-    points = choice(Points, points, "points")
-    if points is Points.AUTO:
-        points = Points.SOBOL if 0 < dimensions <= _MOST_DIMENSIONS else Points.RANDOM
-    if points is Points.RANDOM:
-        return DrawPlan(points, int(draws), int(draws))
-    if not 0 < dimensions <= scipy.stats.qmc.Sobol.MAXDIM:
-        raise WidelimitError(
-            f"The scores have no Sobol points, which exist for 1 to {scipy.stats.qmc.Sobol.MAXDIM} "
-            "dimensions.",
-            got=f"{dimensions} normals behind the scores",
-            remedy="use points=Points.RANDOM",
-        )
+    if not 0 < dimensions <= _MOST_DIMENSIONS:
+        return DrawPlan(int(draws), int(draws))
     each = 1 << (-(-int(draws) // _SCRAMBLES) - 1).bit_length()
     if most is not None and _SCRAMBLES * each > most:
         each //= 2
-    return DrawPlan(points, _SCRAMBLES * each, _SCRAMBLES)
+    return DrawPlan(_SCRAMBLES * each, _SCRAMBLES)
 
 
 def normal_blocks(
@@ -68,7 +50,7 @@ def normal_blocks(
 ) -> Iterator[Float[np.ndarray, "block latent"]]:
     """The normals in blocks of at most `size`, group after group."""
     rng = generator(key)
-    if plan.points is Points.RANDOM:
+    if plan.random:
         for begin in range(0, plan.draws, size):
             yield rng.standard_normal((min(size, plan.draws - begin), dimensions))
         return

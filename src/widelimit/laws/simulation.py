@@ -14,19 +14,19 @@ have `q` columns, and only `q` rows of `N` are ever needed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import NetworkError, OptionError, ShapeError
+from ..errors import NetworkError, ShapeError
 from ..layers.attention.heads import INFINITE
 from ..layers.attention.multihead import MultiHead
-from ..layers.attention.scores import Scaling, ScoreMap, Softmax
+from ..layers.attention.scores import Scaling, Softmax
 from ..options import RandomKey, seed_words, whole
 from ..printing import counted
 from ..progress import Callback, Progress
@@ -36,75 +36,213 @@ from .wishart import bartlett, gaussian_product
 _BLOCK = 1 << 16
 """Numbers in one temporary array: large enough to hide Python, small enough for the cache."""
 
-_EXPLICIT_BLOCK = 1 << 20
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SimulatedAttention:
+    """Draws of one layer; the queries are the positions asked for, in that order.
+
+    `variances` is the variance of each output given the inputs, the scores and the norms of the
+    output weights: given these the output is a centred Gaussian, so that
+    `ScaleMixture(variances[:, a, c])` is the finite network's law without a histogram.
+    """
+
+    outputs: Float[np.ndarray, "draws queries channels"]
+    scores: Float[np.ndarray, "draws heads *fields queries S"] | None = None
+    variances: Float[np.ndarray, "draws queries channels"] | None = None
+
+    def __repr__(self) -> str:
+        draws, queries, channels = self.outputs.shape
+        shape = (
+            counted(draws, "draw"),
+            counted(queries, "query", "queries"),
+            counted(channels, "channel"),
+        )
+        return f"SimulatedAttention({', '.join(shape)})"
 
 
-@dataclass(frozen=True)
-class _Setting:
+def simulate(
+    layer: MultiHead,
+    inputs: SimulatedInputs,
+    *,
+    draws: int,
+    key: RandomKey = 0,
+    positions: Sequence[int] | None = None,
+    channels: int = 1,
+    scores: bool = False,
+    variances: bool = False,
+    progress: bool | Callback | None = None,
+) -> SimulatedAttention:
+    """Simulate `draws` networks and inputs, exactly in law, at any width for the same cost.
+
+    `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
+    channels are returned; channels are exchangeable, so which ones is immaterial. The result
+    depends on `key` and the arguments, not on the cores that share the work. Temporary memory is
+    bounded whatever the draws and heads; what is returned is not: scores take
+    `draws·heads·queries·S` numbers. `progress` is as elsewhere: None draws a bar on a terminal
+    only, False never, a function is called with `(chunks done, chunks)`.
+    """
+    simulation = _Simulation(layer, inputs, positions, channels)
+    words = seed_words(key)
+    result = simulation.allocate(whole("draws", draws), scores=scores, variances=variances)
+    parts = list(_blocks(draws, simulation.chunk))
+    bar, steps = Progress.make(progress, "simulating"), range(len(parts))
+
+    def work(chunk: int, part: slice) -> None:
+        # A function of the key and the chunk alone.
+        seeds = np.random.SeedSequence(words, spawn_key=(chunk,))
+        simulation.fill(np.random.Generator(np.random.SFC64(seeds)), result, part)
+
+    # Threads suffice: NumPy's generators, ufuncs and matrix products release the interpreter lock.
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        finished = as_completed([pool.submit(work, i, part) for i, part in enumerate(parts)])
+        try:
+            for _ in steps if bar is None else bar.track(steps):
+                next(finished).result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return result
+
+
+class _Simulation:
     """An attention layer on inputs with S positions and n channels, all its numbers resolved."""
 
-    heads: int
-    channels: int
-    key_width: int
-    value_width: int
-    output_width: int
-    tied: bool
-    score_factor: float
-    """The factor c in front of `QKᵀ`."""
-    ov_std: float
-    score_map: ScoreMap
-    allowed: np.ndarray | None = field(repr=False)
-    """Which keys count for which query, (S, S)."""
-
-    @classmethod
-    def of(cls, layer: MultiHead, inputs: SimulatedInputs, tied: bool | None) -> "_Setting":
-        """Read a layer, or say what of it cannot be simulated."""
+    def __init__(
+        self,
+        layer: MultiHead,
+        inputs: SimulatedInputs,
+        positions: Sequence[int] | None,
+        channels: int,
+    ):
+        """Read a layer and a request, or say what of them cannot be simulated."""
         _require_plain(layer)
-        channels = inputs.channels or layer.width
-        if channels is None:
+        self.layer, self.inputs, self.channels = layer, inputs, whole("channels", channels)
+        width = inputs.channels or layer.width
+        if width is None:
             raise ShapeError(
                 "The simulated layer has no width, and neither have its inputs.",
                 got="Attention without width, and inputs without channels",
                 remedy="give Attention(width, …), or channels= to the inputs",
             )
-        output = layer.width or channels
-        key_width = layer.key_width or output
-        linear = layer.scaling is not Scaling.SQRT
-        return cls(
-            heads=int(layer.heads),
-            channels=channels,
-            key_width=key_width,
-            value_width=layer.value_width or output,
-            output_width=output,
-            tied=layer.scaling is Scaling.LINEAR if tied is None else tied,
-            score_factor=float(layer.qk_std) / (key_width if linear else np.sqrt(key_width)),
-            ov_std=float(layer.ov_std),
-            score_map=layer.score_map,
-            allowed=None if layer.pattern is None else layer.pattern.allowed((inputs.positions,)),
+        output = layer.width or width
+        if channels > output:
+            raise ShapeError(
+                "More output channels are asked for than the layer has.",
+                got=f"{channels} channels of {output}",
+                remedy="ask for fewer channels, or give the layer more width",
+            )
+        self.width, self.heads, self.fields = width, int(layer.heads), layer.score_map.fields
+        self.key_width, self.value_width = layer.key_width or output, layer.value_width or output
+        self.tied = layer.scaling is Scaling.LINEAR
+        depth = np.sqrt(self.key_width) if layer.scaling is Scaling.SQRT else self.key_width
+        self.score_factor = float(layer.qk_std) / depth
+        """The factor c in front of `QKᵀ`."""
+        self.allowed = None if layer.pattern is None else layer.pattern.allowed((inputs.positions,))
+        """Which keys count for which query, (S, S)."""
+        # Positions asked for come first.
+        self.queries = _read_positions(positions, inputs.positions)
+        rest = np.setdiff1d(np.arange(inputs.positions), self.queries)
+        self.order = np.concatenate([self.queries, rest])
+        self.natural = np.argsort(self.order)
+        side = max(len(self.queries), channels, inputs.positions if self.tied else 1)
+        per_head = inputs.positions * side * self.fields
+        self.head_block = max(1, min(self.heads, _BLOCK // per_head))
+        # Draws whose temporary arrays stay in the cache.
+        per_draw = max(self.head_block * per_head, inputs.positions**2, inputs.footprint(width))
+        self.chunk = max(1, _BLOCK // per_draw)
+
+    def allocate(self, draws: int, *, scores: bool, variances: bool) -> SimulatedAttention:
+        """Empty results of the full size, which the threads fill slice by slice."""
+        q = len(self.queries)
+        by_score = (*self._batch(draws, self.heads), q, self.inputs.positions)
+        by_channel = (draws, q, self.channels)
+        return SimulatedAttention(
+            outputs=np.zeros(by_channel),
+            scores=np.empty(by_score) if scores else None,
+            variances=np.zeros(by_channel) if variances else None,
         )
 
-    def weights(
-        self, scores: Float[np.ndarray, "... q keys"], queries: np.ndarray
-    ) -> Float[np.ndarray, "... q keys"]:
-        """`ζ(scores)` of some queries."""
-        allowed = None if self.allowed is None else self.allowed[queries]
-        if allowed is None and isinstance(self.score_map, Softmax):
+    def _batch(self, draws: int, heads: int) -> tuple[int, ...]:
+        """Leading axes of scores: draws and heads, and the scores of a head if there are more."""
+        return (draws, heads) if self.fields == 1 else (draws, heads, self.fields)
+
+    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
+        """Simulate those in `part` and write them into `result`."""
+        draws = part.stop - part.start
+        factor = self.inputs.factor(rng, draws, width=self.width, order=self.order)[:, None]
+        rank = factor.shape[-1]
+        leading = min(len(self.queries), rank)
+        query_side = factor[..., : len(self.queries), :leading]
+        factor = factor[..., self.natural, :]
+        key_side = np.swapaxes(factor, -1, -2) * self.score_factor
+        if self.fields > 1:
+            query_side, key_side = (side[..., None, :, :] for side in (query_side, key_side))
+        for block in _blocks(self.heads, self.head_block):
+            batch = (draws, block.stop - block.start)
+            product = self._score_product(rng, self._batch(*batch), leading, rank)
+            scores = query_side @ (product @ key_side)
+            if result.scores is not None:
+                result.scores[part, block] = scores
+            self._add_outputs(rng, batch, self._weights(scores) @ factor, result, part)
+
+    def _weights(
+        self, scores: Float[np.ndarray, "... q keys"]
+    ) -> Float[np.ndarray, "draws heads q keys"]:
+        """`ζ(scores)`."""
+        score_map = self.layer.score_map
+        allowed = None if self.allowed is None else self.allowed[self.queries]
+        if allowed is None and isinstance(score_map, Softmax):
             return _softmax(scores)
         with jax.enable_x64(True):
             if self.fields == 1:
-                return np.asarray(self.score_map(*jax.device_put((scores, allowed))))
+                return np.asarray(score_map(*jax.device_put((scores, allowed))))
             flat, keys = jax.device_put((scores.reshape(-1, *scores.shape[-3:]), allowed))
-            weights = jax.vmap(lambda g: self.score_map(g, keys))(flat)
+            weights = jax.vmap(lambda g: score_map(g, keys))(flat)
             return np.asarray(weights).reshape(*scores.shape[:-3], *scores.shape[-2:])
 
-    @property
-    def fields(self) -> int:
-        """Independent scores in each head."""
-        return self.score_map.fields
+    def _score_product(
+        self, rng: np.random.Generator, batch: tuple[int, ...], leading: int, rank: int
+    ) -> Float[np.ndarray, "*batch leading rank"]:
+        """First rows of `Z_Q Z_Kᵀ`."""
+        n_k = self.key_width
+        if not self.tied:
+            return gaussian_product(rng, batch, rows=leading, columns=rank, inner=n_k)
+        factor = bartlett(rng, batch, rows=rank, dof=n_k)
+        return factor[..., :leading, :] @ np.swapaxes(factor, -1, -2)
 
-    def heads_of(self, draws: int, heads: int) -> tuple[int, ...]:
-        """Leading axes of scores: draws and heads, and the scores of a head if there are more."""
-        return (draws, heads) if self.fields == 1 else (draws, heads, self.fields)
+    def _add_outputs(
+        self,
+        rng: np.random.Generator,
+        batch: tuple[int, int],
+        mixed: Float[np.ndarray, "draws heads queries rank"],
+        result: SimulatedAttention,
+        part: slice,
+    ) -> None:
+        """Add `(n_v H)^{-1/2} Σ_h mixed_h Z_V,h Z_O,h` and its variance, over a block of heads.
+
+        The factor is taken on the narrower side of the product: the channels (`T_O`, variance
+        `|mixed_a|² |T_O,c|²`) or, when many channels are asked for, the values (`T_V`, variance
+        `|(mixed T_V)_a|²`).
+        """
+        rank, n_v = mixed.shape[-1], self.value_width
+        scale = float(self.layer.ov_std) / np.sqrt(n_v * self.heads)
+        if self.channels <= rank:
+            factor = bartlett(rng, batch, rows=self.channels, dof=n_v)
+            normals = rng.standard_normal((*batch, rank, factor.shape[-1]))
+            values = normals @ np.swapaxes(factor, -1, -2)
+            column_norms = np.square(factor).sum(axis=-1)[..., None, :]
+        else:
+            factor = bartlett(rng, batch, rows=rank, dof=n_v)
+            mixed = mixed @ factor
+            values = rng.standard_normal((*batch, factor.shape[-1], self.channels))
+            column_norms = 1.0
+        # One matrix product over heads and values together.
+        draws, queries = mixed.shape[0], mixed.shape[2]
+        joined = np.swapaxes(mixed, 1, 2).reshape(draws, queries, -1)
+        result.outputs[part] += scale * (joined @ values.reshape(draws, -1, self.channels))
+        if result.variances is not None:
+            row_norms = np.square(mixed).sum(axis=-1)[..., None]
+            result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
 
 
 def _require_plain(layer: Any) -> None:
@@ -142,282 +280,19 @@ def _softmax(scores: Float[np.ndarray, "... keys"]) -> Float[np.ndarray, "... ke
     return weights
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SimulatedAttention:
-    """Draws of one layer; the queries are the positions asked for, in that order.
-
-    `variances` is the variance of each output given the inputs, the scores and the norms of the
-    output weights: given these the output is a centred Gaussian, so that
-    `ScaleMixture(variances[:, a, c])` is the finite network's law without a histogram.
-    """
-
-    outputs: Float[np.ndarray, "draws queries channels"]
-    scores: Float[np.ndarray, "draws heads *fields queries S"] | None = None
-    weights: Float[np.ndarray, "draws heads queries S"] | None = None
-    variances: Float[np.ndarray, "draws queries channels"] | None = None
-
-    def __repr__(self) -> str:
-        draws, queries, channels = self.outputs.shape
-        kept = [
-            name for name in ("scores", "weights", "variances") if getattr(self, name) is not None
-        ]
-        extra = f", with {', '.join(kept)}" if kept else ""
-        shape = f"{counted(draws, 'draw')}, {counted(queries, 'query', 'queries')}, "
-        shape += counted(channels, "channel")
-        return f"SimulatedAttention({shape}{extra})"
-
-
-def simulate(
-    layer: MultiHead,
-    inputs: SimulatedInputs,
-    *,
-    draws: int,
-    key: RandomKey = 0,
-    positions: Sequence[int] | None = None,
-    channels: int = 1,
-    tied: bool | None = None,
-    scores: bool = False,
-    weights: bool = False,
-    variances: bool = False,
-    explicit: bool = False,
-    workers: int | None = None,
-    progress: bool | Callback | None = None,
-) -> SimulatedAttention:
-    """Simulate `draws` networks and inputs, exactly in law, at any width for the same cost.
-
-    `positions` selects the query positions (all by default): fewer are cheaper. `channels` output
-    channels are returned; channels are exchangeable, so which ones is immaterial. Queries and keys
-    share their weights if `tied`; by default at 1/d, as in the layer, and not at 1/√d. The result
-    depends on `key` and the arguments, not on `workers` (threads; all cores by default).
-    Temporary memory is bounded whatever the draws and heads; what is returned is not: scores and
-    weights take `draws·heads·queries·S` numbers each. `progress` is as elsewhere: None draws a bar
-    on a terminal only, False never, a function is called with `(chunks done, chunks)`. With
-    `explicit` every weight matrix is drawn, `O(n²)` numbers a draw: the plain reference, without
-    `variances`.
-    """
-    if explicit and variances:
-        raise OptionError(
-            "Variances are not known of networks with explicit weights.",
-            got="variances=True with explicit=True",
-            remedy="leave one of them out",
-        )
-    kind = _ExplicitPlan if explicit else _SimulationPlan
-    plan = kind(_Setting.of(layer, inputs, tied), inputs, positions, channels)
-    words = seed_words(key)
-    result = plan.allocate(draws, scores=scores, weights=weights, variances=variances)
-
-    def work(chunk: int, part: slice) -> None:
-        plan.fill(_stream(words, chunk), result, part)
-
-    _in_parallel(work, draws, size=plan.chunk, workers=workers, progress=progress)
-    return result
-
-
-class _SimulationPlan:
-    """The fixed part of a simulation: order of the positions, sizes of the blocks."""
-
-    def __init__(
-        self,
-        layer: _Setting,
-        inputs: SimulatedInputs,
-        positions: Sequence[int] | None,
-        channels: int,
-    ):
-        self.layer, self.inputs = layer, inputs
-        self.queries = _check_request(layer, inputs, positions, channels)
-        self.channels = channels
-        rest = np.setdiff1d(np.arange(inputs.positions), self.queries)
-        self.order = np.concatenate([self.queries, rest])
-        self.natural = np.argsort(self.order)
-        side = max(len(self.queries), channels, inputs.positions if layer.tied else 1)
-        per_head = inputs.positions * side * layer.fields
-        self.head_block = max(1, min(layer.heads, _BLOCK // per_head))
-        self.chunk = max(1, self.runs_at_once(self.head_block * per_head))
-
-    def runs_at_once(self, per_block: int) -> int:
-        """Runs whose temporary arrays stay in the cache, `per_block` numbers for some heads."""
-        positions, channels = self.inputs.positions, self.layer.channels
-        return _BLOCK // max(per_block, positions**2, self.inputs.footprint(channels))
-
-    def allocate(
-        self, draws: int, *, scores: bool, weights: bool, variances: bool
-    ) -> SimulatedAttention:
-        """Empty results of the full size, which the threads fill slice by slice."""
-        whole("draws", draws)
-        q = len(self.queries)
-        by_head = (draws, self.layer.heads, q, self.inputs.positions)
-        by_score = (*self.layer.heads_of(draws, self.layer.heads), q, self.inputs.positions)
-        by_channel = (draws, q, self.channels)
-        return SimulatedAttention(
-            outputs=np.zeros(by_channel),
-            scores=np.empty(by_score) if scores else None,
-            weights=np.empty(by_head) if weights else None,
-            variances=np.zeros(by_channel) if variances else None,
-        )
-
-    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
-        """Simulate those in `part` and write them into `result`."""
-        layer, draws = self.layer, part.stop - part.start
-        factor = self.inputs.factor(rng, draws, width=layer.channels, order=self.order)[:, None]
-        rank = factor.shape[-1]
-        leading = min(len(self.queries), rank)
-        query_side = factor[..., : len(self.queries), :leading]
-        factor = factor[..., self.natural, :]
-        key_side = np.swapaxes(factor, -1, -2) * layer.score_factor
-        for block in _blocks(layer.heads, self.head_block):
-            batch = (draws, block.stop - block.start)
-            product = self._score_product(rng, layer.heads_of(*batch), leading, rank)
-            left, right = (
-                side if layer.fields == 1 else side[..., None, :, :]
-                for side in (query_side, key_side)
-            )
-            scores = left @ (product @ right)
-            weights = layer.weights(scores, self.queries)
-            if result.scores is not None:
-                result.scores[part, block] = scores
-            if result.weights is not None:
-                result.weights[part, block] = weights
-            self._add_outputs(rng, batch, weights @ factor, result, part)
-
-    def _score_product(
-        self, rng: np.random.Generator, batch: tuple[int, ...], leading: int, rank: int
-    ) -> Float[np.ndarray, "*batch leading rank"]:
-        """First rows of `Z_Q Z_Kᵀ`."""
-        n_k = self.layer.key_width
-        if not self.layer.tied:
-            return gaussian_product(rng, batch, rows=leading, columns=rank, inner=n_k)
-        factor = bartlett(rng, batch, rows=rank, dof=n_k)
-        return factor[..., :leading, :] @ np.swapaxes(factor, -1, -2)
-
-    def _add_outputs(
-        self,
-        rng: np.random.Generator,
-        batch: tuple[int, int],
-        mixed: Float[np.ndarray, "draws heads queries rank"],
-        result: SimulatedAttention,
-        part: slice,
-    ) -> None:
-        """Add `(n_v H)^{-1/2} Σ_h mixed_h Z_V,h Z_O,h` and its variance, over a block of heads.
-
-        The factor is taken on the narrower side of the product: the channels (`T_O`, variance
-        `|mixed_a|² |T_O,c|²`) or, when many channels are asked for, the values (`T_V`, variance
-        `|(mixed T_V)_a|²`).
-        """
-        rank, n_v = mixed.shape[-1], self.layer.value_width
-        scale = self.layer.ov_std / np.sqrt(n_v * self.layer.heads)
-        if self.channels <= rank:
-            factor = bartlett(rng, batch, rows=self.channels, dof=n_v)
-            normals = rng.standard_normal((*batch, rank, factor.shape[-1]))
-            values = normals @ np.swapaxes(factor, -1, -2)
-            column_norms = np.square(factor).sum(axis=-1)[..., None, :]
-        else:
-            factor = bartlett(rng, batch, rows=rank, dof=n_v)
-            mixed = mixed @ factor
-            values = rng.standard_normal((*batch, factor.shape[-1], self.channels))
-            column_norms = 1.0
-        # One matrix product over heads and values together.
-        draws, queries = mixed.shape[0], mixed.shape[2]
-        joined = np.swapaxes(mixed, 1, 2).reshape(draws, queries, -1)
-        result.outputs[part] += scale * (joined @ values.reshape(draws, -1, self.channels))
-        if result.variances is not None:
-            row_norms = np.square(mixed).sum(axis=-1)[..., None]
-            result.variances[part] += scale**2 * (row_norms * column_norms).sum(axis=1)
-
-
-class _ExplicitPlan(_SimulationPlan):
-    """A simulation that draws every weight matrix."""
-
-    def runs_at_once(self, per_block: int) -> int:
-        return _EXPLICIT_BLOCK // (self.inputs.positions * self.layer.channels**2)
-
-    def fill(self, rng: np.random.Generator, result: SimulatedAttention, part: slice) -> None:
-        layer, draws = self.layer, part.stop - part.start
-        x = self.inputs.explicit(rng, draws, width=layer.channels)
-        for head in range(layer.heads):
-            scores, weights, y = self._head(rng, draws, x)
-            if result.scores is not None:
-                result.scores[part, head] = scores[..., self.queries, :]
-            if result.weights is not None:
-                result.weights[part, head] = weights[:, self.queries]
-            result.outputs[part] += y[:, self.queries, : self.channels]
-
-    def _head(
-        self, rng: np.random.Generator, draws: int, x: Float[np.ndarray, "r S n"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scores, weights and contribution to the outputs of one head with fresh weights."""
-        layer = self.layer
-
-        def matrix(rows: int, columns: int) -> Float[np.ndarray, "draws rows columns"]:
-            return rng.standard_normal((draws, rows, columns)) / np.sqrt(rows)
-
-        def score() -> Float[np.ndarray, "draws S S"]:
-            keys = x @ matrix(layer.channels, layer.key_width)
-            queries = keys if layer.tied else x @ matrix(layer.channels, layer.key_width)
-            return layer.score_factor * (queries @ np.swapaxes(keys, -1, -2))
-
-        fields = [score() for _ in range(layer.fields)]
-        scores = fields[0] if layer.fields == 1 else np.stack(fields, axis=1)
-        weights = layer.weights(scores, np.arange(x.shape[1]))
-        values = x @ matrix(layer.channels, layer.value_width)
-        outputs = weights @ (values @ matrix(layer.value_width, layer.output_width))
-        return scores, weights, outputs * (layer.ov_std / np.sqrt(layer.heads))
-
-
-def _stream(words: tuple[int, ...], chunk: int) -> np.random.Generator:
-    """The random stream of one chunk of work: a function of the key's words and `chunk` alone."""
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words, spawn_key=(chunk,))))
-
-
-def _check_request(
-    layer: _Setting, inputs: SimulatedInputs, positions: Sequence[int] | None, channels: int
-) -> np.ndarray:
+def _read_positions(positions: Sequence[int] | None, count: int) -> np.ndarray:
     """The query positions as an array."""
-    whole("channels", channels)
-    if channels > layer.output_width:
-        raise ShapeError(
-            "More output channels are asked for than the layer has.",
-            got=f"{channels} channels of {layer.output_width}",
-            remedy="ask for fewer channels, or give the layer more width",
-        )
     if positions is None:
-        return np.arange(inputs.positions)
+        return np.arange(count)
     queries = np.asarray(positions)
     valid = queries.ndim == 1 and queries.size > 0 and queries.dtype.kind in "iu"
-    if valid:
-        valid = queries.min() >= 0 and queries.max() < inputs.positions
-    if not valid or np.unique(queries).size != queries.size:
+    if not valid or np.intersect1d(queries, np.arange(count)).size < queries.size:
         raise ShapeError(
-            f"positions= are not distinct integers from 0 to {inputs.positions - 1}.",
+            f"positions= are not distinct integers from 0 to {count - 1}.",
             got=repr(positions),
             remedy="list each query position once, counting from 0",
         )
     return queries
-
-
-def _in_parallel(
-    work: Callable[[int, slice], None],
-    draws: int,
-    *,
-    size: int,
-    workers: int | None,
-    progress: bool | Callback | None,
-) -> None:
-    """Call `work(chunk, part)` on threads for consecutive parts of at most `size` draws.
-
-    Threads suffice: NumPy's generators, ufuncs and matrix products release the interpreter lock.
-    """
-    workers = os.cpu_count() or 1 if workers is None else whole("workers", workers)
-    parts = list(_blocks(draws, size))
-    bar = Progress.make(progress, "simulating")
-    steps = range(len(parts))
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        finished = as_completed([pool.submit(work, i, part) for i, part in enumerate(parts)])
-        try:
-            for _ in steps if bar is None else bar.track(steps):
-                next(finished).result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _blocks(total: int, size: int) -> Iterator[slice]:

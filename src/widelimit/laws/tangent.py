@@ -54,11 +54,8 @@ _MOST_DERIVATIVES = 4096
 _BLOCK = 1 << 22
 
 
-class _Sides(NamedTuple):
-    """Covariances and tangent kernels of what makes queries and keys, of all pairs of examples."""
-
-    query: Pair
-    key: Pair
+_Sides = tuple[Pair, Pair]
+"""Covariances and tangent kernels of queries and of keys, of all pairs of examples."""
 
 
 class _Recorded(ScoreField):
@@ -72,21 +69,10 @@ class _Parts(NamedTuple):
 
     fixed: Float[Array, "n*o n*o"]
     """`Θ_p`."""
-    covariance: Float[Array, "d d"]
-    """Of D, over (example, position, score)."""
+    root: Float[Array, "d d"]
+    """Of the covariance of D, over (example, position, score)."""
     scores: Float[Array, "n h f q k"]
-    field: _Recorded
-
-    @property
-    def outputs(self) -> int:
-        """How many output positions there are."""
-        return self.fixed.shape[0] // self.scores.shape[0]
-
-    @property
-    def root(self) -> Float[Array, "d d"]:
-        """A root of D's covariance."""
-        values, vectors = eigh(self.covariance)
-        return vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
+    seen: _Sides
 
 
 def _seen(layer: MultiHead, examples: Example) -> _Sides:
@@ -102,13 +88,13 @@ def _seen(layer: MultiHead, examples: Example) -> _Sides:
 
     query, key = jax.vmap(jax.vmap(sides))(marks)
     if not positions.projections.qk_norm:
-        return _Sides(query, key)
+        return query, key
     numbers = jnp.arange(len(key.nngp))
     own = jax.vmap(lambda n: key.nngp[n, n].reshape(examples.size, examples.size))(numbers)
     lengths = jax.vmap(lambda block: inverse_lengths(jnp.diagonal(block)))(own)
     rows = jax.vmap(normalise, (0, None, 0))
     normal = jax.vmap(rows, (0, 0, None))(key, lengths, lengths)
-    return _Sides(normal, normal)
+    return normal, normal
 
 
 def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
@@ -154,21 +140,22 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
     n, o, size = blocks.shape[0], blocks.shape[2], math.prod(scores.shape[1:])
     blocks = blocks.reshape(n, n, o, o, size, size)
     matrix = blocks.transpose(0, 2, 4, 1, 3, 5).reshape(n * o * size, -1)
-    return _Parts(flatten(kernels.ntk), (matrix + matrix.T) / 2, scores, field)
+    values, vectors = eigh((matrix + matrix.T) / 2)
+    root = vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]
+    return _Parts(flatten(kernels.ntk), root, scores, field.seen)
 
 
 def _through_scores(
     layer: MultiHead,
-    seen: _Sides | None,
+    seen: _Sides,
     left: Float[Array, "n o h f q k"],
     right: Float[Array, "n o h f q k"],
 ) -> Float[Array, "n n o o"]:
     """`D Θ^G D'ᵀ` for all pairs of examples; heads and their scores do not meet."""
-    assert seen is not None
     n, queries, keys = left.shape[0], *left.shape[-2:]
     flat = [
         jnp.asarray(kernel).reshape(n, n, size, size)
-        for side, size in ((seen.query, queries), (seen.key, keys))
+        for side, size in zip(seen, (queries, keys), strict=True)
         for kernel in (side.nngp, side.ntk)
     ]
     rotary = layer.positions.rotary
@@ -201,10 +188,11 @@ def _sample(
     def one(key: Key[Array, ""]) -> Array:
         first, second = (key, key) if channels is None else jax.random.split(key)
         parts = _parts(net, inputs, first)
-        root, shape = parts.root, (-1, inputs.size, parts.outputs, *parts.scores.shape[1:])
+        root, outputs = parts.root, parts.fixed.shape[0] // inputs.size
+        shape = (-1, inputs.size, outputs, *parts.scores.shape[1:])
 
         def through(c: Array, d: Array) -> Array:
-            blocks = _through_scores(layer, parts.field.seen, c, d)
+            blocks = _through_scores(layer, parts.seen, c, d)
             return flatten(blocks) if blocks.shape[-1] > 1 else blocks[:, :, 0, 0]
 
         if channels is None:
@@ -230,22 +218,14 @@ def sample_ntk(
     size = _count_derivatives(net, inputs)
     with jax.enable_x64(True):
         if size == 0:
-            found = np.asarray(_deterministic(net, inputs))
+            ntk = jnp.asarray(net.kernel(inputs, progress=False).ntk)
+            found = np.asarray(flatten(ntk))
             found = found if channels is None else np.eye(channels)[:, :, None, None] * found
             return np.broadcast_to(found, (draws, *found.shape))
         keys = jax.random.split(key, draws)
         step = max(1, min(draws, _BLOCK // (4 * size**2)))
         blocks = [keys[begin : begin + step] for begin in range(0, draws, step)]
         return np.concatenate([np.asarray(_sample(net, inputs, k, channels)) for k in blocks])
-
-
-@compiled
-def _deterministic(net: Layer, inputs: Inputs) -> Array:
-    examples = stack_inputs(net, inputs, with_ntk=True)
-    end = draw(
-        net, examples, Need.DIAGONAL, jax.random.key(0), maker(scheme_of(net, inputs, 1))
-    ).end
-    return flatten(end.landmarks.forced().ntk)
 
 
 def _count_derivatives(net: Layer, inputs: Inputs) -> int:

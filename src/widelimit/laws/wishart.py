@@ -7,24 +7,12 @@ T of independent entries: `T_jj = χ_{dof−j}` (j from 0), and standard normals
 `dof` are rotated by an orthogonal U.
 """
 
-import functools
 import math
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
-
-
-@functools.cache
-def _places(rows: int, rank: int) -> np.ndarray:
-    """Which entry stands where: the diagonal, what is below it column by column, and a zero."""
-    columns, lines = np.nonzero(np.arange(rows)[None, :] > np.arange(rank)[:, None])
-    places = np.full((rows, rank), rank + len(lines))
-    places[lines, columns] = rank + np.arange(len(lines))
-    places[np.arange(rank), np.arange(rank)] = np.arange(rank)
-    return places
-
 
 # --- drawn ---
 
@@ -105,7 +93,8 @@ def bartlett_factor(
     """T from the normals behind its diagonal, then those below it line by line."""
     rank = min(rows, dof)
     diagonal = chi_from_normal(normals[..., :rank], tuple(dof - j for j in range(rank)))
-    by_columns = np.argsort(np.tril_indices(rows, -1, rank)[1], kind="stable")
+    places = np.full((rows, rank), normals.shape[-1])  # of zeros
+    places[np.tril_indices(rows, -1, rank)] = np.arange(rank, normals.shape[-1])
+    np.fill_diagonal(places, np.arange(rank))
     zero = jnp.zeros((*normals.shape[:-1], 1), normals.dtype)
-    entries = jnp.concatenate([diagonal, normals[..., rank + by_columns], zero], axis=-1)
-    return entries[..., _places(rows, rank)]
+    return jnp.concatenate([diagonal, normals[..., rank:], zero], axis=-1)[..., places]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..engine.propagation import SignalProfile
     from ..engine.sampling import Sampler
     from ..finite.summary import Summary
-    from ..laws import HeadWidths, NetworkLaw, Points
+    from ..laws import HeadWidths, NetworkLaw
     from ..progress import Callback
     from ..scale.cost import Cost
     from ..scale.places import Place
@@ -227,14 +227,13 @@ class Readings(eqx.Module):
         key: RandomKey | None = None,
         draws: int = 4096,
         samples: int = 128,
-        points: "Points | str" = "auto",
         head_widths: "HeadWidths | str" = "infinite",
         memory: int = DEFAULT_MEMORY,
     ) -> "NetworkLaw":
         """The law of the outputs at infinite width: Gaussian given the scores of finite heads.
 
         `draws` of the scores of all layers with finitely many heads are averaged over, at
-        quasi-random `points` where few numbers describe the scores. Layers with infinitely many
+        quasi-random points where few numbers describe the scores. Layers with infinitely many
         heads that have no closed form are averages over `samples` heads, fresh in every draw:
         beside finite-head layers they widen the law by a share of order 1/samples. Without any
         finite-head layer the law is Gaussian, with one kernel averaged over 16 such draws.
@@ -250,7 +249,7 @@ class Readings(eqx.Module):
         """
         from ..laws.network import make_law
 
-        return make_law(_layer(self), x, mask, key, draws, samples, points, head_widths, memory)
+        return make_law(_layer(self), x, mask, key, draws, samples, head_widths, memory)
 
     def sampler(
         self,

@@ -16,13 +16,12 @@ import jax
 import numpy as np
 
 from ..engine.inputs import Inputs
-from ..engine.kernel import Problem
+from ..engine.kernel import Problem, make_pairs
 from ..engine.phases import precision
 from ..engine.threads import in_threads
 from ..engine.tiles import Pairs, TilePlan, groups
 from ..layers.base import Layer
 from ..options import whole
-from .pairs import make_pairs
 
 # Seconds of each part of the calibration, beside compiling; and the side of matrices to multiply.
 _SECONDS, _PRODUCT = 0.7, 48

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from ..engine.kernel import Problem
+from ..engine.kernel import Problem, make_pairs
 from ..engine.phases import mirror, precision, symmetrise
 from ..engine.precision import narrow
 from ..state import Kernels
 from .layout import Side
-from .pairs import make_pairs
 from .store import NAMES, KernelStore, Tile
 
 

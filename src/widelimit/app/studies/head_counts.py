@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
-from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import Marginal, ScaleMixture
 from ...layers.attention.layer import Attention
 from ...progress import Callback
@@ -56,7 +56,7 @@ def _run(
         y, variances = setting.networks(layer, runs=scale.runs, seed=seed)
         samples.setdefault(int(layer.heads), y)
         found = setting.compared(y, variances, limits[int(layer.heads)], seed=seed)
-        found["ks_gaussian"] = kolmogorov_smirnov(y, gaussian).statistic
+        found["ks_gaussian"] = scipy.stats.kstest(y, gaussian.cdf).statistic
         rows.append({"heads": layer.heads, "width": layer.width, "seed": seed, **found})
     result: dict[str, Any] = {"runs": scale.runs, "seeds": scale.seeds, "gaussian": variance}
     for heads, limit in limits.items():

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
-from ...laws.distances import kolmogorov_smirnov
 from ...laws.marginal import ScaleMixture
 from ...laws.simulation import simulate
 from ...laws.simulation_inputs import GaussianInputs
@@ -19,17 +19,10 @@ from .study import Result, Size, Study, publish, tracked
 WIDTH = 256
 
 
-def layers() -> dict[str, tuple[Attention, bool]]:
-    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1.
-
-    Beside each layer stands whether queries and keys share their weights.
-    """
-    linear = Attention(WIDTH, heads=1, scaling=Scaling.LINEAR)
-    return {
-        "1/√n": (Attention(WIDTH, heads=1), False),
-        "1/n": (linear, False),
-        "1/n, Q = K": (linear, True),
-    }
+def layers() -> dict[str, Attention]:
+    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1."""
+    scalings = {"1/√n": Scaling.SQRT, "1/n": Scaling.UNTIED, "1/n, Q = K": Scaling.LINEAR}
+    return {name: Attention(WIDTH, heads=1, scaling=each) for name, each in scalings.items()}
 
 
 def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
@@ -38,13 +31,12 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
     inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}
-    for name, (layer, tied) in tracked(list(layers().items()), progress):
+    for name, layer in tracked(list(layers().items()), progress):
         done = simulate(
             layer,
             inputs,
             draws=scale.runs,
             positions=[0],
-            tied=tied,
             scores=True,
             progress=False,
         )
@@ -58,7 +50,7 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
         ]
     unit = ScaleMixture(np.ones(1))
     kurtosis, error = setting.sample_kurtosis(samples["1/√n"])
-    ks = kolmogorov_smirnov(samples["1/√n"], unit)
+    ks = scipy.stats.kstest(samples["1/√n"], unit.cdf)
     result["1/√n"] |= {
         "kurtosis": kurtosis,
         "kurtosis_error": error,
