@@ -118,7 +118,7 @@ class NarrowRecipe:
         if self.value_width is not None:
             factor = bartlett_factor(parts["values"], self.value_rank, self.value_width)
             factor = self._each_head(factor / math.sqrt(self.value_width))
-        side = layer.positions.value_side(layer.sides(examples)[1])
+        side = layer.positions.side(layer.sides(examples)[1], of_values=True)
         basis, _, _ = draw_basis(side, Scheme(1, self.value_rank, 0.0))
         values = ValueField(basis, factor)
         return replace(field, weights=self._weights(parts).reshape(self.shape), values=values)

@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -14,7 +14,7 @@ from ..errors import NetworkError, ShapeError
 from ..options import cast as cast
 from ..options import leaf as leaf
 from ..printing import written
-from ..state import UNKNOWN, Mean, Need, Outline, Pair
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean
 from .readings import Params, Readings
 
 Memo = PyTree[Array]
@@ -129,12 +129,49 @@ class Positionwise(Layer):
         return Facts(keeps_zeros=True, cuttable=True)
 
 
+class RowMap(Layer):
+    """Linear and the same for every channel: `f ← L f` on arrays (positions…, anything)."""
+
+    @abstractmethod
+    def mix(self, f: Array, memo: Memo) -> Array:
+        """The map on an array with leading position axes, given what `memo` gathered."""
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        if example.mean is None or isinstance(example.mean, UnknownMean):
+            return example.mean
+        return self.mix(example.mean[..., None], memo)[..., 0]
+
+    def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
+        return None if example.features is None else self.mix(example.features, self.memo(example))
+
+
 def with_fields(layer: Thing, **fields: Any) -> Thing:
     """A copy of a layer, or a part of one, with other values of some fields, unchecked."""
     other = copy.copy(layer)
     for name, value in fields.items():
         object.__setattr__(other, name, value)
     return other
+
+
+def require_streams(before: Any, count: int, name: str, streams: str) -> None:
+    """Raise where the layer `name` is not given as many streams as it takes."""
+    if not isinstance(before, tuple) or len(before) != count:
+        raise ShapeError(
+            f"{name} did not get {count} streams, {streams}.",
+            got=repr(before),
+            remedy=f"pass x as a tuple of {count} arrays, and begin with {name} or Parallel",
+        )
+
+
+def require_drawn(extents: tuple[int, ...], drawn: tuple[int, ...], what: str) -> None:
+    """Raise where inputs have positions for which nothing was drawn."""
+    if any(extent > most for extent, most in zip(extents, drawn, strict=True)):
+        raise ShapeError(
+            f"{what} drawn for fewer positions than the input has, and holds for no more.",
+            got=f"{' × '.join(map(str, extents))}, drawn for {' × '.join(map(str, drawn))}",
+            remedy="pad what the model is fitted with (or the sampler, or the weights drawn) to "
+            "the longest inputs that will come",
+        )
 
 
 def require_positions(before: Outline, name: str) -> None:
@@ -178,10 +215,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     first = found[0].reshape(-1)[0]
     kernels = pair.nngp, None if pair.blank else pair.ntk
     nngp, ntk = _behind_loop(kernels, first != first)
-    ntk = pair.ntk if pair.blank else ntk
-    return Pair(
-        nngp, ntk, pair.rank, pair.full, pair.terms, pair.biases, settled=True, blank=pair.blank
-    )
+    return replace(pair, nngp=nngp, ntk=pair.ntk if pair.blank else ntk, settled=True)
 
 
 @jax.custom_jvp

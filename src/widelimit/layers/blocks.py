@@ -7,9 +7,8 @@ from typing import Any, TypedDict, Unpack
 from ..errors import WidelimitError
 from ..options import choice, spell_options
 from .activations import Activation, Gelu
-from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
-from .attention.layer import Attention
+from .attention.layer import Attention, AttentionPool
 from .attention.placement import Projections
 from .attention.scores import Pattern, Scaling, ScoreMap
 from .base import Layer

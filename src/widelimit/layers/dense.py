@@ -1,6 +1,7 @@
 """Dense layers and token embeddings: the channels are mixed by fresh Gaussian weights."""
 
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -119,6 +120,11 @@ def require_channels(x: Array, weight: Array) -> None:
         )
 
 
+def add_bias(y: Array, bias: Array | None) -> Array:
+    """With a bias of the last axes, where there is one."""
+    return y if bias is None else y + bias.reshape(*(1,) * (y.ndim - bias.ndim), *bias.shape)
+
+
 class Dense(Positionwise):
     """`y_a = (σ_w/√n) W x_a + σ_b b` at every position a.
 
@@ -152,8 +158,7 @@ class Dense(Positionwise):
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         weight, bias = self.weights.scaled(params)
         require_channels(x, weight)
-        y = x @ weight
-        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        return add_bias(x @ weight, bias)
 
     @property
     def facts(self) -> Facts:
@@ -187,15 +192,11 @@ class Embedding(Layer):
     Tokens enter as one-hot vectors, κ_ab = 1 where the tokens agree; κ ← σ² κ, Θ ← κ_new.
     """
 
-    width: int = eqx.field(static=True)
-    vocabulary: int = eqx.field(static=True)
-    std: Any = leaf("std", where=Range.POSITIVE)
-
-    def __init__(self, width: int, *, vocabulary: int, std: Any = 1.0):
-        """A table of `vocabulary` rows and `width` columns."""
-        self.width = whole("width", width)
-        self.vocabulary = whole("vocabulary", vocabulary)
-        self.std = std
+    width: int = eqx.field(static=True, converter=partial(whole, "width"))
+    """How many columns the table has."""
+    vocabulary: int = eqx.field(static=True, converter=partial(whole, "vocabulary"), kw_only=True)
+    """How many rows."""
+    std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
 
     @property
     def facts(self) -> Facts:

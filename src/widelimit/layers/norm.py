@@ -1,6 +1,5 @@
 """Normalisation over channels, and dropout."""
 
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +12,7 @@ from ..errors import OptionError, ShapeError
 from ..flat_draws import coins
 from ..options import Range, listed, option, whole
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Facts, Memo, Positionwise, cast, leaf
+from .base import Facts, Layer, Memo, RowMap, cast, leaf
 
 
 def checked_rate(rate: float, name: str = "rate") -> float:
@@ -67,19 +66,11 @@ def _inverse_root(square: Array, eps: Any, mask: Array | None) -> Array:
     return jax.lax.rsqrt(square if mask is None else jnp.where(mask, square, 1))
 
 
-class _Normalisation(Positionwise):
-    """Over the channels of every position; zeros stay zeros."""
-
-    @property
-    def facts(self) -> Facts:
-        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
-
-
 def _axes(axes: Any) -> tuple[int, ...]:
     return tuple(sorted({whole("axes", axis, least=0) for axis in listed("axes", axes)}))
 
 
-class LayerNorm(_Normalisation):
+class LayerNorm(Layer):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
     With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
@@ -97,7 +88,7 @@ class LayerNorm(_Normalisation):
     @property
     def facts(self) -> Facts:
         # A mean over positions is subtracted from padding too.
-        return replace(super().facts, keeps_zeros=not self.axes)
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=not self.axes, cuttable=True)
 
     def outline(self, before: Outline) -> Outline:
         if any(axis >= len(before.positions) for axis in self.axes):
@@ -167,13 +158,17 @@ class LayerNorm(_Normalisation):
         return (memo.mean - memo.centre) * memo.scale
 
 
-class RMSNorm(_Normalisation):
+class RMSNorm(RowMap):
     """`y_a = x_a / √(mean(x_a²) + ε)` over the channels of every position.
 
     κ_ab ← κ_ab / √((κ_aa + ε)(κ'_bb + ε)), and Θ_ab is divided by the same root.
     """
 
     eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
     def outline(self, before: Outline) -> Outline:
         return before
@@ -187,15 +182,11 @@ class RMSNorm(_Normalisation):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair.rows_scaled(memo1, memo2)
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: m * memo)
-
-    def features(self, example: Example) -> Array | None:
-        rows = example.features
-        return None if rows is None else rows * self.memo(example)[..., None]
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return f * memo[..., None]
 
 
-class Dropout(Positionwise):
+class Dropout(RowMap):
     """Keep each entry with probability `1 − rate`, scaled by 1/(1 − rate).
 
     Masks are drawn anew for every input, position and channel, so only an example's covariance with
@@ -204,11 +195,8 @@ class Dropout(Positionwise):
     inputs as they are (evaluation); with a key it drops entries (training).
     """
 
-    rate: float = eqx.field(static=True)
-
-    def __init__(self, rate: float):
-        """`rate`: the probability of dropping an entry, at least 0 and below 1."""
-        self.rate = checked_rate(rate)
+    rate: float = eqx.field(static=True, converter=checked_rate)
+    """The probability of dropping an entry, at least 0 and below 1."""
 
     def outline(self, before: Outline) -> Outline:
         quiet = self.rate == 0
@@ -223,9 +211,7 @@ class Dropout(Positionwise):
         return Facts(linear=True, noisy=self.rate > 0, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        if key is None:
-            return x
-        return drop(key, x, self.rate)
+        return x if key is None else drop(key, x, self.rate)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair
@@ -233,8 +219,5 @@ class Dropout(Positionwise):
     def own(self, pair: Pair, memo: Memo) -> Pair:
         return with_diagonal(pair, pair.diagonal().nngp.reshape(-1) / (1 - self.rate))
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mean
-
-    def features(self, example: Example) -> Array | None:
-        return example.features  # those of two passes
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return f  # features are those of two passes

@@ -13,7 +13,7 @@ from ..errors import NetworkError, ShapeError
 from ..flat_draws import normals
 from ..options import Range, option, whole
 from ..state import Example, Mean, Outline, Pair
-from .base import Facts, Layer, Memo, Params, cast, leaf
+from .base import Facts, Layer, Memo, Params, cast, leaf, require_drawn
 
 
 class TrainedVectors(Layer):
@@ -39,12 +39,8 @@ class PositionTable(TrainedVectors):
     std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
     common_std: Any = leaf("common_std", where=Range.POSITIVE, default=0.0)
     """σ_c: a token type that all positions have."""
-    most: int | None = option()
+    most: int | None = option(converter=lambda n: None if n is None else whole("most", n))
     """How many positions the table has rows for; None: as many as inputs have."""
-
-    def __check_init__(self) -> None:
-        if self.most is not None:
-            whole("most", self.most)
 
     def outline(self, before: Outline) -> Outline:
         _require_channels(before, "PositionTable")
@@ -69,12 +65,7 @@ class PositionTable(TrainedVectors):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         drawn = params["place"]
-        if any(extent > most for extent, most in zip(x.shape, drawn.shape, strict=True)):
-            raise ShapeError(
-                "The table of positions was drawn for fewer positions than the input has.",
-                got=f"an input of shape {x.shape}, and a table of shape {drawn.shape}",
-                remedy="call init with the longest inputs",
-            )
+        require_drawn(x.shape, drawn.shape, "The table of positions was")
         table = drawn[tuple(slice(extent) for extent in x.shape)]
         common = jnp.broadcast_to(params["common"], x.shape)
         return x + cast(self.std, x) * table + cast(self.common_std, x) * common

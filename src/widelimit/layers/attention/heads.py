@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ...errors import NetworkError, ShapeError, WidelimitError
+from ...errors import NetworkError, WidelimitError
 from ...factorizations import lower_inverse, qr
 from ...flat_draws import normals
 from ..activations import Reach
+from ..base import require_drawn
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -212,13 +213,7 @@ def pass_noise(
     is a covariance of this pass alone: its features are orthogonal to those of every other pass.
     """
     size = own.shape[0]
-    if size > slots:
-        raise ShapeError(
-            "Scores under dropout were drawn for fewer positions than the input has.",
-            got=f"inputs with {size} positions, drawn for {slots}",
-            remedy="pad what the model or the sampler is fitted with to the longest inputs that "
-            "will come",
-        )
+    require_drawn((size,), (slots,), "Scores under dropout were")
     root = pivoted_cholesky(own - rows @ rows.T, size).factor
     return jnp.pad(root, ((0, 0), (0, slots - size)))
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from ...errors import NetworkError, WidelimitError
 from ...flat_draws import normals
 from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Facts, Layer, Memo, Params, cast, leaf
+from ..base import Facts, Layer, Memo, Params, cast, leaf, require_positions
 from ..dense import checked_bias
 from ..norm import checked_rate, drop, with_diagonal
 from .closed import closed_kernels, reach_of_scores
@@ -121,14 +121,12 @@ class MultiHead(Layer):
 
     # --- facts ------------------------------------------------------------------------------------
 
+    reads_itself: ClassVar[bool] = False
+    """Whether queries are the context."""
+
     @abstractmethod
     def sides(self, state: Any) -> tuple[Any, Any]:
         """Queries and context of an outline, an example or a pair; the same object for both."""
-
-    @property
-    def reads_itself(self) -> bool:
-        """Whether queries are the context."""
-        return False
 
     @property
     def closed(self) -> bool:
@@ -163,31 +161,38 @@ class MultiHead(Layer):
         rotary = self.positions.rotary
         return self.score_map.fields * (1 if rotary is None else 2 * rotary.pairs)
 
+    def outline(self, before: Any) -> Outline:
+        queries, context = self.sides(before)
+        require_positions(context, type(self).__name__)
+        self.positions.require(context.positions)
+        noisy = queries.noisy or context.noisy or self.dropout > 0
+        return queries.with_weights(channels=self.width or context.channels, noisy=noisy)
+
     # --- finite width -----------------------------------------------------------------------------
 
-    @property
-    def finite_heads(self) -> int:
-        """The number of heads of a finite network."""
+    def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         if self.heads == INFINITE:
             raise NetworkError(
                 "A layer with infinitely many heads cannot be drawn as a finite network.",
                 got="heads=INFINITE",
                 remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
             )
-        return int(self.heads)
-
-    def weight_shapes(
-        self, context: Outline, queries: int | None = None
-    ) -> dict[str, tuple[int, ...]]:
-        """Shapes of all parameters, for `queries` channels (None: those of the keys)."""
-        heads, width, channels = self.finite_heads, self.width or context.channels, context.channels
+        queries, context = self.sides(before)
+        heads, width, channels = int(self.heads), self.width or context.channels, context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
+        if self.positions.rotary is not None and key_width % 2:
+            raise WidelimitError(
+                "key_width= is odd: rotary encodings turn pairs of key channels.",
+                got=f"a key width of {key_width}",
+                remedy="give an even key_width=",
+            )
         groups, fields = self.kv_heads or heads, self.score_map.fields
         encoding = self.positions.encoding
         score_in = channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else channels
+        query_in = score_in if queries is context else queries.channels
         shapes: dict[str, tuple[int, ...]] = {
-            "query": (heads * fields, score_in if queries is None else queries, key_width),
+            "query": (heads * fields, query_in, key_width),
             "key": (groups * fields, score_in, key_width),
             "value": (groups, value_in, value_width),
             "out": (heads, value_width, width),
@@ -196,7 +201,20 @@ class MultiHead(Layer):
             shapes["place"] = (*context.positions, key_width)
         if self.biased:
             shapes["bias"] = (width,)
-        return shapes
+        if self.scaling is Scaling.LINEAR:
+            del shapes["key"]
+        shapes |= self.positions.projections.shapes(shapes)
+        keys = jax.random.split(key, len(shapes))
+        return {
+            name: normals(subkey, shapes[name])
+            for name, subkey in zip(sorted(shapes), keys, strict=True)
+        }
+
+    def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Array:
+        queries, context = self.sides(x)
+        masks = (None, None) if mask is None else self.sides(mask)
+        y = self.attend(params, None if queries is context else queries, context, masks, key)
+        return y.reshape(*queries.shape[:-1], -1)
 
     def attend(
         self,
@@ -214,7 +232,7 @@ class MultiHead(Layer):
         if self.dropout > 0 and key is not None:
             weights = drop(key, weights, self.dropout)
         values = project(valued.reshape(-1, valued.shape[-1]), params["value"])
-        values = self.positions.projections.value_side(params, values)
+        values = self.positions.projections.biased(params, "value", values)
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         out = params["out"]
         y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
@@ -366,7 +384,7 @@ class MultiHead(Layer):
         """`F = H^{-1/2} (A_1 Φ_v T_1, …, A_H Φ_v T_H)`, T = 1 for values of infinite width."""
         assert field.values is not None
         head = self.head(memo, ntk=False)
-        rows = self.positions.value_features(context, field.values.basis)
+        rows = self.positions.features(context, field.values.basis, of_values=True)
         mixed = jax.vmap(lambda w: head(w).weights)(field.weights) @ rows
         factor = field.values.factor
         mixed = mixed if factor is None else mixed @ factor
@@ -480,15 +498,6 @@ class MultiHead(Layer):
 # An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
 _POINTS = np.linspace(-8, 8, 641)
 _MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
-
-
-def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:
-    """Parameters of these shapes, i.i.d. N(0, 1)."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: normals(subkey, shape)
-        for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
-    }
 
 
 def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:
