@@ -4,7 +4,6 @@ With `b_n(q) = E[φ⁽ⁿ⁾(u)]/√n!`, a polynomial in q, Mehler's series ends
 `E[φ(u)φ(v)] = Σ_n b_n(q₁) b_n(q₂) κⁿ`, and its derivative in κ is `E[φ'(u)φ'(v)]`.
 """
 
-import abc
 from math import factorial, prod, sqrt
 from typing import Any
 
@@ -26,11 +25,7 @@ def _moment(order: int) -> int:
 
 
 class _Powers(Dual):
-    """A polynomial, known by `b_n(q)` of every power n up to its degree."""
-
-    @abc.abstractmethod
-    def prepare(self, q) -> Factors:
-        """`b_n(q)` for every n."""
+    """A polynomial, known by what `prepare` gives: `b_n(q)` of every power n up to its degree."""
 
     def __call__(self, left: Factors, right: Factors, k, *, need_derivative: bool = True):
         """`Σ_n b_n(q₁) b_n(q₂) κⁿ` and its slope in κ, by Horner's rule."""

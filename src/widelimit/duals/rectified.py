@@ -5,7 +5,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..options import cast, leaf
@@ -42,9 +41,9 @@ class Rectifier(Dual):
 
     @property
     def name(self) -> str:
-        negative, positive = (float(np.asarray(s)) for s in (self.negative, self.positive))
-        known = {(0.0, 1.0): "Relu", (-1.0, 1.0): "Abs"}
-        return known.get((negative, positive), f"Relu, slopes {negative:.3g} and {positive:.3g}")
+        found = repr(self)
+        plain = f"Relu, slopes {brief(self.negative)} and {brief(self.positive)}"
+        return found[:-2] if found.endswith("()") else plain
 
     def __repr__(self) -> str:
         a, b = brief(self.negative), brief(self.positive)

@@ -65,13 +65,6 @@ class Erf(Dual):
         return jnp.broadcast_to(cast(self.shift, q), q.shape)
 
 
-class _GeluPosition(NamedTuple):
-    """A widened variance, and `1/(1 + q)`."""
-
-    widened: _Widened
-    shrink2: Float[Array, "*p"]
-
-
 class Gelu(Dual):
     """`φ(x) = x·Φ(x)`, Φ the normal distribution function.
 
@@ -85,13 +78,10 @@ class Gelu(Dual):
     def fn(self, x):
         return jax.nn.gelu(x, approximate=False)
 
-    def prepare(self, q) -> _GeluPosition:
-        """The variance, `1/√(1 + q)` and `1/(1 + q)`."""
-        return _GeluPosition(_widen(q), 1 / (1 + q))
+    def prepare(self, q) -> _Widened:
+        return _widen(q)
 
-    def __call__(
-        self, left: _GeluPosition, right: _GeluPosition, k, *, need_derivative: bool = True
-    ):
+    def __call__(self, left: _Widened, right: _Widened, k, *, need_derivative: bool = True):
         """Value and derivative, each from one angle and one inverse root."""
         omega, inner, inverse_root, w = _gelu_parts(left, right, k)
         value = (k * omega + (inner + k**2 * w) * inverse_root) / (2 * jnp.pi)
@@ -106,13 +96,12 @@ class Gelu(Dual):
         return q * jax.lax.rsqrt(2 * jnp.pi * (1 + q))
 
 
-def _gelu_parts(left: _GeluPosition, right: _GeluPosition, k: Float[Array, "*s"]):
+def _gelu_parts(left: _Widened, right: _Widened, k: Float[Array, "*s"]):
     """ω, `q₁q₂ − κ²`, `1/√Δ` and w."""
-    inner, outer = _widened_determinant(left.widened, right.widened, k)
-    inverse_root = jax.lax.rsqrt(outer)
-    shrink = left.widened.shrink * right.widened.shrink
+    inner, outer = _widened_determinant(left, right, k)
+    inverse_root, shrink = jax.lax.rsqrt(outer), left.shrink * right.shrink
     omega = geometry.arccos(-k * shrink, outer * inverse_root * shrink)
-    return omega, inner, inverse_root, left.shrink2 + right.shrink2
+    return omega, inner, inverse_root, left.shrink**2 + right.shrink**2
 
 
 class Sine(Dual):

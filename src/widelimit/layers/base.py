@@ -14,7 +14,7 @@ from ..errors import NetworkError, ShapeError
 from ..options import cast as cast
 from ..options import leaf as leaf
 from ..printing import written
-from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair, UnknownMean
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
 from .readings import Params, Readings
 
 Memo = PyTree[Array]
@@ -137,9 +137,7 @@ class RowMap(Layer):
         """The map on an array with leading position axes, given what `memo` gathered."""
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        if example.mean is None or isinstance(example.mean, UnknownMean):
-            return example.mean
-        return self.mix(example.mean[..., None], memo)[..., 0]
+        return example.mapped_mean(lambda m: self.mix(m[..., None], memo)[..., 0])
 
     def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
         return None if example.features is None else self.mix(example.features, self.memo(example))

@@ -22,7 +22,22 @@ class TrainedVectors(Layer):
     std: eqx.AbstractVar[Any]
 
     def require(self, before: Outline) -> None:
-        _require_wide(before, type(self).__name__)
+        if before.raw:
+            raise NetworkError(
+                f"{type(self).__name__} stands on raw inputs; its vectors are orthogonal only "
+                "along many channels.",
+                got="raw inputs, whose channels do not grow with the width",
+                remedy="put a Dense or Conv layer in front of it",
+            )
+
+    def require_channels(self, before: Outline) -> None:
+        """Raise where there is nothing to add vectors to."""
+        if not before.positions or not before.channels:
+            raise ShapeError(
+                f"{type(self).__name__} met an input without positions or without channels.",
+                got=f"an input of shape {before.shape}",
+                remedy="put it after Dense, Conv or Embedding, on inputs with positions",
+            )
 
     @property
     def facts(self) -> Facts:
@@ -43,7 +58,7 @@ class PositionTable(TrainedVectors):
     """How many positions the table has rows for; None: as many as inputs have."""
 
     def outline(self, before: Outline) -> Outline:
-        _require_channels(before, "PositionTable")
+        self.require_channels(before)
         if self.most is not None and math.prod(before.positions) > self.most:
             raise ShapeError(
                 "The table of positions has fewer rows than the input has positions.",
@@ -96,7 +111,7 @@ class ClassToken(TrainedVectors):
     std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
 
     def outline(self, before: Outline) -> Outline:
-        _require_channels(before, "ClassToken")
+        self.require_channels(before)
         return before.to(positions=(1 + math.prod(before.positions),), raw=False)
 
     @property
@@ -121,10 +136,8 @@ class ClassToken(TrainedVectors):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         pair = pair.forced()
         square = cast(self.std, pair.nngp) ** 2
-        sizes = [
-            math.prod(pair.nngp.shape[: pair.rank]),
-            math.prod(pair.nngp.shape[pair.rank :]),
-        ][: 1 + pair.full]
+        shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        sizes = [math.prod(shape) for shape in shapes[: 1 + pair.full]]
 
         def longer(kernel: Array) -> Array:
             ordered = _in_order(kernel.reshape(sizes), memo1)
@@ -162,21 +175,3 @@ def _reading_order(mask: Array | None) -> Int[Array, " position"] | None:
 
 def _in_order(rows: Array, order: Array | None) -> Array:
     return rows if order is None else rows[order]
-
-
-def _require_channels(before: Outline, name: str) -> None:
-    if not before.positions or not before.channels:
-        raise ShapeError(
-            f"{name} met an input without positions or without channels.",
-            got=f"an input of shape {before.shape}",
-            remedy="put it after Dense, Conv or Embedding, on inputs with positions",
-        )
-
-
-def _require_wide(before: Outline, name: str) -> None:
-    if before.raw:
-        raise NetworkError(
-            f"{name} stands on raw inputs; its vectors are orthogonal only along many channels.",
-            got="raw inputs, whose channels do not grow with the width",
-            remedy="put a Dense or Conv layer in front of it",
-        )
