@@ -97,18 +97,17 @@ class _Pool(PositionMap):
         return Pair(whole.nngp, whole.ntk, 0, True, settled=True, blank=whole.blank)
 
     def mix(self, f: Array, memo: Memo) -> Array:
-        if self.window is not None:
-            return self.windowed(f, memo)
-        share = self.share(_count(memo, f.shape[:-1], f.dtype))
-        return jnp.sum(_hidden(f, memo), axis=tuple(range(f.ndim - 1))) * share
+        if self.window is None:
+            share = self.share(_count(memo, f.shape[:-1], f.dtype))
+            return jnp.sum(_hidden(f, memo), axis=tuple(range(f.ndim - 1))) * share
+        if memo is None and self.padding is Padding.VALID:
+            return self.sums(f, None) * self.share(volume(self.axes(f.shape[:-1])))
+        counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), memo)
+        return self.sums(f, memo) * self.share(counts)
 
     @abstractmethod
     def share(self, count: Any) -> Any:
         """What each position contributes where `count` are pooled."""
-
-    @abstractmethod
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        """Over every window."""
 
     def sums(self, f: Array, mask: Array | None) -> Array:
         """Sum over real positions of every window."""
@@ -136,9 +135,6 @@ class SumPool(_Pool):
     def share(self, count: Any) -> Any:
         return 1.0
 
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        return self.sums(f, mask)
-
 
 class MeanPool(_Pool):
     """Average over the real positions of each window (by default: of everything)."""
@@ -147,12 +143,6 @@ class MeanPool(_Pool):
 
     def share(self, count: Any) -> Any:
         return 1.0 / count if isinstance(count, int) else 1.0 / jnp.maximum(count, 1)
-
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        if mask is None and self.padding is Padding.VALID:
-            return self.sums(f, None) * (1.0 / volume(self.axes(f.shape[:-1])))
-        counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), mask)
-        return self.sums(f, mask) / jnp.maximum(counts, 1)
 
 
 class Select(PositionMap):

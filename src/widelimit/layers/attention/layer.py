@@ -12,7 +12,7 @@ from ...flat_draws import normals
 from ...printing import brief, written
 from ...state import Example, Outline, Pair
 from ..base import Facts, Params, require_streams
-from .heads import INFINITE, FeatureSide
+from .heads import FeatureSide
 from .multihead import MultiHead
 from .scores import ElementwiseMap, Scaling, ScoreMap, Softmax
 
@@ -60,39 +60,28 @@ class QueriedAttention(MultiHead):
     """Attention at 1/√d from queries with covariance κ^q to keys and values with covariance κ.
 
     Scores have `Cov(G_ai, G_bj) = qk² κ^q_ab κ̃_ij`; κ ← ov² E[A κ A'ᵀ], and the tangent kernel has
-    the terms of self-attention with κ^q, Θ^q in place of the query side.
+    the terms of self-attention with κ^q, Θ^q in place of the query side. Options are those of
+    `Attention` but scaling, pattern, projections and dropout; `positions` encodes the keys (Decay).
     """
 
-    def __init__(
-        self,
-        width: int | None = None,
-        *,
-        heads: float = INFINITE,
-        score_map: ScoreMap | None = None,
-        qk_std: Any = 1.0,
-        ov_std: Any = 1.0,
-        b_std: Any = 0.0,
-        positions: Any = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-    ):
-        """As for `Attention` at 1/√d; `positions` encodes the keys (Decay)."""
-        super().__init__(
-            width,
-            heads=heads,
-            score_map=score_map,
-            positions=positions,
-            qk_std=qk_std,
-            ov_std=ov_std,
-            b_std=b_std,
-            key_width=key_width,
-            value_width=value_width,
-        )
-        if self.positions.rotary is not None or self.positions.biases:
+    __init__ = MultiHead.__init__  # type checkers take inherited fields for arguments
+
+    def __check_init__(self) -> None:
+        compared = self.positions.rotary is not None or self.positions.biases
+        refused = {
+            "positions=, which compares keys with positions of queries": compared,
+            "projections=": not self.positions.projections.plain,
+            "pattern=": self.pattern is not None,
+            "scaling=": self.scaling is not Scaling.SQRT,
+            "dropout=": self.dropout > 0,
+        }
+        found = [name for name, used in refused.items() if used]
+        if found:
             raise WidelimitError(
-                f"positions= of {type(self).__name__} does not encode its keys alone.",
-                got=f"positions={positions!r}, which compares them with positions of queries",
-                remedy="use Decay, which encodes the keys alone",
+                f"{type(self).__name__} is not at 1/√d with plain queries from elsewhere, or its "
+                "positions= does not encode its keys alone.",
+                got=", ".join(found),
+                remedy="use Decay, which encodes the keys alone, and leave the others out",
             )
 
     def __repr__(self) -> str:

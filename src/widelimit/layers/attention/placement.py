@@ -179,11 +179,11 @@ class Positions(eqx.Module):
             return pair
         pair = pair.forced()
         grid1, grid2 = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
-        shares = self.encoding.shares(channels, pair.nngp)
+        content, share = self.encoding.shares(channels, pair.nngp)
         place = self.encoding.covariance(grid1, grid2, pair.nngp)
-        place = shares.place * place.reshape(*grid1, *grid2)
-        ntk = None if pair.ntk is None else shares.content * pair.ntk + place
-        return pair.to(shares.content * pair.nngp + place, ntk)
+        place = share * place.reshape(*grid1, *grid2)
+        ntk = None if pair.ntk is None else content * pair.ntk + place
+        return pair.to(content * pair.nngp + place, ntk)
 
     # --- of one example ---------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class Positions(eqx.Module):
         variance = example.variance().reshape(-1)
         if self.encoding is not None:
             grid = example.outline.positions
-            shares = self.encoding.shares(self.channels(example.outline), variance)
+            content, share = self.encoding.shares(self.channels(example.outline), variance)
             place = self.encoding.covariance(grid, grid, variance)
-            variance = shares.content * variance + shares.place * jnp.diagonal(place)
+            variance = content * variance + share * jnp.diagonal(place)
         if not self.projections.qk_biased:
             return variance
         return variance + cast(self.projections.qk_b_std, variance) ** 2
@@ -209,10 +209,9 @@ class Positions(eqx.Module):
         rows = example.features.reshape(-1, example.features.shape[-1])
         if self.encoding is not None:
             positions = example.outline.positions
-            shares = self.encoding.shares(self.channels(example.outline), rows)
+            content, share = self.encoding.shares(self.channels(example.outline), rows)
             root = self.encoding.root(positions, grid or positions, rows)
-            parts = [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root]
-            rows = jnp.concatenate(parts, axis=-1)
+            rows = jnp.concatenate([jnp.sqrt(content) * rows, jnp.sqrt(share) * root], axis=-1)
         if not self.projections.qk_biased:
             return rows
         constant = jnp.full((rows.shape[0], 1), cast(self.projections.qk_b_std, rows))

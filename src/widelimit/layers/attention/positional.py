@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -56,13 +56,6 @@ class Named(eqx.Module):
     """One of the profiles above, as part of the network's structure."""
 
     kind: Profile = eqx.field(static=True)
-
-
-class Shares(NamedTuple):
-    """Weights of input and encoding in κ̃ = content·κ + place·R."""
-
-    content: Array
-    place: Array
 
 
 def _channels(value: Any) -> int | None:
@@ -117,18 +110,18 @@ class Encoding(eqx.Module):
                 remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
             )
 
-    def shares(self, channels: Array | None, like: Array) -> Shares:
+    def shares(self, channels: Array | None, like: Array) -> tuple[Array, Array]:
         """Weights of input and encoding in κ̃; CONCAT depends on how many channels come in."""
         variance = cast(self.strength, like) ** 2
         if self.combine is Combine.SUM:
-            return Shares(jnp.ones_like(variance), variance)
+            return jnp.ones_like(variance), variance
         if self.combine is Combine.MIX:
-            return Shares(1 - variance, variance)
+            return 1 - variance, variance
         assert channels is not None
         content = cast(channels, like)
         place = content if self.channels is None else cast(float(self.channels), like)
         total = content + place
-        return Shares(content / total, place / total * variance)
+        return content / total, place / total * variance
 
     def root(
         self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
@@ -155,7 +148,7 @@ class Encoding(eqx.Module):
         total = x.shape[-1] + noise.shape[-1]
         parts = [
             jnp.sqrt(share * total / part.shape[-1]) * part
-            for share, part in ((shares.content, flat), (shares.place, encoding))
+            for share, part in zip(shares, (flat, encoding), strict=True)
         ]
         return jnp.concatenate(parts, axis=-1).reshape(*x.shape[:-1], -1)
 
