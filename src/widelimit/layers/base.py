@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from ..errors import NetworkError, ShapeError
 from ..options import cast as cast
 from ..options import leaf as leaf
-from ..printing import written
+from ..printing import Written
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
 from .readings import Params, Readings
 
@@ -47,7 +47,7 @@ class Facts:
     """Inputs are token ids below this number, without a channel axis; None: they are arrays."""
 
 
-class Layer(Readings):
+class Layer(Written, Readings):
     """One layer of a network, with two readings.
 
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
@@ -67,9 +67,6 @@ class Layer(Readings):
     def parts(self) -> tuple["Layer", ...]:
         """The layers inside this one: see `Serial`, `Parallel` and `Branches`."""
         return ()
-
-    def __repr__(self) -> str:
-        return written(self)
 
     # --- shapes -----------------------------------------------------------------------------------
 

@@ -54,13 +54,7 @@ class Serial(Composite):
 
     def __init__(self, *layers: Layer):
         """The first layer receives the input."""
-        for layer in layers:
-            if not isinstance(layer, Layer):
-                raise NetworkError(
-                    "Serial got something that is no layer; it takes layers as separate arguments.",
-                    got=repr(layer),
-                    remedy="write Serial(Dense(64), Relu(), …); unpack a list with *",
-                )
+        require_layers(layers, "Serial", least=0)
         self.layers = layers
 
     @property
@@ -103,13 +97,14 @@ class Parallel(Composite):
         return Facts(linear=True, streams=len(self.networks))
 
 
-def require_layers(branches: tuple[Any, ...], name: str) -> None:
-    """Raise unless there is at least one, and all are layers."""
-    if not branches or not all(isinstance(branch, Layer) for branch in branches):
+def require_layers(parts: tuple[Any, ...], name: str, least: int = 1) -> None:
+    """Raise unless there are so many, and all are layers."""
+    others = [part for part in parts if not isinstance(part, Layer)]
+    if others or len(parts) < least:
         raise NetworkError(
-            f"{name} did not get one or more layers as separate arguments.",
-            got=repr(branches),
-            remedy=f"write {name}(first, second); Serial() is the identity",
+            f"{name} got something that is no layer; it takes layers as separate arguments.",
+            got=", ".join(map(repr, others)) or "no arguments",
+            remedy=f"write {name}(Dense(64), …); unpack a list with *; Serial() is the identity",
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -24,26 +25,17 @@ from .tokens import ClassToken, PositionTable
 
 # Words about training, files, tokenisers, what is returned and how texts are generated: none
 # changes the function at initialisation. Dropout is that of evaluation, where nothing is dropped.
-_WITHOUT_EFFECT = {
-    "_attn_implementation", "_name_or_path", "architectures", "attention_dropout",
-    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "bad_words_ids",
-    "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "dropout", "dtype",
-    "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "encoder_stride",
-    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout_prob", "label2id",
-    "length_penalty", "max_length", "min_length", "model_type", "no_repeat_ngram_size",
-    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "output_scores", "pad_token_id", "pooler_act", "pooler_output_size",
-    "prefix", "pretraining_tp", "problem_type", "qa_dropout", "remove_invalid_values",
-    "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop", "return_dict",
-    "return_dict_in_generate", "sep_token_id", "seq_classif_dropout", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tie_word_embeddings", "tokenizer_class", "top_k", "top_p",
-    "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
-    "use_bfloat16", "use_cache",
-}  # fmt: skip
+_WITHOUT_EFFECT = (
+    "*_penalty", "*_token_id", "*attn_implementation", "*dropout*", "*dtype", "*pdrop",
+    "*no_repeat_ngram_size", "*suppress_tokens", "_name_or_path", "architectures", "bad_words_ids",
+    "chunk_size_feed_forward", "do_sample", "early_stopping", "encoder_stride", "finetuning_task",
+    "gradient_checkpointing", "id2label", "label2id", "max_length", "min_length", "model_type",
+    "num_beam*", "num_labels", "num_return_sequences", "output_*", "pooler_*", "prefix",
+    "pretraining_tp", "problem_type", "remove_invalid_values", "reorder_and_upcast_attn",
+    "return_dict*", "summary_*", "task_specific_params", "temperature", "tf_legacy_loss", "tie_*",
+    "tokenizer_class", "top_?", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
+    "use_cache",
+)  # fmt: skip
 # More blocks than any model has: what is longer is a slip of the pen, and would fill the memory.
 _MOST_BLOCKS = 1000
 
@@ -249,9 +241,9 @@ class _Kind:
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The sizes by our names; fields that are not known are refused."""
         names = {name: self.names.get(name, name) for name in self.sizes}
-        known, fixed = {*names.values()}, _ALONE | self.fixed
-        passed = _WITHOUT_EFFECT | {"num_labels", "id2label"}
-        unknown = sorted(map(str, {*config} - known - {*fixed} - passed))
+        fixed = _ALONE | self.fixed
+        others = sorted(map(str, {*config} - {*names.values(), *fixed}))
+        unknown = [name for name in others if not any(fnmatch(name, w) for w in _WITHOUT_EFFECT)]
         if unknown:
             raise OptionError(
                 f"A configuration of type {config['model_type']!r} says what no such network is "

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ...duals.geometry import safe_inverse, safe_sqrt
 from ...errors import WidelimitError
 from ...options import Range
-from ...printing import written
+from ...printing import Written
 from ...state import Example, Outline, Pair
 from ..base import Params, cast, leaf, remask
 from ..dense import checked_bias
@@ -21,7 +21,7 @@ from .heads import Basis, FeatureSide, pass_noise
 from .positional import Combine, Encoding, Rotary, ScoreBias
 
 
-class Projections(eqx.Module):
+class Projections(Written, eqx.Module):
     """`q = N(x W_Q/√n + σ_qk b_Q)`, keys likewise, `v = x W_V/√n + σ_v b_V`.
 
     With `qk_norm`, N(q) = √d q/‖q‖ for every head and position. The norms of wide heads
@@ -41,9 +41,6 @@ class Projections(eqx.Module):
         self.qk_norm = bool(qk_norm)
         self.qk_biased, self.qk_b_std = checked_bias(qk_b_std)
         self.v_biased, self.v_b_std = checked_bias(v_b_std)
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @property
     def plain(self) -> bool:
@@ -95,10 +92,7 @@ def normalise(pair: Pair, one: Array | None, two: Array | None) -> Pair:
     """κ̃ and Θ̃ times the inverse lengths of either input; as they are without lengths."""
     if one is None or two is None:
         return pair
-    pair = pair.forced()
-    shape = pair.nngp.shape
-    factor = jnp.outer(one, two).reshape(shape)
-    return pair.to(pair.nngp * factor, None if pair.ntk is None else pair.ntk * factor)
+    return pair.each(lambda kernel: kernel * jnp.outer(one, two).reshape(kernel.shape))
 
 
 class Positions(eqx.Module):

@@ -17,7 +17,7 @@ from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...factorizations import cholesky
 from ...options import Range, choice, hyperparameter, option, positive, whole
-from ...printing import brief, written
+from ...printing import Written, brief, written
 from ..base import cast, leaf, require_drawn
 from .scores import coordinates
 
@@ -67,7 +67,7 @@ def _strength_range(encoding: "Encoding") -> Range:
     return Range.UNIT if encoding.combine is Combine.MIX else Range.POSITIVE
 
 
-class Encoding(eqx.Module):
+class Encoding(Written, eqx.Module):
     """A trained random encoding p of positions, Gaussian with covariance R.
 
     κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values`.
@@ -92,9 +92,6 @@ class Encoding(eqx.Module):
         self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
     ) -> Float[Array, "a b"]:
         """R between all positions of two grids; every position has the same variance."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked."""
@@ -220,11 +217,8 @@ class Decay(Encoding):
         return self.profile(rate * distance).astype(like.dtype)
 
 
-class ScoreBias(eqx.Module):
+class ScoreBias(Written, eqx.Module):
     """Something added to the scores: a constant matrix over positions."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @abstractmethod
     def bias(self, positions: tuple[int, ...], like: Array) -> Float[Array, "query key"]:
@@ -267,7 +261,7 @@ class AdditiveBias(ScoreBias):
         return cast(self.value, like)
 
 
-class Rotary(eqx.Module):
+class Rotary(Written, eqx.Module):
     """Rotary positions: pairs of query and key channels turn by angles θ_k·position.
 
     Scores depend on the offset i − a: `Cov(G_ai, G_bj) = σ² κ_ab κ_ij ρ((i−a)−(j−b))` with
@@ -282,9 +276,6 @@ class Rotary(eqx.Module):
         """θ_k."""
         exponents = jnp.asarray(-np.arange(self.pairs) / self.pairs, like.dtype)
         return cast(self.base, like) ** exponents
-
-    def __repr__(self) -> str:
-        return written(self)
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless positions are a sequence."""

@@ -36,15 +36,13 @@ class Sides(NamedTuple):
     @classmethod
     def of(cls, query: Pair, key: Pair, value: Pair) -> "Sides":
         """From the pairs of the three sides."""
-        kernels, tangents = [], []
-        for pair in (query, key, value):
-            forced = pair.forced()
-            size = math.prod(forced.nngp.shape[: forced.rank])
-            kernels.append(forced.nngp.reshape(size, -1))
-            if forced.ntk is not None:
-                tangents.append(forced.ntk.reshape(size, -1))
-        ntk = Tangents(*tangents) if len(tangents) == len(kernels) else None
-        return cls(query=kernels[0], key=kernels[1], value=kernels[2], ntk=ntk)
+        pairs = [pair.forced() for pair in (query, key, value)]
+        sizes = [math.prod(pair.nngp.shape[: pair.rank]) for pair in pairs]
+        kernels = [p.nngp.reshape(n, -1) for p, n in zip(pairs, sizes, strict=True)]
+        tangents = [
+            p.ntk.reshape(n, -1) for p, n in zip(pairs, sizes, strict=True) if p.ntk is not None
+        ]
+        return cls(*kernels, Tangents(*tangents) if len(tangents) == len(kernels) else None)
 
 
 class ElementwiseScores(NamedTuple):
@@ -198,11 +196,12 @@ def mix_values(
         one, two = one[0], two[0]
     if one.ndim == 2:
         return valued.lazily_mixed(one, two)
-    forced, like = valued.forced(), queries.forced()
+    like = queries.forced()
 
     def mix(kernel: Array) -> Array:
         flat = kernel.reshape(one.shape[-1], -1)
         mixed = jnp.einsum("hai,ij,hbj->ab", one, flat, two)
         return (mixed / one.shape[0]).reshape(like.nngp.shape)
 
-    return like.to(mix(forced.nngp), None if forced.ntk is None else mix(forced.ntk))
+    mixed = valued.each(mix)
+    return like.to(mixed.nngp, mixed.ntk)

@@ -17,7 +17,7 @@ from ...duals import Dual, Identity
 from ...duals.base import as_module
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...options import whole
-from ...printing import brief, written
+from ...printing import Written, brief
 from ..activations import Activation, dual_of
 
 
@@ -35,7 +35,7 @@ class Scaling(Enum):
     UNTIED = "untied"
 
 
-class ScoreMap(eqx.Module):
+class ScoreMap(Written, eqx.Module):
     """A map ζ from scores (query, key) to weights; keys that are not allowed get weight 0.
 
     To write your own, define `__call__(scores, allowed)`, a pure function of them and of the
@@ -47,9 +47,6 @@ class ScoreMap(eqx.Module):
     """
 
     fields: ClassVar[int] = 1
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @abstractmethod
     def __call__(
@@ -148,14 +145,11 @@ def checked_score_map(score_map: Any) -> ScoreMap:
     return Softmax() if score_map is None else score_map
 
 
-class Pattern(eqx.Module):
+class Pattern(Written, eqx.Module):
     """Which keys a query may see, whatever the input."""
 
     any_length: ClassVar[bool] = False
     """Whether the pattern of a longer input contains that of a shorter one."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @abstractmethod
     def allowed(self, positions: tuple[int, ...]) -> Bool[np.ndarray, "query key"]:
