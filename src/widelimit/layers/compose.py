@@ -102,7 +102,7 @@ def require_layers(parts: tuple[Any, ...], name: str, least: int = 1) -> None:
     others = [part for part in parts if not isinstance(part, Layer)]
     if others or len(parts) < least:
         raise NetworkError(
-            f"{name} got something that is no layer; it takes layers as separate arguments.",
+            f"{name} did not get {'one or more ' if least else ''}layers as separate arguments.",
             got=", ".join(map(repr, others)) or "no arguments",
             remedy=f"write {name}(Dense(64), …); unpack a list with *; Serial() is the identity",
         )

@@ -85,7 +85,8 @@ class QueriedAttention(MultiHead):
             )
 
     def __repr__(self) -> str:
-        return written(self, hidden=("score_map",) if isinstance(self.score_map, Softmax) else ())
+        plain = ("score_map",) if isinstance(self.score_map, Softmax) else ()
+        return written(self, hidden=("projections", *plain))
 
 
 class AttentionPool(QueriedAttention):

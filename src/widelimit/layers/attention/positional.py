@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...factorizations import cholesky
-from ...options import Range, choice, hyperparameter, option, positive, whole
+from ...options import Range, choice, hyperparameter, option, positive, whole, within
 from ...printing import Written, brief, written
 from ..base import cast, leaf, require_drawn
 from .scores import coordinates
@@ -79,12 +79,23 @@ class Encoding(Written, eqx.Module):
     To write your own, define `covariance`; fields made by `leaf` are hyperparameters, as in layers.
     """
 
-    strength: Any = leaf("strength", where=_strength_range, default=1.0)
-    combine: Combine = option(Combine.SUM, converter=partial(choice, Combine, name="combine"))
+    # Made by `eqx.field`, of which type checkers know that it may take names alone.
+    strength: Any = eqx.field(
+        default=1.0,
+        converter=partial(hyperparameter, name="strength"),
+        metadata=within(_strength_range),
+        kw_only=True,
+    )
+    combine: Combine = eqx.field(
+        default=Combine.SUM,
+        converter=partial(choice, Combine, name="combine"),
+        static=True,
+        kw_only=True,
+    )
     """How the encoding joins the input."""
-    channels: int | None = option(converter=_channels)
+    channels: int | None = eqx.field(default=None, converter=_channels, static=True, kw_only=True)
     """For CONCAT: as how many channels it counts, e; None: as many as the input has."""
-    on_values: bool = option(False, converter=bool)
+    on_values: bool = eqx.field(default=False, converter=bool, static=True, kw_only=True)
     """Whether values see it too, not only scores."""
 
     @abstractmethod
@@ -173,7 +184,7 @@ class Decay(Encoding):
     profile: Any = eqx.field(default=Profile.GAUSSIAN, converter=_profile, kw_only=True)
     """A `Profile`, or any function of the distance: it is called with `rate·d`, and keeps its
     leaves where it is an Equinox module."""
-    norm: float = option(2.0, converter=_norm)
+    norm: float = eqx.field(default=2.0, converter=_norm, static=True, kw_only=True)
     """The p of the distance."""
 
     def __check_init__(self) -> None:
