@@ -31,15 +31,20 @@ def _widened_determinant(left: _Widened, right: _Widened, k: Float[Array, "*s"])
     return inner, 1 + left.variance.q + right.variance.q + inner
 
 
-class Erf(Dual):
+class _Scaled(Dual):
+    """With a scale a outside and a rate b > 0 inside."""
+
+    scale: Any = leaf("scale", default=1.0)
+    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
+
+
+class Erf(_Scaled):
     """`φ(x) = a·erf(b·x) + c`.
 
     With `qᵢ ← 2b²qᵢ`, `κ ← 2b²κ` and `Δ = (1 + q₁)(1 + q₂) − κ²`:
     value `(2a²/π) arcsin(κ/√((1 + q₁)(1 + q₂))) + c²`, derivative `(4a²b²/π)/√Δ`.
     """
 
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
     shift: Any = leaf("shift", default=0.0)
 
     def fn(self, x):
@@ -104,7 +109,7 @@ def _gelu_parts(left: _Widened, right: _Widened, k: Float[Array, "*s"]):
     return omega, inner, inverse_root, left.shrink**2 + right.shrink**2
 
 
-class Sine(Dual):
+class Sine(_Scaled):
     """`φ(x) = a·sin(b·x + c)`.
 
     With `e± = exp(−b²(q₁ + q₂ ∓ 2κ)/2)`: value `a²(e₊ − e₋ cos 2c)/2`, derivative
@@ -113,8 +118,6 @@ class Sine(Dual):
 
     ranged: ClassVar[bool] = True
 
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
     phase: Any = leaf("phase", default=0.0)
 
     def __repr__(self) -> str:
@@ -163,14 +166,7 @@ def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
     return Sine(scale=scale, rate=rate, phase=phase + jnp.pi / 2)
 
 
-class _Exponential(Dual):
-    """An exponential with a scale a and a rate b > 0."""
-
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
-
-
-class Exp(_Exponential):
+class Exp(_Scaled):
     """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
 
     def fn(self, x):
@@ -190,7 +186,7 @@ class Exp(_Exponential):
         return cast(self.scale, q) * jnp.exp(self.prepare(q))
 
 
-class Gaussian(_Exponential):
+class Gaussian(_Scaled):
     """`φ(x) = a·exp(−b·x²)`.
 
     With `Δ = (1 + 2bq₁)(1 + 2bq₂) − 4b²κ²`: value `a²/√Δ`, derivative `4a²b²κ/Δ^{3/2}`.

@@ -129,6 +129,10 @@ class Positionwise(Layer):
 class RowMap(Layer):
     """Linear and the same for every channel: `f ← L f` on arrays (positions…, anything)."""
 
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
+
     @abstractmethod
     def mix(self, f: Array, memo: Memo) -> Array:
         """The map on an array with leading position axes, given what `memo` gathered."""

@@ -39,10 +39,6 @@ class TrainedVectors(Layer):
                 remedy="put it after Dense, Conv or Embedding, on inputs with positions",
             )
 
-    @property
-    def facts(self) -> Facts:
-        return Facts(linear=True)
-
 
 class PositionTable(TrainedVectors):
     """`y_a = x_a + σ p_a + σ_c c`: a trained vector for every position, and one for all of them.
