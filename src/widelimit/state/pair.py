@@ -188,23 +188,23 @@ class Pair(eqx.Module):
         masks: tuple[Array | None, Array | None] = (None, None),
     ) -> "Pair":
         """κ ← scale·κ + bias·1 and Θ ← scale·Θ + lift·κ + ntk_bias·1, with 1 at real positions."""
-        ntk_bias = bias if ntk_bias is None else ntk_bias
+        lifted: Any = bias if ntk_bias is None else ntk_bias
         if self.terms is not None:
             terms = tuple(term.affine(scale, lift) for term in self.terms)
-            if bias is not None and ntk_bias is not None:
-                ones = (
+            if bias is not None:
+                one, two = (
                     (jnp.ones(shape) if mask is None else mask).astype(bias.dtype)[..., None]
                     for mask, shape in zip(masks, self._shapes(), strict=True)
                 )
-                constant = PendingMap(*ones, bias, jnp.zeros_like(bias), ntk_bias, constant=True)
+                constant = PendingMap(one, two, bias, jnp.zeros_like(bias), lifted, constant=True)
                 terms = (*terms, constant)
             return replace(self, terms=terms)
-        nngp, ntk = scale * self.nngp, None
-        if self.ntk is not None:
-            ntk = lift * self.nngp if self.blank else scale * self.ntk + lift * self.nngp
+        nngp, ntk = scale * self.nngp, self.ntk
+        if ntk is not None:
+            ntk = lift * self.nngp if self.blank else scale * ntk + lift * self.nngp
         if bias is None:
             return self.to(nngp, ntk)
-        return self.to(nngp + bias, None if ntk is None else ntk + ntk_bias).masked(*masks)
+        return self.to(nngp + bias, None if ntk is None else ntk + lifted).masked(*masks)
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Position axes of the two inputs after pending maps."""
@@ -241,8 +241,8 @@ class Pair(eqx.Module):
             return self.mixed(_matrix_map(left), _matrix_map(right))
         pair = self.forced()
         shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
-        sides = (m.reshape(*s, -1) for m, s in zip((left, right), shapes, strict=True))
-        return replace(pair, full=True, terms=(_pending(*sides, pair.nngp.dtype),))
+        left, right = (m.reshape(*s, -1) for m, s in zip((left, right), shapes, strict=True))
+        return replace(pair, full=True, terms=(_pending(left, right, pair.nngp.dtype),))
 
     def forced(self) -> "Pair":
         """Apply whatever is pending: the kernels as plain arrays."""

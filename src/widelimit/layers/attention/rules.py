@@ -42,7 +42,8 @@ class Sides(NamedTuple):
         tangents = [
             p.ntk.reshape(n, -1) for p, n in zip(pairs, sizes, strict=True) if p.ntk is not None
         ]
-        return cls(*kernels, Tangents(*tangents) if len(tangents) == len(kernels) else None)
+        ntk = Tangents(*tangents) if len(tangents) == len(kernels) else None
+        return cls(kernels[0], kernels[1], kernels[2], ntk)
 
 
 class ElementwiseScores(NamedTuple):
