@@ -47,9 +47,9 @@ class Branches(Composite):
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
         """The merged kernels; `shares` are the branches' fractions of all channels."""
 
-    @abstractmethod
     def merge_means(self, means: list[Array], shares: Array) -> Array:
-        """The merged channel means."""
+        """The merged channel means; by default as outputs are merged."""
+        return self.merge_outputs(means)
 
     def merge_features(self, rows: list[Array], shares: Array) -> Array | None:
         """The merged feature rows, where they exist."""
@@ -99,9 +99,6 @@ class Sum(Branches):
 
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
         return total(pairs, [cast(c, pairs[0].nngp) for c in self.coefficients()])
-
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return self.merge_outputs(means)
 
 
 class Residual(Sum):
@@ -261,6 +258,3 @@ class Product(Branches):
                 ntk = product.ntk * other.nngp + product.nngp * other.ntk
             product = product.to(product.nngp * other.nngp, ntk)
         return product
-
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return self.merge_outputs(means)

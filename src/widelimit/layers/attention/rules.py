@@ -17,33 +17,25 @@ from ...state import Pair
 from .scores import ElementwiseMap, RowwiseMap, ScoreMap, Softmax
 
 
-class Tangents(NamedTuple):
-    """Θ on the three sides of attention."""
-
-    query: Float[Array, "q q2"]
-    key: Float[Array, "k k2"]
-    value: Float[Array, "k k2"]
-
-
 class Sides(NamedTuple):
     """Kernels of one pair on the three sides of attention, positions flattened."""
 
     query: Float[Array, "q q2"]
     key: Float[Array, "k k2"]
     value: Float[Array, "k k2"]
-    ntk: Tangents | None
+    ntk: "Sides | None" = None  # the same of Θ
 
     @classmethod
     def of(cls, query: Pair, key: Pair, value: Pair) -> "Sides":
         """From the pairs of the three sides."""
+
+        def flat(pair: Pair, kernel: Any) -> Array:
+            return kernel.reshape(math.prod(kernel.shape[: pair.rank]), -1)
+
         pairs = [pair.forced() for pair in (query, key, value)]
-        sizes = [math.prod(pair.nngp.shape[: pair.rank]) for pair in pairs]
-        kernels = [p.nngp.reshape(n, -1) for p, n in zip(pairs, sizes, strict=True)]
-        tangents = [
-            p.ntk.reshape(n, -1) for p, n in zip(pairs, sizes, strict=True) if p.ntk is not None
-        ]
-        ntk = Tangents(*tangents) if len(tangents) == len(kernels) else None
-        return cls(kernels[0], kernels[1], kernels[2], ntk)
+        with_ntk = all(pair.ntk is not None for pair in pairs)
+        ntk = cls._make([*(flat(p, p.ntk) for p in pairs), None]) if with_ntk else None
+        return cls._make([*(flat(p, p.nngp) for p in pairs), ntk])
 
 
 class ElementwiseScores(NamedTuple):
