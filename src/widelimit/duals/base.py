@@ -75,7 +75,7 @@ class Dual(Written, eqx.Module):
         return 0.0
 
 
-def apart(numbers: Any) -> Any:
+def separate(numbers: Any) -> Any:
     """The same arrays, hidden from the compiler's search for common subexpressions.
 
     What two outputs share, XLA on CPU writes to memory; to compute it twice is faster.

@@ -88,7 +88,7 @@ class Hermite(_Powers):
 
     def __init__(self, degree: int):
         """`degree` is m."""
-        self.degree = checked_degree(degree)
+        self.degree = check_degree(degree)
 
     def fn(self, x):
         # √j h_j = x h_{j−1} − √(j−1) h_{j−2}
@@ -111,6 +111,6 @@ class Hermite(_Powers):
 _MOST_DEGREE = 100
 
 
-def checked_degree(degree: int) -> int:
+def check_degree(degree: int) -> int:
     """The degree of a polynomial."""
     return whole("degree", degree, least=0, most=_MOST_DEGREE)

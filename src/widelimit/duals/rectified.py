@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..options import cast, leaf
 from ..printing import brief
 from . import geometry
-from .base import Dual, apart
+from .base import Dual, separate
 from .geometry import Variance, prepare_variance
 
 
@@ -81,7 +81,7 @@ def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: 
     value = bend * bent + jnp.where(k > 0, same, opposite) * k
     if not need_derivative:
         return value, None
-    left, right, k = apart((left, right, k))
+    left, right, k = separate((left, right, k))
     x, sine = geometry.angle(left, right, k)
     theta = bend * (sine * geometry.arccos_ratio(x))
     return value, jnp.where(k > 0, same - theta, opposite + theta)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..options import Range, cast, leaf
 from ..printing import written
 from . import geometry
-from .base import Dual, apart
+from .base import Dual, separate
 from .geometry import Variance, prepare_variance
 
 
@@ -62,7 +62,7 @@ class Erf(_Scaled):
         value = 2 / jnp.pi * a**2 * geometry.arcsin(k * shrink, root * shrink) + c**2
         if not need_derivative:
             return value, None
-        outer = _widened_determinant(left, right, apart(k))[1]
+        outer = _widened_determinant(left, right, separate(k))[1]
         return value, 4 / jnp.pi * (a * b) ** 2 * jax.lax.rsqrt(outer)
 
     def mean(self, q):
@@ -92,7 +92,7 @@ class Gelu(Dual):
         value = (k * omega + (inner + k**2 * w) * inverse_root) / (2 * jnp.pi)
         if not need_derivative:
             return value, None
-        k = apart(k)
+        k = separate(k)
         omega, _, inverse_root, w = _gelu_parts(left, right, k)
         return value, (omega + k * inverse_root * (w + inverse_root**2)) / (2 * jnp.pi)
 
@@ -136,7 +136,7 @@ class Sine(_Scaled):
         value = a**2 * (half + minus * jnp.sin(c) ** 2)
         if not need_derivative:
             return value, None
-        half, minus = _exponentials(left + right, b**2 * apart(k))
+        half, minus = _exponentials(left + right, b**2 * separate(k))
         return value, (a * b) ** 2 * (half + minus * jnp.cos(c) ** 2)
 
     def trusted(self, dtype: Any) -> tuple[float, float]:

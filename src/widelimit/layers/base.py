@@ -138,7 +138,7 @@ class RowMap(Layer):
         """The map on an array with leading position axes, given what `memo` gathered."""
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: self.mix(m[..., None], memo)[..., 0])
+        return example.map_mean(lambda m: self.mix(m[..., None], memo)[..., 0])
 
     def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
         return None if example.features is None else self.mix(example.features, self.memo(example))
@@ -198,7 +198,7 @@ def remask(x: Array, mask: Array | None, *, axes: int = 1) -> Array:
     return jnp.where(mask.reshape(*mask.shape, *(1,) * axes), x, jnp.zeros((), x.dtype))
 
 
-def fenced(pair: Pair, witness: Any) -> Pair:
+def fence(pair: Pair, witness: Any) -> Pair:
     """The same pair, behind a fence that the compiler does not fuse across (CPU only).
 
     XLA on CPU copies a producer into each of its consumers. Without fences every layer of a deep

@@ -250,9 +250,9 @@ class Product(Branches):
         return math.prod(outputs[1:], start=outputs[0])
 
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
-        product = pairs[0].forced()
+        product = pairs[0].compute()
         for pair in pairs[1:]:
-            other = pair.forced()
+            other = pair.compute()
             ntk = None
             if product.ntk is not None and other.ntk is not None:
                 ntk = product.ntk * other.nngp + product.nngp * other.ntk

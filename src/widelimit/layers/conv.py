@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 from ..errors import OptionError, ShapeError
 from ..options import choice, whole
 from ..state import Example, Need, Outline, Pair
-from .base import Facts, Layer, Memo, Params, fenced
+from .base import Facts, Layer, Memo, Params, fence
 from .dense import Parameterization, Weights, add_bias, make_weights, require_channels
 from .windows import Axis, Padding, extents, layout, mask_windows, pad, patches, slide, volume
 
@@ -89,7 +89,7 @@ class Convolution(Layer):
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         # Without the fence the layer below is computed anew for every offset of the window.
-        pair = fenced(pair.forced(), self.weights.w_std)
+        pair = fence(pair.compute(), self.weights.w_std)
         axes = self.axes(pair.nngp.shape[: pair.rank])
 
         def average(kernel: Array) -> Array:

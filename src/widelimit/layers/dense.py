@@ -21,7 +21,7 @@ from .base import (
     Params,
     Positionwise,
     cast,
-    fenced,
+    fence,
     leaf,
 )
 
@@ -83,7 +83,7 @@ class Weights(eqx.Module):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The rule above, on a pair whose κ is already averaged over the fan-in."""
         (mask1, fan_in), (mask2, _) = memo1, memo2
-        pair = fenced(pair, self.w_std)
+        pair = fence(pair, self.w_std)
         scale = cast(self.w_std, pair.nngp) ** 2
         bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
         if self.parameterization is Parameterization.NTK:
@@ -99,12 +99,12 @@ class Weights(eqx.Module):
 
 def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization | str) -> Weights:
     """Weights, with a bias or without."""
-    biased, b_std = checked_bias(b_std)
+    biased, b_std = check_bias(b_std)
     kind = choice(Parameterization, parameterization, "parameterization")
     return Weights(w_std=w_std, b_std=b_std, parameterization=kind, biased=biased)
 
 
-def checked_bias(b_std: Any) -> tuple[bool, Any]:
+def check_bias(b_std: Any) -> tuple[bool, Any]:
     """Whether there is a bias, and its standard deviation; None and exactly 0 mean none."""
     value = hyperparameter(0.0 if b_std is None else b_std, "b_std")
     return isinstance(value, jax.Array) or bool(value != 0), value

@@ -99,8 +99,8 @@ class Aggregate(RowMap):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.ndim == 2 * pair.rank:
             one, two = (memo.reshape(math.isqrt(memo.size), -1) for memo in (memo1, memo2))
-            return pair.lazily_mixed(one, two)
-        return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
+            return pair.map_positions_later(one, two)
+        return pair.map_positions(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
     def _weights(self, edges: Array | None, positions: tuple[int, ...]) -> Array:
         """The weights L of this kind, (nodes…, nodes…)."""

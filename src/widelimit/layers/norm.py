@@ -15,7 +15,7 @@ from ..state import Example, Mean, Need, Outline, Pair
 from .base import Facts, Layer, Memo, RowMap, cast, leaf
 
 
-def checked_rate(rate: float, name: str = "rate") -> float:
+def check_rate(rate: float, name: str = "rate") -> float:
     """A probability of dropping an entry."""
     number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not number or not 0 <= rate < 1:
@@ -37,7 +37,7 @@ def with_diagonal(pair: Pair, values: Float[Array, " positions"]) -> Pair:
     """An input's covariance with other variances κ_aa(x, x); its tangent kernel is left out."""
     if not pair.full or pair.rank == 0:
         return pair.to(values.reshape(pair.nngp.shape), None)
-    forced = pair.forced()
+    forced = pair.compute()
     square = forced.nngp.reshape(values.size, values.size)
     square = jnp.fill_diagonal(square, values, inplace=False)
     return pair.to(square.reshape(forced.nngp.shape), None)
@@ -135,17 +135,17 @@ class LayerNorm(Layer):
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.rows is not None:
-            pair = pair.forced()
+            pair = pair.compute()
             pair = pair.to(_products(pair, memo1.rows, memo2.rows), pair.ntk)
         elif memo1.mean is not None:
-            pair = pair.forced()
+            pair = pair.compute()
             # Without axes the centre is the mean, and of four products one is left.
             one, two = pair.left(memo1.centre), pair.right(memo2.centre)
             less = pair.left(memo1.mean) * two
             if self.axes:
                 less = less + one * pair.right(memo2.mean) - one * two
             pair = pair.to(pair.nngp - less, pair.ntk)
-        return pair.rows_scaled(memo1.scale, memo2.scale)
+        return pair.scale_positions(memo1.scale, memo2.scale)
 
     def features(self, example: Example) -> Array | None:
         memo = self.memo(example)
@@ -180,7 +180,7 @@ class RMSNorm(RowMap):
         return _inverse_root(example.variance(), self.eps, example.mask)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return pair.rows_scaled(memo1, memo2)
+        return pair.scale_positions(memo1, memo2)
 
     def mix(self, f: Array, memo: Memo) -> Array:
         return f * memo[..., None]
@@ -195,7 +195,7 @@ class Dropout(RowMap):
     inputs as they are (evaluation); with a key it drops entries (training).
     """
 
-    rate: float = eqx.field(static=True, converter=checked_rate)
+    rate: float = eqx.field(static=True, converter=check_rate)
     """The probability of dropping an entry, at least 0 and below 1."""
 
     def outline(self, before: Outline) -> Outline:

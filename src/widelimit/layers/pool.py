@@ -39,7 +39,7 @@ class PositionMap(RowMap):
         return example.mask
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
+        return pair.map_positions(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
 
 class _Pool(PositionMap):
@@ -99,7 +99,7 @@ class _Pool(PositionMap):
     def mix(self, f: Array, memo: Memo) -> Array:
         if self.window is None:
             share = self.share(_count(memo, f.shape[:-1], f.dtype))
-            return jnp.sum(_hidden(f, memo), axis=tuple(range(f.ndim - 1))) * share
+            return jnp.sum(_hide(f, memo), axis=tuple(range(f.ndim - 1))) * share
         if memo is None and self.padding is Padding.VALID:
             return self.sums(f, None) * self.share(volume(self.axes(f.shape[:-1])))
         counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), memo)
@@ -111,13 +111,13 @@ class _Pool(PositionMap):
 
     def sums(self, f: Array, mask: Array | None) -> Array:
         """Sum over real positions of every window."""
-        f = _hidden(f, mask)
+        f = _hide(f, mask)
         for dim, axis in enumerate(self.axes(f.shape[:-1])):
             f = slide(f, axis, dim)
-        return f if mask is None else _hidden(f, mask_windows(mask, self.axes(mask.shape)))
+        return f if mask is None else _hide(f, mask_windows(mask, self.axes(mask.shape)))
 
 
-def _hidden(f: Array, mask: Array | None) -> Array:
+def _hide(f: Array, mask: Array | None) -> Array:
     """Zero at padding; multiplying fuses better than selecting."""
     return f if mask is None else f * mask[..., None].astype(f.dtype)
 
@@ -344,7 +344,7 @@ class Flatten(Layer):
         return replace(averaged, rank=0, full=True)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(jnp.mean)
+        return example.map_mean(jnp.mean)
 
     def features(self, example: Example) -> Array | None:
         rows = example.features

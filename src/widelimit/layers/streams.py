@@ -63,7 +63,7 @@ class AddStreams(Layer):
         return None
 
     def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
-        pairs = [stream.forced() for stream in pair]
+        pairs = [stream.compute() for stream in pair]
         return total(pairs, [cast(share, pairs[0].nngp) for share in self.shares])
 
     def mean(self, example: Any, memo: Memo) -> Mean:

@@ -82,7 +82,7 @@ class PositionTable(TrainedVectors):
         return x + cast(self.std, x) * table + cast(self.common_std, x) * common
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        pair = pair.compute()
         like = pair.nngp
         place, common = cast(self.std, like) ** 2, cast(self.common_std, like) ** 2
         added = jnp.broadcast_to(place + common, like.shape)
@@ -119,18 +119,18 @@ class ClassToken(TrainedVectors):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         token = cast(self.std, x) * params.astype(x.dtype)
-        rows = _in_order(x.reshape(-1, x.shape[-1]), _reading_order(mask))
+        rows = _in_order(x.reshape(-1, x.shape[-1]), _row_order(mask))
         return jnp.concatenate([token[None, :], rows])
 
     def mask(self, mask: Array) -> Array:
-        real = _in_order(mask.reshape(-1), _reading_order(mask))
+        real = _in_order(mask.reshape(-1), _row_order(mask))
         return jnp.concatenate([jnp.ones(1, bool), real])
 
     def memo(self, example: Example) -> Memo:
-        return _reading_order(example.mask)
+        return _row_order(example.mask)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        pair = pair.compute()
         square = cast(self.std, pair.nngp) ** 2
         shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
         sizes = [math.prod(shape) for shape in shapes[: 1 + pair.full]]
@@ -146,12 +146,12 @@ class ClassToken(TrainedVectors):
         return Pair(longer(pair.nngp), ntk, 1, pair.full)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(
+        return example.map_mean(
             lambda m: jnp.concatenate([jnp.zeros(1), _in_order(m.reshape(-1), memo)])
         )
 
 
-def _reading_order(mask: Array | None) -> Int[Array, " position"] | None:
+def _row_order(mask: Array | None) -> Int[Array, " position"] | None:
     """The numbers of all positions, those of the image without its padding first, row by row.
 
     Where rows end is a matter of the image, not of the array that it is padded to: the second row

@@ -149,19 +149,19 @@ class Pair(eqx.Module):
 
     def each(self, function: Callable[[Array], Array]) -> "Pair":
         """The same linear function on κ and on Θ."""
-        pair = self.forced()
+        pair = self.compute()
         nngp = function(pair.nngp)
         if pair.blank:
             return Pair(nngp, jnp.zeros_like(nngp), self.rank, self.full, blank=True)
         return pair.to(nngp, None if pair.ntk is None else function(pair.ntk))
 
-    def masked(self, mask1: Array | None, mask2: Array | None) -> "Pair":
+    def hide_padding(self, mask1: Array | None, mask2: Array | None) -> "Pair":
         """Zero the rows and columns of positions that are not real."""
         dtype = self.nngp.dtype
         one, two = (None if mask is None else mask.astype(dtype) for mask in (mask1, mask2))
-        return self.rows_scaled(one, two)
+        return self.scale_positions(one, two)
 
-    def rows_scaled(self, left: Array | None, right: Array | None) -> "Pair":
+    def scale_positions(self, left: Array | None, right: Array | None) -> "Pair":
         """κ_ab ← left_a κ_ab right_b and the same for Θ; None is 1."""
         if left is None and right is None:
             return self
@@ -170,7 +170,7 @@ class Pair(eqx.Module):
                 lambda f, values=values: f if values is None else f * values[..., None]
                 for values in (left, right)
             )
-            return self.mixed(one, two)
+            return self.map_positions(one, two)
 
         def scale(kernel: Array) -> Array:
             kernel = kernel if left is None else kernel * self.left(left)
@@ -204,7 +204,7 @@ class Pair(eqx.Module):
             ntk = lift * self.nngp if self.blank else scale * ntk + lift * self.nngp
         if bias is None:
             return self.to(nngp, ntk)
-        return self.to(nngp + bias, None if ntk is None else ntk + lifted).masked(*masks)
+        return self.to(nngp + bias, None if ntk is None else ntk + lifted).hide_padding(*masks)
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Position axes of the two inputs after pending maps."""
@@ -215,7 +215,9 @@ class Pair(eqx.Module):
             self.nngp.shape[half:] if first.right is None else first.right.shape[:-1],
         )
 
-    def mixed(self, left: Callable[[Array], Array], right: Callable[[Array], Array]) -> "Pair":
+    def map_positions(
+        self, left: Callable[[Array], Array], right: Callable[[Array], Array]
+    ) -> "Pair":
         """κ ← L κ Rᵀ for position-linear maps given as functions of (positions…, anything)."""
         if self.terms is None:
             both = self.each(
@@ -234,17 +236,19 @@ class Pair(eqx.Module):
         after = replace(self, full=True, terms=terms)
         return replace(after, rank=len(after._shapes()[0]))
 
-    def lazily_mixed(self, left: Float[Array, "a base"], right: Float[Array, "b base2"]) -> "Pair":
+    def map_positions_later(
+        self, left: Float[Array, "a base"], right: Float[Array, "b base2"]
+    ) -> "Pair":
         """κ ← L κ Rᵀ, kept pending, for matrices over flattened positions that stay as they are."""
         pending = sum(not term.constant for term in self.terms or ())
         if 0 < pending < _MOST_TERMS:
-            return self.mixed(_matrix_map(left), _matrix_map(right))
-        pair = self.forced()
+            return self.map_positions(_matrix_map(left), _matrix_map(right))
+        pair = self.compute()
         shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
         left, right = (m.reshape(*s, -1) for m, s in zip((left, right), shapes, strict=True))
         return replace(pair, full=True, terms=(_pending(left, right, pair.nngp.dtype),))
 
-    def forced(self) -> "Pair":
+    def compute(self) -> "Pair":
         """Apply whatever is pending: the kernels as plain arrays."""
         if self.terms is None:
             return self
@@ -272,7 +276,7 @@ class Pair(eqx.Module):
 
     def diagonal(self) -> "Pair":
         """Only equal positions of the two inputs."""
-        pair, rank = self.forced(), self.rank
+        pair, rank = self.compute(), self.rank
         if not self.full or rank == 0:
             return replace(pair, full=False)
         shape, other = pair.nngp.shape[:rank], pair.nngp.shape[rank:]
@@ -306,7 +310,7 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
         )
         if len({term.left.shape[:-1] for term in terms if term.left is not None}) <= 1:
             return replace(pairs[0], terms=terms)
-    plain = [pair.forced() for pair in pairs]
+    plain = [pair.compute() for pair in pairs]
     parts = list(zip(weights, plain, strict=True))
     ntk = [weight * pair.ntk for weight, pair in parts if pair.ntk is not None]
     return plain[0].to(_sum([w * pair.nngp for w, pair in parts]), _sum(ntk) if ntk else None)

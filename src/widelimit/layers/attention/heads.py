@@ -275,7 +275,7 @@ def draw_basis(
     return Basis(side.grid, found.pivots, matrix, missed), rank, joint.dtype
 
 
-def checked_heads(heads: float, name: str = "heads") -> float:
+def check_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
     finite = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
     finite = finite and 1 <= heads < 2**31

@@ -22,8 +22,8 @@ from ...flat_draws import normals
 from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
 from ..base import Facts, Layer, Memo, Params, cast, leaf, require_positions
-from ..dense import checked_bias
-from ..norm import checked_rate, drop, with_diagonal
+from ..dense import check_bias
+from ..norm import check_rate, drop, with_diagonal
 from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
@@ -31,11 +31,11 @@ from .heads import (
     FeatureSide,
     HeldScores,
     ScoreField,
-    checked_heads,
+    check_heads,
 )
 from .placement import Positions, Projections, normalise
 from .rules import ElementwiseScores, Head, Sides, make_head, mean_over_heads, mix_values
-from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, check_score_map
 
 PLAIN = Positions(None, (), None, Projections())
 """Of queries from elsewhere: no encoding, no biases."""
@@ -99,17 +99,17 @@ class MultiHead(Layer):
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
         self.width = None if width is None else whole("width", width)
-        self.heads = checked_heads(heads)
+        self.heads = check_heads(heads)
         self.scaling = choice(Scaling, scaling, "scaling")
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
         self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
-        self.dropout = checked_rate(dropout, "dropout")
-        self.score_map = checked_score_map(score_map)
+        self.dropout = check_rate(dropout, "dropout")
+        self.score_map = check_score_map(score_map)
         self.positions = Positions.make(positions, projections)
         self.pattern = pattern
         self.qk_std, self.ov_std = qk_std, ov_std
-        self.biased, self.b_std = checked_bias(b_std)
+        self.biased, self.b_std = check_bias(b_std)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
         if self.kv_heads is not None and finite and self.heads % self.kv_heads:
@@ -226,13 +226,13 @@ class MultiHead(Layer):
     ) -> Float[Array, "query width"]:
         """The finite layer; without `queries` these are the context with its encoding."""
         encoding = self.positions.encoding
-        scored = context if encoding is None else encoding.encoded(params["place"], context)
+        scored = context if encoding is None else encoding.join_input(params["place"], context)
         valued = scored if encoding is not None and encoding.on_values else context
         weights = self.attention_weights(params, scored, masks, queries)
         if self.dropout > 0 and key is not None:
             weights = drop(key, weights, self.dropout)
         values = project(valued.reshape(-1, valued.shape[-1]), params["value"])
-        values = self.positions.projections.biased(params, "value", values)
+        values = self.positions.projections.add_bias(params, "value", values)
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         out = params["out"]
         y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
@@ -254,7 +254,7 @@ class MultiHead(Layer):
         if self.scaling is not Scaling.LINEAR:
             k = made(params, "key", project(keys, params["key"]))
         if rotary is not None:
-            q, k = jax.vmap(rotary.rotated)(q), jax.vmap(rotary.rotated)(k)
+            q, k = jax.vmap(rotary.rotate)(q), jax.vmap(rotary.rotate)(k)
         fields = self.score_map.fields
         q, k = (side.reshape(-1, fields, *side.shape[1:]) for side in (q, k))
         k = jnp.repeat(k, q.shape[0] // k.shape[0], axis=0)
@@ -368,7 +368,7 @@ class MultiHead(Layer):
         else:
             scored = self.positions.scored(example.pair(), self.positions.channels(example.outline))
             lengths = self.positions.inverse_lengths(example)
-            covariance = normalise(scored, lengths, lengths).forced().nngp
+            covariance = normalise(scored, lengths, lengths).compute().nngp
             scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
             if rotary is not None:
                 cosines = rotary.waves(grid, scores)[: rotary.pairs]
@@ -410,7 +410,7 @@ class MultiHead(Layer):
             return moved
         _, context = self.sides(pair)
         valued = self.positions.valued(context, one_pass.channels)
-        valued = valued.masked(memo.key_mask, memo.key_mask)
+        valued = valued.hide_padding(memo.key_mask, memo.key_mask)
         squares = self.mean_over_weights(one_pass, field, jnp.square)
         more = squares @ valued.diagonal().nngp.reshape(-1) * self.dropout / (1 - self.dropout)
         scale, _ = self._output_scales(more)
@@ -434,8 +434,8 @@ class MultiHead(Layer):
             scale = scale * share if share != 1 else scale
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
         same = queries is context
-        queries = queries.forced()
-        context = queries if same else context.forced()
+        queries = queries.compute()
+        context = queries if same else context.compute()
         if memo1.outputs is not None and memo2.outputs is not None:
             nngp, ntk = memo1.outputs @ memo2.outputs.T, None
         else:
@@ -443,12 +443,12 @@ class MultiHead(Layer):
             scored = positions.scored(context, memo1.channels)
             scored = normalise(scored, memo1.inverse_lengths, memo2.inverse_lengths)
             query = scored if same else queries
-            valued = valued.masked(memo1.key_mask, memo2.key_mask)
+            valued = valued.hide_padding(memo1.key_mask, memo2.key_mask)
             nngp, ntk = self._averages(Sides.of(query, scored, valued), memo1, memo2, field)
         shape = queries.nngp.shape
         plain = queries.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
         scale, bias = self._output_scales(nngp)
-        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias).masked(*masks)
+        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias).hide_padding(*masks)
 
     def _averages(
         self, sides: Sides, memo1: AttentionMemo, memo2: AttentionMemo, field: Any

@@ -16,7 +16,7 @@ from ...options import Range
 from ...printing import Written
 from ...state import Example, Outline, Pair
 from ..base import Params, cast, leaf, remask
-from ..dense import checked_bias
+from ..dense import check_bias
 from .heads import Basis, FeatureSide, pass_noise
 from .positional import Combine, Encoding, Rotary, ScoreBias
 
@@ -39,8 +39,8 @@ class Projections(Written, eqx.Module):
     def __init__(self, *, qk_norm: bool = False, qk_b_std: Any = 0.0, v_b_std: Any = 0.0):
         """`qk_b_std` (σ_qk) and `v_b_std` (σ_v) are hyperparameters."""
         self.qk_norm = bool(qk_norm)
-        self.qk_biased, self.qk_b_std = checked_bias(qk_b_std)
-        self.v_biased, self.v_b_std = checked_bias(v_b_std)
+        self.qk_biased, self.qk_b_std = check_bias(qk_b_std)
+        self.v_biased, self.v_b_std = check_bias(v_b_std)
 
     @property
     def plain(self) -> bool:
@@ -58,7 +58,7 @@ class Projections(Written, eqx.Module):
             if biased.get(name)
         }
 
-    def biased(
+    def add_bias(
         self, params: Params, name: str, x: Float[Array, "head position d"]
     ) -> Float[Array, "head position d"]:
         """Queries, keys or values from what their weights give."""
@@ -71,7 +71,7 @@ class Projections(Written, eqx.Module):
         self, params: Params, name: str, x: Float[Array, "head position d"]
     ) -> Float[Array, "head position d"]:
         """Queries or keys, brought to one length where that is asked for."""
-        x = self.biased(params, name, x)
+        x = self.add_bias(params, name, x)
         if not self.qk_norm:
             return x
         return x * inverse_lengths(jnp.mean(x**2, axis=-1, keepdims=True))
@@ -79,7 +79,7 @@ class Projections(Written, eqx.Module):
 
 def _lift(pair: Pair, b_std: Any) -> Pair:
     """κ + σ²."""
-    pair = pair.forced()
+    pair = pair.compute()
     return pair.to(pair.nngp + cast(b_std, pair.nngp) ** 2, pair.ntk)
 
 
@@ -171,7 +171,7 @@ class Positions(eqx.Module):
         """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
         if self.encoding is None:
             return pair
-        pair = pair.forced()
+        pair = pair.compute()
         grid1, grid2 = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
         content, share = self.encoding.shares(channels, pair.nngp)
         place = self.encoding.covariance(grid1, grid2, pair.nngp)
@@ -237,7 +237,7 @@ class Positions(eqx.Module):
             return None
         scored = self.scored(example.pair(), self.channels(example.outline))
         # Encodings and biases give padding a variance too, which none of the real positions shares.
-        own = scored.masked(example.mask, example.mask).nngp
+        own = scored.hide_padding(example.mask, example.mask).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
     # --- of all examples that scores are drawn for ------------------------------------------------
@@ -266,4 +266,4 @@ class Positions(eqx.Module):
     def _kernel_of(self, outline: Outline, of_values: bool) -> Callable[[Pair], Array]:
         """From a pair to the κ of what makes one of the sides."""
         side, channels = self.valued if of_values else self.scored, self.channels(outline)
-        return lambda pair: side(pair, channels).forced().nngp
+        return lambda pair: side(pair, channels).compute().nngp

@@ -143,7 +143,7 @@ class Encoding(Written, eqx.Module):
         root = cholesky(covariance + jitter * jnp.eye(len(covariance), dtype=covariance.dtype))
         return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
 
-    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
+    def join_input(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
         """The finite network's input with its encoding, from i.i.d. normal `noise` (trained).
 
         The two stand side by side, scaled such that weights `W/√(n + m)` on both together give
@@ -305,7 +305,7 @@ class Rotary(Written, eqx.Module):
         waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)])
         return waves / jnp.sqrt(jnp.asarray(self.pairs, like.dtype))
 
-    def rotated(self, x: Float[Array, "positions channels"]) -> Float[Array, "positions channels"]:
+    def rotate(self, x: Float[Array, "positions channels"]) -> Float[Array, "positions channels"]:
         """Queries or keys of the finite network, turned; channels come in pairs."""
         half = x.shape[-1] // 2
         places = jnp.arange(x.shape[0], dtype=x.dtype)

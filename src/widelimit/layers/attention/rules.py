@@ -32,7 +32,7 @@ class Sides(NamedTuple):
         def flat(pair: Pair, kernel: Any) -> Array:
             return kernel.reshape(math.prod(kernel.shape[: pair.rank]), -1)
 
-        pairs = [pair.forced() for pair in (query, key, value)]
+        pairs = [pair.compute() for pair in (query, key, value)]
         with_ntk = all(pair.ntk is not None for pair in pairs)
         ntk = cls._make([*(flat(p, p.ntk) for p in pairs), None]) if with_ntk else None
         return cls._make([*(flat(p, p.nngp) for p in pairs), ntk])
@@ -188,8 +188,8 @@ def mix_values(
     if one.ndim == 3 and one.shape[0] == 1:
         one, two = one[0], two[0]
     if one.ndim == 2:
-        return valued.lazily_mixed(one, two)
-    like = queries.forced()
+        return valued.map_positions_later(one, two)
+    like = queries.compute()
 
     def mix(kernel: Array) -> Array:
         flat = kernel.reshape(one.shape[-1], -1)

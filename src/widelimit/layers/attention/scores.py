@@ -133,7 +133,7 @@ def IdentityMap() -> ElementwiseMap:
     return ElementwiseMap(Identity())
 
 
-def checked_score_map(score_map: Any) -> ScoreMap:
+def check_score_map(score_map: Any) -> ScoreMap:
     """A score map; by default softmax."""
     if score_map is not None and not isinstance(score_map, ScoreMap):
         raise WidelimitError(
