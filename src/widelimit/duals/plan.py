@@ -144,14 +144,8 @@ class SeriesPlan:
         return hash(self._key)
 
 
-def _lagrange(j: int, nodes: np.ndarray) -> np.ndarray:
-    differences = nodes[:, None] - nodes[None, :] + np.eye(len(nodes))
-    numerators = np.where(np.eye(len(nodes)) > 0, 1.0, j - nodes[None, :])
-    return np.prod(numerators / differences, axis=1)
-
-
 def _interpolation(orders: np.ndarray, kept: np.ndarray, width: int) -> np.ndarray:
-    """`A_jr`: each order as a combination of the `width` kept orders around it."""
+    """`A_jr`: each order as a combination of the `width` kept orders around it (Lagrange)."""
     a = np.zeros((len(orders), len(kept)))
     for i, j in enumerate(orders):
         at = int(np.searchsorted(kept, j))
@@ -159,8 +153,10 @@ def _interpolation(orders: np.ndarray, kept: np.ndarray, width: int) -> np.ndarr
             a[i, at] = 1.0
             continue
         start = max(0, min(at - width // 2, len(kept) - width))
-        window = slice(start, start + width)
-        a[i, window] = _lagrange(j, kept[window])
+        nodes, same = kept[start : start + width], np.eye(width)
+        differences = nodes[:, None] - nodes[None, :] + same
+        numerators = np.where(same > 0, 1.0, j - nodes[None, :])
+        a[i, start : start + width] = np.prod(numerators / differences, axis=1)
     return a
 
 

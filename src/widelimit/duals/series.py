@@ -94,7 +94,9 @@ class Series(Dual):
         return jax.tree.map(lambda a: a.reshape(q.shape), flat)
 
     def __call__(self, left: _Position, right: _Position, k, *, need_derivative: bool = True):
-        c = _clip(k * left.inverse * right.inverse)
+        c = k * left.inverse * right.inverse
+        # Kept in [−1, 1], with the gradient it has without rounding.
+        c = c + jax.lax.stop_gradient(jnp.clip(c, -1, 1) - c)
         products = [a * b for a, b in zip(left.factors, right.factors, strict=True)]
         products += [a * b for a, b in zip(left.tail, right.tail, strict=True)]
         powers = self.plan.powers + (self.plan.tail or ())
@@ -137,11 +139,6 @@ def _plan(function: Callable[[Array], Array], max_variance: float, tolerance: fl
 
 # A network is planned anew for every kernel whose variances are large, and a plan takes 0.1 s.
 _kept_plan = lru_cache(maxsize=64)(_plan)
-
-
-def _clip(c: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """The correlation kept in [−1, 1], with the gradient it has without rounding."""
-    return c + jax.lax.stop_gradient(jnp.clip(c, -1, 1) - c)
 
 
 def _horner(coefficients: list[Array], powers: tuple[int, ...], c: Float[Array, "*s"]):

@@ -171,19 +171,13 @@ class Dense(Positionwise):
         return self.weights.cross(pair, memo1, memo2)
 
     def features(self, example: Example) -> Array | None:
-        return affine_features(self.weights, example)
-
-
-def affine_features(weights: Weights, example: Example) -> Array | None:
-    """Feature rows of σ_w² κ + σ_b²: scaled rows, and one more column for the bias."""
-    rows = example.features
-    if rows is None:
-        return None
-    rows = rows * cast(weights.w_std, rows)
-    if not weights.biased:
-        return rows
-    column = example.ones(rows.dtype) * cast(weights.b_std, rows)
-    return jnp.concatenate([rows, column[..., None]], axis=-1)
+        if example.features is None:
+            return None
+        rows = example.features * cast(self.weights.w_std, example.features)
+        if not self.weights.biased:
+            return rows
+        column = example.ones(rows.dtype) * cast(self.weights.b_std, rows)
+        return jnp.concatenate([rows, column[..., None]], axis=-1)
 
 
 class Embedding(Layer):
