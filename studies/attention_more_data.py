@@ -43,7 +43,7 @@ class Beside(Branches):
         return jnp.stack(outputs)
 
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
-        forced = [pair.forced() for pair in pairs]
+        forced = [pair.compute() for pair in pairs]
         nngp = jnp.diag(jnp.stack([pair.nngp for pair in forced]))
         ntks = [pair.ntk for pair in forced if pair.ntk is not None]
         return Pair(nngp, jnp.diag(jnp.stack(ntks)) if ntks else None, 1, True)

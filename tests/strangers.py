@@ -34,7 +34,7 @@ class Affine(wl.Layer):
         return example.mean_for("Affine")
 
     def cross(self, pair, memo1, memo2):
-        pair = pair.forced()
+        pair = pair.compute()
         gain, shift = cast(self.gain, pair.nngp), cast(self.shift, pair.nngp)
         nngp = gain**2 * pair.nngp + shift**2
         if memo1 is not None:

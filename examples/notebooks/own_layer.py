@@ -64,7 +64,7 @@ def _(Any, Facts, Need, Range, cast, leaf, np, wl):
             return None
 
         def cross(self, pair, memo1, memo2):
-            pair = pair.forced()
+            pair = pair.compute()
             L = self.matrix(pair.nngp.shape[0], pair.nngp)
             return pair.to(L @ pair.nngp @ L.T, None if pair.ntk is None else L @ pair.ntk @ L.T)
 

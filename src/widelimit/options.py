@@ -228,7 +228,7 @@ def leaf(
     """
     converter = functools.partial(hyperparameter, name=name, scalar=scalar)
     metadata = within(where, tuned=tuned)
-    return eqx.field(converter=converter, metadata=metadata, kw_only=True, **field)
+    return eqx.field(converter=converter, metadata=metadata, **{"kw_only": True} | field)
 
 
 def option(default: Any = None, **kwargs: Any) -> Any:

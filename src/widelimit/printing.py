@@ -13,6 +13,13 @@ _MISSING = object()
 _MOST_NUMBERS = 8
 
 
+class Written:
+    """What prints as its constructor is called."""
+
+    def __repr__(self) -> str:
+        return written(self)
+
+
 def written(thing: Any, name: str | None = None, *, hidden: tuple[str, ...] = ()) -> str:
     """`Name(64, w_std=1.5)`: the arguments of the constructor, found in fields of the same names.
 

@@ -70,7 +70,7 @@ def one_matrix_of_attention_not_trained(patch: pytest.MonkeyPatch) -> None:
     right = wl.Attention.cross
 
     def wrong(self, pair, memo1, memo2, *drawn):
-        after = right(self, pair, memo1, memo2, *drawn).forced()
+        after = right(self, pair, memo1, memo2, *drawn).compute()
         return after if after.ntk is None else after.to(after.nngp, after.ntk - after.nngp)
 
     patch.setattr(wl.Attention, "cross", wrong)

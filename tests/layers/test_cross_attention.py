@@ -93,7 +93,7 @@ def test_streams_are_tuples_of_equal_size():
         net.kernel(_tokens(2, 3, 4))
     with pytest.raises(wl.errors.ShapeError, match="same examples"):
         net.kernel((_tokens(2, 3, 4), _tokens(3, 3, 4)))
-    with pytest.raises(wl.errors.ShapeError, match="two streams"):
+    with pytest.raises(wl.errors.ShapeError, match="2 streams"):
         wl.Serial(wl.Dense(8), net).kernel(_tokens(2, 3, 4))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.layers.attention.closed import homogeneous_kernels
-from widelimit.layers.attention.rules import ElementwiseScores, Sides, Tangents
+from widelimit.layers.attention.rules import ElementwiseScores, Sides
 
 # Every pair of these is met by a pair of queries and a pair of keys: equal, opposite, and close.
 COSINES = (1, -1, 0.9999, -0.9999, 1 - 1e-8, -1 + 1e-5, 1 - 1e-12, 1 - 1e-3, 0.97, 0.3, 0, -0.7)
@@ -50,7 +50,7 @@ class Problem:
                 for i in (0, 1)
             )
             allowed = [None if a is None else jnp.asarray(a, dtype) for a in self.allowed]
-            sides = Sides(query, key, value, Tangents(ntk[0], ntk[1], ntk[2]))
+            sides = Sides(query, key, value, Sides(ntk[0], ntk[1], ntk[2]))
             scale = jnp.asarray(1.25, dtype)
             scores = ElementwiseScores(sides, (one, two), (allowed[0], allowed[1]), scale)
             kernels = eqx.filter_jit(homogeneous_kernels)(dual, scores)
@@ -110,7 +110,7 @@ def test_gradients_are_those_of_differences():
 
         def total(share: Any) -> Any:
             sides = Sides(
-                share * problem.query, share * problem.key, value, Tangents(ntk[0], ntk[1], ntk[2])
+                share * problem.query, share * problem.key, value, Sides(ntk[0], ntk[1], ntk[2])
             )
             one, two = ((queries[i], keys[i]) for i in (0, 1))
             scores = ElementwiseScores(sides, (one, two), (None, None), jnp.asarray(1.3))

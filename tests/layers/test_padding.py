@@ -22,7 +22,7 @@ class Shifted(wl.Layer):
         return x + 1
 
     def cross(self, pair, memo1, memo2):
-        pair = pair.forced()
+        pair = pair.compute()
         return pair.to(pair.nngp + 1, pair.ntk)
 
 

@@ -98,7 +98,7 @@ def test_finite_scores_on_two_channels_are_those_of_the_limit(combine):
     scores = []
     for seed in range(4):
         params = layer.init(jax.random.key(seed), (3, 2))
-        encoded = positions.encoded(params["place"], jnp.asarray(x, jnp.float32))
+        encoded = positions.join_input(params["place"], jnp.asarray(x, jnp.float32))
         scores.append(layer.attention_weights(params, encoded)[0])
     # A standard error is about 3 % of the largest entry; two channels for the encoding give 35 %.
     error = np.abs(np.mean(scores, axis=0) - limit).max()
@@ -181,7 +181,7 @@ def test_waves_of_rotary_encodings_multiply_to_their_correlation():
 def test_turned_queries_and_keys_see_only_their_offset():
     rotary = wl.Rotary(10.0, pairs=3)
     q, k = jnp.asarray(_tokens(2, 1, 6), jnp.float32)
-    turned = [rotary.rotated(jnp.broadcast_to(v, (5, 6))) for v in (q, k)]
+    turned = [rotary.rotate(jnp.broadcast_to(v, (5, 6))) for v in (q, k)]
     scores = np.asarray(turned[0] @ turned[1].T)
     for offset in range(-4, 5):
         line = np.diagonal(scores, offset)

@@ -49,7 +49,7 @@ class Lifted(wl.Layer):
         return before.to(gaussian=False)
 
     def cross(self, pair, memo1, memo2):
-        pair = pair.forced()
+        pair = pair.compute()
         return pair.to(pair.nngp + self.height**2, pair.ntk)
 
 

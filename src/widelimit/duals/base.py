@@ -9,10 +9,10 @@ import jax
 from jaxtyping import Array, Float
 
 from ..errors import NetworkError, WidelimitError
-from ..printing import brief, written
+from ..printing import Written, brief
 
 
-class Dual(eqx.Module):
+class Dual(Written, eqx.Module):
     """The Gaussian expectations of an activation φ that wide-network kernels are made of.
 
     For `(u, v) ~ N(0, [[q₁, κ], [κ, q₂]])` a dual gives the *value* `E[φ(u)φ(v)]` and the
@@ -38,9 +38,6 @@ class Dual(eqx.Module):
 
     ranged: ClassVar[bool] = False
     """Rounding leaves its digits for some variances only; see `trusted`."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @property
     def name(self) -> str:
@@ -78,7 +75,7 @@ class Dual(eqx.Module):
         return 0.0
 
 
-def apart(numbers: Any) -> Any:
+def separate(numbers: Any) -> Any:
     """The same arrays, hidden from the compiler's search for common subexpressions.
 
     What two outputs share, XLA on CPU writes to memory; to compute it twice is faster.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import chebyshev
+from scipy.special import hyp2f1
 
 # Rounding of some thirty layers, in double precision; the angle that belongs to it is 8e-8.
 _PARALLEL = 16 * np.finfo(np.float64).eps
@@ -142,15 +143,6 @@ def horner(coefficients: Sequence[float], x: Float[Array, "*s"]) -> Float[Array,
     return out
 
 
-def _hypergeometric(a: float, b: float, c: float, z: np.ndarray) -> np.ndarray:
-    """`₂F₁(a, b; c; z)` by its series, whose terms fall by about half for z ≤ 1/2."""
-    term, total = np.ones_like(z), np.ones_like(z)
-    for n in range(80):
-        term = term * z * (a + n) * (b + n) / ((c + n) * (1 + n))
-        total = total + term
-    return total
-
-
 class _ArcTables(NamedTuple):
     """Power coefficients: R and Q in `2x − 1`, arcsin(x)/x in `x²/0.15 − 1`."""
 
@@ -162,8 +154,8 @@ class _ArcTables(NamedTuple):
 def _arc_tables(degree: int, arcsine_degree: int) -> _ArcTables:
     nodes = chebyshev.chebpts1(41)
     z, near = (1 - nodes) / 4, np.sqrt(0.15 * (1 + nodes))
-    ratio = chebyshev.chebfit(nodes, _hypergeometric(1, 1, 1.5, z), 40)
-    excess = chebyshev.chebfit(nodes, _hypergeometric(2, 2, 2.5, z) / 3, 40)
+    ratio = chebyshev.chebfit(nodes, hyp2f1(1, 1, 1.5, z), 40)
+    excess = chebyshev.chebfit(nodes, hyp2f1(2, 2, 2.5, z) / 3, 40)
     arcsine = chebyshev.chebfit(nodes, np.arcsin(near) / near, 40)
     return _ArcTables(
         chebyshev.cheb2poly(ratio[: degree + 1]).tolist(),

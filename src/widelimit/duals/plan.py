@@ -12,7 +12,6 @@ is split into factors of one position each by a landmark variance q*, the larges
 Hence `ε_r(q) = Σ_j T_jr e_j(q)`: linear in φ', a small matrix applied to samples of it.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -76,19 +75,13 @@ class SeriesPlan:
     weights: np.ndarray = field(repr=False)
     transform: np.ndarray = field(repr=False)
 
-    def matrix(self, times: int) -> np.ndarray:
+    def matrix(self, times: int = 0, *, of_mean: bool = False) -> np.ndarray:
         """Maps samples to `(2q d/dq)^times` of their coefficients, shape (nodes, powers).
 
         Because `e_j = E[f(√q z) h_j(z)]` has `2q de_j/dq = j e_j + √((j+1)(j+2)) e_{j+2}` for every
-        f, which needs no derivative of it.
+        f, which needs no derivative of it. `of_mean`: of E[φ] alone, shape (nodes, 1).
         """
-        return self._matrix(self.transform, times)
-
-    def mean_weights(self, times: int) -> np.ndarray:
-        """Maps samples of φ to `(2q d/dq)^times E[φ]`, by the same rule."""
-        return self._matrix(np.ones((1, 1)), times)[:, 0]
-
-    def _matrix(self, transform: np.ndarray, times: int) -> np.ndarray:
+        transform = np.ones((1, 1)) if of_mean else self.transform
         for _ in range(times):
             orders, powers = transform.shape
             j = np.arange(orders)[:, None]
@@ -130,9 +123,9 @@ class SeriesPlan:
         value, derivative = samples(np.sqrt(variances)[:, None] * self.nodes)
         powers, mean = np.asarray(self.powers), value @ self.weights
         if self.by_slope:
-            factors = derivative @ self.matrix(0)
+            factors = derivative @ self.matrix()
         else:
-            factors = value @ self.matrix(0) / np.sqrt(variances)[:, None]
+            factors = value @ self.matrix() / np.sqrt(variances)[:, None]
         if self.tail is not None:
             rest = np.stack(self.tail_squares(variances, value, derivative, factors), axis=-1)
             powers = np.concatenate([powers, self.tail])
@@ -142,8 +135,7 @@ class SeriesPlan:
     @cached_property
     def _key(self) -> tuple:
         arrays = (self.nodes, self.weights, self.transform)
-        digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
-        return self.powers, self.tail, self.by_slope, digest
+        return self.powers, self.tail, self.by_slope, *(array.tobytes() for array in arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SeriesPlan) and self._key == other._key
@@ -152,14 +144,8 @@ class SeriesPlan:
         return hash(self._key)
 
 
-def _lagrange(j: int, nodes: np.ndarray) -> np.ndarray:
-    differences = nodes[:, None] - nodes[None, :] + np.eye(len(nodes))
-    numerators = np.where(np.eye(len(nodes)) > 0, 1.0, j - nodes[None, :])
-    return np.prod(numerators / differences, axis=1)
-
-
 def _interpolation(orders: np.ndarray, kept: np.ndarray, width: int) -> np.ndarray:
-    """`A_jr`: each order as a combination of the `width` kept orders around it."""
+    """`A_jr`: each order as a combination of the `width` kept orders around it (Lagrange)."""
     a = np.zeros((len(orders), len(kept)))
     for i, j in enumerate(orders):
         at = int(np.searchsorted(kept, j))
@@ -167,8 +153,10 @@ def _interpolation(orders: np.ndarray, kept: np.ndarray, width: int) -> np.ndarr
             a[i, at] = 1.0
             continue
         start = max(0, min(at - width // 2, len(kept) - width))
-        window = slice(start, start + width)
-        a[i, window] = _lagrange(j, kept[window])
+        nodes, same = kept[start : start + width], np.eye(width)
+        differences = nodes[:, None] - nodes[None, :] + same
+        numerators = np.where(same > 0, 1.0, j - nodes[None, :])
+        a[i, start : start + width] = np.prod(numerators / differences, axis=1)
     return a
 
 
@@ -292,7 +280,7 @@ def _coarsen(
     roots = np.sqrt(variances)[:, None]
     value, derivative = samples(roots * plan.nodes)
     sampled = np.abs(derivative if plan.by_slope else value / roots) / factor_size
-    influence = sampled.max(axis=0) * np.abs(plan.matrix(0)).max(axis=1)
+    influence = sampled.max(axis=0) * np.abs(plan.matrix()).max(axis=1)
     influence = np.maximum(influence, (np.abs(value) / mean_size).max(axis=0) * plan.weights)
     drop = int(np.argmax(np.cumsum(influence + influence[::-1]) > tolerance))
     inner = slice(drop, plan.nodes.size - drop)

@@ -4,7 +4,6 @@ With `b_n(q) = E[φ⁽ⁿ⁾(u)]/√n!`, a polynomial in q, Mehler's series ends
 `E[φ(u)φ(v)] = Σ_n b_n(q₁) b_n(q₂) κⁿ`, and its derivative in κ is `E[φ'(u)φ'(v)]`.
 """
 
-import abc
 from math import factorial, prod, sqrt
 from typing import Any
 
@@ -26,11 +25,7 @@ def _moment(order: int) -> int:
 
 
 class _Powers(Dual):
-    """A polynomial, known by `b_n(q)` of every power n up to its degree."""
-
-    @abc.abstractmethod
-    def prepare(self, q) -> Factors:
-        """`b_n(q)` for every n."""
+    """A polynomial, known by what `prepare` gives: `b_n(q)` of every power n up to its degree."""
 
     def __call__(self, left: Factors, right: Factors, k, *, need_derivative: bool = True):
         """`Σ_n b_n(q₁) b_n(q₂) κⁿ` and its slope in κ, by Horner's rule."""
@@ -93,7 +88,7 @@ class Hermite(_Powers):
 
     def __init__(self, degree: int):
         """`degree` is m."""
-        self.degree = checked_degree(degree)
+        self.degree = check_degree(degree)
 
     def fn(self, x):
         # √j h_j = x h_{j−1} − √(j−1) h_{j−2}
@@ -116,6 +111,6 @@ class Hermite(_Powers):
 _MOST_DEGREE = 100
 
 
-def checked_degree(degree: int) -> int:
+def check_degree(degree: int) -> int:
     """The degree of a polynomial."""
     return whole("degree", degree, least=0, most=_MOST_DEGREE)

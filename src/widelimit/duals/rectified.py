@@ -5,13 +5,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..options import cast, leaf
 from ..printing import brief
 from . import geometry
-from .base import Dual, apart
+from .base import Dual, separate
 from .geometry import Variance, prepare_variance
 
 
@@ -42,9 +41,9 @@ class Rectifier(Dual):
 
     @property
     def name(self) -> str:
-        negative, positive = (float(np.asarray(s)) for s in (self.negative, self.positive))
-        known = {(0.0, 1.0): "Relu", (-1.0, 1.0): "Abs"}
-        return known.get((negative, positive), f"Relu, slopes {negative:.3g} and {positive:.3g}")
+        found = repr(self)
+        plain = f"Relu, slopes {brief(self.negative)} and {brief(self.positive)}"
+        return found[:-2] if found.endswith("()") else plain
 
     def __repr__(self) -> str:
         a, b = brief(self.negative), brief(self.positive)
@@ -82,7 +81,7 @@ def _rectified(need_derivative: bool, weights: _Weights, left: Variance, right: 
     value = bend * bent + jnp.where(k > 0, same, opposite) * k
     if not need_derivative:
         return value, None
-    left, right, k = apart((left, right, k))
+    left, right, k = separate((left, right, k))
     x, sine = geometry.angle(left, right, k)
     theta = bend * (sine * geometry.arccos_ratio(x))
     return value, jnp.where(k > 0, same - theta, opposite + theta)

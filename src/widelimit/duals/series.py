@@ -94,7 +94,9 @@ class Series(Dual):
         return jax.tree.map(lambda a: a.reshape(q.shape), flat)
 
     def __call__(self, left: _Position, right: _Position, k, *, need_derivative: bool = True):
-        c = _clip(k * left.inverse * right.inverse)
+        c = k * left.inverse * right.inverse
+        # Kept in [−1, 1], with the gradient it has without rounding.
+        c = c + jax.lax.stop_gradient(jnp.clip(c, -1, 1) - c)
         products = [a * b for a, b in zip(left.factors, right.factors, strict=True)]
         products += [a * b for a, b in zip(left.tail, right.tail, strict=True)]
         powers = self.plan.powers + (self.plan.tail or ())
@@ -139,11 +141,6 @@ def _plan(function: Callable[[Array], Array], max_variance: float, tolerance: fl
 _kept_plan = lru_cache(maxsize=64)(_plan)
 
 
-def _clip(c: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """The correlation kept in [−1, 1], with the gradient it has without rounding."""
-    return c + jax.lax.stop_gradient(jnp.clip(c, -1, 1) - c)
-
-
 def _horner(coefficients: list[Array], powers: tuple[int, ...], c: Float[Array, "*s"]):
     """`Σ coefficient · c^power` for increasing powers, by repeated squares of c."""
     squares = [c]
@@ -177,12 +174,12 @@ def _position(
     nodes = jnp.asarray(plan.nodes, q.dtype)
     value, derivative = _both(function, jnp.sqrt(jax.lax.stop_gradient(q)) * nodes)
     origin, slope = _both(function, jnp.zeros((), q.dtype))
-    mean = origin + _mean(plan, 0, q, value - origin)
+    mean = origin + _coefficients(plan, True, 0, q, value - origin)[0]
     if plan.by_slope:
         constant = jnp.asarray(plan.transform[0], q.dtype)
-        factors = constant * slope + _factors(plan, 0, q, derivative - slope)
+        factors = constant * slope + _coefficients(plan, False, 0, q, derivative - slope)
     else:
-        factors = _factors(plan, 0, q, value - origin) * jax.lax.rsqrt(q)
+        factors = _coefficients(plan, False, 0, q, value - origin) * jax.lax.rsqrt(q)
     tail = ()
     if plan.tail is not None:
         rest = plan.tail_squares(*jax.lax.stop_gradient((q, value, derivative, factors)))
@@ -190,38 +187,27 @@ def _position(
     return _Position(mean, jax.lax.rsqrt(q), tuple(factors), tail)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _factors(plan: SeriesPlan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
-    """`(2q d/dq)^times` of the coefficients; the gradient in q is this again, not the samples'.
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _coefficients(
+    plan: SeriesPlan, of_mean: bool, times: int, q: Float[Array, ""], samples: Array
+) -> Array:
+    """`(2q d/dq)^times` of the coefficients, or of E[φ], from samples.
 
-    So it needs no second derivative of φ, and is right where φ' jumps.
+    The gradient in q is this again, not the samples': it needs no second derivative of φ, and is
+    right where φ' jumps.
     """
-    return samples @ jnp.asarray(plan.matrix(times), q.dtype)
+    return samples @ jnp.asarray(plan.matrix(times, of_mean=of_mean), q.dtype)
 
 
-@_factors.defjvp
-def _factors_jvp(plan: SeriesPlan, times: int, primals, tangents):
+@_coefficients.defjvp
+def _coefficients_jvp(plan: SeriesPlan, of_mean: bool, times: int, primals, tangents):
     (q, samples), (d_q, d_samples) = primals, tangents
-    slope = _factors(plan, times + 1, q, samples) / (2 * q)
-    return _factors(plan, times, q, samples), _factors(plan, times, q, d_samples) + slope * d_q
+    slope = _coefficients(plan, of_mean, times + 1, q, samples) / (2 * q)
+    change = _coefficients(plan, of_mean, times, q, d_samples) + slope * d_q
+    return _coefficients(plan, of_mean, times, q, samples), change
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _mean(plan: SeriesPlan, times: int, q: Float[Array, ""], samples: Float[Array, " nodes"]):
-    """`(2q d/dq)^times E[φ]` from samples, likewise."""
-    return samples @ jnp.asarray(plan.mean_weights(times), q.dtype)
-
-
-@_mean.defjvp
-def _mean_jvp(plan: SeriesPlan, times: int, primals, tangents):
-    (q, samples), (d_q, d_samples) = primals, tangents
-    slope = _mean(plan, times + 1, q, samples) / (2 * q)
-    return _mean(plan, times, q, samples), _mean(plan, times, q, d_samples) + slope * d_q
-
-
-@compiled
-def _both_compiled(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
-    return _both(function, x)
+_both_compiled = compiled(_both)
 
 
 def _evaluate(function: Callable[[Array], Array], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..options import Range, cast, leaf
 from ..printing import written
 from . import geometry
-from .base import Dual, apart
+from .base import Dual, separate
 from .geometry import Variance, prepare_variance
 
 
@@ -31,15 +31,20 @@ def _widened_determinant(left: _Widened, right: _Widened, k: Float[Array, "*s"])
     return inner, 1 + left.variance.q + right.variance.q + inner
 
 
-class Erf(Dual):
+class _Scaled(Dual):
+    """With a scale a outside and a rate b > 0 inside."""
+
+    scale: Any = leaf("scale", default=1.0)
+    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
+
+
+class Erf(_Scaled):
     """`φ(x) = a·erf(b·x) + c`.
 
     With `qᵢ ← 2b²qᵢ`, `κ ← 2b²κ` and `Δ = (1 + q₁)(1 + q₂) − κ²`:
     value `(2a²/π) arcsin(κ/√((1 + q₁)(1 + q₂))) + c²`, derivative `(4a²b²/π)/√Δ`.
     """
 
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
     shift: Any = leaf("shift", default=0.0)
 
     def fn(self, x):
@@ -57,19 +62,12 @@ class Erf(Dual):
         value = 2 / jnp.pi * a**2 * geometry.arcsin(k * shrink, root * shrink) + c**2
         if not need_derivative:
             return value, None
-        outer = _widened_determinant(left, right, apart(k))[1]
+        outer = _widened_determinant(left, right, separate(k))[1]
         return value, 4 / jnp.pi * (a * b) ** 2 * jax.lax.rsqrt(outer)
 
     def mean(self, q):
         """c: the rest is odd."""
         return jnp.broadcast_to(cast(self.shift, q), q.shape)
-
-
-class _GeluPosition(NamedTuple):
-    """A widened variance, and `1/(1 + q)`."""
-
-    widened: _Widened
-    shrink2: Float[Array, "*p"]
 
 
 class Gelu(Dual):
@@ -85,19 +83,16 @@ class Gelu(Dual):
     def fn(self, x):
         return jax.nn.gelu(x, approximate=False)
 
-    def prepare(self, q) -> _GeluPosition:
-        """The variance, `1/√(1 + q)` and `1/(1 + q)`."""
-        return _GeluPosition(_widen(q), 1 / (1 + q))
+    def prepare(self, q) -> _Widened:
+        return _widen(q)
 
-    def __call__(
-        self, left: _GeluPosition, right: _GeluPosition, k, *, need_derivative: bool = True
-    ):
+    def __call__(self, left: _Widened, right: _Widened, k, *, need_derivative: bool = True):
         """Value and derivative, each from one angle and one inverse root."""
         omega, inner, inverse_root, w = _gelu_parts(left, right, k)
         value = (k * omega + (inner + k**2 * w) * inverse_root) / (2 * jnp.pi)
         if not need_derivative:
             return value, None
-        k = apart(k)
+        k = separate(k)
         omega, _, inverse_root, w = _gelu_parts(left, right, k)
         return value, (omega + k * inverse_root * (w + inverse_root**2)) / (2 * jnp.pi)
 
@@ -106,16 +101,15 @@ class Gelu(Dual):
         return q * jax.lax.rsqrt(2 * jnp.pi * (1 + q))
 
 
-def _gelu_parts(left: _GeluPosition, right: _GeluPosition, k: Float[Array, "*s"]):
+def _gelu_parts(left: _Widened, right: _Widened, k: Float[Array, "*s"]):
     """ω, `q₁q₂ − κ²`, `1/√Δ` and w."""
-    inner, outer = _widened_determinant(left.widened, right.widened, k)
-    inverse_root = jax.lax.rsqrt(outer)
-    shrink = left.widened.shrink * right.widened.shrink
+    inner, outer = _widened_determinant(left, right, k)
+    inverse_root, shrink = jax.lax.rsqrt(outer), left.shrink * right.shrink
     omega = geometry.arccos(-k * shrink, outer * inverse_root * shrink)
-    return omega, inner, inverse_root, left.shrink2 + right.shrink2
+    return omega, inner, inverse_root, left.shrink**2 + right.shrink**2
 
 
-class Sine(Dual):
+class Sine(_Scaled):
     """`φ(x) = a·sin(b·x + c)`.
 
     With `e± = exp(−b²(q₁ + q₂ ∓ 2κ)/2)`: value `a²(e₊ − e₋ cos 2c)/2`, derivative
@@ -124,8 +118,6 @@ class Sine(Dual):
 
     ranged: ClassVar[bool] = True
 
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
     phase: Any = leaf("phase", default=0.0)
 
     def __repr__(self) -> str:
@@ -144,7 +136,7 @@ class Sine(Dual):
         value = a**2 * (half + minus * jnp.sin(c) ** 2)
         if not need_derivative:
             return value, None
-        half, minus = _exponentials(left + right, b**2 * apart(k))
+        half, minus = _exponentials(left + right, b**2 * separate(k))
         return value, (a * b) ** 2 * (half + minus * jnp.cos(c) ** 2)
 
     def trusted(self, dtype: Any) -> tuple[float, float]:
@@ -174,14 +166,7 @@ def cosine(*, scale: Any = 1.0, rate: Any = 1.0, phase: Any = 0.0) -> Sine:
     return Sine(scale=scale, rate=rate, phase=phase + jnp.pi / 2)
 
 
-class _Exponential(Dual):
-    """An exponential with a scale a and a rate b > 0."""
-
-    scale: Any = leaf("scale", default=1.0)
-    rate: Any = leaf("rate", where=Range.POSITIVE, tuned=False, default=1.0)
-
-
-class Exp(_Exponential):
+class Exp(_Scaled):
     """`φ(x) = a·exp(b·x)`: value `a² exp(b²(q₁ + q₂ + 2κ)/2)`, derivative b² times that."""
 
     def fn(self, x):
@@ -201,7 +186,7 @@ class Exp(_Exponential):
         return cast(self.scale, q) * jnp.exp(self.prepare(q))
 
 
-class Gaussian(_Exponential):
+class Gaussian(_Scaled):
     """`φ(x) = a·exp(−b·x²)`.
 
     With `Δ = (1 + 2bq₁)(1 + 2bq₂) − 4b²κ²`: value `a²/√Δ`, derivative `4a²b²κ/Δ^{3/2}`.

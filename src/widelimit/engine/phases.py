@@ -86,7 +86,7 @@ def start_pair(
         nngp = jnp.sum(x1 * x2, axis=-1) / outline.channels
     pair = Pair(nngp, None, rank, full)
     if outline.channels == 0:
-        pair = pair.masked(one.mask, two.mask)  # padding holds token 0, a real token too
+        pair = pair.hide_padding(one.mask, two.mask)  # padding holds token 0, a real token too
     # A matrix product stands in memory, whoever reads it.
     settled = full and outline.channels > 0
     if not with_ntk:
@@ -133,7 +133,7 @@ def cross_one(
     """κ and Θ of one pair at the network's output."""
     need, dtype = need_before(real.net, Need.FULL), kernel_dtype(one.x)
     pair = start_pair(one, two, outline, need, dtype, with_ntk=with_ntk)
-    pair = cross(real.net, pair, one.memos, two.memos, real.scores).forced()
+    pair = cross(real.net, pair, one.memos, two.memos, real.scores).compute()
     return pair.nngp, pair.ntk
 
 

@@ -185,7 +185,7 @@ def _profile(
         scores, memos, examples = draw(layer, examples, Need.FULL, subkey, maker(scheme))
 
         def step(pair: Any, one: Any, two: Any, layer: Any = layer, scores: Any = scores) -> Any:
-            return cross(layer, pair, one, two, scores).forced()
+            return cross(layer, pair, one, two, scores).compute()
 
         pairs = jax.vmap(
             lambda row, one, step=step, memos=memos: jax.vmap(

@@ -231,7 +231,7 @@ def _memo(layer: Layer, example: Any, drawn: tuple[Any, ...]) -> LayerMemo:
 def _cross_layer(
     layer: Any, pair: Any, one: LayerMemo, two: LayerMemo, drawn: tuple[Any, ...]
 ) -> Pair:
-    return layer.cross(pair, one.memo, two.memo, *drawn).masked(one.mask, two.mask)
+    return layer.cross(pair, one.memo, two.memo, *drawn).hide_padding(one.mask, two.mask)
 
 
 def _encode_layer(
@@ -243,12 +243,12 @@ def _encode_layer(
     nngp, full = None, False
     if need is not Need.NONE:
         pair = layer.own(_streams(example, Example.pair), memo.memo, *drawn)
-        pair = pair.masked(memo.mask, memo.mask).forced()
+        pair = pair.hide_padding(memo.mask, memo.mask).compute()
         pair = pair.diagonal() if need is Need.DIAGONAL else pair
         nngp, full = pair.nngp, pair.full
     landmarks = _streams(example, lambda one: one.landmarks)
     if landmarks is not None:
-        landmarks = jax.vmap(lambda p, m: _cross_layer(layer, p, memo, m, drawn).forced())(
+        landmarks = jax.vmap(lambda p, m: _cross_layer(layer, p, memo, m, drawn).compute())(
             landmarks, anchors
         )
     mask = _streams(example, lambda one: one.mask)
@@ -266,7 +266,7 @@ def _encode_layer(
 
 def _merge_pairs(layer: Branches, pairs: list[Pair], one: BranchesMemo, two: BranchesMemo) -> Pair:
     merged = layer.merge_pairs(pairs, one.shares.astype(pairs[0].nngp.dtype))
-    return merged.masked(one.mask, two.mask)
+    return merged.hide_padding(one.mask, two.mask)
 
 
 def _merge_examples(
@@ -277,11 +277,11 @@ def _merge_examples(
     nngp, full = None, False
     if ends[0].nngp is not None:
         pair = _merge_pairs(layer, [end.pair() for end in ends], memo, memo)
-        nngp, full = pair.forced().nngp, pair.full
+        nngp, full = pair.compute().nngp, pair.full
     landmarks = None
     if example.landmarks is not None:
         landmarks = jax.vmap(
-            lambda other, *ps: _merge_pairs(layer, list(ps), memo, other).forced()
+            lambda other, *ps: _merge_pairs(layer, list(ps), memo, other).compute()
         )(anchors, *(end.landmarks for end in ends))
     mean: Mean = None
     means = [end.mean for end in ends]
@@ -311,7 +311,7 @@ class _Encode(Task):
         return needs_along(layer.parts, need, encoding=True, noisy=noisy)[1:]
 
     def trim(self, state: Any, need: Need) -> Any:
-        return _streams(state, lambda one: one.trimmed(need))
+        return _streams(state, lambda one: one.trim(need))
 
     def visit(self, layer: Layer, state: Any, given: Any, need: Need) -> tuple[Any, LayerMemo]:
         anchors, scores = given

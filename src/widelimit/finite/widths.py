@@ -4,7 +4,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..layers.attention.heads import checked_heads
+from ..layers.attention.heads import check_heads
 from ..layers.base import Layer, with_fields
 from ..layers.compose import Serial, map_layers
 from ..options import whole
@@ -66,7 +66,7 @@ def with_heads(net: Net, heads: float) -> Net:
     A network of `INFINITE` heads cannot be drawn, `with_heads(net, 8)` can. Grouped keys and values
     become separate ones.
     """
-    count = checked_heads(heads)
+    count = check_heads(heads)
 
     def changed(layer: Layer) -> Layer:
         grouped = {"kv_heads": None} if hasattr(layer, "kv_heads") else {}

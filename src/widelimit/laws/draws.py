@@ -158,7 +158,7 @@ class Latent(eqx.Module):
 
     def kernel(self, normals: Float[Array, " latent"]) -> Float[Array, "n n"]:
         """`K_p` between all coordinates: examples times positions, flattened."""
-        return flatten(self.drawn(normals).end.landmarks.forced().nngp)
+        return flatten(self.drawn(normals).end.landmarks.compute().nngp)
 
     def real(self) -> np.ndarray:
         """Which output positions are real, (N, positions…)."""

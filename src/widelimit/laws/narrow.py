@@ -122,7 +122,7 @@ class HeadRecipe:
         if self.value_width is not None:
             factor = bartlett_factor(parts["values"], self.value_rank, self.value_width)
             factor = self._each_head(factor / math.sqrt(self.value_width))
-        side = layer.positions.value_side(layer.sides(examples)[1])
+        side = layer.positions.side(layer.sides(examples)[1], of_values=True)
         basis, _, _ = draw_basis(side, Scheme(1, self.value_rank, 0.0))
         return replace(field, values=ValueField(basis, factor))
 

@@ -83,8 +83,8 @@ def _seen(layer: MultiHead, examples: Example) -> _Sides:
 
     def sides(pair: Pair) -> tuple[Pair, Pair]:
         queries, context = layer.sides(pair)
-        scored = positions.scored(context, channels).forced()
-        return scored if queries is context else queries.forced(), scored
+        scored = positions.scored(context, channels).compute()
+        return scored if queries is context else queries.compute(), scored
 
     query, key = jax.vmap(jax.vmap(sides))(marks)
     if not positions.projections.qk_norm:
@@ -108,7 +108,7 @@ def _parts(net: Layer, inputs: Inputs, key: Key[Array, ""]) -> _Parts:
         return _Recorded(field.weights, field.query, field.key, trained=False, seen=seen)
 
     drawn = draw(net, stack_inputs(net, inputs, with_ntk=True), Need.DIAGONAL, key, make)
-    kernels, field = drawn.end.landmarks.forced(), drawn.scores[path]
+    kernels, field = drawn.end.landmarks.compute(), drawn.scores[path]
     memo = memo_at(net, drawn.memos, path).memo
     scores = jax.vmap(lambda one: jax.vmap(layer.scorer(one))(field.weights))(memo)
     x = jnp.asarray(inputs.x)

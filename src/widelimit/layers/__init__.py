@@ -26,9 +26,8 @@ from .activations import (
     Softplus,
     Tanh,
 )
-from .attention.cross import AttentionPool, CrossAttention
 from .attention.heads import INFINITE
-from .attention.layer import Attention
+from .attention.layer import Attention, AttentionPool, CrossAttention
 from .attention.placement import Projections
 from .attention.positional import AdditiveBias, Alibi, Combine, Decay, Encoding, Profile, Rotary
 from .attention.scores import (

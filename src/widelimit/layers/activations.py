@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import duals
-from ..duals.polynomial import checked_degree
+from ..duals.polynomial import check_degree
 from ..errors import AccuracyWarning, NetworkError, warn
 from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
-from .base import Facts, Memo, Positionwise, fenced
+from .base import Facts, Memo, Positionwise, fence
 
 
 class Reach(eqx.Module):
@@ -67,14 +67,14 @@ class Activation(Positionwise):
         return self.dual.prepare(variance), example.mask, reach
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        pair = pair.compute()
         left = jax.tree.map(pair.left, memo1[0])
         right = jax.tree.map(pair.right, memo2[0])
         with_ntk = pair.ntk is not None
         value, slope = self.dual(left, right, pair.nngp, need_derivative=with_ntk)
         ntk = pair.ntk * slope if pair.ntk is not None and slope is not None else None
         # φ(0) ≠ 0 revives padding.
-        return fenced(pair.to(value, ntk).masked(memo1[1], memo2[1]), self.dual)
+        return fence(pair.to(value, ntk).hide_padding(memo1[1], memo2[1]), self.dual)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
         mean = self.dual.mean(example.variance())
@@ -147,7 +147,7 @@ def Gaussian(*, scale: Any = 1.0, rate: Any = 1.0) -> Activation:
 
 def Monomial(degree: int) -> Activation:
     """`x^degree`."""
-    return Activation(duals.Polynomial([0.0] * checked_degree(degree) + [1.0]))
+    return Activation(duals.Polynomial([0.0] * check_degree(degree) + [1.0]))
 
 
 def Polynomial(coefficients: Any) -> Activation:

@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Key, PyTree
 from ..errors import NetworkError, ShapeError
 from ..options import cast as cast
 from ..options import leaf as leaf
-from ..printing import written
-from ..state import UNKNOWN, Mean, Need, Outline, Pair
+from ..printing import Written
+from ..state import UNKNOWN, Example, Mean, Need, Outline, Pair
 from .readings import Params, Readings
 
 Memo = PyTree[Array]
@@ -47,7 +47,7 @@ class Facts:
     """Inputs are token ids below this number, without a channel axis; None: they are arrays."""
 
 
-class Layer(Readings):
+class Layer(Written, Readings):
     """One layer of a network, with two readings.
 
     Finite: `init_params` draws parameters, `forward` maps one example. Infinite: `memo` gathers
@@ -67,9 +67,6 @@ class Layer(Readings):
     def parts(self) -> tuple["Layer", ...]:
         """The layers inside this one: see `Serial`, `Parallel` and `Branches`."""
         return ()
-
-    def __repr__(self) -> str:
-        return written(self)
 
     # --- shapes -----------------------------------------------------------------------------------
 
@@ -129,12 +126,51 @@ class Positionwise(Layer):
         return Facts(keeps_zeros=True, cuttable=True)
 
 
+class RowMap(Layer):
+    """Linear and the same for every channel: `f ← L f` on arrays (positions…, anything)."""
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
+
+    @abstractmethod
+    def mix(self, f: Array, memo: Memo) -> Array:
+        """The map on an array with leading position axes, given what `memo` gathered."""
+
+    def mean(self, example: Example, memo: Memo) -> Mean:
+        return example.map_mean(lambda m: self.mix(m[..., None], memo)[..., 0])
+
+    def features(self, example: Example) -> Float[Array, "*positions rank"] | None:
+        return None if example.features is None else self.mix(example.features, self.memo(example))
+
+
 def with_fields(layer: Thing, **fields: Any) -> Thing:
     """A copy of a layer, or a part of one, with other values of some fields, unchecked."""
     other = copy.copy(layer)
     for name, value in fields.items():
         object.__setattr__(other, name, value)
     return other
+
+
+def require_streams(before: Any, count: int, name: str, streams: str) -> None:
+    """Raise where the layer `name` is not given as many streams as it takes."""
+    if not isinstance(before, tuple) or len(before) != count:
+        raise ShapeError(
+            f"{name} did not get {count} streams, {streams}.",
+            got=repr(before),
+            remedy=f"pass x as a tuple of {count} arrays, and begin with {name} or Parallel",
+        )
+
+
+def require_drawn(extents: tuple[int, ...], drawn: tuple[int, ...], what: str) -> None:
+    """Raise where inputs have positions for which nothing was drawn."""
+    if any(extent > most for extent, most in zip(extents, drawn, strict=True)):
+        raise ShapeError(
+            f"{what} drawn for fewer positions than the input has, and holds for no more.",
+            got=f"{' × '.join(map(str, extents))}, drawn for {' × '.join(map(str, drawn))}",
+            remedy="pad what the model is fitted with (or the sampler, or the weights drawn) to "
+            "the longest inputs that will come",
+        )
 
 
 def require_positions(before: Outline, name: str) -> None:
@@ -162,7 +198,7 @@ def remask(x: Array, mask: Array | None, *, axes: int = 1) -> Array:
     return jnp.where(mask.reshape(*mask.shape, *(1,) * axes), x, jnp.zeros((), x.dtype))
 
 
-def fenced(pair: Pair, witness: Any) -> Pair:
+def fence(pair: Pair, witness: Any) -> Pair:
     """The same pair, behind a fence that the compiler does not fuse across (CPU only).
 
     XLA on CPU copies a producer into each of its consumers. Without fences every layer of a deep
@@ -178,10 +214,7 @@ def fenced(pair: Pair, witness: Any) -> Pair:
     first = found[0].reshape(-1)[0]
     kernels = pair.nngp, None if pair.blank else pair.ntk
     nngp, ntk = _behind_loop(kernels, first != first)
-    ntk = pair.ntk if pair.blank else ntk
-    return Pair(
-        nngp, ntk, pair.rank, pair.full, pair.terms, pair.biases, settled=True, blank=pair.blank
-    )
+    return replace(pair, nngp=nngp, ntk=pair.ntk if pair.blank else ntk, settled=True)
 
 
 @jax.custom_jvp

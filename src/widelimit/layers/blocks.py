@@ -7,9 +7,8 @@ from typing import Any, TypedDict, Unpack
 from ..errors import WidelimitError
 from ..options import choice, spell_options
 from .activations import Activation, Gelu
-from .attention.cross import AttentionPool
 from .attention.heads import INFINITE
-from .attention.layer import Attention
+from .attention.layer import Attention, AttentionPool
 from .attention.placement import Projections
 from .attention.scores import Pattern, Scaling, ScoreMap
 from .base import Layer
@@ -66,10 +65,13 @@ class BlockOptions(AttentionOptions, total=False):
 
     heads: float
     attention: Attention | None
+    norm: Norm | str
     residual: Any
     hidden: int | None
     activation: Activation | Callable[[], Activation]
     gated: bool
+    w_std: Any
+    b_std: Any
 
 
 def Mlp(
@@ -136,24 +138,14 @@ def TransformerBlock(
 
 
 @spell_options(TransformerBlock)
-def TransformerEncoder(
-    width: int,
-    *,
-    depth: int,
-    norm: Norm | str = Norm.PRE,
-    w_std: Any = 1.0,
-    b_std: Any = 0.0,
-    **options: Unpack[BlockOptions],
-) -> Serial:
+def TransformerEncoder(width: int, *, depth: int, **options: Unpack[BlockOptions]) -> Serial:
     """`depth` blocks, each with its own weights; with `norm="pre"`, a LayerNorm after the last.
 
     Keeps positions. The other options are those of `TransformerBlock`.
     """
-    norm = choice(Norm, norm, "norm")
-    block = TransformerBlock(width, norm=norm, w_std=w_std, b_std=b_std, **options)
-    blocks = Repeat(block, depth)
-    last = (LayerNorm(),) if norm is Norm.PRE and depth else ()
-    return Serial(*blocks.layers, *last)
+    blocks = Repeat(TransformerBlock(width, **options), depth)
+    normalised = choice(Norm, options.get("norm", Norm.PRE), "norm") is Norm.PRE and depth
+    return Serial(*blocks.layers, *((LayerNorm(),) if normalised else ()))
 
 
 @spell_options(TransformerBlock)
@@ -163,10 +155,7 @@ def VisionTransformer(
     width: int,
     depth: int,
     outputs: int,
-    norm: Norm | str = Norm.PRE,
     pooling: Pooling | str = Pooling.MEAN,
-    w_std: Any = 1.0,
-    b_std: Any = 0.0,
     **options: Unpack[BlockOptions],
 ) -> Serial:
     """Images (height, width, channels), cut into patches, through an encoder, to `outputs` numbers.
@@ -175,9 +164,9 @@ def VisionTransformer(
     are told apart by their place only with `positions=`, such as `Decay(0.5)`. The other options
     are those of `TransformerBlock`.
     """
-    cut = Conv(width, patch, stride=patch, padding="valid", w_std=w_std, b_std=b_std)
-    encoder = TransformerEncoder(width, depth=depth, norm=norm, w_std=w_std, b_std=b_std, **options)
-    return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, 2, options))
+    cut = Conv(width, patch, stride=patch, padding="valid", **_deviations(options))
+    encoder = TransformerEncoder(width, depth=depth, **options)
+    return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, (0, 0), options))
 
 
 @spell_options(TransformerBlock)
@@ -187,10 +176,7 @@ def TextEncoder(
     depth: int,
     outputs: int,
     vocabulary: int | None = None,
-    norm: Norm | str = Norm.PRE,
     pooling: Pooling | str = Pooling.MEAN,
-    w_std: Any = 1.0,
-    b_std: Any = 0.0,
     **options: Unpack[BlockOptions],
 ) -> Serial:
     """Texts through an encoder, to `outputs` numbers.
@@ -199,20 +185,29 @@ def TextEncoder(
     (positions). `pooling` turns positions into one vector. Order is seen only with `positions=`,
     such as `Decay(0.5)`, or a causal `pattern`. The other options are those of `TransformerBlock`.
     """
-    first: Layer = Dense(width, w_std=w_std, b_std=b_std)
+    first: Layer = Dense(width, **_deviations(options))
     if vocabulary is not None:
         first = Embedding(width, vocabulary=vocabulary)
-    encoder = TransformerEncoder(width, depth=depth, norm=norm, w_std=w_std, b_std=b_std, **options)
-    return Serial(first, *encoder.layers, *_readout(pooling, width, outputs, 1, options))
+    encoder = TransformerEncoder(width, depth=depth, **options)
+    return Serial(first, *encoder.layers, *_readout(pooling, width, outputs, (0,), options))
+
+
+def _deviations(options: BlockOptions) -> dict[str, Any]:
+    """Those of all dense layers, for the first one too."""
+    return {"w_std": options.get("w_std", 1.0), "b_std": options.get("b_std", 0.0)}
 
 
 def _readout(
-    pooling: Pooling | str, width: int, outputs: int, rank: int, options: BlockOptions
+    pooling: Pooling | str,
+    width: int,
+    outputs: int,
+    first: tuple[int, ...],
+    options: BlockOptions,
 ) -> tuple[Layer, ...]:
     pools: dict[Pooling, tuple[Layer, ...]] = {
         Pooling.MEAN: (MeanPool(),),
         Pooling.ATTENTION: (AttentionPool(width, heads=options.get("heads", INFINITE)),),
-        Pooling.FIRST: (Select((0,) * rank),),
+        Pooling.FIRST: (Select(first),),
         Pooling.NONE: (),
     }
     return (*pools[choice(Pooling, pooling, "pooling")], Dense(outputs))

@@ -47,9 +47,9 @@ class Branches(Composite):
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
         """The merged kernels; `shares` are the branches' fractions of all channels."""
 
-    @abstractmethod
     def merge_means(self, means: list[Array], shares: Array) -> Array:
-        """The merged channel means."""
+        """The merged channel means; by default as outputs are merged."""
+        return self.merge_outputs(means)
 
     def merge_features(self, rows: list[Array], shares: Array) -> Array | None:
         """The merged feature rows, where they exist."""
@@ -67,14 +67,13 @@ class Branches(Composite):
                 got=", ".join(str(o.positions) for o in outlines),
                 remedy="give all branches the same strides and pooling",
             )
-        merged = self.merge_outlines(before, outlines)
-        return merged.to(noisy=any(o.noisy for o in outlines))
+        return self.merge_outlines(before, outlines).to(noisy=any(o.noisy for o in outlines))
 
 
-class Additive(Branches):
-    """`y = Σ_i √c_i g_i(x)`: kernels add, κ ← Σ c_i κ_i, Θ ← Σ c_i Θ_i.
+class Sum(Branches):
+    """`y = Σ_i g_i(x)`: κ ← Σ κ_i, Θ ← Σ Θ_i. All branches but one must end in fresh weights.
 
-    True when the branches are uncorrelated: all but one of them end in fresh weights.
+    Subclasses weigh branches, `y = Σ_i √c_i g_i(x)`: κ ← Σ c_i κ_i, Θ ← Σ c_i Θ_i.
     """
 
     __init__ = Branches.__init__  # type checkers take inherited fields for arguments
@@ -83,48 +82,26 @@ class Additive(Branches):
     def facts(self) -> Facts:
         return Facts(linear=True)
 
-    @abstractmethod
     def coefficients(self) -> list[Any]:
         """The weight c_i of every branch's kernel."""
+        return [1.0] * len(self.branches)
 
     def require(self, before: Outline) -> None:
         plain = before.to(fresh=False)
-        correlated = [b for b in self.branches if not b.outline(plain).fresh]
-        if len(correlated) > 1:
-            names = " and ".join(type(b).__name__ for b in correlated)
-            raise NetworkError(
-                "Several branches do not end in fresh weights (Dense, Conv or Attention, then "
-                "linear layers only): kernels add over branches that are uncorrelated.",
-                got=f"{len(correlated)} branches that do not ({names})",
-                remedy="end the branch in fresh weights: Residual(Serial(Relu(), Dense(width)))",
-            )
+        ends = [(type(b).__name__, b.outline(plain)) for b in self.branches]
+        require_uncorrelated(ends, "branches", "Residual(Serial(Relu(), Dense(width)))")
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         return add_outlines(outlines)
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
-        parts = [
-            jnp.sqrt(cast(c, y)) * y for c, y in zip(self.coefficients(), outputs, strict=True)
-        ]
-        return sum(parts[1:], parts[0])
+        return add_outputs(outputs, self.coefficients())
 
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
         return total(pairs, [cast(c, pairs[0].nngp) for c in self.coefficients()])
 
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return self.merge_outputs(means)
 
-
-class Sum(Additive):
-    """`y = Σ_i g_i(x)`: κ ← Σ κ_i, Θ ← Σ Θ_i. All branches but one must end in fresh weights."""
-
-    __init__ = Additive.__init__  # type checkers take inherited fields for arguments
-
-    def coefficients(self) -> list[Any]:
-        return [1.0] * len(self.branches)
-
-
-class Residual(Additive):
+class Residual(Sum):
     """`y = x + g(x)`, or with a weight α `y = √α x + √(1−α) g(x)`.
 
     κ ← κ + κ_g, or α κ + (1−α) κ_g; Θ likewise. The branch g must end in fresh weights.
@@ -164,13 +141,13 @@ class Concat(Branches):
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         # Channels of different branches have different variances: no longer i.i.d.
-        return outlines[0].to(
-            channels=sum(o.channels for o in outlines),
-            gaussian=len(outlines) == 1 and outlines[0].gaussian,
-            fresh=all(o.fresh for o in outlines),
-            weighted=all(o.weighted for o in outlines),
-            alike=len(outlines) == 1 and outlines[0].alike,
-            raw=all(o.raw for o in outlines),
+        alone = len(outlines) == 1
+        return join_outlines(
+            outlines,
+            channels=sum(one.channels for one in outlines),
+            gaussian=alone and outlines[0].gaussian,
+            alike=alone and outlines[0].alike,
+            raw=all(one.raw for one in outlines),
         )
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
@@ -180,26 +157,45 @@ class Concat(Branches):
         return total(pairs, list(shares.astype(pairs[0].nngp.dtype)))
 
     def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return sum(
-            (s * m for s, m in zip(shares[1:], means[1:], strict=True)), shares[0] * means[0]
-        )
+        return jnp.tensordot(shares, jnp.stack(means), 1)
 
     def merge_features(self, rows: list[Array], shares: Array) -> Array | None:
         scaled = [r * jnp.sqrt(s).astype(r.dtype) for r, s in zip(rows, shares, strict=True)]
         return jnp.concatenate(scaled, axis=-1)
 
 
+def join_outlines(outlines: Sequence[Outline], **changes: Any) -> Outline:
+    """What is known about all of several branches, or streams."""
+    facts = {
+        name: all(getattr(one, name) for one in outlines)
+        for name in ("gaussian", "fresh", "weighted", "alike")
+    }
+    noisy = any(one.noisy for one in outlines)
+    return outlines[0].to(**{**facts, "raw": False, "noisy": noisy, **changes})
+
+
 def add_outlines(outlines: Sequence[Outline]) -> Outline:
     """What is known about a sum of branches, or of streams."""
     require_same_channels(outlines, "added")
-    return outlines[0].to(
-        gaussian=all(one.gaussian for one in outlines),
-        fresh=all(one.fresh for one in outlines),
-        weighted=all(one.weighted for one in outlines),
-        alike=all(one.alike for one in outlines),
-        raw=False,
-        noisy=any(one.noisy for one in outlines),
-    )
+    return join_outlines(outlines)
+
+
+def add_outputs(outputs: Sequence[Array], coefficients: Sequence[Any]) -> Array:
+    """`Σ_i √c_i y_i`."""
+    parts = [jnp.sqrt(cast(c, y)) * y for c, y in zip(coefficients, outputs, strict=True)]
+    return sum(parts[1:], parts[0])
+
+
+def require_uncorrelated(ends: list[tuple[str, Outline]], what: str, example: str) -> None:
+    """Raise where several branches or streams, each with its name, may be correlated."""
+    names = [name for name, end in ends if not end.fresh]
+    if len(names) > 1:
+        raise NetworkError(
+            f"Several {what} do not end in fresh weights (Dense, Conv or Attention, then linear "
+            f"layers only): kernels add over {what} that are uncorrelated.",
+            got=f"{len(names)} {what} that do not ({' and '.join(names)})",
+            remedy=f"end all but one of them in fresh weights: {example}",
+        )
 
 
 def require_same_channels(outlines: Sequence[Outline], how: str) -> None:
@@ -243,27 +239,22 @@ class Product(Branches):
 
     def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
         require_same_channels(outlines, "multiplied")
-        return outlines[0].to(
+        return join_outlines(
+            outlines,
             gaussian=len(outlines) == 1 and outlines[0].gaussian,
             # Uncorrelated with the input as soon as one independent factor has mean zero.
-            fresh=any(o.fresh for o in outlines),
-            weighted=all(o.weighted for o in outlines),
-            alike=all(o.alike for o in outlines),
-            raw=False,
+            fresh=any(one.fresh for one in outlines),
         )
 
     def merge_outputs(self, outputs: list[Array]) -> Array:
         return math.prod(outputs[1:], start=outputs[0])
 
     def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
-        product = pairs[0].forced()
+        product = pairs[0].compute()
         for pair in pairs[1:]:
-            other = pair.forced()
+            other = pair.compute()
             ntk = None
             if product.ntk is not None and other.ntk is not None:
                 ntk = product.ntk * other.nngp + product.nngp * other.ntk
             product = product.to(product.nngp * other.nngp, ntk)
         return product
-
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return self.merge_outputs(means)

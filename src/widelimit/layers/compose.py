@@ -1,17 +1,16 @@
 """Networks from layers: one after another, one for each stream; and the one walk through them."""
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..errors import NetworkError, ShapeError
+from ..errors import NetworkError
 from ..options import whole
 from ..state import Need
-from .base import Facts, Layer
+from .base import Facts, Layer, require_streams
 
 # Every level takes some ten calls inside each other, of which Python allows a thousand; JAX does
 # not recover from too many.
@@ -41,11 +40,6 @@ class Composite(Layer):
                 remedy="put layers one after another, Serial(*layers), or use Repeat(layer, times)",
             )
 
-    @property
-    @abstractmethod
-    def parts(self) -> tuple[Layer, ...]:
-        """The layers inside this one."""
-
     def outline(self, before: Any) -> Any:
         return walk(_Outlines(), self, before, ())[0]
 
@@ -60,13 +54,7 @@ class Serial(Composite):
 
     def __init__(self, *layers: Layer):
         """The first layer receives the input."""
-        for layer in layers:
-            if not isinstance(layer, Layer):
-                raise NetworkError(
-                    "Serial got something that is no layer; it takes layers as separate arguments.",
-                    got=repr(layer),
-                    remedy="write Serial(Dense(64), Relu(), …); unpack a list with *",
-                )
+        require_layers(layers, "Serial", least=0)
         self.layers = layers
 
     @property
@@ -108,23 +96,15 @@ class Parallel(Composite):
     def facts(self) -> Facts:
         return Facts(linear=True, streams=len(self.networks))
 
-    def require_streams(self, outlines: Any) -> None:
-        """Raise unless there is an outline for every network."""
-        if not isinstance(outlines, tuple) or len(outlines) != len(self.networks):
-            raise ShapeError(
-                "Parallel met another number of streams than it has networks.",
-                got=f"{len(outlines) if isinstance(outlines, tuple) else 1} streams",
-                remedy=f"pass x as a tuple of {len(self.networks)} arrays",
-            )
 
-
-def require_layers(branches: tuple[Any, ...], name: str) -> None:
-    """Raise unless there is at least one, and all are layers."""
-    if not branches or not all(isinstance(branch, Layer) for branch in branches):
+def require_layers(parts: tuple[Any, ...], name: str, least: int = 1) -> None:
+    """Raise unless there are so many, and all are layers."""
+    others = [part for part in parts if not isinstance(part, Layer)]
+    if others or len(parts) < least:
         raise NetworkError(
-            f"{name} did not get one or more layers as separate arguments.",
-            got=repr(branches),
-            remedy=f"write {name}(first, second); Serial() is the identity",
+            f"{name} did not get {'one or more ' if least else ''}layers as separate arguments.",
+            got=", ".join(map(repr, others)) or "no arguments",
+            remedy=f"write {name}(Dense(64), …); unpack a list with *; Serial() is the identity",
         )
 
 
@@ -141,14 +121,11 @@ def layers_of(net: Layer, path: Path = ()) -> Iterator[tuple[Path, Layer]]:
 
 def map_layers(function: Callable[[Layer], Layer], net: Layer) -> Any:
     """The same network with a function applied to every layer without parts."""
-
-    def is_single(node: Any) -> bool:
-        return isinstance(node, Layer) and not node.parts
-
-    def new(node: Any) -> Any:
-        return function(node) if isinstance(node, Layer) else node
-
-    return jax.tree.map(new, net, is_leaf=is_single)
+    return jax.tree.map(
+        lambda node: function(node) if isinstance(node, Layer) else node,
+        net,
+        is_leaf=lambda node: isinstance(node, Layer) and not node.parts,
+    )
 
 
 def first_layers(net: Layer) -> tuple[Layer, ...]:
@@ -272,7 +249,7 @@ class _Outlines(Task):
         return {path: outline for found in kept for path, outline in found.items()}
 
     def split(self, layer: Parallel, state: Any) -> Any:
-        layer.require_streams(state)
+        require_streams(state, len(layer.parts), "Parallel", "one for each of its networks")
         return state
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -24,26 +25,17 @@ from .tokens import ClassToken, PositionTable
 
 # Words about training, files, tokenisers, what is returned and how texts are generated: none
 # changes the function at initialisation. Dropout is that of evaluation, where nothing is dropped.
-_WITHOUT_EFFECT = {
-    "_attn_implementation", "_name_or_path", "architectures", "attention_dropout",
-    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "bad_words_ids",
-    "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "dropout", "dtype",
-    "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "encoder_stride",
-    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout_prob", "label2id",
-    "length_penalty", "max_length", "min_length", "model_type", "no_repeat_ngram_size",
-    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "output_scores", "pad_token_id", "pooler_act", "pooler_output_size",
-    "prefix", "pretraining_tp", "problem_type", "qa_dropout", "remove_invalid_values",
-    "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop", "return_dict",
-    "return_dict_in_generate", "sep_token_id", "seq_classif_dropout", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tie_word_embeddings", "tokenizer_class", "top_k", "top_p",
-    "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
-    "use_bfloat16", "use_cache",
-}  # fmt: skip
+_WITHOUT_EFFECT = (
+    "*_penalty", "*_token_id", "*attn_implementation", "*dropout*", "*dtype", "*pdrop",
+    "*no_repeat_ngram_size", "*suppress_tokens", "_name_or_path", "architectures", "bad_words_ids",
+    "chunk_size_feed_forward", "do_sample", "early_stopping", "encoder_stride", "finetuning_task",
+    "gradient_checkpointing", "id2label", "label2id", "max_length", "min_length", "model_type",
+    "num_beam*", "num_labels", "num_return_sequences", "output_*", "pooler_*", "prefix",
+    "pretraining_tp", "problem_type", "remove_invalid_values", "reorder_and_upcast_attn",
+    "return_dict*", "summary_*", "task_specific_params", "temperature", "tf_legacy_loss", "tie_*",
+    "tokenizer_class", "top_?", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
+    "use_cache",
+)  # fmt: skip
 # More blocks than any model has: what is longer is a slip of the pen, and would fill the memory.
 _MOST_BLOCKS = 1000
 
@@ -82,15 +74,19 @@ def from_config(config: Any, *, outputs: int | None = None) -> Serial:
         )
     name = config.get("model_type")
     if not isinstance(name, str) or name not in _KINDS:
-        raise OptionError(
-            f"model_type is none of {', '.join(map(repr, _KINDS))}.",
-            got=f"model_type={name!r}",
-            remedy="name the type, or write the network with TransformerEncoder",
-        )
+        raise _refusal(f"model_type is none of {', '.join(map(repr, _KINDS))}", model_type=name)
     kind = _KINDS[name]
     parts = _Parts(kind.read(config))
-    last = parts.dense(_labels(config, outputs))
-    return Serial(*kind.layers(parts), last)
+    return Serial(*kind.layers(parts), parts.dense(_labels(config, outputs)))
+
+
+def _refusal(rule: str, **fields: Any) -> OptionError:
+    """What to raise where fields break a rule."""
+    return OptionError(
+        f"{rule}.",
+        got=", ".join(f"{name}={value!r}" for name, value in fields.items()),
+        remedy="change them, or write the network with TransformerEncoder or Attention",
+    )
 
 
 class _Parts:
@@ -98,11 +94,10 @@ class _Parts:
 
     def __init__(self, values: dict[str, Any]):
         self.values = values
-        self.width, self.heads = self.size("hidden_size"), self.size("num_attention_heads")
+        self.width, self.heads = self.size("hidden_size"), self.size(_HEADS)
         self.depth = self.size("num_hidden_layers", most=_MOST_BLOCKS)
-        self.hidden = 4 * self.width
-        if values["intermediate_size"] is not None:
-            self.hidden = self.size("intermediate_size")
+        said = values["intermediate_size"] is not None
+        self.hidden = self.size("intermediate_size") if said else 4 * self.width
         if self.width % self.heads:
             raise self.refusal("Heads do not share the channels equally", "hidden_size", _HEADS)
         if values["hidden_act"] not in _ACTIVATIONS:
@@ -111,63 +106,57 @@ class _Parts:
             if not isinstance(values[name], int | float) or not 0 < values[name] < np.inf:
                 raise self.refusal(f"{name} is not a positive number", name)
         self.activation = _ACTIVATIONS[values["hidden_act"]]
-        self.eps, self.spread = values["layer_norm_eps"], values["initializer_range"]
+        self.norm, self.spread = (
+            LayerNorm(eps=values["layer_norm_eps"]),
+            values["initializer_range"],
+        )
 
     def size(self, name: str, least: int = 1, most: int | None = None) -> int:
         """A field that is a whole number."""
         return whole(name, self.values[name], least=least, most=most)
 
     def refusal(self, rule: str, *names: str) -> OptionError:
-        """What to raise where fields break a rule."""
-        return OptionError(
-            f"{rule}.",
-            got=", ".join(f"{name}={self.values[name]!r}" for name in names),
-            remedy="change them, or write the network with TransformerEncoder or Attention",
-        )
+        return _refusal(rule, **{name: self.values[name] for name in names})
 
     def std(self, fan_in: int) -> float:
         """σ_w = r·√fan_in."""
         return self.spread * float(np.sqrt(fan_in))
 
-    def dense(self, width: int, *, scale: float = 1.0) -> Dense:
+    def dense(self, width: int) -> Dense:
         """Weights on the channels of the model."""
-        return Dense(width, w_std=self.std(self.width) * scale)
+        return Dense(width, w_std=self.std(self.width))
 
     def down(self, scale: float = 1.0) -> Dense:
         """Weights on the channels inside an MLP."""
         return Dense(self.width, w_std=self.std(self.hidden) * scale)
 
+    def places(self, most: int, common: float = 0.0) -> PositionTable:
+        """Rows of the table of positions."""
+        return PositionTable(std=self.spread, common_std=common, most=most)
+
     def tokens(self) -> Embedding:
         """Rows of the table of words."""
         return Embedding(self.width, vocabulary=self.size("vocab_size"), std=self.spread)
 
-    def places(self, most: int | None = None, common: float = 0.0) -> PositionTable:
-        """Rows of the table of positions."""
-        most = self.size("max_position_embeddings") if most is None else most
-        return PositionTable(std=self.spread, common_std=common, most=most)
-
-    def norm(self) -> LayerNorm:
-        """LayerNorm with this ε."""
-        return LayerNorm(eps=self.eps)
-
     def branches(self, pattern: Pattern | None = None, last: float = 1.0) -> list[Layer]:
         """Attention and an MLP of every block; `last` multiplies their last weights."""
         each, square = self.width // self.heads, self.std(self.width) ** 2
-        scales: dict[str, Any] = {"qk_std": square, "ov_std": square * last, "pattern": pattern}
-        widths: dict[str, Any] = {"key_width": each, "value_width": each}
-        attention = Attention(self.width, heads=self.heads, **scales, **widths)
+        attention = Attention(
+            self.width,
+            heads=self.heads,
+            qk_std=square,
+            ov_std=square * last,
+            pattern=pattern,
+            key_width=each,
+            value_width=each,
+        )
         mlp = Serial(self.dense(self.hidden), self.activation(), self.down(last))
         return [attention, mlp] * self.depth
 
     def pre_norm(self, pattern: Pattern | None = None, last: float = 1.0) -> list[Layer]:
         """Blocks `x + g(norm(x))`, and a last normalisation."""
         branches = self.branches(pattern, last)
-        return [*(Residual(Serial(self.norm(), branch)) for branch in branches), self.norm()]
-
-    def post_norm(self) -> list[Layer]:
-        """A normalisation, and blocks `norm(x + g(x))`."""
-        blocks = [(Residual(branch), self.norm()) for branch in self.branches()]
-        return [self.norm(), *(layer for block in blocks for layer in block)]
+        return [*(Residual(Serial(self.norm, branch)) for branch in branches), self.norm]
 
 
 def _vit(parts: _Parts) -> list[Layer]:
@@ -184,20 +173,18 @@ def _vit(parts: _Parts) -> list[Layer]:
     ]
 
 
-def _bert(parts: _Parts) -> list[Layer]:
-    common = parts.spread if parts.size("type_vocab_size", least=0) else 0.0
-    pooled = [Select(0), parts.dense(parts.width), Tanh()]
-    return [parts.tokens(), parts.places(common=common), *parts.post_norm(), *pooled]
-
-
-def _distilbert(parts: _Parts) -> list[Layer]:
-    pooled = [Select(0), parts.dense(parts.width), Relu()]
-    return [parts.tokens(), parts.places(), *parts.post_norm(), *pooled]
+def _bert(parts: _Parts, readout: Layer) -> list[Layer]:
+    """A normalisation, and blocks `norm(x + g(x))`; the first position through one more layer."""
+    typed = "type_vocab_size" in parts.values and parts.size("type_vocab_size", least=0)
+    places = parts.places(parts.size(_POSITIONS), parts.spread if typed else 0.0)
+    blocks = [layer for branch in parts.branches() for layer in (Residual(branch), parts.norm)]
+    last = [Select(0), parts.dense(parts.width), readout]
+    return [parts.tokens(), places, parts.norm, *blocks, *last]
 
 
 def _gpt2(parts: _Parts) -> list[Layer]:
     blocks = parts.pre_norm(Causal(), last=float(1 / np.sqrt(2 * parts.depth)))
-    return [parts.tokens(), parts.places(), *blocks, Select(-1)]
+    return [parts.tokens(), parts.places(parts.size(_POSITIONS)), *blocks, Select(-1)]
 
 
 def _llama(parts: _Parts) -> list[Layer]:
@@ -207,7 +194,7 @@ def _llama(parts: _Parts) -> list[Layer]:
     groups = heads if given[_GROUPS] is None else parts.size(_GROUPS)
     if heads % groups:
         raise parts.refusal("Heads that share keys do not make equal groups", _HEADS, _GROUPS)
-    within, norm = parts.std(parts.width), RMSNorm(eps=parts.eps)
+    within, norm = parts.std(parts.width), RMSNorm(eps=parts.values["layer_norm_eps"])
     attention = Attention(
         parts.width,
         heads=heads,
@@ -231,13 +218,13 @@ def _rotary_base(values: dict[str, Any]) -> float:
     given = said if isinstance(said, Mapping) else {"rope_parameters": said}
     plain = {"rope_theta": values["rope_theta"], "rope_type": "default"}
     plain |= {"partial_rotary_factor": 1.0, "factor": 1.0}
-    odd = [f"{k}={v!r}" for k, v in given.items() if k != "rope_theta" and plain.get(k) != v]
+    odd = any(k != "rope_theta" and plain.get(k) != v for k, v in given.items())
     base = given.get("rope_theta", plain["rope_theta"])
     if odd or not isinstance(base, int | float) or not 0 < base < np.inf:
-        raise OptionError(
-            "rope_parameters describe another rotation than that of all pairs by base^(-k/pairs).",
-            got=", ".join(odd) or f"rope_theta={base!r}",
-            remedy="leave them out, or write the network with Attention(positions=…)",
+        raise _refusal(
+            "rope_parameters describe another rotation than that of all pairs by base^(-k/pairs)",
+            rope_parameters=said,
+            rope_theta=base,
         )
     return float(base)
 
@@ -254,9 +241,9 @@ class _Kind:
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The sizes by our names; fields that are not known are refused."""
         names = {name: self.names.get(name, name) for name in self.sizes}
-        known, fixed = {*names.values()}, _ALONE | self.fixed
-        passed = _WITHOUT_EFFECT | {"num_labels", "id2label"}
-        unknown = sorted(map(str, {*config} - known - {*fixed} - passed))
+        fixed = _ALONE | self.fixed
+        others = sorted(map(str, {*config} - {*names.values(), *fixed}))
+        unknown = [name for name in others if not any(fnmatch(name, w) for w in _WITHOUT_EFFECT)]
         if unknown:
             raise OptionError(
                 f"A configuration of type {config['model_type']!r} says what no such network is "
@@ -266,15 +253,13 @@ class _Kind:
             )
         for name, allowed in fixed.items():
             if config.get(name, allowed[0]) not in allowed:
-                raise OptionError(
-                    f"{name} is not {' or '.join(map(repr, allowed))}.",
-                    got=f"{name}={config[name]!r}",
-                    remedy="write the network with TransformerEncoder or Attention",
-                )
+                rule = f"{name} is not {' or '.join(map(repr, allowed))}"
+                raise _refusal(rule, **{name: config[name]})
         return {name: config.get(names[name], self.sizes[name]) for name in names}
 
 
 _HEADS, _GROUPS = "num_attention_heads", "num_key_value_heads"
+_POSITIONS = "max_position_embeddings"
 _SIZES: dict[str, Any] = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -299,12 +284,12 @@ _KINDS = {
         fixed={"qkv_bias": (True, False)},
     ),
     "bert": _Kind(
-        _bert,
+        lambda parts: _bert(parts, Tanh()),
         _TEXT | {"type_vocab_size": 2},
         fixed={"position_embedding_type": ("absolute",)},
     ),
     "distilbert": _Kind(
-        _distilbert,
+        lambda parts: _bert(parts, Relu()),
         _TEXT | {"num_hidden_layers": 6},
         names={
             "hidden_size": "dim",
@@ -354,9 +339,6 @@ def _labels(config: Mapping[str, Any], outputs: int | None) -> int:
     labels = config.get("id2label")
     said = {config.get("num_labels"), None if labels is None else len(labels)} - {None}
     if len(said) > 1:
-        raise OptionError(
-            "The numbers of outputs disagree: a classifier has one number of outputs.",
-            got=f"num_labels={config['num_labels']!r}, and {len(labels or ())} in id2label",
-            remedy="leave out one of them",
-        )
+        rule = "The numbers of outputs disagree: a classifier has one number of outputs"
+        raise _refusal(rule, num_labels=config["num_labels"], id2label=labels)
     return whole("outputs", next(iter(said), 1))

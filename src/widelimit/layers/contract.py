@@ -1,6 +1,6 @@
 """Sums of positions with given weights: the general linear map over positions."""
 
-import string
+import re
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ from jaxtyping import Array
 from ..errors import OptionError, ShapeError
 from ..options import cast, hyperparameter, leaf
 from ..state import Outline
-from .base import with_fields
+from .base import Memo, with_fields
 from .pool import PositionMap
 
 
@@ -30,7 +30,16 @@ class Contract(PositionMap):
     def __init__(self, array: Any, rule: str):
         """`array` holds the weights, which are not trained; `rule` says where they go."""
         self.array = hyperparameter(array, "array", scalar=False)
-        self.rule = _checked(rule, np.ndim(self.array))
+        self.rule = rule.replace(" ", "") if isinstance(rule, str) else ""
+        known = re.fullmatch("([a-z]*),([a-z]*)->([a-z]*)", self.rule)
+        weights, taken, left = ("", "", "?") if known is None else known.groups()
+        unique = all(len({*side}) == len(side) for side in (weights, taken, left))
+        if not unique or not {*left} <= {*weights, *taken} or len(weights) != np.ndim(self.array):
+            raise OptionError(
+                "rule= does not say by small letters how an array meets positions.",
+                got=f"rule={rule!r} with an array of {np.ndim(self.array)} axes",
+                remedy="write it as einsum does, array first, such as Contract(matrix, 'ai,i->a')",
+            )
 
     def outline(self, before: Outline) -> Outline:
         weights, taken, left = self._letters
@@ -49,10 +58,8 @@ class Contract(PositionMap):
         return before.to(positions=tuple(sizes[letter] for letter in left))
 
     @property
-    def _letters(self) -> tuple[str, str, str]:
-        given, left = self.rule.split("->")
-        weights, taken = given.split(",")
-        return weights, taken, left
+    def _letters(self) -> list[str]:
+        return re.split(",|->", self.rule)
 
     def mask(self, mask: Array) -> Array | None:
         if not self._letters[2]:
@@ -60,27 +67,7 @@ class Contract(PositionMap):
         ones = with_fields(self, array=jnp.ones(np.shape(self.array)))
         return ones.mix(mask[..., None].astype(float), None)[..., 0] > 0
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
+    def mix(self, f: Array, memo: Memo) -> Array:
         weights, taken, left = self._letters
-        f = f if mask is None else f * mask[..., None].astype(f.dtype)
+        f = f if memo is None else f * memo[..., None].astype(f.dtype)
         return jnp.einsum(f"{weights},{taken}Z->{left}Z", cast(self.array, f), f)
-
-
-def _checked(rule: Any, rank: int) -> str:
-    """A rule that einsum can follow, without spaces."""
-    text = rule.replace(" ", "") if isinstance(rule, str) else ""
-    sides = text.replace("->", ",").split(",")
-    if (
-        text.count("->") != 1
-        or [part.count(",") for part in text.split("->")] != [1, 0]
-        or not all(set(side) <= {*string.ascii_lowercase} for side in sides)
-        or any(len({*side}) < len(side) for side in sides)
-        or not {*sides[2]} <= {*sides[0], *sides[1]}
-        or len(sides[0]) != rank
-    ):
-        raise OptionError(
-            "rule= does not say by small letters how an array meets positions.",
-            got=f"rule={rule!r} with an array of {rank} axes",
-            remedy="write it as einsum does, array first, such as Contract(matrix, 'ai,i->a')",
-        )
-    return text

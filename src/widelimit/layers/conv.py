@@ -1,8 +1,8 @@
 """Convolutions over positions of any dimension: shared weights, transposed, and of one's own."""
 
 import math
-from abc import abstractmethod
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,29 +13,16 @@ from jaxtyping import Array, Key
 from ..errors import OptionError, ShapeError
 from ..options import choice, whole
 from ..state import Example, Need, Outline, Pair
-from .base import Facts, Layer, Memo, Params, fenced
-from .dense import (
-    Parameterization,
-    Weights,
-    make_weights,
-    require_channels,
-)
-from .windows import (
-    Axis,
-    Padding,
-    TransposedAxis,
-    extents,
-    layout,
-    patches,
-    slide,
-    spread_mask,
-    volume,
-    window_mask,
-)
+from .base import Facts, Layer, Memo, Params, fence
+from .dense import Parameterization, Weights, add_bias, make_weights, require_channels
+from .windows import Axis, Padding, extents, layout, mask_windows, pad, patches, slide, volume
 
 
 class Convolution(Layer):
     """Fresh weights on what a window covers, at every position."""
+
+    transposed: ClassVar[bool] = False
+    """Whether windows stand on the output."""
 
     width: int = eqx.field(static=True)
     window: int | tuple[int, ...] = eqx.field(static=True)
@@ -65,34 +52,36 @@ class Convolution(Layer):
         self.padding = choice(Padding, padding, "padding")
         self.weights = make_weights(w_std, b_std, parameterization)
 
-    @abstractmethod
-    def axes(self, positions: tuple[int, ...]) -> tuple[Any, ...]:
+    def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
-
-    @abstractmethod
-    def sums(self, kernel: Array, axis: Any, *dims: int) -> Array:
-        """Sum over the offsets of one axis, moved together along `dims`."""
+        return layout(positions, self.window, self.stride, self.padding, transposed=self.transposed)
 
     def outline(self, before: Outline) -> Outline:
         positions = tuple(axis.out for axis in self.axes(before.positions))
         return before.with_weights(positions=positions, channels=self.width)
 
+    def mask(self, mask: Array) -> Array | None:
+        return mask_windows(mask, self.axes(mask.shape))
+
     def init_params(self, key: Key[Array, ""], before: Outline) -> Params:
         windows = tuple(axis.window for axis in self.axes(before.positions))
         return self.weights.draw(key, (*windows, before.channels, self.width))
 
-    def convolved(self, params: Params, x: Array, **how: Any) -> Array:
-        """Weights of windows on (positions…, channels), by XLA."""
-        weight, _ = self.weights.scaled(params)
+    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
+        axes = self.axes(x.shape[:-1])
+        weight, bias = self.weights.scaled(params)
         require_channels(x, weight)
-        letters = "DHWXYZ"[: x.ndim - 1]
-        numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
-        return lax.conv_general_dilated(x[None], weight, dimension_numbers=numbers, **how)[0]
-
-    def biased(self, params: Params, y: Array) -> Array:
-        """With the bias, where there is one."""
-        _, bias = self.weights.scaled(params)
-        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        letters = "DHWXYZ"[: len(axes)]
+        y = lax.conv_general_dilated(
+            pad(x, axes, range(len(axes)))[None],
+            weight,
+            window_strides=[axis.step for axis in axes],
+            padding="VALID",
+            dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
+        )[0]
+        for dim, axis in enumerate(axes):
+            y = axis.fit(y, dim)
+        return add_bias(y, bias)
 
     def memo(self, example: Example) -> Memo:
         axes = self.axes(example.outline.positions)
@@ -100,13 +89,13 @@ class Convolution(Layer):
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         # Without the fence the layer below is computed anew for every offset of the window.
-        pair = fenced(pair.forced(), self.weights.w_std)
+        pair = fence(pair.compute(), self.weights.w_std)
         axes = self.axes(pair.nngp.shape[: pair.rank])
 
         def average(kernel: Array) -> Array:
             for i, axis in enumerate(axes):
                 dims = (i, pair.rank + i) if pair.full else (i,)
-                kernel = self.sums(kernel, axis, *dims)
+                kernel = slide(kernel, axis, *dims)
             return kernel * (1.0 / volume(axes))
 
         return self.weights.cross(pair.each(average), memo1, memo2)
@@ -125,25 +114,6 @@ class Conv(Convolution):
     def facts(self) -> Facts:
         return Facts(linear=True, cuttable=self.padding is Padding.SAME)
 
-    def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
-        return layout(positions, self.window, self.stride, self.padding)
-
-    def sums(self, kernel: Array, axis: Axis, *dims: int) -> Array:
-        return slide(kernel, axis, *dims)
-
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        axes = self.axes(x.shape[:-1])
-        pads = [(axis.before, axis.after) for axis in axes]
-        mode = "wrap" if self.padding is Padding.CIRCULAR else "constant"
-        padded = jnp.pad(x, [*pads, (0, 0)], mode=mode)
-        strides = [axis.stride for axis in axes]
-        y = self.convolved(params, padded, window_strides=strides, padding="VALID")
-        return self.biased(params, y[tuple(slice(axis.out) for axis in axes)])
-
-    def mask(self, mask: Array) -> Array | None:
-        _refuse_wound(self.padding)
-        return window_mask(mask, self.axes(mask.shape))
-
 
 class ConvTranspose(Convolution):
     """`y_a = σ_w/√(n·K) Σ_{s·i−p+o = a} W_o x_i + σ_b b`: a position spreads over a window.
@@ -152,6 +122,8 @@ class ConvTranspose(Convolution):
     κ_ab ← σ_w² (1/K) Σ_o κ_ij + σ_b² over offsets o with s·i − p + o = a and s·j − p + o = b: the
     transpose of what `Conv` does; Θ likewise. `p = ⌊(K−s)/2⌋`, 0 for "valid" and where K < s.
     """
+
+    transposed: ClassVar[bool] = True
 
     __init__ = Convolution.__init__  # type checkers take inherited fields for arguments
 
@@ -166,29 +138,6 @@ class ConvTranspose(Convolution):
     @property
     def facts(self) -> Facts:
         return Facts(linear=True, cuttable=self.padding is not Padding.CIRCULAR)
-
-    def axes(self, positions: tuple[int, ...]) -> tuple[TransposedAxis, ...]:
-        return layout(positions, self.window, self.stride, self.padding, TransposedAxis)
-
-    def sums(self, kernel: Array, axis: TransposedAxis, *dims: int) -> Array:
-        return axis.spread(kernel, *dims)
-
-    def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
-        axes = self.axes(x.shape[:-1])
-        y = self.convolved(
-            params,
-            x,
-            window_strides=[1] * len(axes),
-            lhs_dilation=[axis.stride for axis in axes],
-            padding=[(axis.window - 1, max(axis.window, axis.stride) - 1) for axis in axes],
-        )
-        for dim, axis in enumerate(axes):
-            y = axis.fitted(y, dim)
-        return self.biased(params, y)
-
-    def mask(self, mask: Array) -> Array | None:
-        _refuse_wound(self.padding)
-        return spread_mask(mask, self.axes(mask.shape))
 
 
 class ConvLocal(Conv):
@@ -221,24 +170,10 @@ class ConvLocal(Conv):
                 remedy="call init with the shape of one example, x.shape[1:]",
             )
         y = jnp.einsum("ak,akc->ac", covered, weight)
-        y = y if bias is None else y + bias
-        return y.reshape(*(axis.out for axis in axes), self.width)
+        return add_bias(y, bias).reshape(*(axis.out for axis in axes), self.width)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         same = super().cross(pair.diagonal(), memo1, memo2)
-        shape = same.nngp.shape
-
-        def spread(kernel: Array) -> Array:
-            return jnp.diag(kernel.reshape(-1)).reshape(*shape, *shape)
-
-        ntk = None if same.ntk is None else spread(same.ntk)
-        return Pair(spread(same.nngp), ntk, pair.rank, True)
-
-
-def _refuse_wound(padding: Padding) -> None:
-    if padding is Padding.CIRCULAR:
-        raise ShapeError(
-            "Circular padding met a mask: the two ends it joins are those of the array.",
-            got="a mask, so lengths that vary inside one array",
-            remedy="use padding='same', or call the kernel once per length without a mask",
-        )
+        shape = same.nngp.shape * 2
+        spread = same.each(lambda kernel: jnp.diag(kernel.reshape(-1)).reshape(shape))
+        return replace(spread, full=True)

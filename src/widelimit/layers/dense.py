@@ -1,6 +1,7 @@
 """Dense layers and token embeddings: the channels are mixed by fresh Gaussian weights."""
 
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from .base import (
     Params,
     Positionwise,
     cast,
-    fenced,
+    fence,
     leaf,
 )
 
@@ -82,7 +83,7 @@ class Weights(eqx.Module):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         """The rule above, on a pair whose κ is already averaged over the fan-in."""
         (mask1, fan_in), (mask2, _) = memo1, memo2
-        pair = fenced(pair, self.w_std)
+        pair = fence(pair, self.w_std)
         scale = cast(self.w_std, pair.nngp) ** 2
         bias = cast(self.b_std, pair.nngp) ** 2 if self.biased else None
         if self.parameterization is Parameterization.NTK:
@@ -98,12 +99,12 @@ class Weights(eqx.Module):
 
 def make_weights(w_std: Any, b_std: Any, parameterization: Parameterization | str) -> Weights:
     """Weights, with a bias or without."""
-    biased, b_std = checked_bias(b_std)
+    biased, b_std = check_bias(b_std)
     kind = choice(Parameterization, parameterization, "parameterization")
     return Weights(w_std=w_std, b_std=b_std, parameterization=kind, biased=biased)
 
 
-def checked_bias(b_std: Any) -> tuple[bool, Any]:
+def check_bias(b_std: Any) -> tuple[bool, Any]:
     """Whether there is a bias, and its standard deviation; None and exactly 0 mean none."""
     value = hyperparameter(0.0 if b_std is None else b_std, "b_std")
     return isinstance(value, jax.Array) or bool(value != 0), value
@@ -117,6 +118,11 @@ def require_channels(x: Array, weight: Array) -> None:
             got=f"{x.shape[-1]} channels, and weights for {weight.shape[-2]}",
             remedy="call init with the shape of one example, x.shape[1:]",
         )
+
+
+def add_bias(y: Array, bias: Array | None) -> Array:
+    """With a bias of the last axes, where there is one."""
+    return y if bias is None else y + bias.reshape(*(1,) * (y.ndim - bias.ndim), *bias.shape)
 
 
 class Dense(Positionwise):
@@ -152,8 +158,7 @@ class Dense(Positionwise):
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         weight, bias = self.weights.scaled(params)
         require_channels(x, weight)
-        y = x @ weight
-        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        return add_bias(x @ weight, bias)
 
     @property
     def facts(self) -> Facts:
@@ -166,19 +171,13 @@ class Dense(Positionwise):
         return self.weights.cross(pair, memo1, memo2)
 
     def features(self, example: Example) -> Array | None:
-        return affine_features(self.weights, example)
-
-
-def affine_features(weights: Weights, example: Example) -> Array | None:
-    """Feature rows of σ_w² κ + σ_b²: scaled rows, and one more column for the bias."""
-    rows = example.features
-    if rows is None:
-        return None
-    rows = rows * cast(weights.w_std, rows)
-    if not weights.biased:
-        return rows
-    column = example.ones(rows.dtype) * cast(weights.b_std, rows)
-    return jnp.concatenate([rows, column[..., None]], axis=-1)
+        if example.features is None:
+            return None
+        rows = example.features * cast(self.weights.w_std, example.features)
+        if not self.weights.biased:
+            return rows
+        column = example.ones(rows.dtype) * cast(self.weights.b_std, rows)
+        return jnp.concatenate([rows, column[..., None]], axis=-1)
 
 
 class Embedding(Layer):
@@ -187,15 +186,11 @@ class Embedding(Layer):
     Tokens enter as one-hot vectors, κ_ab = 1 where the tokens agree; κ ← σ² κ, Θ ← κ_new.
     """
 
-    width: int = eqx.field(static=True)
-    vocabulary: int = eqx.field(static=True)
-    std: Any = leaf("std", where=Range.POSITIVE)
-
-    def __init__(self, width: int, *, vocabulary: int, std: Any = 1.0):
-        """A table of `vocabulary` rows and `width` columns."""
-        self.width = whole("width", width)
-        self.vocabulary = whole("vocabulary", vocabulary)
-        self.std = std
+    width: int = eqx.field(static=True, converter=partial(whole, "width"))
+    """How many columns the table has."""
+    vocabulary: int = eqx.field(static=True, converter=partial(whole, "vocabulary"), kw_only=True)
+    """How many rows."""
+    std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
 
     @property
     def facts(self) -> Facts:

@@ -1,6 +1,7 @@
 """Graphs: examples that carry edges between their positions, and sums over neighbours."""
 
 import math
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +11,7 @@ from jaxtyping import Array
 from ..errors import NetworkError, ShapeError
 from ..options import whole
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Facts, Layer, Memo, require_positions
+from .base import Facts, Layer, Memo, RowMap, require_positions, require_streams
 
 
 class Graph(Layer):
@@ -27,12 +28,7 @@ class Graph(Layer):
         return Facts(linear=True, streams=2)
 
     def outline(self, before: Any) -> Outline:
-        if not isinstance(before, tuple) or len(before) != 2:
-            raise ShapeError(
-                "Graph lacks two streams, (nodes, edges).",
-                got=repr(before),
-                remedy="pass x as a tuple of two arrays, and begin with Graph()",
-            )
+        require_streams(before, 2, "Graph", "(nodes, edges)")
         nodes, edges = before
         axes = len(edges.positions) // 2
         if not axes or edges.positions != nodes.positions[:axes] * 2:
@@ -73,18 +69,15 @@ class Graph(Layer):
         return example[0].features
 
 
-class Aggregate(Layer):
+class Aggregate(RowMap):
     """`y_a = Σ_i L_ai x_i` over the edges L of each example: κ ← L κ L'ᵀ, Θ ← L Θ L'ᵀ.
 
     The network begins with `Graph`. L waits like attention weights, until numbers are needed.
     Where nodes have more axes than edges lead between, each place along the others is summed apart.
     """
 
-    kind: int = eqx.field(static=True)
-
-    def __init__(self, kind: int = 0):
-        """`kind` chooses among the edges of several kinds; `Sum` adds branches over each."""
-        self.kind = whole("kind", kind, least=0)
+    kind: int = eqx.field(static=True, default=0, converter=partial(whole, "kind", least=0))
+    """Which edges of several kinds; `Sum` adds branches over each."""
 
     @property
     def facts(self) -> Facts:
@@ -95,22 +88,19 @@ class Aggregate(Layer):
         return before
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any, edges: Any = None):
-        return _summed(self._weights(edges, x.shape[:-1]), x)
+        return self.mix(x, self._weights(edges, x.shape[:-1]))
+
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return jnp.tensordot(memo, f, axes=memo.ndim // 2)
 
     def memo(self, example: Example) -> Memo:
         return self._weights(example.edges, example.outline.positions)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.ndim == 2 * pair.rank:
-            return pair.lazily_mixed(_matrix(memo1), _matrix(memo2))
-        return pair.mixed(lambda f: _summed(memo1, f), lambda f: _summed(memo2, f))
-
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: _summed(memo, m))
-
-    def features(self, example: Example) -> Array | None:
-        rows = example.features
-        return None if rows is None else _summed(self.memo(example), rows)
+            one, two = (memo.reshape(math.isqrt(memo.size), -1) for memo in (memo1, memo2))
+            return pair.map_positions_later(one, two)
+        return pair.map_positions(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
     def _weights(self, edges: Array | None, positions: tuple[int, ...]) -> Array:
         """The weights L of this kind, (nodes…, nodes…)."""
@@ -128,13 +118,3 @@ class Aggregate(Layer):
                 remedy="count kinds from 0, and pool, stride or select after all sums",
             )
         return edges[..., self.kind]
-
-
-def _matrix(weights: Array) -> Array:
-    """Over flattened positions."""
-    return weights.reshape(math.isqrt(weights.size), -1)
-
-
-def _summed(weights: Array, f: Array) -> Array:
-    """`Σ_i L_ai f_i` over the first axes of f."""
-    return jnp.tensordot(weights, f, axes=weights.ndim // 2)

@@ -8,11 +8,11 @@ from ..errors import NetworkError
 from .attention.heads import INFINITE
 from .attention.multihead import MultiHead
 from .base import Layer
-from .branches import Additive
+from .branches import Sum
 from .compose import require_layers
 
 
-class HeadGroups(Additive):
+class HeadGroups(Sum):
     """One attention layer whose heads come in groups: `y = Σ_g √(H_g/H) y_g`.
 
     Every group is an attention layer of `H_g` heads with its own positions, `qk_std` (the inverse

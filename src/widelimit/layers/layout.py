@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array
 
 from ..errors import NetworkError, OptionError, ShapeError
-from ..state import Example, Mean, Outline, Pair
-from .base import Facts, Layer, Memo
+from ..state import Outline, Pair
+from .base import Memo, RowMap
 
 
-class Rearrange(Layer):
+class Rearrange(RowMap):
     """Entries of every example in another order, before all other layers.
 
     Axes of the input are split into `factors` (None: not at all), put into `order`, and merged in
@@ -58,38 +58,33 @@ class Rearrange(Layer):
         """How many axes make a position axis each, and the channels."""
         return (1,) * len(self.order) if self.groups is None else self.groups
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """What an example of this shape becomes."""
-        if self.factors is None:
-            split = tuple(shape) if len(shape) == len(self.order) else None
-        else:
-            fits = tuple(shape) == tuple(math.prod(f) for f in self.factors)
-            split = tuple(n for f in self.factors for n in f) if fits else None
-        if split is None:
-            raise ShapeError(
-                f"Examples of shape {tuple(shape)} do not fit the network's first layer.",
-                got=repr(self),
-                remedy="pass inputs (examples, …) of the layout that it takes",
-            )
-        ends = np.cumsum((0, *self.merged))
+        split, ends = self._split(shape), np.cumsum((0, *self.merged))
         moved = [split[axis] for axis in self.order]
         return tuple(math.prod(moved[a:b]) for a, b in itertools.pairwise(ends))
 
     def reorder(self, x: Any) -> Any:
         """A batch in the new order."""
-        after = self.shape(tuple(x.shape[1:]))
-        factors = self.factors
-        split = x.shape[1:] if factors is None else tuple(n for f in factors for n in f)
-        moved = x.reshape(x.shape[0], *split).transpose(0, *(axis + 1 for axis in self.order))
-        return moved.reshape(x.shape[0], *after)
+        size, *shape = x.shape
+        moved = x.reshape(size, *self._split(shape)).transpose(0, *(a + 1 for a in self.order))
+        return moved.reshape(size, *self.shape(shape))
+
+    def _split(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The extents of all axes after splitting."""
+        factors = [(n,) for n in shape] if self.factors is None else self.factors
+        split = tuple(n for f in factors for n in f)
+        if list(shape) != [math.prod(f) for f in factors] or len(split) != len(self.order):
+            raise ShapeError(
+                f"Examples of shape {tuple(shape)} do not fit the network's first layer.",
+                got=repr(self),
+                remedy="pass inputs (examples, …) of the layout that it takes",
+            )
+        return split
 
     def outline(self, before: Outline) -> Outline:
         """That of the rearranged inputs: this happens where inputs enter, not layer by layer."""
         return before
-
-    @property
-    def facts(self) -> Facts:
-        return Facts(linear=True, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return x
@@ -97,8 +92,5 @@ class Rearrange(Layer):
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mean
-
-    def features(self, example: Example) -> Array | None:
-        return example.features
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return f

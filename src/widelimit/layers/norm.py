@@ -1,6 +1,5 @@
 """Normalisation over channels, and dropout."""
 
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -13,10 +12,10 @@ from ..errors import OptionError, ShapeError
 from ..flat_draws import coins
 from ..options import Range, listed, option, whole
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Facts, Memo, Positionwise, cast, leaf
+from .base import Facts, Layer, Memo, RowMap, cast, leaf
 
 
-def checked_rate(rate: float, name: str = "rate") -> float:
+def check_rate(rate: float, name: str = "rate") -> float:
     """A probability of dropping an entry."""
     number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not number or not 0 <= rate < 1:
@@ -38,7 +37,7 @@ def with_diagonal(pair: Pair, values: Float[Array, " positions"]) -> Pair:
     """An input's covariance with other variances κ_aa(x, x); its tangent kernel is left out."""
     if not pair.full or pair.rank == 0:
         return pair.to(values.reshape(pair.nngp.shape), None)
-    forced = pair.forced()
+    forced = pair.compute()
     square = forced.nngp.reshape(values.size, values.size)
     square = jnp.fill_diagonal(square, values, inplace=False)
     return pair.to(square.reshape(forced.nngp.shape), None)
@@ -67,19 +66,11 @@ def _inverse_root(square: Array, eps: Any, mask: Array | None) -> Array:
     return jax.lax.rsqrt(square if mask is None else jnp.where(mask, square, 1))
 
 
-class _Normalisation(Positionwise):
-    """Over the channels of every position; zeros stay zeros."""
-
-    @property
-    def facts(self) -> Facts:
-        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
-
-
 def _axes(axes: Any) -> tuple[int, ...]:
     return tuple(sorted({whole("axes", axis, least=0) for axis in listed("axes", axes)}))
 
 
-class LayerNorm(_Normalisation):
+class LayerNorm(Layer):
     """`y_a = (x_a − mean) / √(variance + ε)` over the channels of every position.
 
     With channel mean m_a and variance v_a = κ_aa(x,x) − m_a²:
@@ -97,7 +88,7 @@ class LayerNorm(_Normalisation):
     @property
     def facts(self) -> Facts:
         # A mean over positions is subtracted from padding too.
-        return replace(super().facts, keeps_zeros=not self.axes)
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=not self.axes, cuttable=True)
 
     def outline(self, before: Outline) -> Outline:
         if any(axis >= len(before.positions) for axis in self.axes):
@@ -144,17 +135,17 @@ class LayerNorm(_Normalisation):
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         if memo1.rows is not None:
-            pair = pair.forced()
+            pair = pair.compute()
             pair = pair.to(_products(pair, memo1.rows, memo2.rows), pair.ntk)
         elif memo1.mean is not None:
-            pair = pair.forced()
+            pair = pair.compute()
             # Without axes the centre is the mean, and of four products one is left.
             one, two = pair.left(memo1.centre), pair.right(memo2.centre)
             less = pair.left(memo1.mean) * two
             if self.axes:
                 less = less + one * pair.right(memo2.mean) - one * two
             pair = pair.to(pair.nngp - less, pair.ntk)
-        return pair.rows_scaled(memo1.scale, memo2.scale)
+        return pair.scale_positions(memo1.scale, memo2.scale)
 
     def features(self, example: Example) -> Array | None:
         memo = self.memo(example)
@@ -167,13 +158,17 @@ class LayerNorm(_Normalisation):
         return (memo.mean - memo.centre) * memo.scale
 
 
-class RMSNorm(_Normalisation):
+class RMSNorm(RowMap):
     """`y_a = x_a / √(mean(x_a²) + ε)` over the channels of every position.
 
     κ_ab ← κ_ab / √((κ_aa + ε)(κ'_bb + ε)), and Θ_ab is divided by the same root.
     """
 
     eps: Any = leaf("eps", where=Range.POSITIVE, tuned=False, default=1e-6)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(need_own=Need.DIAGONAL, keeps_zeros=True, cuttable=True)
 
     def outline(self, before: Outline) -> Outline:
         return before
@@ -185,17 +180,13 @@ class RMSNorm(_Normalisation):
         return _inverse_root(example.variance(), self.eps, example.mask)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return pair.rows_scaled(memo1, memo2)
+        return pair.scale_positions(memo1, memo2)
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: m * memo)
-
-    def features(self, example: Example) -> Array | None:
-        rows = example.features
-        return None if rows is None else rows * self.memo(example)[..., None]
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return f * memo[..., None]
 
 
-class Dropout(Positionwise):
+class Dropout(RowMap):
     """Keep each entry with probability `1 − rate`, scaled by 1/(1 − rate).
 
     Masks are drawn anew for every input, position and channel, so only an example's covariance with
@@ -204,11 +195,8 @@ class Dropout(Positionwise):
     inputs as they are (evaluation); with a key it drops entries (training).
     """
 
-    rate: float = eqx.field(static=True)
-
-    def __init__(self, rate: float):
-        """`rate`: the probability of dropping an entry, at least 0 and below 1."""
-        self.rate = checked_rate(rate)
+    rate: float = eqx.field(static=True, converter=check_rate)
+    """The probability of dropping an entry, at least 0 and below 1."""
 
     def outline(self, before: Outline) -> Outline:
         quiet = self.rate == 0
@@ -223,9 +211,7 @@ class Dropout(Positionwise):
         return Facts(linear=True, noisy=self.rate > 0, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
-        if key is None:
-            return x
-        return drop(key, x, self.rate)
+        return x if key is None else drop(key, x, self.rate)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
         return pair
@@ -233,8 +219,5 @@ class Dropout(Positionwise):
     def own(self, pair: Pair, memo: Memo) -> Pair:
         return with_diagonal(pair, pair.diagonal().nngp.reshape(-1) / (1 - self.rate))
 
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mean
-
-    def features(self, example: Example) -> Array | None:
-        return example.features  # those of two passes
+    def mix(self, f: Array, memo: Memo) -> Array:
+        return f  # features are those of two passes

@@ -1,7 +1,9 @@
 """Layers that are linear over positions: pooling, slicing, resizing, flattening."""
 
 import math
+import operator
 from abc import abstractmethod
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -15,29 +17,16 @@ from ..errors import OptionError, ShapeError
 from ..options import choice
 from ..printing import brief
 from ..state import Example, Mean, Need, Outline, Pair
-from .base import Facts, Layer, Memo, require_positions
-from .windows import (
-    Axis,
-    Padding,
-    extents,
-    layout,
-    per_axis,
-    slide,
-    volume,
-    window_mask,
-)
+from .base import Facts, Layer, Memo, RowMap, require_positions
+from .windows import Axis, Padding, extents, layout, mask_windows, per_axis, slide, volume
 
 
-class PositionMap(Layer):
-    """A linear map over positions, the same for every channel: `f ← L(x) f`, `κ ← L(x) κ L(x')ᵀ`.
+class PositionMap(RowMap):
+    """A linear map over positions that depends on the mask alone: κ ← L(x) κ L(x')ᵀ, Θ likewise.
 
-    A subclass says once what it does to (positions…, anything); the finite network, the kernels and
-    pending maps all use that.
+    A subclass says once, by `mix`, what it does to (positions…, anything); the finite network, the
+    kernels and pending maps all use that.
     """
-
-    @abstractmethod
-    def mix(self, f: Array, mask: Array | None) -> Array:
-        """The map on an array with leading position axes."""
 
     @property
     def facts(self) -> Facts:
@@ -50,14 +39,7 @@ class PositionMap(Layer):
         return example.mask
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        return pair.mixed(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
-
-    def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(lambda m: self.mix(m[..., None], example.mask)[..., 0])
-
-    def features(self, example: Example) -> Array | None:
-        rows = example.features
-        return None if rows is None else self.mix(rows, example.mask)
+        return pair.map_positions(lambda f: self.mix(f, memo1), lambda f: self.mix(f, memo2))
 
 
 class _Pool(PositionMap):
@@ -93,8 +75,7 @@ class _Pool(PositionMap):
     def axes(self, positions: tuple[int, ...]) -> tuple[Axis, ...]:
         """The windows on inputs with these positions."""
         assert self.window is not None
-        stride = self.window if self.stride is None else self.stride
-        return layout(positions, self.window, stride, self.padding)
+        return layout(positions, self.window, self.stride or self.window, self.padding)
 
     def outline(self, before: Outline) -> Outline:
         if self.window is None:
@@ -103,56 +84,47 @@ class _Pool(PositionMap):
         return before.to(positions=tuple(axis.out for axis in self.axes(before.positions)))
 
     def mask(self, mask: Array) -> Array | None:
-        return None if self.window is None else window_mask(mask, self.axes(mask.shape))
-
-    def memo(self, example: Example) -> Memo:
-        mask = example.mask
-        return mask, None if mask is None else jnp.sum(mask)
+        return None if self.window is None else mask_windows(mask, self.axes(mask.shape))
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        if self.window is not None:
-            return super().cross(pair, memo1[0], memo2[0])
-        if pair.terms is not None:
-            return pair.mixed(lambda f: self._pooled(f, *memo1), lambda f: self._pooled(f, *memo2))
+        if self.window is not None or pair.terms is not None:
+            return super().cross(pair, memo1, memo2)
         # Kernels are zero at padding: the sum over everything is that over real positions.
-        sizes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
-        shares = [
-            self.share(math.prod(size) if real is None else real.astype(pair.nngp.dtype))
-            for size, (_, real) in zip(sizes, (memo1, memo2), strict=True)
-        ]
-        whole = pair.each(lambda kernel: jnp.sum(kernel) * (shares[0] * shares[1]))
+        shape, dtype = pair.nngp.shape, pair.nngp.dtype
+        share = self.share(_count(memo1, shape[: pair.rank], dtype))
+        share = share * self.share(_count(memo2, shape[pair.rank :], dtype))
+        whole = pair.each(lambda kernel: jnp.sum(kernel) * share)
         return Pair(whole.nngp, whole.ntk, 0, True, settled=True, blank=whole.blank)
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
+    def mix(self, f: Array, memo: Memo) -> Array:
         if self.window is None:
-            return self._pooled(f, mask, None if mask is None else jnp.sum(mask))
-        return self.windowed(f, mask)
-
-    def _pooled(self, f: Array, mask: Array | None, real: Array | None) -> Array:
-        """Over all positions, of which `real` are real."""
-        f = _hidden(f, mask)
-        size = math.prod(f.shape[:-1]) if real is None else real.astype(f.dtype)
-        return jnp.sum(f, axis=tuple(range(f.ndim - 1))) * self.share(size)
+            share = self.share(_count(memo, f.shape[:-1], f.dtype))
+            return jnp.sum(_hide(f, memo), axis=tuple(range(f.ndim - 1))) * share
+        if memo is None and self.padding is Padding.VALID:
+            return self.sums(f, None) * self.share(volume(self.axes(f.shape[:-1])))
+        counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), memo)
+        return self.sums(f, memo) * self.share(counts)
 
     @abstractmethod
     def share(self, count: Any) -> Any:
         """What each position contributes where `count` are pooled."""
 
-    @abstractmethod
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        """Over every window."""
-
     def sums(self, f: Array, mask: Array | None) -> Array:
         """Sum over real positions of every window."""
-        f = _hidden(f, mask)
+        f = _hide(f, mask)
         for dim, axis in enumerate(self.axes(f.shape[:-1])):
             f = slide(f, axis, dim)
-        return f if mask is None else _hidden(f, window_mask(mask, self.axes(mask.shape)))
+        return f if mask is None else _hide(f, mask_windows(mask, self.axes(mask.shape)))
 
 
-def _hidden(f: Array, mask: Array | None) -> Array:
+def _hide(f: Array, mask: Array | None) -> Array:
     """Zero at padding; multiplying fuses better than selecting."""
     return f if mask is None else f * mask[..., None].astype(f.dtype)
+
+
+def _count(mask: Array | None, positions: tuple[int, ...], dtype: Any) -> Any:
+    """How many positions are real."""
+    return math.prod(positions) if mask is None else jnp.sum(mask).astype(dtype)
 
 
 class SumPool(_Pool):
@@ -163,9 +135,6 @@ class SumPool(_Pool):
     def share(self, count: Any) -> Any:
         return 1.0
 
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        return self.sums(f, mask)
-
 
 class MeanPool(_Pool):
     """Average over the real positions of each window (by default: of everything)."""
@@ -174,12 +143,6 @@ class MeanPool(_Pool):
 
     def share(self, count: Any) -> Any:
         return 1.0 / count if isinstance(count, int) else 1.0 / jnp.maximum(count, 1)
-
-    def windowed(self, f: Array, mask: Array | None) -> Array:
-        if mask is None and self.padding is Padding.VALID:
-            return self.sums(f, None) * (1.0 / volume(self.axes(f.shape[:-1])))
-        counts = self.sums(jnp.ones((*f.shape[:-1], 1), f.dtype), mask)
-        return self.sums(f, mask) / jnp.maximum(counts, 1)
 
 
 class Select(PositionMap):
@@ -194,26 +157,20 @@ class Select(PositionMap):
     def __init__(self, index: int | slice | tuple[int | slice, ...] = 0):
         """NumPy's basic indices; negative ones count from the end of the real positions."""
         given = index if isinstance(index, tuple | list) else (index,)
-        parts = [(i.start, i.stop, i.step) if isinstance(i, slice) else i for i in given]
-        bounds = [b for part in parts for b in (part if isinstance(part, tuple) else (part,))]
-        if (
-            not given
-            or any(
-                isinstance(b, bool) or not isinstance(b, int | np.integer | None) for b in bounds
+        try:
+            self.index = tuple(
+                _plain((i.start, i.stop, i.step)) if isinstance(i, slice) else _plain((i,))[0]
+                for i in given
             )
-            or any(part is None or (isinstance(part, tuple) and part[2] == 0) for part in parts)
-        ):
+            good = given and all(i is not None and _bounds(i)[2:] != (0,) for i in self.index)
+        except TypeError:
+            good = False
+        if not good:
             raise OptionError(
                 "index= is not an integer or a slice of integers, nor one for each position axis.",
                 got=f"index={index!r}",
                 remedy="give an integer or a slice (sequences) or a tuple of them (images)",
             )
-        self.index = tuple(
-            tuple(None if b is None else int(b) for b in part)
-            if isinstance(part, tuple)
-            else int(part)
-            for part in parts
-        )
 
     def __repr__(self) -> str:
         words = [f"slice{brief(i)}" if isinstance(i, tuple) else brief(i) for i in self.index]
@@ -247,47 +204,44 @@ class Select(PositionMap):
             return None
         return self.mix(mask[..., None], mask)[..., 0]
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
+    def mix(self, f: Array, memo: Memo) -> Array:
         index = self._indices(f.shape[:-1])
-        bounds = [b for i in self.index for b in (i if isinstance(i, tuple) else (i,))]
-        if mask is None or all(b is None or b >= 0 for b in bounds):
+        if memo is None or all(b is None or b >= 0 for i in self.index for b in _bounds(i)):
             return f[index]
-        for dim in reversed(range(mask.ndim)):  # from the last, for an integer takes an axis away
-            real = jnp.any(mask, axis=tuple(d for d in range(mask.ndim) if d != dim))
-            length = real.size - jnp.argmax(real[::-1])
+        for dim in reversed(range(memo.ndim)):  # from the last, for an integer takes an axis away
+            real = jnp.any(memo, axis=tuple(d for d in range(memo.ndim) if d != dim))
             part = index[dim]
-            if isinstance(part, slice):
-                places, inside = self._places(part, length, real.size)
-                inside = inside.reshape(-1, *(1,) * (f.ndim - 1 - dim))
-                f = jnp.where(inside, jnp.take(f, places, axis=dim), jnp.zeros((), f.dtype))
-            else:
-                f = jnp.take(f, part + length if part < 0 else part, axis=dim)
+            span = part if isinstance(part, slice) else slice(part, part + 1 or None)
+            f = self._take(f, dim, span, real.size - jnp.argmax(real[::-1]))
+            f = f if isinstance(part, slice) else jnp.squeeze(f, dim)
         return f
 
-    def _places(self, part: slice, length: Array, extent: int) -> tuple[Array, Array]:
-        """What a slice takes of the first `length` of `extent` positions, and where that ends."""
-        most = len(range(extent)[part])
-        if any(len(range(shorter)[part]) > most for shorter in range(extent)):
+    def _take(self, f: Array, dim: int, part: slice, length: Array) -> Array:
+        """What a slice takes of the first `length` positions of one axis, then zeros."""
+        spans = [range(size)[part] for size in range(f.shape[dim] + 1)]
+        most, step = len(spans[-1]), spans[-1].step
+        if any(len(span) > most for span in spans):
             raise ShapeError(
                 "A slice of Select takes more of a shorter sequence than of the whole array.",
-                got=f"{self!r} with a mask over {extent} positions",
+                got=f"{self!r} with a mask over {f.shape[dim]} positions",
                 remedy="count both bounds of the slice from the same end",
             )
-        step = 1 if part.step is None else part.step
-        low, high = (0, length) if step > 0 else (-1, length - 1)
+        starts, counts = jnp.asarray([(span.start, len(span)) for span in spans]).T
+        inside = jnp.arange(most) < counts[length]
+        taken = jnp.where(inside, starts[length] + step * jnp.arange(most), 0)
+        inside = inside.reshape(-1, *(1,) * (f.ndim - 1 - dim))
+        return jnp.where(inside, jnp.take(f, taken, axis=dim), jnp.zeros((), f.dtype))
 
-        def bound(value: int | None, otherwise: Any) -> Any:
-            if value is None:
-                return otherwise
-            return jnp.clip(value + length if value < 0 else value, low, high)
 
-        start, stop = (
-            bound(part.start, low if step > 0 else high),
-            bound(part.stop, high if step > 0 else low),
-        )
-        places = start + step * jnp.arange(most)
-        inside = places < stop if step > 0 else places > stop
-        return jnp.where(inside, places, 0), inside
+def _plain(bounds: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Bounds of slices as Python's integers; TypeError for anything else."""
+    if any(isinstance(bound, bool) for bound in bounds):
+        raise TypeError
+    return tuple(None if bound is None else operator.index(bound) for bound in bounds)
+
+
+def _bounds(index: Any) -> tuple[int | None, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
 class Resampling(Enum):
@@ -351,9 +305,8 @@ class Resize(PositionMap):
             remedy="resize before padding, or call the kernel once per length without a mask",
         )
 
-    def mix(self, f: Array, mask: Array | None) -> Array:
-        shape = per_axis(self.shape, f.ndim - 1, "shape")
-        shape = (*shape, f.shape[-1])
+    def mix(self, f: Array, memo: Memo) -> Array:
+        shape = (*per_axis(self.shape, f.ndim - 1, "shape"), f.shape[-1])
         return jax.image.resize(f, shape, self.method.value, antialias=self.antialias)
 
 
@@ -387,16 +340,12 @@ class Flatten(Layer):
         )
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        flat = pair.diagonal()
-        axes = tuple(range(pair.rank))
-        averaged = flat.each(lambda kernel: jnp.mean(kernel, axis=axes) if axes else kernel)
-        return Pair(averaged.nngp, averaged.ntk, 0, True)
+        averaged = pair.diagonal().each(jnp.mean)
+        return replace(averaged, rank=0, full=True)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(jnp.mean)
+        return example.map_mean(jnp.mean)
 
     def features(self, example: Example) -> Array | None:
         rows = example.features
-        if rows is None:
-            return None
-        return rows.reshape(-1) / jnp.sqrt(jnp.asarray(math.prod(rows.shape[:-1]), rows.dtype))
+        return None if rows is None else rows.reshape(-1) / math.prod(rows.shape[:-1]) ** 0.5

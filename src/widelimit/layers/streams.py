@@ -1,18 +1,16 @@
 """Several streams of an input, added: what was computed from each apart becomes one signal."""
 
-import functools
-import operator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..errors import NetworkError, OptionError, ShapeError
+from ..errors import OptionError, ShapeError
 from ..options import Range, hyperparameter
 from ..state import UNKNOWN, Mean, Outline, Pair, UnknownMean, total
-from .base import Facts, Layer, Memo, Params, cast, leaf
-from .branches import add_outlines
+from .base import Facts, Layer, Memo, Params, cast, leaf, require_streams
+from .branches import add_outlines, add_outputs, require_uncorrelated
 
 
 class AddStreams(Layer):
@@ -45,12 +43,7 @@ class AddStreams(Layer):
         return Facts(linear=True, streams=int(np.size(self.shares)))
 
     def outline(self, before: Any) -> Outline:
-        if not isinstance(before, tuple) or len(before) != self.facts.streams:
-            raise ShapeError(
-                "AddStreams met another number of streams than it has shares.",
-                got=f"{len(before) if isinstance(before, tuple) else 1} streams",
-                remedy=f"pass x as a tuple of {self.facts.streams} arrays, and start with Parallel",
-            )
+        require_streams(before, self.facts.streams, "AddStreams", "one for each of its shares")
         if any(one.positions for one in before):
             raise ShapeError(
                 "AddStreams met streams that still have positions.",
@@ -60,23 +53,17 @@ class AddStreams(Layer):
         return add_outlines(before)
 
     def require(self, before: Any) -> None:
-        if sum(not one.fresh for one in before) > 1:
-            raise NetworkError(
-                "Several streams do not end in fresh weights (Dense, Conv or Attention, then "
-                "linear layers only): kernels add over streams that are uncorrelated.",
-                got=f"{sum(not one.fresh for one in before)} streams that do not",
-                remedy="end each network of Parallel in Dense(width)",
-            )
+        ends = [(f"stream {number}", one) for number, one in enumerate(before, 1)]
+        require_uncorrelated(ends, "streams", "Parallel(Dense(width), Dense(width))")
 
     def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Array:
-        roots = jnp.sqrt(cast(self.shares, x[0]))
-        return functools.reduce(operator.add, (r * y for r, y in zip(roots, x, strict=True)))
+        return add_outputs(x, list(self.shares))
 
     def mask(self, mask: Any) -> None:
         return None
 
     def cross(self, pair: Any, memo1: Memo, memo2: Memo) -> Pair:
-        pairs = [stream.forced() for stream in pair]
+        pairs = [stream.compute() for stream in pair]
         return total(pairs, [cast(share, pairs[0].nngp) for share in self.shares])
 
     def mean(self, example: Any, memo: Memo) -> Mean:
@@ -85,5 +72,5 @@ class AddStreams(Layer):
             return UNKNOWN
         if all(mean is None for mean in means):
             return None
-        zero = jnp.zeros(())
-        return self.forward((), [zero if mean is None else mean for mean in means], None, None)
+        zeros = jnp.zeros(())
+        return add_outputs([zeros if mean is None else mean for mean in means], list(self.shares))

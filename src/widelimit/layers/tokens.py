@@ -13,7 +13,7 @@ from ..errors import NetworkError, ShapeError
 from ..flat_draws import normals
 from ..options import Range, option, whole
 from ..state import Example, Mean, Outline, Pair
-from .base import Facts, Layer, Memo, Params, cast, leaf
+from .base import Facts, Layer, Memo, Params, cast, leaf, require_drawn
 
 
 class TrainedVectors(Layer):
@@ -22,11 +22,22 @@ class TrainedVectors(Layer):
     std: eqx.AbstractVar[Any]
 
     def require(self, before: Outline) -> None:
-        _require_wide(before, type(self).__name__)
+        if before.raw:
+            raise NetworkError(
+                f"{type(self).__name__} stands on raw inputs; its vectors are orthogonal only "
+                "along many channels.",
+                got="raw inputs, whose channels do not grow with the width",
+                remedy="put a Dense or Conv layer in front of it",
+            )
 
-    @property
-    def facts(self) -> Facts:
-        return Facts(linear=True)
+    def require_channels(self, before: Outline) -> None:
+        """Raise where there is nothing to add vectors to."""
+        if not before.positions or not before.channels:
+            raise ShapeError(
+                f"{type(self).__name__} met an input without positions or without channels.",
+                got=f"an input of shape {before.shape}",
+                remedy="put it after Dense, Conv or Embedding, on inputs with positions",
+            )
 
 
 class PositionTable(TrainedVectors):
@@ -39,15 +50,11 @@ class PositionTable(TrainedVectors):
     std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
     common_std: Any = leaf("common_std", where=Range.POSITIVE, default=0.0)
     """σ_c: a token type that all positions have."""
-    most: int | None = option()
+    most: int | None = option(converter=lambda n: None if n is None else whole("most", n))
     """How many positions the table has rows for; None: as many as inputs have."""
 
-    def __check_init__(self) -> None:
-        if self.most is not None:
-            whole("most", self.most)
-
     def outline(self, before: Outline) -> Outline:
-        _require_channels(before, "PositionTable")
+        self.require_channels(before)
         if self.most is not None and math.prod(before.positions) > self.most:
             raise ShapeError(
                 "The table of positions has fewer rows than the input has positions.",
@@ -69,18 +76,13 @@ class PositionTable(TrainedVectors):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         drawn = params["place"]
-        if any(extent > most for extent, most in zip(x.shape, drawn.shape, strict=True)):
-            raise ShapeError(
-                "The table of positions was drawn for fewer positions than the input has.",
-                got=f"an input of shape {x.shape}, and a table of shape {drawn.shape}",
-                remedy="call init with the longest inputs",
-            )
+        require_drawn(x.shape, drawn.shape, "The table of positions was")
         table = drawn[tuple(slice(extent) for extent in x.shape)]
         common = jnp.broadcast_to(params["common"], x.shape)
         return x + cast(self.std, x) * table + cast(self.common_std, x) * common
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        pair = pair.compute()
         like = pair.nngp
         place, common = cast(self.std, like) ** 2, cast(self.common_std, like) ** 2
         added = jnp.broadcast_to(place + common, like.shape)
@@ -105,7 +107,7 @@ class ClassToken(TrainedVectors):
     std: Any = leaf("std", where=Range.POSITIVE, default=1.0)
 
     def outline(self, before: Outline) -> Outline:
-        _require_channels(before, "ClassToken")
+        self.require_channels(before)
         return before.to(positions=(1 + math.prod(before.positions),), raw=False)
 
     @property
@@ -117,23 +119,21 @@ class ClassToken(TrainedVectors):
 
     def forward(self, params: Params, x: Array, mask: Array | None, key: Any):
         token = cast(self.std, x) * params.astype(x.dtype)
-        rows = _in_order(x.reshape(-1, x.shape[-1]), _reading_order(mask))
+        rows = _in_order(x.reshape(-1, x.shape[-1]), _row_order(mask))
         return jnp.concatenate([token[None, :], rows])
 
     def mask(self, mask: Array) -> Array:
-        real = _in_order(mask.reshape(-1), _reading_order(mask))
+        real = _in_order(mask.reshape(-1), _row_order(mask))
         return jnp.concatenate([jnp.ones(1, bool), real])
 
     def memo(self, example: Example) -> Memo:
-        return _reading_order(example.mask)
+        return _row_order(example.mask)
 
     def cross(self, pair: Pair, memo1: Memo, memo2: Memo) -> Pair:
-        pair = pair.forced()
+        pair = pair.compute()
         square = cast(self.std, pair.nngp) ** 2
-        sizes = [
-            math.prod(pair.nngp.shape[: pair.rank]),
-            math.prod(pair.nngp.shape[pair.rank :]),
-        ][: 1 + pair.full]
+        shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        sizes = [math.prod(shape) for shape in shapes[: 1 + pair.full]]
 
         def longer(kernel: Array) -> Array:
             ordered = _in_order(kernel.reshape(sizes), memo1)
@@ -146,12 +146,12 @@ class ClassToken(TrainedVectors):
         return Pair(longer(pair.nngp), ntk, 1, pair.full)
 
     def mean(self, example: Example, memo: Memo) -> Mean:
-        return example.mapped_mean(
+        return example.map_mean(
             lambda m: jnp.concatenate([jnp.zeros(1), _in_order(m.reshape(-1), memo)])
         )
 
 
-def _reading_order(mask: Array | None) -> Int[Array, " position"] | None:
+def _row_order(mask: Array | None) -> Int[Array, " position"] | None:
     """The numbers of all positions, those of the image without its padding first, row by row.
 
     Where rows end is a matter of the image, not of the array that it is padded to: the second row
@@ -171,21 +171,3 @@ def _reading_order(mask: Array | None) -> Int[Array, " position"] | None:
 
 def _in_order(rows: Array, order: Array | None) -> Array:
     return rows if order is None else rows[order]
-
-
-def _require_channels(before: Outline, name: str) -> None:
-    if not before.positions or not before.channels:
-        raise ShapeError(
-            f"{name} met an input without positions or without channels.",
-            got=f"an input of shape {before.shape}",
-            remedy="put it after Dense, Conv or Embedding, on inputs with positions",
-        )
-
-
-def _require_wide(before: Outline, name: str) -> None:
-    if before.raw:
-        raise NetworkError(
-            f"{name} stands on raw inputs; its vectors are orthogonal only along many channels.",
-            got="raw inputs, whose channels do not grow with the width",
-            remedy="put a Dense or Conv layer in front of it",
-        )

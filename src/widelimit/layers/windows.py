@@ -6,6 +6,7 @@ stride and the length, so that padding a sequence at the right changes nothing.
 
 Transposed windows lead the other way: input position `i` covers output positions
 `stride·i − before + offset`, with `before = (window−stride)//2` for "same" and "circular" padding.
+They slide by single steps over an input with gaps of zeros.
 """
 
 import functools
@@ -13,7 +14,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -57,69 +58,45 @@ def per_axis(value: int | tuple[int, ...], rank: int, name: str) -> tuple[int, .
 
 
 class Axis(NamedTuple):
-    """The window on one position axis of known length."""
+    """The windows on one position axis of known length."""
 
     window: int
     stride: int
     padding: Padding
     length: int
+    transposed: bool = False
 
     @property
     def out(self) -> int:
         """Number of output positions."""
-        if self.padding is Padding.VALID:
+        valid = self.padding is Padding.VALID
+        if self.transposed:
+            # Windows and the gaps between them cover more than the stride of the last position.
+            rest = max(self.window - self.stride, 0) if valid else 0
+            return self.length * self.stride + rest
+        if valid:
             return (self.length - self.window) // self.stride + 1
         return -(-self.length // self.stride)
 
     @property
-    def before(self) -> int:
-        """How many positions are padded on the left."""
-        if self.padding is Padding.BALANCED:
-            return max((self.out - 1) * self.stride + self.window - self.length, 0) // 2
-        return 0 if self.padding is Padding.VALID else (self.window - 1) // 2
+    def step(self) -> int:
+        """How far windows are apart on the padded input."""
+        return 1 if self.transposed else self.stride
 
     @property
-    def after(self) -> int:
-        """How many positions are padded on the right."""
-        return max((self.out - 1) * self.stride + self.window - self.length - self.before, 0)
-
-
-class TransposedAxis(NamedTuple):
-    """The same for windows on the output: every input position is spread over one."""
-
-    window: int
-    stride: int
-    padding: Padding
-    length: int
-
-    @property
-    def reach(self) -> int:
-        """Number of positions that windows and the gaps between them cover."""
-        return (self.length - 1) * self.stride + max(self.window, self.stride)
-
-    @property
-    def out(self) -> int:
-        """Number of output positions."""
-        return self.reach if self.padding is Padding.VALID else self.length * self.stride
-
-    def spread(self, array: Array, *dims: int) -> Array:
-        """Add every entry to its window, moved along all of `dims`: the transpose of `slide`."""
-        axes = [self._replace(length=array.shape[dim]) for dim in dims]
-        parts = []
-        for offset in range(self.window):
-            widths = [(0, 0, 0)] * array.ndim
-            for dim, axis in zip(dims, axes, strict=True):
-                end = offset + (axis.length - 1) * self.stride + 1
-                widths[dim] = (offset, axis.reach - end, self.stride - 1)
-            parts.append(lax.pad(array, jnp.zeros((), array.dtype), widths))
-        total = functools.reduce(operator.add, parts)
-        for dim, axis in zip(dims, axes, strict=True):
-            total = axis.fitted(total, dim)
-        return total
-
-    def fitted(self, array: Array, dim: int) -> Array:
-        """Of all that windows cover, the output: the middle (same), or all, wound around."""
+    def widths(self) -> tuple[int, int, int]:
+        """How many positions are padded on the left, on the right, and between positions."""
+        if self.transposed:
+            return self.window - 1, max(self.window, self.stride) - 1, self.stride - 1
         if self.padding is Padding.VALID:
+            return 0, 0, 0
+        both = max((self.out - 1) * self.stride + self.window - self.length, 0)
+        before = both // 2 if self.padding is Padding.BALANCED else (self.window - 1) // 2
+        return before, max(both - before, 0), 0
+
+    def fit(self, array: Array, dim: int) -> Array:
+        """Of all that transposed windows cover: the middle (same), or all, wound around."""
+        if not self.transposed or self.padding is Padding.VALID:
             return array
         before = max(self.window - self.stride, 0) // 2
         if self.padding is Padding.SAME:
@@ -131,16 +108,14 @@ class TransposedAxis(NamedTuple):
         return jnp.roll(wound, -before, axis=dim)
 
 
-Kind = TypeVar("Kind", Axis, TransposedAxis)
-
-
 def layout(
     positions: tuple[int, ...],
     window: int | tuple[int, ...],
     stride: int | tuple[int, ...],
     padding: Padding,
-    kind: type[Kind] = Axis,
-) -> tuple[Kind, ...]:
+    *,
+    transposed: bool = False,
+) -> tuple[Axis, ...]:
     """The windows on every axis of `positions`."""
     if not positions:
         raise ShapeError(
@@ -151,7 +126,7 @@ def layout(
     windows = per_axis(window, len(positions), "window")
     strides = per_axis(stride, len(positions), "stride")
     parts = zip(windows, strides, positions, strict=True)
-    axes = tuple(kind(w, s, padding, length) for w, s, length in parts)
+    axes = tuple(Axis(w, s, padding, length, transposed) for w, s, length in parts)
     for axis in axes:
         if axis.out < 1:
             raise ShapeError(
@@ -162,13 +137,28 @@ def layout(
     return axes
 
 
+def pad(array: Array, axes: Sequence[Axis], dims: Sequence[int]) -> Array:
+    """What the windows of each axis slide over, along its dimension."""
+    widths = [(0, 0, 0)] * array.ndim
+    for dim, axis in zip(dims, axes, strict=True):
+        widths[dim] = axis.widths
+    if all(width == (0, 0, 0) for width in widths):
+        return array
+    if axes[0].padding is Padding.CIRCULAR and not axes[0].transposed:
+        return jnp.pad(array, [width[:2] for width in widths], mode="wrap")
+    return lax.pad(array, jnp.zeros((), array.dtype), widths)
+
+
 def slide(array: Array, axis: Axis, *dims: int) -> Array:
     """Sum over the window's offsets, moved together along all of `dims`.
 
     One dim: a sliding sum. Two dims (a position axis of either input): the sum
     `Σ_o κ[s·a−p+o, s·b−p+o]` that a convolution makes of a covariance.
     """
-    return functools.reduce(operator.add, _offsets(array, axis, *dims))
+    total = functools.reduce(operator.add, _offsets(array, axis, *dims))
+    for dim in dims:
+        total = axis._replace(length=array.shape[dim]).fit(total, dim)
+    return total
 
 
 def patches(x: Array, axes: tuple[Axis, ...]) -> Array:
@@ -180,30 +170,39 @@ def patches(x: Array, axes: tuple[Axis, ...]) -> Array:
 
 def _offsets(array: Array, axis: Axis, *dims: int) -> Iterator[Array]:
     """What stands at each offset of the windows along `dims`."""
-    extents = [axis._replace(length=array.shape[d]) for d in dims]
-    widths = [(0, 0)] * array.ndim
-    for d, extent in zip(dims, extents, strict=True):
-        widths[d] = (extent.before, extent.after)
-    if any(pad != (0, 0) for pad in widths):
-        mode = "wrap" if axis.padding is Padding.CIRCULAR else "constant"
-        array = jnp.pad(array, widths, mode=mode)
+    array = pad(array, [axis._replace(length=array.shape[dim]) for dim in dims], dims)
     for offset in range(axis.window):
         index = [slice(None)] * array.ndim
-        for d, extent in zip(dims, extents, strict=True):
-            end = offset + (extent.out - 1) * axis.stride + 1
-            index[d] = slice(offset, end, axis.stride)
+        for dim in dims:
+            end = array.shape[dim] - axis.window + offset + 1
+            index[dim] = slice(offset, end, axis.step)
         yield array[tuple(index)]
 
 
-def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool[Array, "*windows"]:
-    """Which windows are real: all of it (valid), or its centre (same)."""
-    if axes[0].padding is Padding.BALANCED:
+def mask_windows(mask: Bool[Array, "*positions"], axes: Sequence[Axis]) -> Bool[Array, "*windows"]:
+    """Which windows are real: all of it (valid), or its centre (same).
+
+    Of transposed ones: the output positions that the real positions alone would have.
+    """
+    padding = axes[0].padding
+    if padding in (Padding.BALANCED, Padding.CIRCULAR):
+        why = {
+            Padding.BALANCED: "its windows depend on the length of the array",
+            Padding.CIRCULAR: "the two ends it joins are those of the array",
+        }
         raise ShapeError(
-            "Balanced padding met a mask: its windows depend on the length of the array.",
+            f"{padding.value.capitalize()} padding met a mask: {why[padding]}.",
             got="a mask, so lengths that vary inside one array",
             remedy="use padding='same', or call the kernel once per length without a mask",
         )
-    if axes[0].padding is Padding.VALID:
+    if axes[0].transposed:
+        for dim, axis in enumerate(axes):
+            # "Same" padding makes `stride` positions of each, "valid" all that windows cover.
+            reach = axis.stride if padding is Padding.SAME else max(axis.window, axis.stride)
+            covered = axis._replace(window=reach, padding=Padding.VALID)
+            mask = slide(mask.astype(jnp.int32), covered, dim) > 0
+        return mask
+    if padding is Padding.VALID:
         counts = mask.astype(jnp.int32)
         for dim, axis in enumerate(axes):
             counts = slide(counts, axis, dim)
@@ -211,18 +210,6 @@ def window_mask(mask: Bool[Array, "*positions"], axes: tuple[Axis, ...]) -> Bool
     return mask[tuple(slice(None, None, axis.stride) for axis in axes)]
 
 
-def spread_mask(
-    mask: Bool[Array, "*positions"], axes: tuple[TransposedAxis, ...]
-) -> Bool[Array, "*out"]:
-    """Which output positions are real: those the real positions alone would have."""
-    for dim, axis in enumerate(axes):
-        # "Same" padding makes `stride` positions of each, "valid" all that windows cover.
-        reach = axis.stride if axis.padding is Padding.SAME else max(axis.window, axis.stride)
-        covered = axis._replace(window=reach, padding=Padding.VALID)
-        mask = covered.spread(mask.astype(jnp.int32), dim) > 0
-    return mask
-
-
-def volume(axes: Sequence[Axis | TransposedAxis]) -> int:
+def volume(axes: Sequence[Axis]) -> int:
     """How many positions a window covers."""
     return math.prod(axis.window for axis in axes)

@@ -244,7 +244,7 @@ def _propagate(
         rank = len(outlines[0].positions)
 
         def pair(nngp: Array, ntk: Array | None, memo1: Any, memo2: Any):
-            found = cross(net, Pair(nngp, ntk, rank, full), memo1, memo2, {}, need).forced()
+            found = cross(net, Pair(nngp, ntk, rank, full), memo1, memo2, {}, need).compute()
             return found.nngp, found.ntk
 
         row = jax.vmap(pair, (0, 0, None, 0))

@@ -11,18 +11,16 @@ Two small immutable states carry the whole computation:
 
 from .example import UNKNOWN, Example, Mean, Need, Outline, UnknownMean
 from .kernels import Kernels
-from .pair import Bias, Pair, PendingMap, require_equal_positions, total
+from .pair import Pair, require_equal_positions, total
 
 __all__ = [
     "UNKNOWN",
-    "Bias",
     "Example",
     "Kernels",
     "Mean",
     "Need",
     "Outline",
     "Pair",
-    "PendingMap",
     "UnknownMean",
     "require_equal_positions",
     "total",

@@ -119,7 +119,7 @@ class Example(eqx.Module):
             )
         return self.mean
 
-    def mapped_mean(self, function: Callable[[Array], Array]) -> Mean:
+    def map_mean(self, function: Callable[[Array], Array]) -> Mean:
         """A linear function of the mean: zero stays zero, unknown stays unknown."""
         if self.mean is None or isinstance(self.mean, UnknownMean):
             return self.mean
@@ -131,7 +131,7 @@ class Example(eqx.Module):
             return jnp.ones(self.outline.positions, dtype)
         return self.mask.astype(dtype)
 
-    def trimmed(self, need: Need) -> "Example":
+    def trim(self, need: Need) -> "Example":
         """Without the part of the covariance that no later layer looks at."""
         if self.nngp is None or need is Need.FULL or (need is Need.DIAGONAL and not self.full):
             return self

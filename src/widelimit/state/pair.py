@@ -1,7 +1,10 @@
 """The covariance and the tangent kernel of one pair of inputs, with linear maps that wait."""
 
+import functools
 import math
+import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -78,9 +81,10 @@ _MOST_TERMS = 2
 
 
 class PendingMap(eqx.Module):
-    """One pending map: contributes `nngp·LκRᵀ` to κ and `ntk·LΘRᵀ + lift·LκRᵀ` to Θ.
+    """One pending map: contributes `nngp·LKRᵀ` to κ and `ntk·LΘRᵀ + lift·LKRᵀ` to Θ.
 
-    `left` and `right` have axes (positions…, flattened base positions); None is the identity.
+    K is the κ that stands below the maps or, of a `constant` (a bias), 1. `left` and `right` have
+    axes (positions…, flattened base positions); None is the identity.
     """
 
     left: Array | None
@@ -88,15 +92,12 @@ class PendingMap(eqx.Module):
     nngp: Float[Array, ""]
     ntk: Float[Array, ""]
     lift: Float[Array, ""]
+    constant: bool = eqx.field(static=True, default=False)
 
-
-class Bias(eqx.Module):
-    """A pending rank-one term: `nngp·l rᵀ` in κ and `ntk·l rᵀ` in Θ (l, r over positions)."""
-
-    left: Array
-    right: Array
-    nngp: Float[Array, ""]
-    ntk: Float[Array, ""]
+    def affine(self, scale: Array, lift: Array) -> "PendingMap":
+        """Its contributions to scale·κ, and to scale·Θ + lift·κ."""
+        more = scale * self.lift + lift * self.nngp
+        return replace(self, nngp=scale * self.nngp, ntk=scale * self.ntk, lift=more)
 
 
 def _mix_left(mix: Callable[[Array], Array], kernel: Array, rank: int) -> Array:
@@ -126,7 +127,6 @@ class Pair(eqx.Module):
     rank: int = eqx.field(static=True)
     full: bool = eqx.field(static=True)
     terms: tuple[PendingMap, ...] | None = None
-    biases: tuple[Bias, ...] = ()
     # The arrays stand in memory: reading them many times recomputes nothing.
     settled: bool = eqx.field(static=True, default=False)
     # Θ is zero still: nothing below has parameters.
@@ -149,31 +149,34 @@ class Pair(eqx.Module):
 
     def each(self, function: Callable[[Array], Array]) -> "Pair":
         """The same linear function on κ and on Θ."""
-        pair = self.forced()
+        pair = self.compute()
         nngp = function(pair.nngp)
         if pair.blank:
             return Pair(nngp, jnp.zeros_like(nngp), self.rank, self.full, blank=True)
         return pair.to(nngp, None if pair.ntk is None else function(pair.ntk))
 
-    def masked(self, mask1: Array | None, mask2: Array | None) -> "Pair":
+    def hide_padding(self, mask1: Array | None, mask2: Array | None) -> "Pair":
         """Zero the rows and columns of positions that are not real."""
-        if mask1 is None and mask2 is None:
-            return self
         dtype = self.nngp.dtype
+        one, two = (None if mask is None else mask.astype(dtype) for mask in (mask1, mask2))
+        return self.scale_positions(one, two)
+
+    def scale_positions(self, left: Array | None, right: Array | None) -> "Pair":
+        """κ_ab ← left_a κ_ab right_b and the same for Θ; None is 1."""
+        if left is None and right is None:
+            return self
         if self.terms is not None and all(t.left is not None for t in self.terms):
+            one, two = (
+                lambda f, values=values: f if values is None else f * values[..., None]
+                for values in (left, right)
+            )
+            return self.map_positions(one, two)
 
-            def hidden(mask: Array | None) -> Callable[[Array], Array]:
-                return lambda f: f if mask is None else f * mask[..., None].astype(dtype)
+        def scale(kernel: Array) -> Array:
+            kernel = kernel if left is None else kernel * self.left(left)
+            return kernel if right is None else kernel * self.right(right)
 
-            return self.mixed(hidden(mask1), hidden(mask2))
-
-        def keep(kernel: Array) -> Array:
-            for mask, place in ((mask1, self.left), (mask2, self.right)):
-                if mask is not None:
-                    kernel = kernel * place(mask.astype(dtype))
-            return kernel
-
-        return self.each(keep)
+        return self.each(scale)
 
     def affine(
         self,
@@ -185,141 +188,104 @@ class Pair(eqx.Module):
         masks: tuple[Array | None, Array | None] = (None, None),
     ) -> "Pair":
         """κ ← scale·κ + bias·1 and Θ ← scale·Θ + lift·κ + ntk_bias·1, with 1 at real positions."""
+        lifted: Any = bias if ntk_bias is None else ntk_bias
         if self.terms is not None:
-            terms = tuple(
-                PendingMap(
-                    t.left, t.right, scale * t.nngp, scale * t.ntk, scale * t.lift + lift * t.nngp
-                )
-                for t in self.terms
-            )
-            biases = tuple(
-                Bias(b.left, b.right, scale * b.nngp, scale * b.ntk + lift * b.nngp)
-                for b in self.biases
-            )
+            terms = tuple(term.affine(scale, lift) for term in self.terms)
             if bias is not None:
-                ones = self._ones(masks)
-                biases = (*biases, Bias(*ones, bias, bias if ntk_bias is None else ntk_bias))
-            return Pair(self.nngp, self.ntk, self.rank, self.full, terms, biases)
-        nngp = scale * self.nngp
-        ntk = None
-        if self.ntk is not None:
-            ntk = lift * self.nngp if self.blank else scale * self.ntk + lift * self.nngp
+                one, two = (
+                    (jnp.ones(shape) if mask is None else mask).astype(bias.dtype)[..., None]
+                    for mask, shape in zip(masks, self._shapes(), strict=True)
+                )
+                constant = PendingMap(one, two, bias, jnp.zeros_like(bias), lifted, constant=True)
+                terms = (*terms, constant)
+            return replace(self, terms=terms)
+        nngp, ntk = scale * self.nngp, self.ntk
+        if ntk is not None:
+            ntk = lift * self.nngp if self.blank else scale * ntk + lift * self.nngp
         if bias is None:
             return self.to(nngp, ntk)
-        nngp = nngp + bias
-        ntk = None if ntk is None else ntk + (bias if ntk_bias is None else ntk_bias)
-        return self.to(nngp, ntk).masked(*masks)
-
-    def _ones(self, masks: tuple[Array | None, Array | None]) -> tuple[Array, Array]:
-        """1 at the real positions of either input, in the shape after pending maps."""
-        one, two = (
-            jnp.ones(shape, self.nngp.dtype) if mask is None else mask.astype(self.nngp.dtype)
-            for mask, shape in zip(masks, self._shapes(), strict=True)
-        )
-        return one, two
+        return self.to(nngp + bias, None if ntk is None else ntk + lifted).hide_padding(*masks)
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Position axes of the two inputs after pending maps."""
         assert self.terms is not None
-        base, first = self.nngp.ndim // 2, self.terms[0]
+        half, first = self.nngp.ndim // 2, self.terms[0]
         return (
-            self.nngp.shape[:base] if first.left is None else first.left.shape[:-1],
-            self.nngp.shape[base:] if first.right is None else first.right.shape[:-1],
+            self.nngp.shape[:half] if first.left is None else first.left.shape[:-1],
+            self.nngp.shape[half:] if first.right is None else first.right.shape[:-1],
         )
 
-    def rows_scaled(self, left: Array, right: Array) -> "Pair":
-        """κ_ab ← left_a κ_ab right_b and the same for Θ."""
-        if self.terms is not None and all(t.left is not None for t in self.terms):
-            return self.mixed(lambda f: f * left[..., None], lambda f: f * right[..., None])
-        return self.each(lambda kernel: kernel * self.left(left) * self.right(right))
-
-    def mixed(self, left: Callable[[Array], Array], right: Callable[[Array], Array]) -> "Pair":
+    def map_positions(
+        self, left: Callable[[Array], Array], right: Callable[[Array], Array]
+    ) -> "Pair":
         """κ ← L κ Rᵀ for position-linear maps given as functions of (positions…, anything)."""
         if self.terms is None:
-            pair = self
-
-            def both(kernel: Array) -> Array:
-                moved = _mix_left(left, kernel, self.rank)
-                return _mix_right(right, moved, self.rank)
-
-            nngp = both(pair.nngp)
-            ntk = None if pair.ntk is None else both(pair.ntk)
-            return Pair(nngp, ntk, nngp.ndim // 2, True)
-        base = self.nngp.ndim // 2
-        shape1, shape2 = self.nngp.shape[:base], self.nngp.shape[base:]
+            both = self.each(
+                lambda kernel: _mix_right(right, _mix_left(left, kernel, self.rank), self.rank)
+            )
+            return replace(both, rank=both.nngp.ndim // 2, full=True)
+        half, dtype = self.nngp.ndim // 2, self.nngp.dtype
         terms = tuple(
-            PendingMap(
-                left(_identity_map(shape1, self.nngp.dtype) if t.left is None else t.left),
-                right(_identity_map(shape2, self.nngp.dtype) if t.right is None else t.right),
-                t.nngp,
-                t.ntk,
-                t.lift,
+            replace(
+                term,
+                left=left(_matrix_or_identity(term.left, self.nngp.shape[:half], dtype)),
+                right=right(_matrix_or_identity(term.right, self.nngp.shape[half:], dtype)),
             )
-            for t in self.terms
+            for term in self.terms
         )
-        biases = tuple(
-            Bias(left(b.left[..., None])[..., 0], right(b.right[..., None])[..., 0], b.nngp, b.ntk)
-            for b in self.biases
-        )
-        assert terms[0].left is not None
-        return Pair(self.nngp, self.ntk, terms[0].left.ndim - 1, True, terms, biases)
+        after = replace(self, full=True, terms=terms)
+        return replace(after, rank=len(after._shapes()[0]))
 
-    def lazily_mixed(self, left: Float[Array, "a base"], right: Float[Array, "b base2"]) -> "Pair":
+    def map_positions_later(
+        self, left: Float[Array, "a base"], right: Float[Array, "b base2"]
+    ) -> "Pair":
         """κ ← L κ Rᵀ, kept pending, for matrices over flattened positions that stay as they are."""
-        if self.terms is not None and len(self.terms) < _MOST_TERMS:
-            return self.mixed(_matrix_map(left), _matrix_map(right))
-        pair = self.forced()
-        one, zero = jnp.ones((), pair.nngp.dtype), jnp.zeros((), pair.nngp.dtype)
-        left, right = (
-            matrix.reshape(*shape, matrix.shape[-1])
-            for matrix, shape in (
-                (left, pair.nngp.shape[: pair.rank]),
-                (right, pair.nngp.shape[pair.rank :]),
-            )
-        )
-        term = PendingMap(left, right, one, one, zero)
-        return Pair(pair.nngp, pair.ntk, pair.rank, True, (term,))
+        pending = sum(not term.constant for term in self.terms or ())
+        if 0 < pending < _MOST_TERMS:
+            return self.map_positions(_matrix_map(left), _matrix_map(right))
+        pair = self.compute()
+        shapes = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
+        left, right = (m.reshape(*s, -1) for m, s in zip((left, right), shapes, strict=True))
+        return replace(pair, full=True, terms=(_pending(left, right, pair.nngp.dtype),))
 
-    def forced(self) -> "Pair":
+    def compute(self) -> "Pair":
         """Apply whatever is pending: the kernels as plain arrays."""
         if self.terms is None:
             return self
-        base = self.nngp.ndim // 2
-        size1 = math.prod(self.nngp.shape[:base])
-        flat = self.nngp.reshape(size1, -1)
-        flat_ntk = None if self.ntk is None else self.ntk.reshape(size1, -1)
-        nngp = ntk = None
-        for t in self.terms:
-            sides = _flat(t.left), _flat(t.right)
-            moved = sandwich(sides[0], flat, sides[1])
-            nngp = _plus(nngp, t.nngp * moved)
-            if flat_ntk is not None:
-                moved_ntk = sandwich(sides[0], flat_ntk, sides[1])
-                ntk = _plus(ntk, t.ntk * moved_ntk + t.lift * moved)
-        for b in self.biases:
-            plane = b.left.reshape(-1, 1) * b.right.reshape(1, -1)
-            nngp = _plus(nngp, b.nngp * plane)
-            if ntk is not None:
-                ntk = ntk + b.ntk * plane
-        shape1, shape2 = self._shapes()
-        shape = (*shape1, *shape2)
-        assert nngp is not None
-        return self.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
+        size = math.prod(self.nngp.shape[: self.nngp.ndim // 2])
+        flat = self.nngp.reshape(size, -1)
+        flat_ntk = None if self.ntk is None or self.blank else self.ntk.reshape(size, -1)
+        nngp: list[Array] = []
+        ntk: list[Array] = []
+        for term in self.terms:
+            left, right = (
+                None if side is None else side.reshape(-1, side.shape[-1])
+                for side in (term.left, term.right)
+            )
+            if term.constant and left is not None and right is not None:
+                moved = left * right.T
+            else:
+                moved = sandwich(left, flat, right)
+            nngp.append(term.nngp * moved)
+            if flat_ntk is not None and not term.constant:
+                ntk.append(term.ntk * sandwich(left, flat_ntk, right))
+            if self.ntk is not None:
+                ntk.append(term.lift * moved)
+        shape = sum(self._shapes(), ())
+        return self.to(_sum(nngp).reshape(shape), _sum(ntk).reshape(shape) if ntk else None)
 
     def diagonal(self) -> "Pair":
         """Only equal positions of the two inputs."""
-        if not self.full or self.rank == 0:
-            return Pair(self.forced().nngp, self.forced().ntk, self.rank, False)
-        pair = self.forced()
-        rank, shape = self.rank, pair.nngp.shape[: self.rank]
-        require_equal_positions(shape, pair.nngp.shape[self.rank :])
-        step = math.prod(pair.nngp.shape[self.rank :]) + 1
-
-        def pick(kernel: Array) -> Array:
-            # A slice: `jnp.diagonal` gathers, which takes longer to compile and to run.
-            return kernel.reshape(-1)[::step].reshape(shape)
-
-        return Pair(pick(pair.nngp), None if pair.ntk is None else pick(pair.ntk), rank, False)
+        pair, rank = self.compute(), self.rank
+        if not self.full or rank == 0:
+            return replace(pair, full=False)
+        shape, other = pair.nngp.shape[:rank], pair.nngp.shape[rank:]
+        require_equal_positions(shape, other)
+        step = math.prod(other) + 1
+        # A slice: `jnp.diagonal` gathers, which takes longer to compile and to run.
+        return replace(
+            pair.each(lambda kernel: kernel.reshape(-1)[::step].reshape(shape)), full=False
+        )
 
 
 def require_equal_positions(one: tuple[int, ...], two: tuple[int, ...]) -> None:
@@ -337,23 +303,26 @@ def total(pairs: list[Pair], weights: list[Array]) -> Pair:
     """Σ weight·pair. Branches that only hold pending maps of one kernel stay pending."""
     base = pairs[0].nngp
     if all(p.nngp is base and p.full for p in pairs) and any(p.terms is not None for p in pairs):
-        one, zero = jnp.ones((), base.dtype), jnp.zeros((), base.dtype)
-        terms: list[PendingMap] = []
-        biases: list[Bias] = []
-        for pair, w in zip(pairs, weights, strict=True):
-            for t in pair.terms or (PendingMap(None, None, one, one, zero),):
-                terms.append(PendingMap(t.left, t.right, w * t.nngp, w * t.ntk, w * t.lift))
-            biases += [Bias(b.left, b.right, w * b.nngp, w * b.ntk) for b in pair.biases]
-        shapes_agree = len({t.left.shape for t in terms if t.left is not None}) <= 1
-        if shapes_agree:
-            return Pair(base, pairs[0].ntk, pairs[0].rank, True, tuple(terms), tuple(biases))
-    plain = [pair.forced() for pair in pairs]
-    nngp = ntk = None
-    for pair, w in zip(plain, weights, strict=True):
-        nngp = _plus(nngp, w * pair.nngp)
-        ntk = None if pair.ntk is None else _plus(ntk, w * pair.ntk)
-    assert nngp is not None
-    return plain[0].to(nngp, ntk)
+        terms = tuple(
+            term.affine(weight, jnp.zeros((), base.dtype))
+            for pair, weight in zip(pairs, weights, strict=True)
+            for term in pair.terms or (_pending(None, None, base.dtype),)
+        )
+        if len({term.left.shape[:-1] for term in terms if term.left is not None}) <= 1:
+            return replace(pairs[0], terms=terms)
+    plain = [pair.compute() for pair in pairs]
+    parts = list(zip(weights, plain, strict=True))
+    ntk = [weight * pair.ntk for weight, pair in parts if pair.ntk is not None]
+    return plain[0].to(_sum([w * pair.nngp for w, pair in parts]), _sum(ntk) if ntk else None)
+
+
+def _pending(left: Array | None, right: Array | None, dtype: Any) -> PendingMap:
+    """A map that has just begun to wait."""
+    return PendingMap(left, right, jnp.ones((), dtype), jnp.ones((), dtype), jnp.zeros((), dtype))
+
+
+def _sum(parts: list[Array]) -> Array:
+    return functools.reduce(operator.add, parts)
 
 
 def _matrix_map(matrix: Float[Array, "a base"]) -> Callable[[Array], Array]:
@@ -365,14 +334,7 @@ def _matrix_map(matrix: Float[Array, "a base"]) -> Callable[[Array], Array]:
     return mix
 
 
-def _identity_map(positions: tuple[int, ...], dtype: Any) -> Array:
-    return jnp.eye(math.prod(positions), dtype=dtype).reshape(*positions, math.prod(positions))
-
-
-def _flat(matrix: Array | None) -> Array | None:
-    """(positions…, base) as a matrix."""
-    return None if matrix is None else matrix.reshape(-1, matrix.shape[-1])
-
-
-def _plus(accumulated: Array | None, term: Array) -> Array:
-    return term if accumulated is None else accumulated + term
+def _matrix_or_identity(matrix: Array | None, positions: tuple[int, ...], dtype: Any) -> Array:
+    """The matrix of a pending map, (positions…, flattened base positions)."""
+    size = math.prod(positions)
+    return jnp.eye(size, dtype=dtype).reshape(*positions, size) if matrix is None else matrix

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...errors import ShapeError
-from ...layers.base import Layer, fenced
+from ...layers.base import Layer, fence
 from ...layers.branches import Branches
 from ...layers.compose import require_layers
 from ...state import Outline, Pair
@@ -49,7 +49,7 @@ class Readouts(Branches):
         def diagonal(of: Callable[[Pair], Array]) -> Array:
             return jnp.diag(jnp.stack([of(pair) for pair in plain]))
 
-        plain = [pair.forced() for pair in pairs]
+        plain = [pair.compute() for pair in pairs]
         ntk = None if plain[0].ntk is None else diagonal(lambda pair: _known(pair.ntk))
         return Pair(diagonal(lambda pair: pair.nngp), ntk, 1, True)
 
@@ -58,7 +58,7 @@ class Readouts(Branches):
 
     def enter(self, pair: Pair) -> Pair:
         # Behind the fence the trunk is computed once, not once for every readout.
-        return fenced(pair.forced(), self.branches)
+        return fence(pair.compute(), self.branches)
 
 
 def _known(ntk: Any) -> Array:

@@ -8,7 +8,7 @@ that double from one level to the next, as many levels as the closest tokens ask
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -180,49 +180,44 @@ def _tails(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) 
     )
 
 
-class _Progress(NamedTuple):
-    """The series on its way: `1 − |s|^n` and `1 − |c|^n` for either base, and the sums so far."""
-
-    query: tuple[Array, Array]
-    key: tuple[Array, Array]
-    sums: _Tables
-
-    def level(
-        self, weights: Float[Array, "base 2"], tables: _Tables, allowed: KeyTables
-    ) -> "_Progress":
-        """Add the powers of this level, and double them."""
-        sums = self.sums
-        for index, (q, k) in enumerate(zip(self.query, self.key, strict=True)):
-            sums = _add_power(sums, 1 - q, 1 - k, weights[index], tables, allowed)
-        query, key = (tuple(gap * (2 - gap) for gap in side) for side in (self.query, self.key))
-        return _Progress((query[0], query[1]), (key[0], key[1]), sums)
+State = tuple[tuple[Array, ...], tuple[Array, ...], _Tables]
+"""The series on its way: `1 − |s|^n` and `1 − |c|^n` for either base, and the sums so far."""
 
 
-def _add_power(
-    sums: _Tables, query: Array, key: Array, weights: Array, tables: _Tables, allowed: KeyTables
-) -> _Tables:
-    """One power of the series: `|s|^n Σ_ij w_ij |c_ij|^n`, times its weights."""
-    values = [sum_keys(table * key, *allowed) for table in tables.values]
-    slopes = [values[0], *(sum_keys(table * key, *allowed) for table in tables.slopes[1:])]
-    return _Tables(
-        tuple(one + weights[1] * query * m for one, m in zip(sums.values, values, strict=True)),
-        tuple(one + weights[0] * query * m for one, m in zip(sums.slopes, slopes, strict=False)),
-    )
-
-
-def _begin(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Progress:
-    """The odd powers, and the first level's."""
+def _powers(
+    query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables
+) -> tuple[State, Callable[[State, Array], State]]:
+    """The series after its odd powers, and how to add those of a level and double them."""
     series = _series(str(key.gap.dtype))
+
+    def add(sums: _Tables, query: Array, key: Array, weights: Array) -> _Tables:
+        """One power: `|s|^n Σ_ij w_ij |c_ij|^n`, times its weights."""
+        values = [sum_keys(table * key, *allowed) for table in tables.values]
+        slopes = [values[0], *(sum_keys(table * key, *allowed) for table in tables.slopes[1:])]
+        return _Tables(
+            tuple(one + weights[1] * query * m for one, m in zip(sums.values, values, strict=True)),
+            tuple(
+                one + weights[0] * query * m for one, m in zip(sums.slopes, slopes, strict=False)
+            ),
+        )
+
+    def level(state: State, weights: Float[Array, "base 2"]) -> State:
+        *gaps, sums = state
+        for index, (q, k) in enumerate(zip(*gaps, strict=True)):
+            sums = add(sums, 1 - q, 1 - k, weights[index])
+        queries, keys = (tuple(gap * (2 - gap) for gap in side) for side in gaps)
+        return queries, keys, sums
+
     sums = tables.each(lambda table: jnp.zeros_like(query.gap))
     q, k = query.size, key.size
     for weights in series.odd:
         q, k = q * query.size**2, k * key.size**2
-        sums = _add_power(sums, q, k, jnp.asarray(weights, q.dtype), tables, allowed)
-    depths = [
+        sums = add(sums, q, k, jnp.asarray(weights, q.dtype))
+    queries, keys = (
         tuple(-jnp.expm1(base * jnp.log1p(-jnp.minimum(side.gap, 0.999))) for base in series.bases)
         for side in (query, key)
-    ]
-    return _Progress((depths[0][0], depths[0][1]), (depths[1][0], depths[1][1]), sums)
+    )
+    return (queries, keys, sums), level
 
 
 @jax.custom_jvp
@@ -231,27 +226,27 @@ def _series_sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTa
     series, dtype = _series(str(key.gap.dtype)), key.gap.dtype
     weights = jnp.asarray(series.levels, dtype)
     closest = [jnp.min(jnp.where(side.gap > 0, side.gap, 1)) for side in (query, key)]
+    start, level = _powers(query, key, tables, allowed)
 
-    def left(carry: tuple[Array, _Progress]) -> Array:
+    def left(carry: tuple[Array, State]) -> Array:
         power = min(series.bases) * jnp.exp2(carry[0].astype(dtype))
         return (carry[0] < len(weights)) & (power * (closest[0] + closest[1]) < _REST)
 
-    def step(carry: tuple[Array, _Progress]) -> tuple[Array, _Progress]:
-        return carry[0] + 1, carry[1].level(weights[carry[0]], tables, allowed)
+    def step(carry: tuple[Array, State]) -> tuple[Array, State]:
+        return carry[0] + 1, level(carry[1], weights[carry[0]])
 
-    start = (jnp.zeros((), jnp.int32), _begin(query, key, tables, allowed))
-    return jax.lax.while_loop(left, step, start)[1].sums
+    return jax.lax.while_loop(left, step, (jnp.zeros((), jnp.int32), start))[1][2]
 
 
 @_series_sums.defjvp
 def _series_sums_jvp(primals, tangents):
     """All levels: a loop of known length can be run backwards."""
 
-    def sums(query: _Cosines, key: _Cosines, tables: _Tables, allowed: KeyTables) -> _Tables:
-        weights = jnp.asarray(_series(str(key.gap.dtype)).levels, key.gap.dtype)
-        start = _begin(query, key, tables, allowed)
-        step = lambda done, w: (done.level(w, tables, allowed), None)  # noqa: E731
-        return jax.lax.scan(step, start, weights)[0].sums
+    def sums(*arguments: Any) -> _Tables:
+        start, level = _powers(*arguments)
+        dtype = start[0][0].dtype
+        weights = jnp.asarray(_series(str(dtype)).levels, dtype)
+        return jax.lax.scan(lambda state, w: (level(state, w), None), start, weights)[0][2]
 
     return jax.jvp(sums, primals, tangents)
 

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ...errors import NetworkError, ShapeError, WidelimitError
+from ...errors import NetworkError, WidelimitError
 from ...factorizations import lower_inverse, qr
 from ...flat_draws import normals
 from ..activations import Reach
+from ..base import require_drawn
 
 INFINITE = math.inf
 """Infinitely many heads: the Gaussian-process limit."""
@@ -68,7 +69,7 @@ class ScoreField(eqx.Module):
     weights: Float[Array, "head matrix query key"]
     query: Basis
     key: Basis
-    # Features that belong to one pass alone, for queries and for keys (see `noisy_rows`).
+    # Features that belong to one pass alone, for queries and for keys (see `AttentionMemo`).
     slots: tuple[int, int] = eqx.field(static=True, default=(0, 0))
     # Where values have finite width.
     values: ValueField | None = None
@@ -212,29 +213,9 @@ def pass_noise(
     is a covariance of this pass alone: its features are orthogonal to those of every other pass.
     """
     size = own.shape[0]
-    if size > slots:
-        raise ShapeError(
-            "Scores under dropout were drawn for fewer positions than the input has.",
-            got=f"inputs with {size} positions, drawn for {slots}",
-            remedy="pad what the model or the sampler is fitted with to the longest inputs that "
-            "will come",
-        )
+    require_drawn((size,), (slots,), "Scores under dropout were")
     root = pivoted_cholesky(own - rows @ rows.T, size).factor
     return jnp.pad(root, ((0, 0), (0, slots - size)))
-
-
-def noisy_rows(
-    rows: Float[Array, "position *rank"], noise: Float[Array, "position slot"] | None, side: int
-) -> Float[Array, "position *features"]:
-    """Feature rows of one pass: those that all passes share, and its own (or variances as given).
-
-    A kernel is that of two passes with masks of their own: the first (`side` 0) and the second
-    input have their own features in different slots.
-    """
-    if noise is None:
-        return rows
-    silent = jnp.zeros_like(noise)
-    return jnp.concatenate([rows, *((noise, silent) if side == 0 else (silent, noise))], axis=-1)
 
 
 def _normals(
@@ -294,7 +275,7 @@ def draw_basis(
     return Basis(side.grid, found.pivots, matrix, missed), rank, joint.dtype
 
 
-def checked_heads(heads: float, name: str = "heads") -> float:
+def check_heads(heads: float, name: str = "heads") -> float:
     """A positive integer, or INFINITE."""
     finite = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
     finite = finite and 1 <= heads < 2**31
@@ -332,17 +313,21 @@ class AttentionMemo(eqx.Module):
     reach: Reach | None = None
 
     def on_side(self, side: int) -> "AttentionMemo":
-        """The memo of the first or the second of two passes."""
-        if self.key_noise is None and self.query_noise is None:
-            return self
-        assert self.keys is not None
-        queries = self.queries
+        """The memo of the first or the second of two passes, each with masks of its own.
+
+        Beside the feature rows that both share, they have rows of their own in different slots.
+        """
+
+        def noisy(rows: Array | None, noise: Array | None) -> Array | None:
+            if rows is None or noise is None:
+                return rows
+            both = [noise, jnp.zeros_like(noise)]
+            return jnp.concatenate([rows, *(both if side == 0 else both[::-1])], axis=-1)
+
+        keys = noisy(self.keys, self.key_noise)
+        queries = noisy(self.queries, self.query_noise)
         return dataclasses.replace(
-            self,
-            keys=noisy_rows(self.keys, self.key_noise, side),
-            queries=None if queries is None else noisy_rows(queries, self.query_noise, side),
-            key_noise=None,
-            query_noise=None,
+            self, keys=keys, queries=queries, key_noise=None, query_noise=None
         )
 
     @property

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,9 +21,9 @@ from ...errors import NetworkError, WidelimitError
 from ...flat_draws import normals
 from ...options import Range, choice, whole
 from ...state import Example, Need, Outline, Pair
-from ..base import Facts, Layer, Memo, Params, cast, leaf
-from ..dense import checked_bias
-from ..norm import checked_rate, drop, with_diagonal
+from ..base import Facts, Layer, Memo, Params, cast, leaf, require_positions
+from ..dense import check_bias
+from ..norm import check_rate, drop, with_diagonal
 from .closed import closed_kernels, reach_of_scores
 from .heads import (
     INFINITE,
@@ -31,11 +31,11 @@ from .heads import (
     FeatureSide,
     HeldScores,
     ScoreField,
-    checked_heads,
+    check_heads,
 )
 from .placement import Positions, Projections, normalise
 from .rules import ElementwiseScores, Head, Sides, make_head, mean_over_heads, mix_values
-from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, checked_score_map
+from .scores import ElementwiseMap, Pattern, Scaling, ScoreMap, check_score_map
 
 PLAIN = Positions(None, (), None, Projections())
 """Of queries from elsewhere: no encoding, no biases."""
@@ -99,17 +99,17 @@ class MultiHead(Layer):
                 remedy="e.g. pattern=Causal(), or pattern=Allowed(matrix) for a boolean matrix",
             )
         self.width = None if width is None else whole("width", width)
-        self.heads = checked_heads(heads)
+        self.heads = check_heads(heads)
         self.scaling = choice(Scaling, scaling, "scaling")
         self.key_width = None if key_width is None else whole("key_width", key_width)
         self.value_width = None if value_width is None else whole("value_width", value_width)
         self.kv_heads = None if kv_heads is None else whole("kv_heads", kv_heads)
-        self.dropout = checked_rate(dropout, "dropout")
-        self.score_map = checked_score_map(score_map)
+        self.dropout = check_rate(dropout, "dropout")
+        self.score_map = check_score_map(score_map)
         self.positions = Positions.make(positions, projections)
         self.pattern = pattern
         self.qk_std, self.ov_std = qk_std, ov_std
-        self.biased, self.b_std = checked_bias(b_std)
+        self.biased, self.b_std = check_bias(b_std)
         # In the limit queries tell heads apart: groups of infinitely many change nothing.
         finite = self.heads != INFINITE
         if self.kv_heads is not None and finite and self.heads % self.kv_heads:
@@ -121,14 +121,12 @@ class MultiHead(Layer):
 
     # --- facts ------------------------------------------------------------------------------------
 
+    reads_itself: ClassVar[bool] = False
+    """Whether queries are the context."""
+
     @abstractmethod
     def sides(self, state: Any) -> tuple[Any, Any]:
         """Queries and context of an outline, an example or a pair; the same object for both."""
-
-    @property
-    def reads_itself(self) -> bool:
-        """Whether queries are the context."""
-        return False
 
     @property
     def closed(self) -> bool:
@@ -163,31 +161,38 @@ class MultiHead(Layer):
         rotary = self.positions.rotary
         return self.score_map.fields * (1 if rotary is None else 2 * rotary.pairs)
 
+    def outline(self, before: Any) -> Outline:
+        queries, context = self.sides(before)
+        require_positions(context, type(self).__name__)
+        self.positions.require(context.positions)
+        noisy = queries.noisy or context.noisy or self.dropout > 0
+        return queries.with_weights(channels=self.width or context.channels, noisy=noisy)
+
     # --- finite width -----------------------------------------------------------------------------
 
-    @property
-    def finite_heads(self) -> int:
-        """The number of heads of a finite network."""
+    def init_params(self, key: Key[Array, ""], before: Any) -> Params:
         if self.heads == INFINITE:
             raise NetworkError(
                 "A layer with infinitely many heads cannot be drawn as a finite network.",
                 got="heads=INFINITE",
                 remedy="draw weights of the same network with heads=8, or use with_heads(net, 8)",
             )
-        return int(self.heads)
-
-    def weight_shapes(
-        self, context: Outline, queries: int | None = None
-    ) -> dict[str, tuple[int, ...]]:
-        """Shapes of all parameters, for `queries` channels (None: those of the keys)."""
-        heads, width, channels = self.finite_heads, self.width or context.channels, context.channels
+        queries, context = self.sides(before)
+        heads, width, channels = int(self.heads), self.width or context.channels, context.channels
         key_width, value_width = self.key_width or width, self.value_width or width
+        if self.positions.rotary is not None and key_width % 2:
+            raise WidelimitError(
+                "key_width= is odd: rotary encodings turn pairs of key channels.",
+                got=f"a key width of {key_width}",
+                remedy="give an even key_width=",
+            )
         groups, fields = self.kv_heads or heads, self.score_map.fields
         encoding = self.positions.encoding
         score_in = channels + (0 if encoding is None else key_width)
         value_in = score_in if encoding is not None and encoding.on_values else channels
+        query_in = score_in if queries is context else queries.channels
         shapes: dict[str, tuple[int, ...]] = {
-            "query": (heads * fields, score_in if queries is None else queries, key_width),
+            "query": (heads * fields, query_in, key_width),
             "key": (groups * fields, score_in, key_width),
             "value": (groups, value_in, value_width),
             "out": (heads, value_width, width),
@@ -196,7 +201,20 @@ class MultiHead(Layer):
             shapes["place"] = (*context.positions, key_width)
         if self.biased:
             shapes["bias"] = (width,)
-        return shapes
+        if self.scaling is Scaling.LINEAR:
+            del shapes["key"]
+        shapes |= self.positions.projections.shapes(shapes)
+        keys = jax.random.split(key, len(shapes))
+        return {
+            name: normals(subkey, shapes[name])
+            for name, subkey in zip(sorted(shapes), keys, strict=True)
+        }
+
+    def forward(self, params: Params, x: Any, mask: Any, key: Any) -> Array:
+        queries, context = self.sides(x)
+        masks = (None, None) if mask is None else self.sides(mask)
+        y = self.attend(params, None if queries is context else queries, context, masks, key)
+        return y.reshape(*queries.shape[:-1], -1)
 
     def attend(
         self,
@@ -208,13 +226,13 @@ class MultiHead(Layer):
     ) -> Float[Array, "query width"]:
         """The finite layer; without `queries` these are the context with its encoding."""
         encoding = self.positions.encoding
-        scored = context if encoding is None else encoding.encoded(params["place"], context)
+        scored = context if encoding is None else encoding.join_input(params["place"], context)
         valued = scored if encoding is not None and encoding.on_values else context
         weights = self.attention_weights(params, scored, masks, queries)
         if self.dropout > 0 and key is not None:
             weights = drop(key, weights, self.dropout)
         values = project(valued.reshape(-1, valued.shape[-1]), params["value"])
-        values = self.positions.projections.value_side(params, values)
+        values = self.positions.projections.add_bias(params, "value", values)
         values = jnp.repeat(values, weights.shape[0] // values.shape[0], axis=0)
         out = params["out"]
         y = jnp.einsum("hak,hkd,hde->ae", weights, values, out)
@@ -236,7 +254,7 @@ class MultiHead(Layer):
         if self.scaling is not Scaling.LINEAR:
             k = made(params, "key", project(keys, params["key"]))
         if rotary is not None:
-            q, k = jax.vmap(rotary.rotated)(q), jax.vmap(rotary.rotated)(k)
+            q, k = jax.vmap(rotary.rotate)(q), jax.vmap(rotary.rotate)(k)
         fields = self.score_map.fields
         q, k = (side.reshape(-1, fields, *side.shape[1:]) for side in (q, k))
         k = jnp.repeat(k, q.shape[0] // k.shape[0], axis=0)
@@ -350,7 +368,7 @@ class MultiHead(Layer):
         else:
             scored = self.positions.scored(example.pair(), self.positions.channels(example.outline))
             lengths = self.positions.inverse_lengths(example)
-            covariance = normalise(scored, lengths, lengths).forced().nngp
+            covariance = normalise(scored, lengths, lengths).compute().nngp
             scores = cast(self.qk_std, covariance) * covariance.reshape(size, size)
             if rotary is not None:
                 cosines = rotary.waves(grid, scores)[: rotary.pairs]
@@ -366,7 +384,7 @@ class MultiHead(Layer):
         """`F = H^{-1/2} (A_1 Φ_v T_1, …, A_H Φ_v T_H)`, T = 1 for values of infinite width."""
         assert field.values is not None
         head = self.head(memo, ntk=False)
-        rows = self.positions.value_features(context, field.values.basis)
+        rows = self.positions.features(context, field.values.basis, of_values=True)
         mixed = jax.vmap(lambda w: head(w).weights)(field.weights) @ rows
         factor = field.values.factor
         mixed = mixed if factor is None else mixed @ factor
@@ -392,7 +410,7 @@ class MultiHead(Layer):
             return moved
         _, context = self.sides(pair)
         valued = self.positions.valued(context, one_pass.channels)
-        valued = valued.masked(memo.key_mask, memo.key_mask)
+        valued = valued.hide_padding(memo.key_mask, memo.key_mask)
         squares = self.mean_over_weights(one_pass, field, jnp.square)
         more = squares @ valued.diagonal().nngp.reshape(-1) * self.dropout / (1 - self.dropout)
         scale, _ = self._output_scales(more)
@@ -416,8 +434,8 @@ class MultiHead(Layer):
             scale = scale * share if share != 1 else scale
             return mixed.affine(scale=scale, lift=2 * scale, bias=bias, masks=masks)
         same = queries is context
-        queries = queries.forced()
-        context = queries if same else context.forced()
+        queries = queries.compute()
+        context = queries if same else context.compute()
         if memo1.outputs is not None and memo2.outputs is not None:
             nngp, ntk = memo1.outputs @ memo2.outputs.T, None
         else:
@@ -425,12 +443,12 @@ class MultiHead(Layer):
             scored = positions.scored(context, memo1.channels)
             scored = normalise(scored, memo1.inverse_lengths, memo2.inverse_lengths)
             query = scored if same else queries
-            valued = valued.masked(memo1.key_mask, memo2.key_mask)
+            valued = valued.hide_padding(memo1.key_mask, memo2.key_mask)
             nngp, ntk = self._averages(Sides.of(query, scored, valued), memo1, memo2, field)
         shape = queries.nngp.shape
         plain = queries.to(nngp.reshape(shape), None if ntk is None else ntk.reshape(shape))
         scale, bias = self._output_scales(nngp)
-        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias).masked(*masks)
+        return plain.affine(scale=scale, lift=jnp.zeros_like(scale), bias=bias).hide_padding(*masks)
 
     def _averages(
         self, sides: Sides, memo1: AttentionMemo, memo2: AttentionMemo, field: Any
@@ -480,15 +498,6 @@ class MultiHead(Layer):
 # An even grid of standard normals is exact to 1e-6 for smooth functions, to 1e-4 with a kink.
 _POINTS = np.linspace(-8, 8, 641)
 _MASSES = np.exp(-(_POINTS**2) / 2) / np.sum(np.exp(-(_POINTS**2) / 2))
-
-
-def standard_normals(key: Key[Array, ""], shapes: dict[str, tuple[int, ...]]) -> Params:
-    """Parameters of these shapes, i.i.d. N(0, 1)."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: normals(subkey, shape)
-        for (name, shape), subkey in zip(sorted(shapes.items()), keys, strict=True)
-    }
 
 
 def project(x: Float[Array, "position n"], weights: Float[Array, "head n d"]) -> Array:

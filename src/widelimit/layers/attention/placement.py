@@ -1,5 +1,7 @@
 """How inputs become queries, keys and values: biases, one length, positions, feature rows."""
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +13,15 @@ from jaxtyping import Array, Float
 from ...duals.geometry import safe_inverse, safe_sqrt
 from ...errors import WidelimitError
 from ...options import Range
-from ...printing import written
+from ...printing import Written
 from ...state import Example, Outline, Pair
 from ..base import Params, cast, leaf, remask
-from ..dense import checked_bias
+from ..dense import check_bias
 from .heads import Basis, FeatureSide, pass_noise
 from .positional import Combine, Encoding, Rotary, ScoreBias
 
 
-class Projections(eqx.Module):
+class Projections(Written, eqx.Module):
     """`q = N(x W_Q/√n + σ_qk b_Q)`, keys likewise, `v = x W_V/√n + σ_v b_V`.
 
     With `qk_norm`, N(q) = √d q/‖q‖ for every head and position. The norms of wide heads
@@ -37,11 +39,8 @@ class Projections(eqx.Module):
     def __init__(self, *, qk_norm: bool = False, qk_b_std: Any = 0.0, v_b_std: Any = 0.0):
         """`qk_b_std` (σ_qk) and `v_b_std` (σ_v) are hyperparameters."""
         self.qk_norm = bool(qk_norm)
-        self.qk_biased, self.qk_b_std = checked_bias(qk_b_std)
-        self.v_biased, self.v_b_std = checked_bias(v_b_std)
-
-    def __repr__(self) -> str:
-        return written(self)
+        self.qk_biased, self.qk_b_std = check_bias(qk_b_std)
+        self.v_biased, self.v_b_std = check_bias(v_b_std)
 
     @property
     def plain(self) -> bool:
@@ -59,49 +58,28 @@ class Projections(eqx.Module):
             if biased.get(name)
         }
 
+    def add_bias(
+        self, params: Params, name: str, x: Float[Array, "head position d"]
+    ) -> Float[Array, "head position d"]:
+        """Queries, keys or values from what their weights give."""
+        if f"{name}_bias" not in params:
+            return x
+        std = self.v_b_std if name == "value" else self.qk_b_std
+        return x + cast(std, x) * params[f"{name}_bias"][:, None, :]
+
     def score_side(
         self, params: Params, name: str, x: Float[Array, "head position d"]
     ) -> Float[Array, "head position d"]:
-        """Queries or keys from what their weights give."""
-        if self.qk_biased:
-            x = x + cast(self.qk_b_std, x) * params[f"{name}_bias"][:, None, :]
+        """Queries or keys, brought to one length where that is asked for."""
+        x = self.add_bias(params, name, x)
         if not self.qk_norm:
             return x
-        length = safe_sqrt(jnp.mean(x**2, axis=-1, keepdims=True))
-        return x * safe_inverse(length)
-
-    def value_side(
-        self, params: Params, x: Float[Array, "head position d"]
-    ) -> Float[Array, "head position d"]:
-        """Values from what their weights give."""
-        if not self.v_biased:
-            return x
-        return x + cast(self.v_b_std, x) * params["value_bias"][:, None, :]
-
-    # --- infinite width ---------------------------------------------------------------------------
-
-    def scored(self, pair: Pair) -> Pair:
-        """κ̃ + σ_qk²."""
-        return _lift(pair, self.qk_b_std) if self.qk_biased else pair
-
-    def valued(self, pair: Pair) -> Pair:
-        """κ + σ_v²."""
-        return _lift(pair, self.v_b_std) if self.v_biased else pair
-
-    def variance(self, variance: Float[Array, "position"]) -> Float[Array, "position"]:
-        """κ̃_aa + σ_qk²."""
-        return variance + cast(self.qk_b_std, variance) ** 2 if self.qk_biased else variance
-
-    def rows(self, rows: Float[Array, "position rank"]) -> Float[Array, "position rank2"]:
-        """Feature rows with the bias as one more."""
-        if not self.qk_biased:
-            return rows
-        constant = jnp.full((rows.shape[0], 1), cast(self.qk_b_std, rows))
-        return jnp.concatenate([rows, constant], axis=-1)
+        return x * inverse_lengths(jnp.mean(x**2, axis=-1, keepdims=True))
 
 
 def _lift(pair: Pair, b_std: Any) -> Pair:
-    pair = pair.forced()
+    """κ + σ²."""
+    pair = pair.compute()
     return pair.to(pair.nngp + cast(b_std, pair.nngp) ** 2, pair.ntk)
 
 
@@ -114,10 +92,7 @@ def normalise(pair: Pair, one: Array | None, two: Array | None) -> Pair:
     """κ̃ and Θ̃ times the inverse lengths of either input; as they are without lengths."""
     if one is None or two is None:
         return pair
-    pair = pair.forced()
-    shape = pair.nngp.shape
-    factor = jnp.outer(one, two).reshape(shape)
-    return pair.to(pair.nngp * factor, None if pair.ntk is None else pair.ntk * factor)
+    return pair.each(lambda kernel: kernel * jnp.outer(one, two).reshape(kernel.shape))
 
 
 class Positions(eqx.Module):
@@ -164,18 +139,14 @@ class Positions(eqx.Module):
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise where these parts do not fit the positions."""
-        if self.encoding is not None:
-            self.encoding.require(positions)
-        if self.rotary is not None:
-            self.rotary.require(positions)
+        for part in (self.encoding, self.rotary):
+            if part is not None:
+                part.require(positions)
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array | None:
         """Everything that is added to the scores."""
-        total = None
-        for part in self.biases:
-            value = part.bias(positions, like)
-            total = value if total is None else total + value
-        return total
+        values = [part.bias(positions, like) for part in self.biases]
+        return functools.reduce(operator.add, values) if values else None
 
     def channels(self, outline: Outline) -> Array | None:
         """The input's channels, where the weights of κ̃ depend on them."""
@@ -183,94 +154,80 @@ class Positions(eqx.Module):
             return None
         return jnp.asarray(float(outline.channels))
 
+    # --- of pairs ---------------------------------------------------------------------------------
+
     def scored(self, pair: Pair, channels: Array | None) -> Pair:
         """κ̃ and Θ̃ of queries and keys: with encoding and bias."""
-        return self.projections.scored(self._place(pair, channels))
+        pair = self._place(pair, channels)
+        return _lift(pair, self.projections.qk_b_std) if self.projections.qk_biased else pair
 
     def valued(self, pair: Pair, channels: Array | None) -> Pair:
         """κ and Θ of values: with the encoding where they see it, and their bias."""
-        seen = self.encoding is not None and self.encoding.on_values
-        return self.projections.valued(self._place(pair, channels) if seen else pair)
-
-    def inverse_lengths(self, example: Example) -> Float[Array, "position"] | None:
-        """1/√κ̃_aa where queries and keys have one length; None where they keep theirs."""
-        return inverse_lengths(self.variance(example)) if self.projections.qk_norm else None
+        if self.encoding is not None and self.encoding.on_values:
+            pair = self._place(pair, channels)
+        return _lift(pair, self.projections.v_b_std) if self.projections.v_biased else pair
 
     def _place(self, pair: Pair, channels: Array | None) -> Pair:
         """κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R."""
         if self.encoding is None:
             return pair
-        pair = pair.forced()
+        pair = pair.compute()
         grid1, grid2 = pair.nngp.shape[: pair.rank], pair.nngp.shape[pair.rank :]
-        shares = self.encoding.shares(channels, pair.nngp)
+        content, share = self.encoding.shares(channels, pair.nngp)
         place = self.encoding.covariance(grid1, grid2, pair.nngp)
-        place = shares.place * place.reshape(*grid1, *grid2)
-        nngp, ntk = (
-            None if kernel is None else shares.content * kernel + place
-            for kernel in (pair.nngp, pair.ntk)
-        )
-        assert nngp is not None
-        return pair.to(nngp, ntk)
+        place = share * place.reshape(*grid1, *grid2)
+        ntk = None if pair.ntk is None else content * pair.ntk + place
+        return pair.to(content * pair.nngp + place, ntk)
+
+    # --- of one example ---------------------------------------------------------------------------
+
+    def inverse_lengths(self, example: Example) -> Float[Array, "position"] | None:
+        """1/√κ̃_aa where queries and keys have one length; None where they keep theirs."""
+        return inverse_lengths(self.variance(example)) if self.projections.qk_norm else None
 
     def variance(self, example: Example) -> Float[Array, "position"]:
         """κ̃_aa(x, x), positions flattened."""
         variance = example.variance().reshape(-1)
-        if self.encoding is None:
-            return self.projections.variance(variance)
-        grid = example.outline.positions
-        shares = self.encoding.shares(self.channels(example.outline), variance)
-        place = self.encoding.covariance(grid, grid, variance)
-        variance = shares.content * variance + shares.place * jnp.diagonal(place)
-        return self.projections.variance(variance)
+        if self.encoding is not None:
+            grid = example.outline.positions
+            content, share = self.encoding.shares(self.channels(example.outline), variance)
+            place = self.encoding.covariance(grid, grid, variance)
+            variance = content * variance + share * jnp.diagonal(place)
+        if not self.projections.qk_biased:
+            return variance
+        return variance + cast(self.projections.qk_b_std, variance) ** 2
 
     def rows(self, example: Example, grid: tuple[int, ...] | None) -> Float[Array, "position rank"]:
-        """Feature rows of κ̃ that are known exactly: the input's, and the encoding's root."""
+        """Feature rows of κ̃ that are known exactly: the input's, the encoding's root, the bias."""
         assert example.features is not None
         rows = example.features.reshape(-1, example.features.shape[-1])
-        if self.encoding is None:
-            return self.projections.rows(rows)
-        positions = example.outline.positions
-        shares = self.encoding.shares(self.channels(example.outline), rows)
-        root = self.encoding.root(positions, grid or positions, rows)
-        parts = [jnp.sqrt(shares.content) * rows, jnp.sqrt(shares.place) * root]
-        return self.projections.rows(jnp.concatenate(parts, axis=-1))
+        if self.encoding is not None:
+            positions = example.outline.positions
+            content, share = self.encoding.shares(self.channels(example.outline), rows)
+            root = self.encoding.root(positions, grid or positions, rows)
+            rows = jnp.concatenate([jnp.sqrt(content) * rows, jnp.sqrt(share) * root], axis=-1)
+        if not self.projections.qk_biased:
+            return rows
+        constant = jnp.full((rows.shape[0], 1), cast(self.projections.qk_b_std, rows))
+        return jnp.concatenate([rows, constant], axis=-1)
 
-    def features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
-        """Feature rows φ_a(x) of κ̃ in a drawn field's basis; zero at padding."""
-        if basis.pivots is None:
-            rows = self.rows(example, basis.grid)
-            return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
-        return self._landmark_rows(example, basis, self.scored)
-
-    def value_features(self, example: Example, basis: Basis) -> Float[Array, "position rank"]:
-        """Feature rows of the values' κ in a drawn field's basis; zero at padding."""
-        return self._landmark_rows(example, basis, self.valued)
-
-    def _landmark_rows(
-        self, example: Example, basis: Basis, side: Callable[[Pair, Array | None], Pair]
+    def features(
+        self, example: Example, basis: Basis, *, of_values: bool = False
     ) -> Float[Array, "position rank"]:
-        """`φ_a(x) = κ(x_a, pivots) · matrix`, of what makes one of the sides."""
-        channels, landmarks = self.channels(example.outline), example.landmarks
-        assert landmarks is not None
-        assert basis.matrix is not None
-        found = jax.vmap(lambda pair: side(pair, channels).forced().nngp)(landmarks)
-        table = jnp.moveaxis(found.reshape(found.shape[0], example.size, -1), 0, 1)
-        table = table.reshape(example.size, -1)
-        rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
+        """Feature rows φ_a(x) of κ̃, or of the values' κ, in a drawn field's basis; 0 at padding.
+
+        From landmarks, `φ_a(x) = κ(x_a, pivots) · matrix`.
+        """
+        if basis.pivots is None and not of_values:
+            rows = self.rows(example, basis.grid)
+        else:
+            assert example.landmarks is not None
+            assert basis.matrix is not None
+            found = jax.vmap(self._kernel_of(example.outline, of_values))(example.landmarks)
+            table = jnp.moveaxis(found.reshape(found.shape[0], example.size, -1), 0, 1)
+            table = table.reshape(example.size, -1)
+            rows = table[:, basis.pivots] @ basis.matrix.astype(table.dtype)
         return rows if example.mask is None else remask(rows, example.mask.reshape(-1))
-
-    def side(self, examples: Example) -> FeatureSide:
-        """What stacked examples offer as features of κ̃."""
-        grid = examples.outline.positions
-        rows = None
-        if examples.features is not None:
-            rows = jax.vmap(lambda one: self.rows(one, grid))(examples)
-        slots = examples.size if examples.outline.noisy else 0
-        return FeatureSide(rows, lambda: self._joint_covariance(examples, self.scored), grid, slots)
-
-    def value_side(self, examples: Example) -> FeatureSide:
-        """What stacked examples offer as features of the values' κ."""
-        return FeatureSide(None, lambda: self._joint_covariance(examples, self.valued))
 
     def noise(
         self, example: Example, rows: Float[Array, "position rank"], slots: int
@@ -280,23 +237,33 @@ class Positions(eqx.Module):
             return None
         scored = self.scored(example.pair(), self.channels(example.outline))
         # Encodings and biases give padding a variance too, which none of the real positions shares.
-        own = scored.masked(example.mask, example.mask).nngp
+        own = scored.hide_padding(example.mask, example.mask).nngp
         return pass_noise(own.reshape(example.size, -1), rows, slots)
 
-    def _joint_covariance(
-        self, examples: Example, side: Callable[[Pair, Array | None], Pair]
-    ) -> Float[Array, "n n"] | None:
+    # --- of all examples that scores are drawn for ------------------------------------------------
+
+    def side(self, examples: Example, *, of_values: bool = False) -> FeatureSide:
+        """What stacked examples offer as features of κ̃, or of the values' κ."""
+        grid, rows = examples.outline.positions, None
+        if examples.features is not None and not of_values:
+            rows = jax.vmap(lambda one: self.rows(one, grid))(examples)
+        slots = examples.size if examples.outline.noisy else 0
+        return FeatureSide(rows, lambda: self._joint_covariance(examples, of_values), grid, slots)
+
+    def _joint_covariance(self, examples: Example, of_values: bool) -> Float[Array, "n n"] | None:
         """κ of what makes one of the sides, between all real positions of all examples."""
         if examples.landmarks is None:
             return None
-        channels = self.channels(examples.outline)
-
-        def square(pair: Pair) -> Array:
-            return side(pair, channels).forced().nngp.reshape(examples.size, examples.size)
-
-        blocks = jax.vmap(jax.vmap(square))(examples.landmarks)
+        each = jax.vmap(jax.vmap(self._kernel_of(examples.outline, of_values)))
+        blocks = each(examples.landmarks)
+        blocks = blocks.reshape(*blocks.shape[:2], examples.size, examples.size)
         joint = jnp.moveaxis(blocks, 2, 1).reshape(blocks.shape[0] * examples.size, -1)
         if examples.mask is not None:
             real = examples.mask.reshape(-1).astype(joint.dtype)
             joint = joint * real[:, None] * real[None, :]
         return joint
+
+    def _kernel_of(self, outline: Outline, of_values: bool) -> Callable[[Pair], Array]:
+        """From a pair to the κ of what makes one of the sides."""
+        side, channels = self.valued if of_values else self.scored, self.channels(outline)
+        return lambda pair: side(pair, channels).compute().nngp

@@ -3,7 +3,8 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,9 +16,9 @@ from jaxtyping import Array, Float
 from ...duals.base import as_module
 from ...errors import NumericalError, ShapeError, WidelimitError
 from ...factorizations import cholesky
-from ...options import Range, choice, hyperparameter, option, positive, whole
-from ...printing import brief, written
-from ..base import cast, leaf
+from ...options import Range, choice, hyperparameter, option, positive, whole, within
+from ...printing import Written, brief, written
+from ..base import cast, leaf, require_drawn
 from .scores import coordinates
 
 
@@ -57,11 +58,8 @@ class Named(eqx.Module):
     kind: Profile = eqx.field(static=True)
 
 
-class Shares(NamedTuple):
-    """Weights of input and encoding in κ̃ = content·κ + place·R."""
-
-    content: Array
-    place: Array
+def _channels(value: Any) -> int | None:
+    return None if value is None else whole("channels", value)
 
 
 def _strength_range(encoding: "Encoding") -> Range:
@@ -69,7 +67,7 @@ def _strength_range(encoding: "Encoding") -> Range:
     return Range.UNIT if encoding.combine is Combine.MIX else Range.POSITIVE
 
 
-class Encoding(eqx.Module):
+class Encoding(Written, eqx.Module):
     """A trained random encoding p of positions, Gaussian with covariance R.
 
     κ̃ = w_x κ + w_p R and Θ̃ = w_x Θ + w_p R. Scores use κ̃; values use κ, or κ̃ with `on_values`.
@@ -81,19 +79,30 @@ class Encoding(eqx.Module):
     To write your own, define `covariance`; fields made by `leaf` are hyperparameters, as in layers.
     """
 
-    strength: Any = leaf("strength", where=_strength_range, default=1.0)
-    combine: Combine = option(Combine.SUM)
-    channels: int | None = option()
-    on_values: bool = option(False)
+    # Made by `eqx.field`, of which type checkers know that it may take names alone.
+    strength: Any = eqx.field(
+        default=1.0,
+        converter=partial(hyperparameter, name="strength"),
+        metadata=within(_strength_range),
+        kw_only=True,
+    )
+    combine: Combine = eqx.field(
+        default=Combine.SUM,
+        converter=partial(choice, Combine, name="combine"),
+        static=True,
+        kw_only=True,
+    )
+    """How the encoding joins the input."""
+    channels: int | None = eqx.field(default=None, converter=_channels, static=True, kw_only=True)
+    """For CONCAT: as how many channels it counts, e; None: as many as the input has."""
+    on_values: bool = eqx.field(default=False, converter=bool, static=True, kw_only=True)
+    """Whether values see it too, not only scores."""
 
     @abstractmethod
     def covariance(
         self, positions1: tuple[int, ...], positions2: tuple[int, ...], like: Array
     ) -> Float[Array, "a b"]:
         """R between all positions of two grids; every position has the same variance."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless R is a covariance; hyperparameters inside a transformation go unchecked."""
@@ -109,34 +118,32 @@ class Encoding(eqx.Module):
                 remedy="use a named profile with norm=2, e.g. Decay(profile=Profile.GAUSSIAN)",
             )
 
-    def shares(self, channels: Array | None, like: Array) -> Shares:
+    def shares(self, channels: Array | None, like: Array) -> tuple[Array, Array]:
         """Weights of input and encoding in κ̃; CONCAT depends on how many channels come in."""
         variance = cast(self.strength, like) ** 2
         if self.combine is Combine.SUM:
-            return Shares(jnp.ones_like(variance), variance)
+            return jnp.ones_like(variance), variance
         if self.combine is Combine.MIX:
-            return Shares(1 - variance, variance)
+            return 1 - variance, variance
         assert channels is not None
         content = cast(channels, like)
         place = content if self.channels is None else cast(float(self.channels), like)
         total = content + place
-        return Shares(content / total, place / total * variance)
+        return content / total, place / total * variance
 
     def root(
         self, positions: tuple[int, ...], grid: tuple[int, ...], like: Array
     ) -> Float[Array, "position place"]:
         """Feature rows of R for positions that lie within a grid (all inputs share its rows)."""
-        if any(extent > most for extent, most in zip(positions, grid, strict=True)):
-            raise ShapeError(
-                "The positional encoding was drawn for few positions, and holds for no more.",
-                got=f"inputs with positions {positions}, drawn for {grid}",
-                remedy="pad what the model is fitted with (or the sampler, or the weights drawn) "
-                "to the longest inputs that will come",
-            )
-        root = covariance_root(self.covariance(grid, grid, like))
+        require_drawn(positions, grid, "The positional encoding was")
+        covariance = self.covariance(grid, grid, like)
+        # It may be singular.
+        largest = jax.lax.stop_gradient(jnp.max(jnp.diagonal(covariance)))
+        jitter = 10 * len(covariance) * jnp.finfo(covariance.dtype).eps * largest
+        root = cholesky(covariance + jitter * jnp.eye(len(covariance), dtype=covariance.dtype))
         return root[np.ravel_multi_index(tuple(coordinates(positions).T), grid)]
 
-    def encoded(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
+    def join_input(self, noise: Float[Array, "*grid place"], x: Array) -> Array:
         """The finite network's input with its encoding, from i.i.d. normal `noise` (trained).
 
         The two stand side by side, scaled such that weights `W/√(n + m)` on both together give
@@ -149,60 +156,49 @@ class Encoding(eqx.Module):
         total = x.shape[-1] + noise.shape[-1]
         parts = [
             jnp.sqrt(share * total / part.shape[-1]) * part
-            for share, part in ((shares.content, flat), (shares.place, encoding))
+            for share, part in zip(shares, (flat, encoding), strict=True)
         ]
         return jnp.concatenate(parts, axis=-1).reshape(*x.shape[:-1], -1)
+
+
+def _profile(profile: Any) -> Any:
+    """A function of distances as a pytree."""
+    if callable(profile):
+        return as_module(profile)
+    return profile if isinstance(profile, Named) else Named(choice(Profile, profile, "profile"))
+
+
+def _norm(norm: Any) -> float:
+    """The p of a distance, which may be infinite."""
+    infinite = isinstance(norm, float) and norm == np.inf
+    return norm if infinite else positive("norm", norm)
 
 
 class Decay(Encoding):
     """An encoding whose covariance decays with distance: `R_ab = profile(‖pos_a − pos_b‖)`.
 
-    Positions are 1-D, 2-D or n-D.
+    Positions are 1-D, 2-D or n-D. `rate` and `strength` (σ) are hyperparameters.
     """
 
-    profile: Any = eqx.field(kw_only=True)
-    norm: float = eqx.field(static=True, kw_only=True)
-    rate: Any = leaf("rate", where=Range.POSITIVE)
+    rate: Any = leaf("rate", where=Range.POSITIVE, default=1.0, kw_only=False)
+    profile: Any = eqx.field(default=Profile.GAUSSIAN, converter=_profile, kw_only=True)
+    """A `Profile`, or any function of the distance: it is called with `rate·d`, and keeps its
+    leaves where it is an Equinox module."""
+    norm: float = eqx.field(default=2.0, converter=_norm, static=True, kw_only=True)
+    """The p of the distance."""
 
-    def __init__(
-        self,
-        rate: Any = 1.0,
-        *,
-        strength: Any = 1.0,
-        profile: Profile | str | Callable[[Array], Array] = Profile.GAUSSIAN,
-        norm: float = 2.0,
-        combine: Combine | str = Combine.SUM,
-        channels: int | None = None,
-        on_values: bool = False,
-    ):
-        """`rate` and `strength` (σ) are hyperparameters.
-
-        `profile` may be any function of the distance (it is then called with `rate·d`; an Equinox
-        module keeps its own leaves). `norm` is the p of the distance. `combine`: how the encoding
-        joins the input (see `Combine`); `channels`, for CONCAT: as how many channels it counts (e;
-        by default as many as the input has, whatever its width). `on_values`: values see it too,
-        not only scores.
-        """
-        if isinstance(rate, int | float) and rate < 0:
+    def __check_init__(self) -> None:
+        if isinstance(self.rate, np.ndarray) and self.rate < 0:
             raise WidelimitError(
                 "The decay rate is negative: nearby positions would be the least alike.",
-                got=f"rate={rate!r}",
+                got=f"rate={self.rate!r}",
                 remedy="give a rate of at least 0",
             )
-        self.rate, self.strength = rate, strength
-        if callable(profile):
-            self.profile = as_module(profile)
-        else:
-            self.profile = Named(choice(Profile, profile, "profile"))
-        infinite = isinstance(norm, float) and norm == np.inf
-        self.norm = norm if infinite else positive("norm", norm)
-        self.combine = choice(Combine, combine, "combine")
-        self.channels = None if channels is None else whole("channels", channels)
-        self.on_values = bool(on_values)
-        if self.combine is Combine.MIX and isinstance(strength, int | float) and strength**2 > 1:
+        given = isinstance(self.strength, np.ndarray)
+        if self.combine is Combine.MIX and given and self.strength**2 > 1:
             raise WidelimitError(
                 "The deviation σ is above 1, where Combine.MIX, √(1−σ²) x + σ p, has no meaning.",
-                got=f"strength={strength!r}",
+                got=f"strength={self.strength!r}",
                 remedy="give a strength σ between 0 and 1, or use Combine.SUM",
             )
 
@@ -232,19 +228,8 @@ class Decay(Encoding):
         return self.profile(rate * distance).astype(like.dtype)
 
 
-def covariance_root(covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """A root of a covariance that may be singular."""
-    size = covariance.shape[0]
-    largest = jax.lax.stop_gradient(jnp.max(jnp.diagonal(covariance)))
-    jitter = 10 * size * jnp.finfo(covariance.dtype).eps * largest
-    return cholesky(covariance + jitter * jnp.eye(size, dtype=covariance.dtype))
-
-
-class ScoreBias(eqx.Module):
+class ScoreBias(Written, eqx.Module):
     """Something added to the scores: a constant matrix over positions."""
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @abstractmethod
     def bias(self, positions: tuple[int, ...], like: Array) -> Float[Array, "query key"]:
@@ -254,11 +239,7 @@ class ScoreBias(eqx.Module):
 class Alibi(ScoreBias):
     """Attention with linear biases: `−slope·‖pos_query − pos_key‖₁` is added to the scores."""
 
-    slope: Any = leaf("slope", where=Range.POSITIVE)
-
-    def __init__(self, slope: Any = 0.5):
-        """`slope` is a hyperparameter."""
-        self.slope = slope
+    slope: Any = leaf("slope", where=Range.POSITIVE, default=0.5, kw_only=False)
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)
@@ -266,16 +247,15 @@ class Alibi(ScoreBias):
         return -cast(self.slope, like) * jnp.asarray(gaps, like.dtype)
 
 
+def _bias_value(value: Any) -> Any:
+    return as_module(value) if callable(value) else hyperparameter(value, "value", scalar=False)
+
+
 class AdditiveBias(ScoreBias):
     """Any function of the offset `pos_key − pos_query`, or a given matrix, added to the scores."""
 
-    value: Any
-
-    def __init__(self, value: Any):
-        """A matrix (query, key), or a function of the offsets (query, key, axes)."""
-        self.value = (
-            as_module(value) if callable(value) else hyperparameter(value, "value", scalar=False)
-        )
+    value: Any = eqx.field(converter=_bias_value)
+    """A matrix (query, key), or a function of the offsets (query, key, axes)."""
 
     def bias(self, positions: tuple[int, ...], like: Array) -> Array:
         places = coordinates(positions)
@@ -292,27 +272,21 @@ class AdditiveBias(ScoreBias):
         return cast(self.value, like)
 
 
-class Rotary(eqx.Module):
+class Rotary(Written, eqx.Module):
     """Rotary positions: pairs of query and key channels turn by angles θ_k·position.
 
     Scores depend on the offset i − a: `Cov(G_ai, G_bj) = σ² κ_ab κ_ij ρ((i−a)−(j−b))` with
     `ρ(Δ) = mean_k cos(θ_k Δ)`; at 1/d the score is `σ κ_ai ρ(i−a)`. θ_k = base^(−k/pairs).
     """
 
-    pairs: int = eqx.field(static=True)
-    base: Any = leaf("base", where=Range.POSITIVE, tuned=False)
-
-    def __init__(self, base: Any = 10_000.0, *, pairs: int = 8):
-        """`pairs`: how many different frequencies there are (half a head's key width)."""
-        self.base, self.pairs = base, whole("pairs", pairs)
+    base: Any = leaf("base", where=Range.POSITIVE, tuned=False, default=10_000.0, kw_only=False)
+    pairs: int = option(8, converter=partial(whole, "pairs"))
+    """How many different frequencies there are (half a head's key width)."""
 
     def frequencies(self, like: Array) -> Float[Array, "pairs"]:
         """θ_k."""
         exponents = jnp.asarray(-np.arange(self.pairs) / self.pairs, like.dtype)
         return cast(self.base, like) ** exponents
-
-    def __repr__(self) -> str:
-        return written(self)
 
     def require(self, positions: tuple[int, ...]) -> None:
         """Raise unless positions are a sequence."""
@@ -331,7 +305,7 @@ class Rotary(eqx.Module):
         waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)])
         return waves / jnp.sqrt(jnp.asarray(self.pairs, like.dtype))
 
-    def rotated(self, x: Float[Array, "positions channels"]) -> Float[Array, "positions channels"]:
+    def rotate(self, x: Float[Array, "positions channels"]) -> Float[Array, "positions channels"]:
         """Queries or keys of the finite network, turned; channels come in pairs."""
         half = x.shape[-1] // 2
         places = jnp.arange(x.shape[0], dtype=x.dtype)

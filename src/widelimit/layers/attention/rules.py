@@ -17,34 +17,25 @@ from ...state import Pair
 from .scores import ElementwiseMap, RowwiseMap, ScoreMap, Softmax
 
 
-class Tangents(NamedTuple):
-    """Θ on the three sides of attention."""
-
-    query: Float[Array, "q q2"]
-    key: Float[Array, "k k2"]
-    value: Float[Array, "k k2"]
-
-
 class Sides(NamedTuple):
     """Kernels of one pair on the three sides of attention, positions flattened."""
 
     query: Float[Array, "q q2"]
     key: Float[Array, "k k2"]
     value: Float[Array, "k k2"]
-    ntk: Tangents | None
+    ntk: "Sides | None" = None  # the same of Θ
 
     @classmethod
     def of(cls, query: Pair, key: Pair, value: Pair) -> "Sides":
         """From the pairs of the three sides."""
-        kernels, tangents = [], []
-        for pair in (query, key, value):
-            forced = pair.forced()
-            size = math.prod(forced.nngp.shape[: forced.rank])
-            kernels.append(forced.nngp.reshape(size, -1))
-            if forced.ntk is not None:
-                tangents.append(forced.ntk.reshape(size, -1))
-        ntk = Tangents(*tangents) if len(tangents) == len(kernels) else None
-        return cls(query=kernels[0], key=kernels[1], value=kernels[2], ntk=ntk)
+
+        def flat(pair: Pair, kernel: Any) -> Array:
+            return kernel.reshape(math.prod(kernel.shape[: pair.rank]), -1)
+
+        pairs = [pair.compute() for pair in (query, key, value)]
+        with_ntk = all(pair.ntk is not None for pair in pairs)
+        ntk = cls._make([*(flat(p, p.ntk) for p in pairs), None]) if with_ntk else None
+        return cls._make([*(flat(p, p.nngp) for p in pairs), ntk])
 
 
 class ElementwiseScores(NamedTuple):
@@ -61,17 +52,17 @@ class ElementwiseScores(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One head on one input: scores' weights, and how they respond to the scores.
+    """One head on one input: its weights, and how they respond to the scores.
 
-    Elementwise maps have slopes ζ', softmax has neither slopes nor a Jacobian (it follows from the
-    weights), other maps have a Jacobian: ∂ζ_ai/∂G_ak of rowwise ones, ∂ζ_ai/∂G_fck of the rest,
-    which may take several scores G_f.
+    `derivative` is what the `rule` of tangent kernels takes: slopes ζ' of elementwise maps, the
+    weights of softmax, ∂ζ_ai/∂G_ak of rowwise maps, and of the rest ∂ζ_ai/∂G_fck, for these may
+    take several scores G_f.
     """
 
     weights: Float[Array, "q k"]
-    slopes: Float[Array, "q k"] | None
-    jacobian: Float[Array, "q k k"] | Float[Array, "q k f q k"] | None
+    derivative: Any
     waves: Float[Array, "w q k"] | None  # rotary cosines and sines
+    rule: Callable[..., Array]
 
 
 def make_head(
@@ -84,16 +75,18 @@ def make_head(
 ) -> Head:
     """Weights of one head from its scores, and for tangent kernels their derivatives."""
     weights, scores = score_map.weigh(fields, allowed), fields[0]
-    slopes = jacobian = None
-    if ntk and isinstance(score_map, ElementwiseMap):
+    if not ntk or isinstance(score_map, Softmax):
+        return Head(weights, weights, waves, _softmax_response)
+    if isinstance(score_map, ElementwiseMap):
         _, slopes = jax.jvp(score_map.dual.fn, (scores,), (jnp.ones_like(scores),))
         slopes = slopes if allowed is None else jnp.where(allowed, slopes, 0)
-    elif ntk and isinstance(score_map, RowwiseMap):
+        return Head(weights, slopes, waves, _elementwise_response)
+    if isinstance(score_map, RowwiseMap):
         keys = jnp.ones(scores.shape, bool) if allowed is None else allowed
         jacobian = jax.vmap(jax.jacfwd(score_map.row))(scores, keys)
-    elif ntk and not isinstance(score_map, Softmax):
-        jacobian = jax.jacfwd(lambda g: score_map.weigh(g, allowed))(fields)
-    return Head(weights, slopes, jacobian, waves)
+        return Head(weights, jacobian, waves, _rowwise_response)
+    jacobian = jax.jacfwd(lambda g: score_map.weigh(g, allowed))(fields)
+    return Head(weights, jacobian, waves, _full_response)
 
 
 def head_kernels(
@@ -124,71 +117,44 @@ def _response(
     one: Head, two: Head, value: Array, nngp: Array, query: Array, key: Array
 ) -> Float[Array, "q q2"]:
     """J(P, T) of `head_kernels`, summed over rotary waves, which multiply the scores."""
-    rule = _softmax_response
-    if one.slopes is not None:
-        rule = _elementwise_response
-    elif one.jacobian is not None:
-        rule = _rowwise_response if one.jacobian.ndim == 3 else _full_response
     if one.waves is None or two.waves is None:
-        return rule(one, two, value, query, key, None, None)
+        return one.rule(one, two, value, query, key)
+
+    def turn(head: Head, wave: Array) -> Head:
+        wave = wave[:, None] if head.derivative.ndim == 3 else wave  # (query, output, key)
+        return head._replace(derivative=head.derivative * wave)
 
     def add(total: Array, waves: tuple[Array, Array]) -> tuple[Array, None]:
-        return total + rule(one, two, value, query, key, *waves), None
+        turned = turn(one, waves[0]), turn(two, waves[1])
+        return total + one.rule(*turned, value, query, key), None
 
     return jax.lax.scan(add, jnp.zeros_like(nngp), (one.waves, two.waves))[0]
 
 
-def _turn(table: Array, wave: Array | None) -> Array:
-    """A table whose last two axes are those of the scores, times a rotary wave."""
-    if wave is None:
-        return table
-    return table * jnp.expand_dims(wave, tuple(range(table.ndim - 2)))
-
-
-def _elementwise_response(
-    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
-) -> Array:
+def _elementwise_response(one: Head, two: Head, value: Array, query: Array, key: Array) -> Array:
     """`P*(D(κ*T)D'ᵀ)` with the slopes D."""
-    assert one.slopes is not None
-    assert two.slopes is not None
-    d, e = _turn(one.slopes, wave1), _turn(two.slopes, wave2)
-    return query * (d @ (value * key) @ e.T)
+    return query * (one.derivative @ (value * key) @ two.derivative.T)
 
 
-def _softmax_response(
-    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
-) -> Array:
+def _softmax_response(one: Head, two: Head, value: Array, query: Array, key: Array) -> Array:
     """`P*[Ã(κ*T)Ã'ᵀ − ((Aκ)*(ÃT))Ã'ᵀ − Ã((κA'ᵀ)*(TÃ'ᵀ)) + (AκA'ᵀ)*(ÃTÃ'ᵀ)]`, Ã = A times wave."""
-    a, b = _turn(one.weights, wave1), _turn(two.weights, wave2)
+    a, b = one.derivative, two.derivative
     a_value, value_b = one.weights @ value, value @ two.weights.T
     a_key, key_b = a @ key, key @ b.T
     left = (a @ (value * key) - a_value * a_key) @ b.T
     return query * (left - a @ (value_b * key_b) + (a_value @ two.weights.T) * (a_key @ b.T))
 
 
-def _rowwise_response(
-    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
-) -> Array:
+def _rowwise_response(one: Head, two: Head, value: Array, query: Array, key: Array) -> Array:
     """From ∂ζ_ai/∂G_ak, O(S⁴)."""
-    assert one.jacobian is not None
-    assert two.jacobian is not None
-    d, e = (
-        head.jacobian if wave is None else head.jacobian * wave[:, None, :]
-        for head, wave in ((one, wave1), (two, wave2))
-    )
-    moved = jnp.einsum("aik,ij,kl->ajl", d, value, key)
-    return query * jnp.einsum("ajl,bjl->ab", moved, e)
+    moved = jnp.einsum("aik,ij,kl->ajl", one.derivative, value, key)
+    return query * jnp.einsum("ajl,bjl->ab", moved, two.derivative)
 
 
-def _full_response(
-    one: Head, two: Head, value: Array, query: Array, key: Array, wave1: Any, wave2: Any
-) -> Array:
+def _full_response(one: Head, two: Head, value: Array, query: Array, key: Array) -> Array:
     """From ∂ζ_ai/∂G_fck, O(S⁵)."""
-    assert one.jacobian is not None
-    assert two.jacobian is not None
-    d, e = _turn(one.jacobian, wave1), _turn(two.jacobian, wave2)
-    moved = jnp.einsum("aifck,ij,cd,kl->ajfdl", d, value, query, key)
-    return jnp.einsum("ajfdl,bjfdl->ab", moved, e)
+    moved = jnp.einsum("aifck,ij,cd,kl->ajfdl", one.derivative, value, query, key)
+    return jnp.einsum("ajfdl,bjfdl->ab", moved, two.derivative)
 
 
 def mean_over_heads(
@@ -222,12 +188,13 @@ def mix_values(
     if one.ndim == 3 and one.shape[0] == 1:
         one, two = one[0], two[0]
     if one.ndim == 2:
-        return valued.lazily_mixed(one, two)
-    forced, like = valued.forced(), queries.forced()
+        return valued.map_positions_later(one, two)
+    like = queries.compute()
 
     def mix(kernel: Array) -> Array:
         flat = kernel.reshape(one.shape[-1], -1)
         mixed = jnp.einsum("hai,ij,hbj->ab", one, flat, two)
         return (mixed / one.shape[0]).reshape(like.nngp.shape)
 
-    return like.to(mix(forced.nngp), None if forced.ntk is None else mix(forced.ntk))
+    mixed = valued.each(mix)
+    return like.to(mixed.nngp, mixed.ntk)

@@ -1,8 +1,10 @@
 """From scores to attention weights: how scores are scaled, mapped, and which of them count."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,7 +17,7 @@ from ...duals import Dual, Identity
 from ...duals.base import as_module
 from ...errors import NetworkError, ShapeError, WidelimitError
 from ...options import whole
-from ...printing import brief, written
+from ...printing import Written, brief
 from ..activations import Activation, dual_of
 
 
@@ -33,7 +35,7 @@ class Scaling(Enum):
     UNTIED = "untied"
 
 
-class ScoreMap(eqx.Module):
+class ScoreMap(Written, eqx.Module):
     """A map ζ from scores (query, key) to weights; keys that are not allowed get weight 0.
 
     To write your own, define `__call__(scores, allowed)`, a pure function of them and of the
@@ -45,9 +47,6 @@ class ScoreMap(eqx.Module):
     """
 
     fields: ClassVar[int] = 1
-
-    def __repr__(self) -> str:
-        return written(self)
 
     @abstractmethod
     def __call__(
@@ -134,7 +133,7 @@ def IdentityMap() -> ElementwiseMap:
     return ElementwiseMap(Identity())
 
 
-def checked_score_map(score_map: Any) -> ScoreMap:
+def check_score_map(score_map: Any) -> ScoreMap:
     """A score map; by default softmax."""
     if score_map is not None and not isinstance(score_map, ScoreMap):
         raise WidelimitError(
@@ -146,16 +145,11 @@ def checked_score_map(score_map: Any) -> ScoreMap:
     return Softmax() if score_map is None else score_map
 
 
-class Pattern(eqx.Module):
+class Pattern(Written, eqx.Module):
     """Which keys a query may see, whatever the input."""
 
-    @property
-    def any_length(self) -> bool:
-        """Whether the pattern of a longer input contains that of a shorter one."""
-        return False
-
-    def __repr__(self) -> str:
-        return written(self)
+    any_length: ClassVar[bool] = False
+    """Whether the pattern of a longer input contains that of a shorter one."""
 
     @abstractmethod
     def allowed(self, positions: tuple[int, ...]) -> Bool[np.ndarray, "query key"]:
@@ -165,27 +159,19 @@ class Pattern(eqx.Module):
 class Causal(Pattern):
     """A query sees its own position and those before it."""
 
-    @property
-    def any_length(self) -> bool:
-        return True
+    any_length: ClassVar[bool] = True
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
-        size = int(np.prod(positions))
-        return np.tril(np.ones((size, size), bool))
+        return np.tri(math.prod(positions), dtype=bool)
 
 
 class Local(Pattern):
     """A query sees keys within `radius` of it along every position axis."""
 
-    radius: int = eqx.field(static=True)
+    any_length: ClassVar[bool] = True
 
-    def __init__(self, radius: int):
-        """A radius of 0 leaves only the query itself."""
-        self.radius = whole("radius", radius, least=0)
-
-    @property
-    def any_length(self) -> bool:
-        return True
+    radius: int = eqx.field(static=True, converter=partial(whole, "radius", least=0))
+    """A radius of 0 leaves only the query itself."""
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         places = coordinates(positions)
@@ -207,15 +193,15 @@ class Allowed(Pattern):
                 got=f"shape {array.shape}, dtype {array.dtype}",
                 remedy="flatten the positions and convert to bool",
             )
-        self.matrix = tuple(tuple(bool(v) for v in row) for row in array)
+        self.matrix = tuple(map(tuple, array.tolist()))
 
     def __repr__(self) -> str:
         return f"Allowed({brief(np.array(self.matrix, bool))})"
 
     def allowed(self, positions: tuple[int, ...]) -> np.ndarray:
         array = np.array(self.matrix, bool)
-        size = int(np.prod(positions))
-        if array.shape[0] != size:
+        size = math.prod(positions)
+        if len(array) != size:
             raise ShapeError(
                 "The attention pattern does not have one row and one column for each position.",
                 got=f"a pattern of {array.shape} for {size} positions",
@@ -226,5 +212,4 @@ class Allowed(Pattern):
 
 def coordinates(positions: tuple[int, ...]) -> np.ndarray:
     """Coordinates of all positions in row-major order, (positions, axes)."""
-    grid = np.meshgrid(*(np.arange(extent) for extent in positions), indexing="ij")
-    return np.stack([axis.reshape(-1) for axis in grid], axis=-1)
+    return np.indices(positions).reshape(len(positions), -1).T
