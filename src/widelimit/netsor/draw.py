@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NetworkError
 from .listing import Line, folded_nodes, lines
-from .nodes import Dot, Initial, MatMul, Node, Scalar
+from .nodes import Dot, MatMul, Node, Scalar
 
 if TYPE_CHECKING:
     from .program import Program
@@ -28,9 +28,8 @@ def mermaid(program: Program) -> str:
             got=repr(program),
             remedy="add inputs first",
         )
-    inputs = [node for node in program.nodes if isinstance(node, Initial)]
     boxes: list[tuple[str, str, tuple[Node, ...]]] = [
-        ("input", node.label, (node,)) for node in inputs
+        ("input", node.label, (node,)) for node in program.nodes if node.name == "initial"
     ]
     boxes += [(_kind(line.nodes[0]), _caption(line), line.nodes) for line in lines(program)]
     owner = {node: i for i, (_, _, nodes) in enumerate(boxes) for node in nodes}
@@ -76,7 +75,7 @@ def _caption(line: Line) -> str:
         return names
     if len(line.text) <= 30:
         return f"{names} = {line.text}"
-    function = getattr(first, "function", None)
+    function = first.params.get("function")
     return f"{names} = {function.name}(…)" if function else f"{names} = Σ …"
 
 

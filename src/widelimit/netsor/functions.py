@@ -17,7 +17,7 @@ from ..programs.closed_forms import ClosedForm
 from ..programs.preconditions import Growth
 
 if TYPE_CHECKING:
-    from .nodes import Map, Scalar, ScalarMap, Vector
+    from .nodes import Scalar, Vector
 
 Array: TypeAlias = np.ndarray
 ArrayFunction: TypeAlias = Callable[..., Any]
@@ -41,7 +41,7 @@ class CoordinateFunction:
     def __repr__(self) -> str:
         return f"CoordinateFunction({self.name!r})"
 
-    def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Map:
+    def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Vector:
         """Add the vector `φ(vectors; scalars)` to the program the arguments belong to."""
         if not vectors:
             raise NetworkError(
@@ -79,7 +79,7 @@ class ScalarFunction:
     def __repr__(self) -> str:
         return f"ScalarFunction({self.name!r})"
 
-    def __call__(self, scalars: Sequence[Scalar]) -> tuple[ScalarMap, ...]:
+    def __call__(self, scalars: Sequence[Scalar]) -> tuple[Scalar, ...]:
         """Add one scalar per component of `fn(scalars)` to the program."""
         scalars = tuple(scalars)
         if not scalars:

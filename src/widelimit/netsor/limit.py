@@ -17,9 +17,8 @@ from ..programs.compare import Outputs
 from ..programs.front import ProgramLaw
 from ..programs.integration import Integration, LimitValue, Method, Rule, estimated
 from ..programs.interpreter import Machine
-from .nodes import Dot, Map, Vector
-from .run import Run
-from .validation import chosen_vectors, real_numbers
+from .nodes import Dot, Vector, real_numbers
+from .run import Found, Run
 
 if TYPE_CHECKING:
     from .program import Program
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
 def _draws_at_once(program: Program) -> int:
     """How many draws of the scalars are followed at once; functions of them take grids each."""
-    late = any(isinstance(node, Map) and node.stage > 0 for node in program.nodes)
+    late = any(
+        isinstance(node, Vector) and node.name == "map" and node.stage > 0 for node in program.nodes
+    )
     return 2**12 if late else 2**16
 
 
@@ -65,7 +66,7 @@ class ConditionalLaw:
 
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         found = [
             estimated(self._rule, lambda rule, run=run: run(rule).gram(chosen))
             for run in self._parts
@@ -75,7 +76,7 @@ class ConditionalLaw:
 
     def kernels(self, vectors: Sequence[Vector] | None = None) -> np.ndarray:
         """The values of `gram` alone, for averages over draws, which have an error of their own."""
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         return self._all([run(self._rule).gram(chosen)[0] for run in self._parts])
 
     def _all(self, arrays: list[np.ndarray]) -> np.ndarray:
@@ -88,7 +89,7 @@ class ConditionalLaw:
     ) -> np.ndarray:
         """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
         whole("coordinates", coordinates)
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         rng = generator(key, 1)
         return np.concatenate(
             [run(self._rule).sample(chosen, rng, coordinates) for run in self._parts]
@@ -116,7 +117,7 @@ class LimitLaw(ProgramLaw):
         self._run = cache(lambda rule: Run(program, rule))
         self._marginals: dict[Vector, Marginal] = {}
 
-    def _read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
+    def _read(self, reading: Callable[[Run], Found]) -> LimitValue:
         return estimated(self.integration, lambda rule: reading(self._run(rule)))
 
     # ---- deterministic part ---------------------------------------------------------------
@@ -200,7 +201,7 @@ class LimitLaw(ProgramLaw):
         A Gaussian with a random variance, over `draws` of the scalars: its density, quantiles,
         moments and kurtosis come with standard errors, as those of `net.law(x).at(...)` do.
         """
-        chosen_vectors(self.program, [vector])
+        self.program.chosen([vector])
         whole("draws", draws, least=2)  # one draw has no spread, and no standard error
         value = Run(self.program, self.integration).value(vector)
         if not value.is_linear or value.constant.any():
@@ -263,7 +264,7 @@ class LimitLaw(ProgramLaw):
         return run.machine
 
     def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         for vector in chosen:
             if vector.stage > 0:
                 raise NetworkError(

@@ -66,6 +66,12 @@ def reduced(function: Callable[..., np.ndarray]) -> OnArrays:
     )
 
 
+def mapped(params: dict[str, Any], arrays: Arrays) -> np.ndarray:
+    """One component of a function of scalars that came with the program."""
+    rows = np.stack(np.broadcast_arrays(*arrays), axis=-1)
+    return params["function"].evaluate(rows)[..., params["component"]]
+
+
 def stacked(params: dict[str, Any], arrays: Arrays) -> np.ndarray:
     """What the rounds of a scan put out."""
     return np.stack(_same_draws(arrays), axis=1 + params["axis"])

@@ -208,9 +208,9 @@ def chosen(step: Step, vectors: list[WideVector]) -> WideVector | None:
 def mapped(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A function that came with the program, of vectors and numbers of order one."""
     vectors = aligned(step, [order_one(step, value) for value in operands])
-    params = step.params[0]
-    trees = tuple(_argument(v) for v in vectors)
-    return [vectors[0].applied(Apply(step.name, params["function"], trees, params["closed"]))]
+    function, trees = step.params[0]["function"], tuple(_argument(v) for v in vectors)
+    closed = function.closed_form if len(trees) == 1 else None
+    return [vectors[0].applied(Apply(function.name, function.evaluate, trees, closed))]
 
 
 def _is_number(vector: WideVector) -> bool:

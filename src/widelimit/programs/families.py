@@ -764,14 +764,14 @@ def _sine(z: Any, angle: Any, rate: Any, phase: Any) -> Any:
 
 def initial(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
-    params = step.params[0]
-    form = machine.vector_forms.get(params["key"])
+    group, position = step.params[0]["group"], step.params[0]["position"]
+    form = machine.vector_forms.get(group)
     if form is None:
-        source = GaussianSource("x", np.asarray(params["covariance"])[None])
+        source = GaussianSource("x", group.covariance[None])
         form = Form.members(machine.labels, source, 0, source.size)
-        machine.vector_forms[params["key"]] = form
-    member = form.remapped(Remap(np.array([params["position"]])))
-    constant = np.full((1, 1), params["mean"][params["position"]])
+        machine.vector_forms[group] = form
+    member = form.remapped(Remap(np.array([position])))
+    constant = np.full((1, 1), group.mean[position])
     layout = whole(Fraction(1))
     if not member.variance.any():
         return [WideVector((1,), 0, layout, Fraction(0), constant)]

@@ -53,9 +53,10 @@ def _is_wide(operand: Any) -> bool:
     return any(isinstance(extent, Wide) for extent in operand.shape)
 
 
-def numbered(lines: Iterable[tuple[str, str]]) -> list[str]:
-    """Lines of a listing, of their kinds and texts."""
-    return [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+def listed(name: str, heads: Iterable[str], lines: Iterable[tuple[str, str]], end: str) -> str:
+    """A whole listing: what is given, numbered lines by their kinds and texts, what comes out."""
+    rows = [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+    return "\n".join([f"{name} (width n → ∞)", *heads, *rows, end])
 
 
 def listing(machine: Machine, output: Any, name: str) -> str:
@@ -76,7 +77,7 @@ def listing(machine: Machine, output: Any, name: str) -> str:
     law = "Gaussian given the scalars" if machine.drawn else "Gaussian"
     size = int(np.prod(output.shape, dtype=int))
     end = f"output: {size} numbers of order {superscript(output.power)}, {law}"
-    return "\n".join([f"{name} (width n → ∞)", *numbered(lines), end])
+    return listed(name, (), lines, end)
 
 
 def laws_of_lines(machine: Machine) -> Iterator[str]:

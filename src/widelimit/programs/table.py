@@ -137,7 +137,7 @@ TABLE: dict[str, Record] = {
     "or": _one(numbers=a.logical(np.logical_or)),
     "not": _one(numbers=a.logical(np.logical_not)),
     "xor": _one(numbers=a.logical(np.logical_xor)),
-    "map": Record(mapped, mapped),
+    "map": Record(on_scalars, mapped, numbers=a.mapped),
     # Bookkeeping on axes.
     "reshape": _moved(f.reshape),
     "transpose": _moved(f.transpose),
