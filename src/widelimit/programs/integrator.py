@@ -1,7 +1,7 @@
 """Means and second moments of vectors, given the scalars.
 
-A product of two atoms is a product of functions of limit variables. It falls apart into groups that
-share no correlated variables; groups of one function, or of two functions of one variable each, are
+A product of two is one of functions of limit variables. It falls apart into groups that share no
+correlated variables; groups of one function, or of two functions of one variable each, are
 summed by Hermite series. Everything else is averaged over quasi-random points of all the limit
 variables it needs.
 """
@@ -21,7 +21,17 @@ from .gaussian import Form, GaussianSource, Postponed, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
 from .thresholds import PARALLEL
-from .trees import Apply, Atom, Deviations, Leaf, LimitPoints, Tree, Whole, scaled_leaf, unscaled
+from .trees import (
+    Apply,
+    Deviations,
+    Leaf,
+    LimitPoints,
+    Product,
+    Tree,
+    Whole,
+    scaled_leaf,
+    unscaled,
+)
 from .vectors import WideVector, members_of
 
 Numbers = TypeVar("Numbers")
@@ -120,11 +130,11 @@ class Integrator:
             total = (
                 total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
             )
-        for mix, atom, scale in _pieces(u):
+        for mix, product, scale in _pieces(u):
             for other_mix, other, other_scale in _pieces(v):
                 if scale is not None and other_scale is not None:
                     continue
-                found = self._mixed_pair(mix, atom, rows, other_mix, other, columns)
+                found = self._mixed_pair(mix, product, rows, other_mix, other, columns)
                 if scale is not None:
                     found = found * scale[:, rows][..., :, None]
                 if other_scale is not None:
@@ -135,25 +145,25 @@ class Integrator:
     def _rest_mean(self, vector: WideVector) -> np.ndarray:
         """The mean without the constant."""
         total = np.zeros((1, vector.size))
-        for mix, atom in vector.parts:
-            mean = self._atom_mean(atom)
+        for mix, product in vector.parts:
+            mean = self._product_mean(product)
             total = total + (mean if mix is None else (mix @ mean[..., None])[..., 0])
         return total
 
     def _mixed_pair(
         self,
         mix: np.ndarray | None,
-        atom: Atom,
+        product: Product,
         rows: np.ndarray,
         other_mix: np.ndarray | None,
-        other: Atom,
+        other: Product,
         columns: np.ndarray,
     ) -> np.ndarray:
         if mix is None and other_mix is None:
-            return self._pair(atom, other, rows, columns)
-        left = np.arange(atom.size)[None] if mix is not None else rows.reshape(1, -1)
+            return self._pair(product, other, rows, columns)
+        left = np.arange(product.size)[None] if mix is not None else rows.reshape(1, -1)
         right = np.arange(other.size)[None] if other_mix is not None else columns.reshape(1, -1)
-        table = self._pair(atom, other, left, right)[:, 0]  # (draws, A*, B*)
+        table = self._pair(product, other, left, right)[:, 0]  # (draws, A*, B*)
         if mix is not None:
             first = mix[:, rows] @ table[:, None]  # (draws, c, A, B*)
         else:
@@ -166,17 +176,17 @@ class Integrator:
 
     # ---- products of functions --------------------------------------------------------------
 
-    def _atom_mean(self, atom: Atom) -> np.ndarray:
+    def _product_mean(self, product: Product) -> np.ndarray:
         """(draws or 1, size)."""
-        each = np.arange(atom.size)[:, None]
-        value = np.ones((1, atom.size, 1, 1))
-        for group in self._groups([(f, each, 0) for f in atom.factors]):
+        each = np.arange(product.size)[:, None]
+        value = np.ones((1, product.size, 1, 1))
+        for group in self._groups([(f, each, 0) for f in product.children]):
             value = value * self._group(group)
         return value[..., 0, 0]
 
-    def _pair(self, a: Atom, b: Atom, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def _pair(self, a: Product, b: Product, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """`E[a_i b_j]`."""
-        factors = [(f, rows, 0) for f in a.factors] + [(f, columns, 1) for f in b.factors]
+        factors = [(f, rows, 0) for f in a.children] + [(f, columns, 1) for f in b.children]
         value = np.ones((1, *rows.shape, columns.shape[1]))
         for group in self._groups(factors):
             value = value * self._group(group)
@@ -231,7 +241,7 @@ class Integrator:
 
     def _two(self, a: Tree, b: Tree, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         if isinstance(a, Whole) or isinstance(b, Whole):
-            return self._second(_vector(a), _vector(b), rows, columns)
+            return self._second(members_of(a), members_of(b), rows, columns)
         for one, two, turn in ((a, b, False), (b, a, True)):
             if (line := scaled_leaf(one)) is not None:  # Stein: it sees a slope
                 form, factor = line
@@ -539,15 +549,11 @@ def _correlated(one: _Side, two: _Side) -> bool:
     return correlated(tree.forms(), other.forms(), index, other_index, simple=simple)
 
 
-def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:
-    """Mixtures of atoms, and the linear part with its scale."""
-    pieces: list[tuple[np.ndarray | None, Atom, np.ndarray | None]] = [
-        (mix, atom, None) for mix, atom in vector.parts
+def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Product, np.ndarray | None]]:
+    """Mixtures of products, and the linear part with its scale."""
+    pieces: list[tuple[np.ndarray | None, Product, np.ndarray | None]] = [
+        (mix, product, None) for mix, product in vector.parts
     ]
     if vector.form is not None:
-        pieces.append((None, Atom((Leaf(vector.form),)), vector.scale))
+        pieces.append((None, Product(Leaf(vector.form)), vector.scale))
     return pieces
-
-
-def _vector(tree: Tree) -> WideVector:
-    return tree.vector if isinstance(tree, Whole) else members_of(tree)

@@ -11,11 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .biases import biases_of
 from .entrywise import is_key
 from .extents import Wide, fit_power
 from .families import EntryLaw, opaque, sines
-from .flow import last_uses, live_slots, tail_of
 from .gaussian import GaussianSource, Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
@@ -24,7 +22,7 @@ from .layout import numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .refusals import NOWHERE, RefusedError
 from .scalars import DotGroup, WideScalar
-from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step, cells_of
+from .steps import FlatProgram, Given, Operand, Slot, Step, cells_of
 from .vectors import WideVector
 
 
@@ -50,7 +48,6 @@ class Machine:
     ):
         """`width`: biases are of the size they have there (`Biases.OWN`), not in the limit."""
         self.program, self.tangent, self.width = program, tangent, width
-        self.biases = set() if width is None else biases_of(program)
         rng = np.random.default_rng(rule.words)
         self.integrator = Integrator(draws=draws, rule=rule, rng=rng)
         self.labels = Labels()
@@ -65,9 +62,7 @@ class Machine:
         self.laws: list[tuple[Step, EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
-        self._tail, self._live = tail_of(program), live_slots(program)
         self._values: dict[int, Value] = {}
-        self._uses = last_uses(program)
 
     # ---- running ----------------------------------------------------------------------------
 
@@ -83,7 +78,7 @@ class Machine:
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
                     self.records.append(Record(step, value))
-                for index in self._uses.get(number, ()):
+                for index in self.program.ends.get(number, ()):
                     self._values.pop(index, None)
             outputs = [self._read(operand, None) for operand in self.program.outputs]
         if not self.tangent and any(isinstance(value, Outer) for value in outputs):
@@ -146,13 +141,9 @@ class Machine:
 
     # ---- what other modules ask -------------------------------------------------------------
 
-    def on_tail(self, slot: Slot) -> bool:
-        """Whether a scalar only meets linear steps before it leaves the program."""
-        return slot.index in self._tail
-
-    def is_live(self, slot: Slot) -> bool:
-        """Whether the outputs depend on a value; weights that were drawn and replaced are not."""
-        return slot.index in self._live
+    def on_tail(self, step: Step) -> bool:
+        """Whether a step's number only meets linear steps before it leaves the program."""
+        return step.results[0].index in self.program.tail
 
     def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """A computation that is done at most once, in double precision."""
@@ -220,8 +211,7 @@ class Machine:
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""
         record = step.record
-        drawn = step.name in SAMPLERS
-        if any(slot.is_complex and (slot.wide_axes or drawn) for slot in step.results):
+        if any(slot.is_complex and (slot.wide_axes or record.law) for slot in step.results):
             raise step.refuse(
                 "An activation or a parameter is complex.",
                 got=f"'{step.name}' that gives {step.results[0].dtype}",

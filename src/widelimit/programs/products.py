@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import NumericalError
 from ..printing import counted
-from .entrywise import aligned, leading_power
+from .entrywise import leading_power
 from .gaussian import Form, correlated
 from .layout import Layout, numbered
 from .matrices import Outer, OuterProduct, Use, WideMatrix
@@ -28,7 +28,6 @@ from .refusals import RefusedError
 from .scalars import DotGroup, WideScalar
 from .steps import Step
 from .thresholds import NO_MEAN, PLAIN_MEAN
-from .trees import Apply
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -333,7 +332,7 @@ def summed_products(
     group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.dot_steps.append((step, u, v))
-    if machine.on_tail(step.results[0]):
+    if machine.on_tail(step):
         zero, weights = np.zeros((1, *shape)), np.zeros((1, size, group.size))
         weights[0, np.nonzero(there)[0], np.arange(group.size)] = 1.0
         return WideScalar(shape, zero, power=power + HALF, pending=((group, weights),))
@@ -598,45 +597,3 @@ def along_width(step: Step) -> RefusedError:
         remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no "
         "limit here; apply them over positions",
     )
-
-
-def window_values(step: Step, vector: WideVector) -> WideVector:
-    """Maxima and minima over finite axes or windows, channel by channel."""
-    name = step.name
-    function = np.minimum if name == "reduce_min" else np.maximum
-    if name == "reduce_window_max":
-        params = step.params[0]
-        window = tuple(int(w) for w in params["window_dimensions"])
-        if window[vector.axis] != 1:
-            raise along_width(step)
-        plain = {
-            "padding": params["padding"],
-            "lhs_dilation": params["base_dilation"],
-            "rhs_dilation": params["window_dilation"],
-            "window_strides": params["window_strides"],
-        }
-        index = patch_index(vector.shape, window, plain)
-        shape = index.shape[: len(vector.shape)]
-        rows = index.reshape(*shape, -1)
-        if (rows < 0).any():
-            raise step.refuse(
-                "Windows of a maximum lie inside the array.",
-                got="a max pool with padding",
-                remedy="pool without padding ('VALID')",
-            )
-        slices = [vector.reindexed(rows[..., k], vector.axis) for k in range(rows.shape[-1])]
-    else:
-        axes = tuple(int(a) for a in step.params[0]["axes"])
-        if vector.axis in axes:
-            raise along_width(step)
-        kept = [a for a in range(len(vector.shape)) if a not in axes]
-        shape = tuple(vector.shape[a] for a in kept)
-        rows = vector.indices.transpose(*kept, *axes).reshape(*shape, -1)
-        place = kept.index(vector.axis)
-        slices = [vector.reindexed(rows[..., k], place) for k in range(rows.shape[-1])]
-
-    def larger(a: WideVector, b: WideVector) -> WideVector:
-        first, second = aligned(step, [a, b])
-        return first.applied(Apply(name, function, (first.tree(), second.tree())))
-
-    return replace(reduce(larger, slices), power=vector.power)

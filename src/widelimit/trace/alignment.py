@@ -18,7 +18,7 @@ from jax.extend import core as jex
 
 from ..programs.extents import Extent, fit_extent
 from ..programs.refusals import NOWHERE, Place, RefusedError
-from ..programs.steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from ..programs.steps import FlatProgram, Given, Operand, Slot, Step
 from ..programs.table import record_of
 from .places import place_of
 
@@ -131,7 +131,7 @@ class _Aligner:
     ) -> list[Operand]:
         first = equations[0]
         name = first.primitive.name
-        if name in _OPENED and first.params.get("name") not in SAMPLERS:
+        if name in _OPENED and record_of(first.params.get("name")).law is None:
             key = next(k for k in _INNER if k in first.params)
             return self.run([e.params[key] for e in equations], operands, place, fixed=fixed)
         if name == "scan":

@@ -124,9 +124,6 @@ def audited(traced: Traced) -> Audit:
     return Audit(traced.name, tuple(rows), stopped)
 
 
-_SCALINGS = {"mul", "div", "neg"}
-
-
 def _rows(machine: Machine) -> list[Row]:
     """One row for every source line and role: the last value the line makes.
 
@@ -158,7 +155,7 @@ def _rows(machine: Machine) -> list[Row]:
         role = _ROLES.get(kind_of(record) or "")
         if role is None or not isinstance(value, (WideVector, WideScalar)) or value.is_zero:
             continue
-        if role == "score" and machine.on_tail(slot):
+        if role == "score" and machine.on_tail(step):
             role = "readout"
         if role == "activation" and value.power and readers.get(slot.index) == {"dot_general"}:
             continue
@@ -179,7 +176,9 @@ def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
         return behind[slots[0].index]
     constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
     if (
-        step.name in _SCALINGS
+        step.record.linear
+        and step.record.coordinatewise
+        and len(step.record.signs) < 2
         and constant
         and all(not o.shape or set(o.shape) == {1} for o in others)
     ):

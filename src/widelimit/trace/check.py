@@ -20,7 +20,7 @@ def facts_of(machine: Machine, name: str) -> Facts:
     scores = [
         (step, u, v)
         for step, u, v in machine.dot_steps
-        if not machine.on_tail(step.results[0]) and not (u.is_constant or v.is_constant)
+        if not machine.on_tail(step) and not (u.is_constant or v.is_constant)
     ]
     made = {
         id(source): weights.name
