@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..programs.preconditions import Facts, Growth, Score, ScoreSide
+from .functions import probe_growth
 from .nodes import Dot, MatMul, Node
 
 if TYPE_CHECKING:
@@ -64,6 +65,6 @@ def _growths(program: Program) -> tuple[tuple[str, Growth, tuple[str, ...]], ...
         function = node.params.get("function")
         if function is not None:
             how = "found by probing" if function.growth is None else "declared"
-            growth = function.growth or function.growth_for(len(node.operands))
+            growth = function.growth or probe_growth(function.fn, len(node.operands))
             seen.setdefault((f"'{function.name}' ({how})", growth), []).append(node.label)
     return tuple((name, growth, tuple(labels)) for (name, growth), labels in seen.items())

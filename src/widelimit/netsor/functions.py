@@ -59,10 +59,6 @@ class CoordinateFunction:
         """Raise unless φ takes `arity` arrays and acts on each coordinate by itself."""
         _validate(self.name, self.fn, [np.array([0.1, 0.9, 0.5])] * arity, unit="coordinate")
 
-    def growth_for(self, arity: int) -> Growth:
-        """The declared growth, or the probed one."""
-        return probe_growth(self.fn, arity) if self.growth is None else self.growth
-
 
 @dataclass(frozen=True)
 class ScalarFunction:

@@ -71,7 +71,7 @@ class Node:
     @property
     def label(self) -> str:
         """The name given by `named`, or an automatic one."""
-        return self.program.label_of(self)
+        return self.program.labels[self.index]
 
     def named(self, name: str) -> Self:
         """Give this line a name, unique in its program, and return it."""

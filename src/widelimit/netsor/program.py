@@ -11,17 +11,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import NetworkError, NumericalError, ShapeError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
 from ..programs.front import TensorProgram
 from ..programs.integration import Integration
 from ..programs.preconditions import Facts
 from .check import facts_of
-from .draw import mermaid
 from .functions import ArrayFunction, CoordinateFunction, Growth, ScalarFunction
-from .limit import LimitLaw, limit
-from .listing import expression, listing
+from .limit import LimitLaw
+from .listing import expression, listing, mermaid
 from .nodes import Dot, MatMul, Matrix, Node, Scalar, Vector, real_numbers
 from .simulate import Simulation, simulate
 
@@ -87,8 +86,9 @@ class Program(TensorProgram):
         self.nodes: list[Node] = []
         self.matrices: list[Matrix] = []
         self.groups: list[InputGroup] = []
-        self._labels: dict[int, str] = {}
-        self._automatic: list[str] = []
+        self.labels: list[str] = []
+        """Of the lines: given names, or a letter for the kind and a number."""
+        self.named: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._outputs: tuple[Vector, ...] = ()
 
@@ -135,7 +135,7 @@ class Program(TensorProgram):
     def matrix(self, name: str, *, std: float = 1.0) -> Matrix:
         """A random matrix with i.i.d. entries `N(0, std²/n)`."""
         _require_std(name, std)
-        self._require_free(name)
+        self._take(name)
         self.matrices.append(Matrix(self, name, float(std)))
         return self.matrices[-1]
 
@@ -262,7 +262,14 @@ class Program(TensorProgram):
         Raises `NetworkError` if a precondition is violated beyond repair and warns about the
         others. Expectations that have to be sampled follow from `key`.
         """
-        return limit(self, integration=integration, key=key)
+        if not isinstance(integration, Integration | None):
+            raise OptionError(
+                "integration= says how expectations are taken.",
+                got=f"integration={integration!r}",
+                remedy="pass netsor.Integration(points=2**14), or leave it out",
+            )
+        self.check().enforce()
+        return LimitLaw(self, (integration or Integration()).seeded(key))
 
     def simulate(
         self,
@@ -308,27 +315,19 @@ class Program(TensorProgram):
 
     # ---- names ----------------------------------------------------------------------------
 
-    def label_of(self, node: Node) -> str:
-        """The name of a line: the given one, or a letter for its kind and a number."""
-        return self._labels.get(node.index, self._automatic[node.index])
-
-    def is_named(self, node: Node) -> bool:
-        """Whether a line was given a name."""
-        return node.index in self._labels
-
     def rename(self, node: Node, name: str) -> None:
         """Name a line; names are unique within a program."""
-        self._require_free(name)
-        self._labels[node.index] = name
+        self._take(name)
+        self.labels[node.index] = name
 
-    def _require_free(self, name: str) -> None:
-        taken = {m.label for m in self.matrices} | set(self._labels.values())
-        if not isinstance(name, str) or not name or name in taken:
+    def _take(self, name: str) -> None:
+        if not isinstance(name, str) or not name or name in self.named:
             raise NetworkError(
                 "Every line and matrix of a program has its own, non-empty name.",
-                got=f"{name!r}, already used" if name in taken else repr(name),
+                got=f"{name!r}, already used" if name in self.named else repr(name),
                 remedy="choose another name",
             )
+        self.named.add(name)
 
     # ---- registration ---------------------------------------------------------------------
 
@@ -338,7 +337,7 @@ class Program(TensorProgram):
         node = kind(self, len(self.nodes), name, parts, params)
         letter = _LETTERS.get(name, "e") if issubclass(kind, Vector) else "s"
         self._counts[letter] += 1
-        self._automatic.append(f"{letter}_{self._counts[letter]}")
+        self.labels.append(f"{letter}_{self._counts[letter]}")
         self.nodes.append(node)
         return node
 

@@ -23,7 +23,15 @@ from .extents import Extent, Wide
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
-from .products import HALF, along_width, combined, patch_index, reduce_width, require_room
+from .products import (
+    HALF,
+    along_width,
+    combined,
+    first_cell,
+    patch_index,
+    require_room,
+    summed_products,
+)
 from .scalars import NormalGroup, WideScalar
 from .sines import sine_table
 from .steps import Given, Rule, Step
@@ -375,11 +383,14 @@ def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`reduce_sum`, over channels or over finite axes."""
     vector = _one_vector(step, operands)
     axes = tuple(int(a) for a in step.params[0]["axes"])
-    if vector.axis in axes:
-        return [reduce_width(machine, step, vector, axes)]
     kept = [a for a in range(len(vector.shape)) if a not in axes]
     shape = tuple(vector.shape[a] for a in kept)
-    members = vector.indices.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    wide = vector.axis in axes
+    numbers = first_cell(vector) if wide else vector.indices
+    members = numbers.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    if wide:
+        ones = vector.constant_like(np.ones((1, vector.size)))
+        return [summed_products(machine, step, vector, ones, (members, members), shape)]
     ones = np.ones((1, *members.shape))
     return [combined(step, vector, members, ones, shape, kept.index(vector.axis))]
 

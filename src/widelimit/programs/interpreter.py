@@ -14,7 +14,7 @@ import numpy as np
 from .entrywise import is_key
 from .extents import Wide, fit_power
 from .families import EntryLaw, opaque, sines
-from .gaussian import GaussianSource, Labels, OrderedChannelsError
+from .gaussian import Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
 from .keys import Keys
@@ -22,7 +22,7 @@ from .layout import numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .refusals import NOWHERE, RefusedError
 from .scalars import DotGroup, WideScalar
-from .steps import FlatProgram, Given, Operand, Slot, Step, cells_of
+from .steps import FlatProgram, Given, Operand, Step, cells_of
 from .vectors import WideVector
 
 
@@ -74,7 +74,14 @@ class Machine:
                 number = self.keys.given(value) if is_key(value) else value
                 self._values[slot.index] = WideScalar.constant(number)
             for number, step in enumerate(self.program.steps):
-                results = self._checked_step(step)
+                try:
+                    results = self.apply(step, [self._read(o, step) for o in step.operands])
+                except OrderedChannelsError as error:
+                    raise step.refuse(
+                        "Channels that know their place are not split into blocks.",
+                        got="a table over channels (such as sines and cosines) that is cut",
+                        remedy="add the table to whole channels, and split after weights have acted",
+                    ) from error
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
                     self.records.append(Record(step, value))
@@ -90,11 +97,11 @@ class Machine:
         return outputs
 
     def _read(self, operand: Operand, step: Step | None) -> Value:
-        if isinstance(operand, Slot):
-            return self._values[operand.index]
-        return self._given(operand, step)
+        given = isinstance(operand, Given)
+        return self._given(operand, step) if given else self._values[operand.index]
 
     def _given(self, given: Given, step: Step | None) -> Value:
+        place = step.place if step else NOWHERE
         if not any(isinstance(extent, Wide) for extent in given.shape):
             if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
                 return WideScalar.constant(self.keys.given(given.values[0]))
@@ -102,7 +109,7 @@ class Machine:
             if found is None:
                 raise RefusedError(
                     "Numbers in the program are c·n^γ.",
-                    place=step.place if step else NOWHERE,
+                    place=place,
                     got=f"a constant that is {_shown(given.values)} at widths "
                     f"{self.program.widths}",
                     remedy="write scales as powers of the width, such as width ** -0.5",
@@ -119,7 +126,7 @@ class Machine:
             return table
         raise RefusedError(
             "Arrays with a width axis are drawn from the key, or constant along it.",
-            place=step.place if step else NOWHERE,
+            place=place,
             got="a fixed array that differs from channel to channel, and is no table of sines and "
             "cosines",
             remedy="draw it with jax.random from the key that make() is given, or compute it with "
@@ -164,16 +171,6 @@ class Machine:
         groups = [*self.dots, *self.finite.values()]
         return any(group.is_drawn for group in groups)
 
-    def operands_of(self, source: GaussianSource) -> list[Record]:
-        """Records of vectors that are functions of a source's variables."""
-        return [
-            record
-            for record in self.records
-            if isinstance(record.value, WideVector)
-            and not record.value.is_linear
-            and any(t.source is source for form in record.value.forms() for t in form.terms)
-        ]
-
     def note_use(self, step: Step, matrix: WideMatrix, axis: int, operand: WideVector) -> None:
         """Weights are used in one direction, and cut in one way."""
         weights = matrix.weights
@@ -195,18 +192,6 @@ class Machine:
                 remedy="use the same reshape in both places, or separate weights",
             )
         weights.used |= slots
-
-    # ---- one step ---------------------------------------------------------------------------
-
-    def _checked_step(self, step: Step) -> list[Value]:
-        try:
-            return self.apply(step, [self._read(operand, step) for operand in step.operands])
-        except OrderedChannelsError as error:
-            raise step.refuse(
-                "Channels that know their place are not split into blocks.",
-                got="a table over channels (such as sines and cosines) that is cut",
-                remedy="add the table to whole channels, and split after weights have acted",
-            ) from error
 
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""

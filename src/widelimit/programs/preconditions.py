@@ -97,7 +97,7 @@ class PreconditionReport:
                 remedy="; ".join(dict.fromkeys(f.remedy for f in errors)),
             )
         for finding in self.of(Severity.WARNING):
-            warnings.warn(str(finding), PreconditionWarning, stacklevel=4)
+            warnings.warn(str(finding), PreconditionWarning, stacklevel=3)
 
     def __str__(self) -> str:
         if self.covered:
@@ -110,22 +110,25 @@ class ScoreSide:
     """One of the two vectors of a dot product.
 
     `matrix` is what tells the weights behind a vector `W @ x` from others, None for other vectors;
-    `source` names x, and `bounded` says whether x is.
+    `source` names x, and `bounded` says whether x is. `entries` are those of the weights that the
+    vector is made of; none stand for all.
     """
 
     label: str
     matrix: Hashable | None
     source: str = ""
     bounded: bool = True
+    entries: frozenset[Hashable] = frozenset()
 
 
 @dataclass(frozen=True)
 class Score:
-    """A dot product that other lines read."""
+    """A dot product that other lines read; the engine may know that its mean is zero."""
 
     label: str
     where: str
     sides: tuple[ScoreSide, ScoreSide]
+    centred: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,18 +166,20 @@ def _sides(facts: Facts) -> Iterator[Finding]:
         left, right = score.sides
         bare = [side for side in score.sides if side.matrix is None]
         if bare:
-            alone = len(bare) == 1
+            why = "here the other side alone makes n^(-1/2) gᵀg' centred"
+            holds = len(bare) == 1 or score.centred
             yield Finding(
                 Precondition.MATMUL_SIDES,
-                Severity.WARNING if alone else Severity.ERROR,
+                Severity.WARNING if holds else Severity.ERROR,
                 f"{bare[0].label} in {score.where}",
-                "The proof is for two vectors W @ x; here the other side alone makes n^(-1/2) gᵀg' "
-                "centred, and the same law is seen to hold."
-                if alone
+                f"The proof is for two vectors W @ x; "
+                f"{why if len(bare) == 1 else 'here the sum is centred by its symmetry'}, and the "
+                "same law is seen to hold."
+                if holds
                 else "Otherwise n^(-1/2) gᵀg' need not be centred and may grow like √n.",
                 "multiply both sides by fresh matrices first",
             )
-        elif left.matrix == right.matrix:
+        elif left.matrix == right.matrix and (left.entries & right.entries or not left.entries):
             yield Finding(
                 Precondition.TWO_MATRICES,
                 Severity.ERROR,

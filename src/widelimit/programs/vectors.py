@@ -99,7 +99,7 @@ class WideVector:
 
     def tree(self) -> Tree:
         """The vector as one expression."""
-        trees = [] if self.form is None else [self._leaf()]
+        trees: list[Tree] = [] if self.form is None else [self._leaf()]
         for mix, product in self.parts:
             if mix is None:
                 trees.append(product if len(product.children) > 1 else product.children[0])
@@ -305,9 +305,9 @@ class WideVector:
 
 def members_of(tree: Tree) -> WideVector:
     """A tree as a bare family."""
-    return (
-        tree.vector if isinstance(tree, Whole) else WideVector.of(tree, (tree.size,), 0, _NOTHING)
-    )
+    if isinstance(tree, Whole):
+        return tree.vector
+    return WideVector.of(tree, (tree.size,), 0, Layout(1, 1, Fraction(1)))
 
 
 def _remapped_part(part: Part, remap: Remap) -> Part:
