@@ -80,7 +80,7 @@ class Machine:
                     raise step.refuse(
                         "Channels that know their place are not split into blocks.",
                         got="a table over channels (such as sines and cosines) that is cut",
-                        remedy="add the table to whole channels, and split after weights have acted",
+                        remedy="add the table to whole channels; split after weights have acted",
                     ) from error
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
