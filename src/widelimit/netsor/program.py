@@ -177,7 +177,8 @@ class Program(TensorProgram):
                 got=f"{function.name} without vectors",
                 remedy="pass the vectors it acts on; functions of scalars alone: ScalarFunction",
             )
-        function.validate(len(vectors) + len(scalars))
+        probes = [np.array([0.1, 0.9, 0.5])] * (len(vectors) + len(scalars))
+        function.validate(probes, "coordinate")
         return self._register(Vector, "map", *vectors, *scalars, function=function)
 
     def dot(self, left: Vector, right: Vector) -> Dot:

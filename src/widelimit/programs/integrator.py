@@ -146,7 +146,10 @@ class Integrator:
         """The mean without the constant."""
         total = np.zeros((1, vector.size))
         for mix, product in vector.parts:
-            mean = self._product_mean(product)
+            each, mean = np.arange(product.size)[:, None], np.ones((1, product.size, 1, 1))
+            for group in self._groups([(f, each, 0) for f in product.children]):
+                mean = mean * self._group(group)
+            mean = mean[..., 0, 0]
             total = total + (mean if mix is None else (mix @ mean[..., None])[..., 0])
         return total
 
@@ -175,14 +178,6 @@ class Integrator:
         return np.moveaxis(split[:, cells, :, cells], 0, 1)
 
     # ---- products of functions --------------------------------------------------------------
-
-    def _product_mean(self, product: Product) -> np.ndarray:
-        """(draws or 1, size)."""
-        each = np.arange(product.size)[:, None]
-        value = np.ones((1, product.size, 1, 1))
-        for group in self._groups([(f, each, 0) for f in product.children]):
-            value = value * self._group(group)
-        return value[..., 0, 0]
 
     def _pair(self, a: Product, b: Product, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """`E[a_i b_j]`."""
@@ -349,7 +344,8 @@ class Integrator:
     def _averaged(self, vectors: list[WideVector], reduce: Callable[..., np.ndarray]) -> np.ndarray:
         """Averages over points of all variables at once: a grid for few of them, else Sobol's."""
         draws = max(len(v.evaluate(Deviations([0.0]))) for v in vectors)
-        cloud = Cloud([form for v in vectors for form in v.forms()], self._points, draws)
+        points = lambda dimension, draws: self.rule.nodes(dimension, draws, self.rng)  # noqa: E731
+        cloud = Cloud([form for v in vectors for form in v.forms()], points, draws)
         method = self.rule.method(cloud.dimension, cloud.draws)
         self.note(method)
         size = cloud.points * sum(v.size for v in vectors)
@@ -362,9 +358,6 @@ class Integrator:
                 _require_square_mean(each, cloud.weights, cloud.far)
             found.append(reduce(cloud.weights, *values))
         return np.concatenate(found)
-
-    def _points(self, dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.rule.nodes(dimension, draws, self.rng)
 
 
 Points = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -396,18 +389,15 @@ class Cloud(LimitPoints):
         forms = list({id(form): form for form in forms}.values())
         needed = _needed_members(forms)
         count = sum(form.size for form in forms)
-        self.values: dict[Any, np.ndarray] = {}
         if count <= sum(int(members.sum()) for _, members in needed.values()):
             blocks = [((id(form), None), np.ones(form.size, bool)) for form in forms]
-            roots = [psd_root(_joint(forms, count), **_ROOTS)]
-            joint = True
+            self._roots = [(psd_root(_joint(forms, count), **_ROOTS), blocks)]
         else:
-            blocks = [(key, members) for key, (_, members) in needed.items()]
-            roots = [
-                psd_root(source.among(np.flatnonzero(members)), **_ROOTS)
-                for source, members in needed.values()
+            self._roots = [
+                (psd_root(source.among(np.flatnonzero(members)), **_ROOTS), [(key, members)])
+                for key, (source, members) in needed.items()
             ]
-            joint = False
+        roots = [root for root, _ in self._roots]
         dimension = sum(root.shape[-1] for root in roots)
         repeated = max([1, *(len(root) for root in roots)])
         self.draws = max(draws, repeated)
@@ -416,32 +406,29 @@ class Cloud(LimitPoints):
         # Of many variables every point is about √dimension away.
         reach = max(FAR, np.sqrt(dimension) + 3)
         self.far = np.square(normals).sum(axis=-1).min(axis=0) > reach**2
-        self._white, self._roots, self._blocks, self._joint = normals, roots, blocks, joint
+        self._white = normals
 
     def _members(self) -> dict[Any, np.ndarray]:
         """Values (draws, points, size) of forms or of sources' members, at the draws at hand."""
         white, begin, found = self.pick(self._white), 0, {}
-        for k, root in enumerate(self._roots):
-            width = root.shape[-1]
+        for root, blocks in self._roots:
+            width, first = root.shape[-1], 0
             rows = np.swapaxes(self.pick(root), 1, 2)
             values = white[..., begin : begin + width] @ rows
             begin += width
-            blocks = self._blocks if self._joint else self._blocks[k : k + 1]
-            first = 0
             for key, members in blocks:
                 count = int(members.sum())
-                spread = np.zeros((*values.shape[:2], len(members)))
-                spread[..., members] = values[..., first : first + count]
-                found[key], first = spread, first + count
+                found[key] = np.zeros((*values.shape[:2], len(members)))
+                found[key][..., members] = values[..., first : first + count]
+                first += count
         return found
 
     def form(self, form: Form) -> np.ndarray:
         if "members" not in self.cache:
             self.cache["members"] = (self, self._members())  # pyright: ignore
         members: Any = self.cache["members"][1]  # pyright: ignore
-        if self._joint:
-            return members[id(form), None]
-        return form_values(form, members)
+        known = members.get((id(form), None))
+        return form_values(form, members) if known is None else known
 
 
 def _needed_members(forms: list[Form]) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:

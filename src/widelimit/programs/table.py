@@ -186,7 +186,7 @@ TABLE: dict[str, Record] = {
     "random_wrap": Record(f.on_keys(Keys.wrap), f.refused),
     "random_unwrap": Record(f.on_keys(Keys.unwrap), f.refused),
     "random_seed": Record(f.on_keys(Keys.seed), f.refused),
-    "random_clone": Record(f.on_keys(Keys.clone), f.refused),
+    "random_clone": Record(f.on_keys(lambda known, step, keys: keys), f.refused),
     "initial": Record(f.initial, f.refused),
     "weights": Record(f.weights, f.refused),
 }  # fmt: skip

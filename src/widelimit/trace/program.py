@@ -37,10 +37,9 @@ from ..programs.steps import FlatProgram
 from ..programs.thresholds import SAME_MEAN
 from ..programs.vectors import WideVector
 from ..statistics import Estimate
-from .alignment import align, trace_at
+from .alignment import align, said, trace_at
 from .audit import Audit, audited
 from .check import facts_of
-from .places import said
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
