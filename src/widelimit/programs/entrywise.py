@@ -44,7 +44,8 @@ def elementwise(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
         found = None if record.vectors is None else record.vectors(step, vectors)
         if record.signs:
             pairs = zip(vectors, record.signs, strict=True)
-            found = functools.reduce(WideVector.plus, (multiplied(v, s) for v, s in pairs))
+            terms = (v if sign == 1 else multiplied(v, sign) for v, sign in pairs)
+            found = functools.reduce(WideVector.plus, terms)
         return [replace(found or vectors[0].applied(_tree(step, vectors)), power=power)]
     shape = np.broadcast_shapes(*(value.shape for value in operands))
     spread = [
@@ -235,8 +236,9 @@ def _on_matrices(step: Step, operands: list[Any]) -> WideMatrix | Outer:
     if record.signs:
         terms = zip(operands, record.signs, strict=True)
         there = [term for term in terms if not term[0].is_zero] or [(first, 1.0)]
-        if len(there) == 1 and there[0][1] == 1:
-            return there[0][0]
+        ((only, sign), *others) = there
+        if sign == 1 and not others and isinstance(only, WideMatrix | Outer):
+            return only
     if record.signs == (1.0, 1.0) and all(isinstance(value, Outer) for value in operands):
         return _outer_sum(*operands)
     numbers = [value for value in operands if isinstance(value, WideScalar)]
