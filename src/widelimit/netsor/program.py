@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -236,6 +236,17 @@ class Program(TensorProgram):
             raise NetworkError(
                 "At least one vector must be asked for.", got="none", remedy="pass vectors=[...]"
             )
+        return found
+
+    def needed(self, nodes: Iterable[Node], known: Container[Node] = ()) -> set[Node]:
+        """Lines and all that they rest on, but for those that are `known`."""
+        found: set[Node] = set()
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            if node not in found and node not in known:
+                found.add(node)
+                stack += node.operands
         return found
 
     @property

@@ -109,29 +109,14 @@ class Run:
     def value(self, node: Node) -> Any:
         """A line's value, after those that it reads; all dot products of a stage come at once."""
         if node not in self.values:
-            for line in self._missing(node):
+            missing = self.program.needed([node], self.values)
+            for line in sorted(missing, key=lambda n: (n.stage, not isinstance(n, Dot), n.index)):
                 if isinstance(line, Dot):
-                    self._draw(self._stage(line.stage))
+                    self._draw(line.stage)
                 elif line not in self.values:
                     operands = [self._operand(line, part) for part in line.parts]
                     self.values[line] = self._apply(line, line.name, operands, **line.params)
         return self.values[node]
-
-    def _missing(self, node: Node) -> list[Node]:
-        """The lines that a line rests on, in an order in which they can be computed."""
-        found: set[Node] = set()
-        stack = [node]
-        while stack:
-            line = stack.pop()
-            if line in found or line in self.values:
-                continue
-            found.add(line)
-            together = self._stage(line.stage) if isinstance(line, Dot) else ()
-            stack += [*line.operands, *together]
-        return sorted(found, key=lambda n: (n.stage, not isinstance(n, Dot), n.index))
-
-    def _stage(self, stage: int) -> tuple[Dot, ...]:
-        return tuple(d for d in self.program.dots if d.stage == stage and d not in self.values)
 
     def _operand(self, node: Node, part: Node | Matrix | float) -> Any:
         if isinstance(part, Matrix) and part not in self.values:
@@ -155,8 +140,9 @@ class Run:
         sides = [self._apply(dots[0], "stack", list(column), axis=0) for column in columns]
         return self._apply(dots[0], "mul", sides)
 
-    def _draw(self, dots: tuple[Dot, ...]) -> None:
+    def _draw(self, stage: int) -> None:
         """Dot products `n^{-1/2} leftᵀ right`, all of a stage, given the earlier ones."""
+        dots = tuple(d for d in self.program.dots if d.stage == stage and d not in self.values)
         if not dots:  # drawn with the first of their stage
             return
         total = self._apply(dots[0], "reduce_sum", [self._products(dots)], axes=(1,))

@@ -86,7 +86,8 @@ def simulate(
             remedy="record fewer coordinates, or simulate a wider network",
         )
     chosen = program.chosen(vectors)
-    lines = _needed(program, chosen)
+    needed = program.needed([*chosen, *program.dots])
+    lines = [node for node in program.nodes if node in needed]
     matrices = {part for line in lines for part in line.parts if isinstance(part, Matrix)}
     per_run = len(matrices) * width**2 + (len(lines) + len(chosen) + 4) * width
     # The batches, and with them the random numbers, must not depend on the machine.
@@ -104,18 +105,6 @@ def simulate(
         parts = list(pool.map(run, sizes, seeds))
     values, gram, scalars = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Simulation(program, width, chosen, values, gram, scalars)
-
-
-def _needed(program: Program, vectors: tuple[Vector, ...]) -> list[Node]:
-    """The lines that must run."""
-    wanted: set[Node] = set()
-    stack: list[Node] = [*vectors, *program.dots]
-    while stack:
-        node = stack.pop()
-        if node not in wanted:
-            wanted.add(node)
-            stack.extend(node.operands)
-    return [node for node in program.nodes if node in wanted]
 
 
 class Batch:

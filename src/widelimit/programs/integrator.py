@@ -24,15 +24,15 @@ from .thresholds import PARALLEL
 from .trees import (
     Apply,
     Deviations,
-    Leaf,
     LimitPoints,
+    Number,
     Product,
     Tree,
     Whole,
     scaled_leaf,
     unscaled,
 )
-from .vectors import WideVector, members_of
+from .vectors import Part, WideVector, members_of
 
 Numbers = TypeVar("Numbers")
 
@@ -68,7 +68,7 @@ class Integrator:
         """`E[v_i]`, (draws or 1, size)."""
         self._inherit(vector)
         try:
-            return vector.constant + self._rest_mean(vector)
+            return self._mean(vector)
         except _NeedsPoints:
             return self._averaged([vector], lambda weights, values: weights @ values)
 
@@ -116,35 +116,21 @@ class Integrator:
     def _second(
         self, u: WideVector, v: WideVector, rows: np.ndarray, columns: np.ndarray
     ) -> np.ndarray:
-        total = u.constant[:, rows][..., :, None] * v.constant[:, columns][..., None, :]
-        if u.constant.any():
-            rest = self._rest_mean(v)[:, columns]
-            total = total + u.constant[:, rows][..., :, None] * rest[..., None, :]
-        if v.constant.any():
-            rest = self._rest_mean(u)[:, rows]
-            total = total + rest[..., :, None] * v.constant[:, columns][..., None, :]
+        total: Any = np.zeros((1, *rows.shape, columns.shape[1]))
+        both = u.form is not None and v.form is not None
         if u.form is not None and v.form is not None:
-            assert u.scale is not None
-            assert v.scale is not None
             found = u.form.covariance(v.form, rows, columns)
-            total = (
-                total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
-            )
-        for mix, product, scale in _pieces(u):
-            for other_mix, other, other_scale in _pieces(v):
-                if scale is not None and other_scale is not None:
-                    continue
-                found = self._mixed_pair(mix, product, rows, other_mix, other, columns)
-                if scale is not None:
-                    found = found * scale[:, rows][..., :, None]
-                if other_scale is not None:
-                    found = found * other_scale[:, columns][..., None, :]
-                total = total + found
+            scales = np.asarray(u.scale)[:, rows], np.asarray(v.scale)[:, columns]
+            total = total + found * scales[0][..., :, None] * scales[1][..., None, :]
+        for k, (mix, product) in enumerate(_pieces(u)):
+            for m, (other_mix, other) in enumerate(_pieces(v)):
+                if not (both and k == m == 0):  # the linear parts
+                    found = self._mixed_pair(mix, product, rows, other_mix, other, columns)
+                    total = total + found
         return total
 
-    def _rest_mean(self, vector: WideVector) -> np.ndarray:
-        """The mean without the constant."""
-        total = np.zeros((1, vector.size))
+    def _mean(self, vector: WideVector) -> np.ndarray:
+        total = vector.constant
         for mix, product in vector.parts:
             each, mean = np.arange(product.size)[:, None], np.ones((1, product.size, 1, 1))
             for group in self._groups([(f, each, 0) for f in product.children]):
@@ -294,8 +280,7 @@ class Integrator:
         if closed is not None:
             return closed.outer * closed.form.mean(closed.variance)
         if isinstance(tree, Whole):
-            vector = tree.vector
-            return vector.constant + self._rest_mean(vector)
+            return self._mean(tree.vector)
         if not any(True for _ in tree.forms()):
             return np.asarray(tree.evaluate(Deviations([0.0])), float)[:, 0, :]
         form = tree.univariate()
@@ -536,11 +521,8 @@ def _correlated(one: _Side, two: _Side) -> bool:
     return correlated(tree.forms(), other.forms(), index, other_index, simple=simple)
 
 
-def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Product, np.ndarray | None]]:
-    """Mixtures of products, and the linear part with its scale."""
-    pieces: list[tuple[np.ndarray | None, Product, np.ndarray | None]] = [
-        (mix, product, None) for mix, product in vector.parts
-    ]
-    if vector.form is not None:
-        pieces.append((None, Product(Leaf(vector.form)), vector.scale))
-    return pieces
+def _pieces(vector: WideVector) -> list[Part]:
+    """The linear part first, mixtures of products, and the constant, as products."""
+    linear: list[Part] = [] if vector.form is None else [(None, Product(vector.leaf()))]
+    there = vector.constant.any()
+    return [*linear, *vector.parts, *([(None, Product(Number(vector.constant)))] if there else [])]

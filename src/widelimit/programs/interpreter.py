@@ -183,7 +183,9 @@ class Machine:
                 remedy="draw separate weights (untie the two layers)",
             )
         slots = set(np.unique(matrix.slots).tolist())
-        if weights.joined or weights.overlap(slots):
+        uses = weights.uses.get(matrix.base[axis])
+        recut = uses and uses[-1].operand.layout.unit != operand.layout.unit
+        if weights.joined or weights.overlap(slots) or recut:
             raise step.refuse(
                 "Weights that are used again act on channels cut in the same way.",
                 got="weights that are put together in one place and used by themselves in another"

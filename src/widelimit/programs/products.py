@@ -403,12 +403,6 @@ def matmul(
             got=f"an overflow, or a function that is no number somewhere, in {step.place}",
             remedy="draw smaller weights, or check the functions' domain and growth",
         )
-    if uses and uses[-1].operand.layout.unit != operand.layout.unit:
-        raise step.refuse(
-            "Weights that are used again act on channels cut in the same way.",
-            got=f"'{weights.name}' applied to differently cut vectors",
-            remedy="use the same reshape in both places",
-        )
     begin, before = origin.extend(first), tuple(uses)
     origin.method = max(origin.method, method)
 

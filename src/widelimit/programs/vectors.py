@@ -99,7 +99,7 @@ class WideVector:
 
     def tree(self) -> Tree:
         """The vector as one expression."""
-        trees: list[Tree] = [] if self.form is None else [self._leaf()]
+        trees: list[Tree] = [] if self.form is None else [self.leaf()]
         for mix, product in self.parts:
             if mix is None:
                 trees.append(product if len(product.children) > 1 else product.children[0])
@@ -109,7 +109,7 @@ class WideVector:
             trees.append(Number(self.constant))
         return reduce(lambda one, two: Apply("add", np.add, (one, two)), trees)
 
-    def _leaf(self) -> Tree:
+    def leaf(self) -> Tree:
         """The linear part."""
         assert self.form is not None
         assert self.scale is not None
@@ -273,7 +273,7 @@ class WideVector:
         centred = [replace(v, constant=np.zeros((1, v.size))) for v in (self, other)]
         linear = [v.times(w.constant) for v, w in zip(centred, (other, self), strict=True)]
         total = replace(linear[0], power=power).plus(replace(linear[1], power=power))
-        product = self._of(Product(self._leaf(), other._leaf()), power)
+        product = self._of(Product(self.leaf(), other.leaf()), power)
         constant = self.constant_like(self.constant * other.constant, power)
         return total.plus(product).plus(constant)
 
