@@ -11,9 +11,7 @@ import numpy as np
 
 from .extents import Wide
 from .integration import Method
-from .matrices import WideMatrix
 from .scalars import WideScalar
-from .steps import SAMPLERS
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -29,23 +27,15 @@ def superscript(power: Fraction) -> str:
 
 def kind_of(record: Record) -> str | None:
     """What a step is in a tensor program; None for bookkeeping."""
-    value, name = record.value, record.step.name
-    if name in SAMPLERS:
-        return "Parameter"
-    if record.step.record.moves or isinstance(value, WideMatrix):
-        return None
-    if isinstance(value, WideVector):
-        if value.is_constant:
-            return None
-        matmul = name in ("dot_general", "conv_general_dilated") and value.is_linear
-        return "MatMul" if matmul else "Nonlin"
-    if isinstance(value, WideScalar):
-        if value.fixed:
-            return None
-        vectors = any(_is_wide(operand) for operand in record.step.operands)
-        if not vectors:
+    value, known = record.value, record.step.record
+    if known.law is not None:
+        return known.kind
+    if isinstance(value, WideVector) and not known.moves and not value.is_constant:
+        return known.kind if known.kind == "MatMul" and value.is_linear else "Nonlin"
+    if isinstance(value, WideScalar) and not known.moves and not value.fixed:
+        if not any(_is_wide(operand) for operand in record.step.operands):
             return "WideScalar"
-        return "Dot" if name != "reduce_sum" and not value.rough else "Moment"
+        return "Dot" if known.kind != "Moment" and not value.rough else "Moment"
     return None
 
 
@@ -53,9 +43,10 @@ def _is_wide(operand: Any) -> bool:
     return any(isinstance(extent, Wide) for extent in operand.shape)
 
 
-def numbered(lines: Iterable[tuple[str, str]]) -> list[str]:
-    """Lines of a listing, of their kinds and texts."""
-    return [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+def listed(name: str, heads: Iterable[str], lines: Iterable[tuple[str, str]], end: str) -> str:
+    """A whole listing: what is given, numbered lines by their kinds and texts, what comes out."""
+    rows = [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+    return "\n".join([f"{name} (width n → ∞)", *heads, *rows, end])
 
 
 def listing(machine: Machine, output: Any, name: str) -> str:
@@ -76,7 +67,7 @@ def listing(machine: Machine, output: Any, name: str) -> str:
     law = "Gaussian given the scalars" if machine.drawn else "Gaussian"
     size = int(np.prod(output.shape, dtype=int))
     end = f"output: {size} numbers of order {superscript(output.power)}, {law}"
-    return "\n".join([f"{name} (width n → ∞)", *numbered(lines), end])
+    return listed(name, (), lines, end)
 
 
 def laws_of_lines(machine: Machine) -> Iterator[str]:
@@ -84,7 +75,7 @@ def laws_of_lines(machine: Machine) -> Iterator[str]:
     scores = {id(group.step): group for group in machine.dots}
     for record in machine.records:
         step, value = record.step, record.value
-        if id(step) in scores and not machine.on_tail(step.results[0]):
+        if id(step) in scores and not machine.on_tail(step):
             variance, method = scores[id(step)].variances()
             yield f"{step.place}: scalar, {_law(variance, 'earlier', method)}"
         elif kind_of(record) == "MatMul" and isinstance(value, WideVector) and value.form:

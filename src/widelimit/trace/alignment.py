@@ -8,34 +8,30 @@ parameters come from.
 from __future__ import annotations
 
 import itertools
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import source_info_util
 from jax.extend import core as jex
 
 from ..programs.extents import Extent, fit_extent
 from ..programs.refusals import NOWHERE, Place, RefusedError
-from ..programs.steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from ..programs.steps import FlatProgram, Given, Operand, Slot, Step
 from ..programs.table import record_of
-from .places import place_of
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_OPENED = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "custom_lin",
-}
+_OPENED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_lin"}
+_OPENED |= {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"])
+# The rooms that trace; lines of layers are a user's, as those of any model are.
+_ROOMS = Path(__file__).resolve().parent.parent
+_OURS = tuple(str(_ROOMS / room) for room in ("trace", "programs", "lift"))
 MOST_STEPS = 200_000
 
 
@@ -131,7 +127,7 @@ class _Aligner:
     ) -> list[Operand]:
         first = equations[0]
         name = first.primitive.name
-        if name in _OPENED and first.params.get("name") not in SAMPLERS:
+        if name in _OPENED and record_of(first.params.get("name")).law is None:
             key = next(k for k in _INNER if k in first.params)
             return self.run([e.params[key] for e in equations], operands, place, fixed=fixed)
         if name == "scan":
@@ -232,6 +228,31 @@ class _Aligner:
         result = Slot(next(self.numbers), x.shape[1:], x.dtype)
         self.add("take", ({"index": index},) * 3, [x], [result], place)
         return result
+
+
+def place_of(equation: Any) -> tuple[Place, bool]:
+    """The innermost line of the user's own files, and whether there was one.
+
+    Lines of installed packages stand in where no file of the user's is on the stack.
+    """
+    frames = [
+        Place(f.file_name, f.start_line, f.function_name)
+        for f in source_info_util.user_frames(equation.source_info.traceback)
+    ]
+    frames = [f for f in frames if not f.file.startswith(_OURS)]
+    for frame in frames:
+        if not frame.file.startswith(_LIBRARIES):
+            return frame, True
+    return (frames[0], False) if frames else (NOWHERE, False)
+
+
+def said(error: Exception) -> str:
+    """What a model's code raised, in one sentence, and at which line of the user's files."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*_OURS, *_LIBRARIES))]
+    line = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    message = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {message[:200]}{line}"
 
 
 def _first_difference(jaxprs: Sequence[Any], place: Place) -> Place:
