@@ -19,6 +19,7 @@ from widelimit.errors import (
     ShapeError,
     WidelimitError,
 )
+from widelimit.inference import MixturePrediction
 from widelimit.inference.gp import GPPosterior
 from widelimit.inference.mixture import (
     CollapsedWeightsWarning,
@@ -26,7 +27,6 @@ from widelimit.inference.mixture import (
     Importance,
     MixtureGP,
 )
-from widelimit.inference.mixture_prediction import MixturePrediction
 from widelimit.inference.noise import Relative
 
 QK, NOISE = 1.5, 0.05
