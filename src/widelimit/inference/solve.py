@@ -122,8 +122,9 @@ def factorise(kernel: Values, *, noise: Values = 0.0, jitter: Jitter | None = No
     storage = np.empty(checked.shape, order="F")
     added = 0.0
     for added in amounts:
-        # Symmetry lets row-major input be copied without transposing.
-        storage[:] = checked.T if checked.flags.c_contiguous else checked
+        # Symmetry lets row-major input be copied without transposing; where that failed, the other
+        # triangle is tried, which may differ by rounding.
+        storage[:] = checked.T if checked.flags.c_contiguous == (added == 0.0) else checked
         np.fill_diagonal(storage, diagonal + added)
         if cholesky_in_place(storage) and not _lost_pivots(storage, diagonal + added):
             why = f" Cause: {_cause(checked, diagonal, scale, unit)}." if added else ""
