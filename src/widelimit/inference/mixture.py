@@ -43,7 +43,7 @@ from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
-from .gp import LOG_2PI
+from .gp import LOG_2PI, Prediction
 from .network_kernels import joined, require_layer, require_scalar_output
 from .noise import Noise, settled
 
@@ -148,7 +148,7 @@ class MixtureGP:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MixturePrediction:
+class MixturePrediction(Prediction):
     """Predictions of the function: a mixture of Gaussians at every test example.
 
     Axes of the components: (draws, tests[, outputs]); the variances of a draw are shared by the
@@ -160,31 +160,19 @@ class MixturePrediction:
     weights: Float[np.ndarray, " draws"]
     effective: float
 
+    @classmethod
+    def of(
+        cls, means: np.ndarray, variances: np.ndarray, weights: np.ndarray, effective: float
+    ) -> "MixturePrediction":
+        """With `E[f | y]` and `Var[f | y]`: within the draws, and between them."""
+        mean = np.tensordot(weights, means, axes=1)
+        within = variances.reshape(*variances.shape, *(1,) * (means.ndim - variances.ndim))
+        variance = np.tensordot(weights, within + np.square(means - mean), axes=1)
+        return cls(mean, variance, means, variances, weights, effective)
+
     def __repr__(self) -> str:
-        std = self.std
-        spread = f"{std.min():.3g} to {std.max():.3g}" if std.size else "none"
         draws = f"{self.effective:.0f} effective of {len(self.weights)} draws"
-        return f"MixturePrediction(mean of shape {std.shape}, std {spread}, {draws})"
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """`mean, std = fitted.predict(x)`."""
-        return iter((self.mean, self.std))
-
-    @property
-    def mean(self) -> Float[np.ndarray, " *points"]:
-        """`E[f | y]`."""
-        return np.tensordot(self.weights, self.means, axes=1)
-
-    @property
-    def variance(self) -> Float[np.ndarray, " *points"]:
-        """`Var[f | y]`: within the draws, and between them."""
-        between = np.square(self.means - self.mean)
-        return np.tensordot(self.weights, self._spread() + between, axes=1)
-
-    @property
-    def std(self) -> Float[np.ndarray, " *points"]:
-        """Standard deviation of the function."""
-        return np.sqrt(self.variance)
+        return f"Mixture{super().__repr__()[:-1]}, {draws})"
 
     def _spread(self, noise: Values = 0.0) -> np.ndarray:
         """Variances in the shape of the means."""
@@ -252,7 +240,7 @@ class FittedMixture:
         require_scalar_output(self.model.net, other.outline)
         run = self._run(joined(self.inputs, other))
         means = run.means[..., 0] if self.vector_targets else run.means
-        return MixturePrediction(means, run.variances, run.weights, run.effective)
+        return MixturePrediction.of(means, run.variances, run.weights, run.effective)
 
     def mean(self, x: Data, mask: Any = None) -> Float[np.ndarray, " *points"]:
         """The mean alone."""
