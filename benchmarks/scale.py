@@ -22,7 +22,7 @@ from worker import peak_memory
 
 import widelimit as wl
 from widelimit.data import MissingDataError, downsample, load_cifar10, load_sample_images
-from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients
+from widelimit.inference import BlockedCholesky, Cholesky, ConjugateGradients, Jitter
 from widelimit.scale import local_client
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -171,16 +171,11 @@ def factor(folder: Path, quick: bool) -> None:
         work = da.linalg.cholesky(da.from_zarr(place), lower=True)
         _, seconds, _ = timed(lambda: da.to_zarr(work, str(folder / "dask.zarr")))
         found["dask"] = {"seconds": seconds, "megabytes": (_of_all(client) - before) / 2**20}
-    from widelimit.inference.blocked import factorise_in_blocks
-    from widelimit.inference.solve import Jitter
-
     with local_client(2) as client:
         before = _of_all(client)
-        target = str(folder / "factor")
-        options = {"folder": target, "block": block, "jitter": Jitter(), "client": client}
-        made, seconds, _ = timed(
-            lambda: factorise_in_blocks(_Opened(place, size), np.full(size, 0.0), **options)
-        )
+        solver = BlockedCholesky(folder=folder / "factor", block=block)
+        opened = _Opened(place, size), np.full(size, 0.0)
+        made, seconds, _ = timed(lambda: solver.factor(*opened, Jitter(), client))
         found["ours"] = {"seconds": seconds, "megabytes": (_of_all(client) - before) / 2**20}
     right = rng.standard_normal((size, 1))
     exact = kernel @ made.solve(right) + NOISE * made.solve(right)

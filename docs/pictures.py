@@ -177,7 +177,7 @@ def training() -> None:
     trained = model.fit(texts.x_train, y, texts.mask_train)
     times = np.geomspace(0.1, 1e5, 120)
     on_test = trained.on(texts.x_test, texts.mask_test)
-    seen, unseen = trained.curve(times), on_test.curve(times, y_test)
+    seen, unseen = trained.dynamics.curve(times), on_test.curve(times, y_test)
     right = (np.sign(on_test.mean(times)) == y_test[None, :]).mean(axis=1)
     figure, (left, other) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     left.loglog(times, seen.loss, color=BLUE, lw=2, label="training sentences")

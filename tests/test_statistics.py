@@ -62,7 +62,7 @@ def test_results_print_what_they_hold():
     assert repr(inference.Nystrom(landmarks=9)) == "Nystrom(landmarks=9)"
     trained = wl.Training(dense).fit(x, y)
     assert repr(trained) == f"FittedTraining(3 examples, Training({dense!r}))"
-    assert repr(trained.curve([0.0, 1.0])).startswith("TrainingCurve(2 times, loss ")
+    assert repr(trained.dynamics.curve([0.0, 1.0])).startswith("TrainingCurve(2 times, loss ")
     assert repr(fitted.leave_one_out).startswith("LeaveOneOut(3 examples, mean log density ")
     sampler = attention.sampler(x, samples=4, replicates=2)
     assert repr(sampler) == "Sampler(4 heads in each of 2 copies, exact features)"

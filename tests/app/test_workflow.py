@@ -28,7 +28,7 @@ from widelimit.app.workflow.kinds import Listener
 from widelimit.data import DataError
 from widelimit.engine.inputs import as_inputs
 from widelimit.inference import Engine, KernelKind, NetworkKernels, hyperparameters
-from widelimit.inference.amplitude import amplify
+from widelimit.inference.process import amplify
 from widelimit.layers.compose import is_sampled
 from widelimit.scale import KernelStore, manifest
 from widelimit.sklearn import InfiniteNetworkClassifier

@@ -1,12 +1,10 @@
-import sys
-
 import numpy as np
 import pytest
 from inference.linear_problem import linear_problem
 from scipy.integrate import solve_ivp
 from scipy.special import log_softmax, softmax
 
-from widelimit.errors import MissingExtraError, NumericalError, ShapeError
+from widelimit.errors import NumericalError, ShapeError
 from widelimit.inference import Optimizer, Reduction, cross_entropy_path, sample_initial_functions
 
 TIMES = [0.0, 0.5, 4.0, 30.0]
@@ -110,7 +108,7 @@ def test_unusable_inputs_are_named():
     with pytest.raises(NumericalError, match="probability distribution"):
         cross_entropy_path(p.ntk, p.labels - 1 / 3, 1.0)
     for optimizer in Optimizer:
-        with pytest.raises(ShapeError, match="one time at least"):
+        with pytest.raises(NumericalError, match="one time at least"):
             cross_entropy_path(p.ntk, p.labels, [], optimizer=optimizer)
     with pytest.raises(NumericalError, match="has no end"):
         cross_entropy_path(p.ntk, p.labels, np.inf)
@@ -121,10 +119,3 @@ def test_unusable_inputs_are_named():
     path = cross_entropy_path(p.ntk, p.labels, 1, optimizer=Optimizer.GRADIENT_DESCENT)
     with pytest.raises(ShapeError, match="initial logits of the test"):
         path.logits(p.ntk_cross, start=p.start)
-
-
-def test_missing_solver_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "diffrax", None)
-    p = problem()
-    with pytest.raises(MissingExtraError, match=r"widelimit\[dynamics\]"):
-        cross_entropy_path(p.ntk, p.labels, 1.0)

@@ -10,7 +10,6 @@ from widelimit.inference import (
     GPPosterior,
     Optimizer,
     Reduction,
-    TestKernels,
     largest_stable_learning_rate,
 )
 
@@ -24,7 +23,7 @@ FACTORS = {
 
 def blocks(p, full=True):
     nngp = p.nngp_test if full else np.diag(p.nngp_test)
-    return TestKernels(ntk_cross=p.ntk_cross, nngp_cross=p.nngp_cross, nngp=nngp)
+    return {"ntk_cross": p.ntk_cross, "nngp_cross": p.nngp_cross, "nngp": nngp}
 
 
 def build(p, **options):
@@ -62,7 +61,7 @@ def test_gradient_descent_equals_explicit_steps(reduction, ridge):
         ridge=ridge,
     )
     steps = np.array([0, 1, 2, 40])
-    elsewhere = dynamics.on(blocks(p))
+    elsewhere = dynamics.on(**blocks(p))
     for index, count in enumerate(steps):
         by_hand = descend(p, count, rate, FACTORS[reduction], ridge)
         for side, found in (("train", dynamics), ("test", elsewhere)):
@@ -95,7 +94,7 @@ def test_gradient_flow_equals_integrating_the_equation(reduction, ridge):
     states = path.y.T.reshape(len(TIMES), count, outputs + count)
 
     dynamics = build(p, learning_rate=rate, reduction=reduction, ridge=ridge)
-    for found, phi in ((dynamics, p.phi), (dynamics.on(blocks(p)), p.phi_test)):
+    for found, phi in ((dynamics, p.phi), (dynamics.on(**blocks(p)), p.phi_test)):
         offset, linear = phi @ states[:, :, :outputs], phi @ states[:, :, outputs:]
         cov = linear @ p.prior @ np.swapaxes(linear, 1, 2)
         np.testing.assert_allclose(found.mean(TIMES), offset, atol=1e-8)
@@ -108,7 +107,7 @@ def test_a_given_network_follows_its_own_path():
     p = linear_problem()
     weights = p.rng.normal(size=(p.phi.shape[1], 2))
     dynamics = Dynamics.decompose(p.ntk, p.y, learning_rate=0.5)
-    elsewhere = dynamics.on(TestKernels(ntk_cross=p.ntk_cross))
+    elsewhere = dynamics.on(ntk_cross=p.ntk_cross)
     for t in TIMES:
         decay = expm(-0.5 * t * p.phi.T @ p.phi)
         best = np.linalg.pinv(p.phi) @ p.y
@@ -125,7 +124,7 @@ def test_a_given_network_follows_its_own_path():
 def test_the_end_of_training(optimizer):
     p = linear_problem()
     dynamics = build(p, optimizer=optimizer, learning_rate=0.5)
-    elsewhere = dynamics.on(blocks(p))
+    elsewhere = dynamics.on(**blocks(p))
     np.testing.assert_allclose(dynamics.mean(np.inf), p.y, atol=1e-12)
     np.testing.assert_allclose(dynamics.covariance(np.inf), 0.0, atol=1e-12)
     solve = np.linalg.solve(p.ntk, p.ntk_cross.T).T
@@ -140,7 +139,7 @@ def test_the_end_with_ridge_is_kernel_regression():
     p = linear_problem()
     regression = GPPosterior.condition(p.ntk, p.y, noise=0.3)
     dynamics = build(p, ridge=0.3, reduction=Reduction.MEAN_OVER_ENTRIES)
-    elsewhere = dynamics.on(blocks(p))
+    elsewhere = dynamics.on(**blocks(p))
     np.testing.assert_allclose(elsewhere.mean(np.inf), regression.mean(p.ntk_cross), atol=1e-11)
     np.testing.assert_allclose(dynamics.mean(np.inf), regression.mean(p.ntk), atol=1e-11)
 
@@ -149,8 +148,8 @@ def test_training_only_the_readout_ends_in_the_posterior():
     """With Θ = K the trained ensemble is the Bayesian posterior without noise."""
     p = linear_problem(features=40)
     posterior = GPPosterior.condition(p.nngp, p.y)
-    same = TestKernels(ntk_cross=p.nngp_cross, nngp_cross=p.nngp_cross, nngp=p.nngp_test)
-    trained = Dynamics.decompose(p.nngp, p.y, nngp=p.nngp).on(same)
+    same = {"ntk_cross": p.nngp_cross, "nngp_cross": p.nngp_cross, "nngp": p.nngp_test}
+    trained = Dynamics.decompose(p.nngp, p.y, nngp=p.nngp).on(**same)
     np.testing.assert_allclose(trained.mean(np.inf), posterior.mean(p.nngp_cross), atol=1e-9)
     np.testing.assert_allclose(
         trained.covariance(np.inf), posterior.covariance(p.nngp_cross, p.nngp_test), atol=1e-9
@@ -162,7 +161,7 @@ def curve_z(members_scale):
     p = linear_problem(outputs=2)
     members, factor = 4000, 1 / 12
     dynamics = build(p, reduction=Reduction.MEAN_OVER_EXAMPLES, learning_rate=4.0)
-    train, test = dynamics.curve(TIMES), dynamics.on(blocks(p)).curve(TIMES, p.y_test)
+    train, test = dynamics.curve(TIMES), dynamics.on(**blocks(p)).curve(TIMES, p.y_test)
     root = members_scale * np.sqrt(np.diag(p.prior))
     weights = root[:, None] * p.rng.normal(size=(members, p.phi.shape[1], 2))
     scores = []
@@ -193,7 +192,7 @@ def test_a_wrong_initial_scale_would_be_noticed():
 def test_curves_are_bias_plus_spread_of_the_predictions():
     p = linear_problem()
     dynamics = build(p)
-    elsewhere = dynamics.on(blocks(p, full=False))
+    elsewhere = dynamics.on(**blocks(p, full=False))
     for found, y in ((dynamics, p.y), (elsewhere, p.y_test)):
         curve = found.curve(TIMES) if found is dynamics else elsewhere.curve(TIMES, y)
         prediction = found.predict(TIMES)
@@ -240,7 +239,7 @@ def test_above_the_border():
         dynamics.predict,
         dynamics.curve,
         dynamics.covariance,
-        dynamics.on(blocks(p)).predict,
+        dynamics.on(**blocks(p)).predict,
     ):
         with pytest.raises(NumericalError, match="overflow"):
             ask(late)
@@ -256,7 +255,7 @@ def test_repeated_examples_are_learnt_in_the_directions_that_exist():
     average[[4, 12]] = (y[4] + y[12]) / 2
     np.testing.assert_allclose(dynamics.mean(np.inf), average, atol=1e-10)
     np.testing.assert_allclose(dynamics.mean(1e12), average, atol=1e-10)
-    elsewhere = dynamics.on(TestKernels(ntk_cross=p.ntk_cross[:, index]))
+    elsewhere = dynamics.on(ntk_cross=p.ntk_cross[:, index])
     np.testing.assert_allclose(
         elsewhere.mean(1e12),
         np.linalg.solve(p.ntk, p.ntk_cross.T).T @ average[:12],
@@ -268,7 +267,7 @@ def test_float32_kernels_stay_finite_for_ever():
     """Rounding noise below the smallest real eigenvalue is not learnt, however long one trains."""
     p = linear_problem(train=60, features=20, outputs=1)  # rank 20
     dynamics = Dynamics.decompose(p.ntk.astype(np.float32), p.y[:, 0])
-    found = dynamics.on(TestKernels(ntk_cross=p.ntk_cross.astype(np.float32))).mean([1e12, np.inf])
+    found = dynamics.on(ntk_cross=p.ntk_cross.astype(np.float32)).mean([1e12, np.inf])
     exact = p.phi_test @ (np.linalg.pinv(p.phi) @ p.y[:, 0])
     np.testing.assert_allclose(found, np.stack([exact, exact]), atol=1e-4)
 
@@ -279,7 +278,7 @@ def test_vector_targets_and_scalar_times_drop_their_axes():
     assert vector.mean(1.0).shape == (12,)
     assert vector.mean(TIMES).shape == (4, 12)
     assert vector.predict(1.0).variance.shape == (12,)
-    assert vector.on(blocks(p)).predict(TIMES[:, None]).variance.shape == (4, 1, 5)
+    assert vector.on(**blocks(p)).predict(TIMES[:, None]).variance.shape == (4, 1, 5)
     assert vector.curve(1.0).loss.shape == ()
     matrix = Dynamics.decompose(p.ntk, p.y)
     np.testing.assert_allclose(vector.mean(TIMES), matrix.mean(TIMES)[..., 0])
@@ -314,14 +313,14 @@ def test_unusable_inputs_are_named():
     with pytest.raises(ShapeError, match="initial outputs"):
         build(p).mean(1.0, start=np.zeros(12))
     with pytest.raises(ShapeError, match="NTK of test against training"):
-        build(p).on(TestKernels(ntk_cross=p.ntk_cross.T))
+        build(p).on(ntk_cross=p.ntk_cross.T)
     with pytest.raises(NumericalError, match="start at 0"):
         build(p).mean([-1.0])
     with pytest.raises(NumericalError, match="times are numbers"):
         build(p).mean("late")
     for alone in ({"start": p.y_test}, {"train_start": p.y}):
         with pytest.raises(ShapeError, match="at both sets of examples"):
-            build(p).on(blocks(p)).mean(1.0, **alone)
+            build(p).on(**blocks(p)).mean(1.0, **alone)
     for options in ({"ridge": -0.5}, {"ridge": np.nan}, {"outputs": 0}, {"outputs": 2.5}):
         with pytest.raises(WidelimitError, match=r"ridge|outputs="):
             largest_stable_learning_rate(p.ntk, **options)
@@ -334,6 +333,6 @@ def test_missing_kernels_are_named():
     with pytest.raises(NumericalError, match="no NNGP kernel"):
         Dynamics.decompose(p.ntk, p.y).predict(1.0)
     with pytest.raises(NumericalError, match="no NNGP blocks"):
-        build(p).on(TestKernels(ntk_cross=p.ntk_cross)).predict(1.0)
+        build(p).on(ntk_cross=p.ntk_cross).predict(1.0)
     with pytest.raises(NumericalError, match="only its diagonal"):
-        build(p).on(blocks(p, full=False)).covariance(1.0)
+        build(p).on(**blocks(p, full=False)).covariance(1.0)

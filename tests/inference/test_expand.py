@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from widelimit.errors import OptionError
-from widelimit.inference import Dynamics, Optimizer, TestKernels, linearize, taylor_expand
+from widelimit.inference import Dynamics, Optimizer, linearize, taylor_expand
 
 
 def network(params, x, scale=1.0):
@@ -109,7 +109,7 @@ def test_a_trained_linearised_network_follows_the_dynamics():
         ntk[:4, :4], y, learning_rate=rate, optimizer=Optimizer.GRADIENT_DESCENT
     )
     np.testing.assert_allclose(dynamics.mean(25, start=initial[:4]), trained[:4], atol=1e-10)
-    elsewhere = dynamics.on(TestKernels(ntk_cross=ntk[4:, :4]))
+    elsewhere = dynamics.on(ntk_cross=ntk[4:, :4])
     found = elsewhere.mean(25, start=initial[4:], train_start=initial[:4])
     np.testing.assert_allclose(found, trained[4:], atol=1e-10)
 

@@ -19,6 +19,7 @@ from widelimit.errors import (
     ShapeError,
     WidelimitError,
 )
+from widelimit.inference import MixturePrediction
 from widelimit.inference.gp import GPPosterior
 from widelimit.inference.mixture import (
     CollapsedWeightsWarning,
@@ -26,7 +27,6 @@ from widelimit.inference.mixture import (
     Importance,
     MixtureGP,
 )
-from widelimit.inference.mixture_prediction import MixturePrediction
 from widelimit.inference.noise import Relative
 
 QK, NOISE = 1.5, 0.05
@@ -225,7 +225,7 @@ def test_mistakes_name_their_rule():
 def test_observations_with_noise_of_their_own():
     """As many examples as outputs: noise belongs to the examples."""
     means, noise = np.array([[[0.0, 1.0], [2.0, 3.0]]]), np.array([0.5, 2.0])
-    prediction = MixturePrediction(means, np.array([[1.0, 0.25]]), np.ones(1), 1.0)
+    prediction = MixturePrediction.of(means, np.array([[1.0, 0.25]]), np.ones(1), 1.0)
     spread = np.sqrt([1.5, 2.25])[:, None]
     want = stats.norm.interval(0.9, means[0], spread)
     np.testing.assert_allclose(prediction.interval(0.9, noise=noise), want, rtol=1e-9, atol=1e-9)
@@ -240,7 +240,7 @@ def test_observations_with_noise_of_their_own():
 
 def test_variances_do_not_cancel_beside_large_means():
     means = np.array([[1e9], [1e9 + 1.0]])
-    prediction = MixturePrediction(means, np.full((2, 1), 0.5), np.array([0.25, 0.75]), 2.0)
+    prediction = MixturePrediction.of(means, np.full((2, 1), 0.5), np.array([0.25, 0.75]), 2.0)
     assert prediction.variance[0] == pytest.approx(0.5 + 0.25 * 0.75)
 
 

@@ -8,7 +8,6 @@ from widelimit.inference import (
     Dynamics,
     GPPosterior,
     Reduction,
-    TestKernels,
     cross_entropy_path,
     largest_stable_learning_rate,
 )
@@ -34,11 +33,11 @@ def dynamics(fixture, ntk="ntk", **options):
 
 
 def blocks(fixture, ntk="ntk"):
-    return TestKernels(
-        ntk_cross=getattr(fixture, f"{ntk}_test_train"),
-        nngp_cross=fixture.nngp_test_train,
-        nngp=fixture.nngp_test_test,
-    )
+    return {
+        "ntk_cross": getattr(fixture, f"{ntk}_test_train"),
+        "nngp_cross": fixture.nngp_test_train,
+        "nngp": fixture.nngp_test_test,
+    }
 
 
 @pytest.mark.parametrize("name", ["gp", "gp_relative_noise", "gp_absolute_noise"])
@@ -64,7 +63,7 @@ def test_trained_ensembles(name):
     ridge = regulariser(f, f.ntk_train_train, absolute="absolute" in name)
     trained = Dynamics.decompose(
         f.ntk_train_train, f.y_train, nngp=f.nngp_train_train, ridge=ridge
-    ).on(blocks(f))
+    ).on(**blocks(f))
     np.testing.assert_allclose(trained.mean(np.inf), f.ntk_mean, **TIGHT)
     np.testing.assert_allclose(trained.covariance(np.inf), f.ntk_cov, **TIGHT)
 
@@ -73,7 +72,7 @@ def test_trained_ensembles(name):
 def test_ensembles_over_time(name):
     f = load(f"predict_{name}")
     training = dynamics(f, ridge=regulariser(f, f.ntk_train_train))
-    for found, side in ((training.on(blocks(f)), "test"), (training, "train")):
+    for found, side in ((training.on(**blocks(f)), "test"), (training, "train")):
         for times, when in ((f.times, ""), (np.inf, "_inf")):
             mean = getattr(f, f"ntk_{side}_mean{when}")
             np.testing.assert_allclose(found.mean(times), mean, **TIGHT)
@@ -85,7 +84,7 @@ def test_training_the_readout_alone():
     """Their `nngp` ensemble without regulariser: the dynamics with the NNGP kernel for both."""
     f = load("predict_ensemble")
     training = dynamics(f, ntk="nngp")
-    for found, side in ((training.on(blocks(f, ntk="nngp")), "test"), (training, "train")):
+    for found, side in ((training.on(**blocks(f, ntk="nngp")), "test"), (training, "train")):
         for times, when in ((f.times, ""), (np.inf, "_inf")):
             mean = getattr(f, f"nngp_{side}_mean{when}")
             np.testing.assert_allclose(found.mean(times), mean, **TIGHT)
@@ -96,7 +95,7 @@ def test_training_the_readout_alone():
 def test_gradient_flow_of_one_network():
     f = load("predict_gradient_flow")
     training = dynamics(f)
-    elsewhere = training.on(blocks(f))
+    elsewhere = training.on(**blocks(f))
     for times, when in ((f.times, ""), (np.inf, "_inf")):
         train, test = getattr(f, f"f_train{when}"), getattr(f, f"f_test{when}")
         np.testing.assert_allclose(training.mean(times, start=f.f_train_0), train, **TIGHT)

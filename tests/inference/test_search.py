@@ -29,9 +29,9 @@ def test_scores_are_those_of_fitted_models(score):
         grid(dense(), {"0.w_std": [0.5, 2.0]}), X, Y, HELD, GOAL,
         kinds=tuple(KernelKind), noises=(0.01, 0.3), engine=WIDE, **options,
     )  # fmt: skip
-    assert len(found.trials) == 8
-    assert found.best.score == max(trial.score for trial in found.trials)
-    for trial in found.trials:
+    assert len(found) == 8
+    assert found[0].score == max(trial.score for trial in found)
+    for trial in found:
         prediction = trial.gp.fit(X, Y).predict(HELD)
         if score is None:
             expected = -np.mean((prediction.mean - GOAL) ** 2)
@@ -49,7 +49,7 @@ def test_classes_are_scored_by_accuracy():
     pair = [("only", dense())]
     found = search(pair, X, targets, HELD, goal, noises=(0.1,), score=accuracy, engine=WIDE)
     mean = GP(dense(), noise=0.1, engine=WIDE).fit(X, targets).mean(HELD)
-    assert found.best.score == np.mean(mean.argmax(axis=1) == held)
+    assert found[0].score == np.mean(mean.argmax(axis=1) == held)
     with pytest.raises(ShapeError, match="one column per class"):  # they would all be right
         search(pair, X, labels, HELD, held, noises=(0.1,), score=accuracy, engine=WIDE)
 

@@ -13,7 +13,6 @@ from widelimit.inference import (
     KernelKind,
     Optimizer,
     Reduction,
-    TestKernels,
     Training,
 )
 
@@ -26,20 +25,25 @@ def test_is_the_dynamics_of_the_two_kernels():
     fitted = Training(net, learning_rate=0.3, engine=WIDE).fit(X, Y)
     train, cross, test = net.kernel(X), net.kernel(TEST, X), net.kernel(TEST)
     by_hand = Dynamics.decompose(train.ntk, Y, nngp=train.nngp, learning_rate=0.3)
-    there = by_hand.on(TestKernels(cross.ntk, cross.nngp, test.nngp))
+    there = by_hand.on(cross.ntk, cross.nngp, test.nngp)
     mean, std = fitted.predict(TEST, t=times)
     np.testing.assert_allclose(mean, there.mean(times), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(std, there.predict(times).std, rtol=1e-8)
     np.testing.assert_allclose(
-        fitted.covariance(TEST, t=times), there.covariance(times), rtol=1e-8, atol=1e-10
+        fitted.on(TEST, covariance=True).covariance(times),
+        there.covariance(times),
+        rtol=1e-8,
+        atol=1e-10,
     )
-    np.testing.assert_allclose(fitted.curve(times).loss, by_hand.curve(times).loss, rtol=1e-10)
+    np.testing.assert_allclose(
+        fitted.dynamics.curve(times).loss, by_hand.curve(times).loss, rtol=1e-10
+    )
     goal = np.ones(3)
     np.testing.assert_allclose(
-        fitted.test_curve(TEST, goal, t=times).loss, there.curve(times, goal).loss, rtol=1e-8
+        fitted.on(TEST).curve(times, goal).loss, there.curve(times, goal).loss, rtol=1e-8
     )
     top = np.linalg.eigvalsh(train.ntk)[-1]
-    np.testing.assert_allclose(fitted.largest_stable_learning_rate, 2 / top, rtol=1e-10)
+    np.testing.assert_allclose(fitted.dynamics.largest_stable_learning_rate, 2 / top, rtol=1e-10)
 
 
 def test_the_end_of_training_is_kernel_regression():

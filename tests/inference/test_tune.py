@@ -34,7 +34,7 @@ def gaps(f, u, step=1e-3, directions=4):
     """Directional derivatives by gradient and by differences of fourth order, and their scale."""
 
     def value(v):
-        return f.objective.value(f.posterior(v))
+        return f.objective(f.posterior(v))[0]
 
     gradient = f(u)[1]
     found, expected = [], []
@@ -96,7 +96,7 @@ def test_known_hyperparameters_are_recovered():
     y = np.linalg.cholesky(cov) @ rng.normal(size=(len(x), outputs))
     start = wl.Serial(wl.Dense(8, w_std=1.0, b_std=1.0), wl.Erf(), wl.Dense(1, w_std=1.0))
     result = tune(GP(start, noise=0.2, engine=WIDE), x, y, steps=60)
-    found = result.runs[0].numbers
+    found = result.numbers
     assert result.best > GP(truth, noise=0.04, engine=WIDE).fit(x, y).log_evidence - 0.1
     wanted = {"0.w_std": 2.0, "0.b_std": 0.5, "2.w_std": 1.5, "noise": 0.04}
     assert set(found) == set(wanted)
@@ -105,7 +105,7 @@ def test_known_hyperparameters_are_recovered():
         [(f(e)[1] - f(-e)[1]) / 2e-3 for e in 1e-3 * np.eye(4)]  # in log coordinates
     )
     errors = np.sqrt(np.diag(np.linalg.inv(-(curvature + curvature.T) / 2)))
-    last = {name: path[int(np.argmax(result.runs[0].values))] for name, path in found.items()}
+    last = {name: path[int(np.argmax(result.values))] for name, path in found.items()}
     gaps = np.array([np.log(last[name] / wanted[name]) for name in wanted])
     assert errors.max() < 0.15
     assert np.abs(gaps / errors).max() < 4.0
@@ -122,20 +122,21 @@ def criterion_at(result, x, y):
     return lambda u: f(f.start() + u)
 
 
-def test_restarts_early_stop_and_the_picture():
+def test_early_stop_progress_and_the_picture():
     import matplotlib
 
     matplotlib.use("Agg")
-    result = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=40, restarts=2, tolerance=0.1)
-    assert len(result.runs) == 3
-    assert all(len(run.values) < 40 and "no further" in run.stopped for run in result.runs)
-    starts = [run.numbers["0.w_std"][0] for run in result.runs]
-    assert starts[0] == pytest.approx(1.5)
-    assert len(set(starts)) == 3
+    seen = []
+    options = {"steps": 40, "tolerance": 0.1, "progress": lambda *told: seen.append(told)}
+    result = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, **options)
+    assert len(result.values) < 40
+    assert "no further" in result.stopped
+    assert result.numbers["0.w_std"][0] == pytest.approx(1.5)
+    assert seen == [(done, 40) for done in range(1, len(result.values))]
     np.testing.assert_allclose(result.fitted.log_evidence, result.best, rtol=1e-10)
     left, right = result.plot()
-    assert len(left.lines) == 3
-    assert {text.get_text() for text in right.get_legend().texts} == set(result.runs[0].numbers)
+    np.testing.assert_array_equal(left.lines[0].get_ydata(), result.values)
+    assert {text.get_text() for text in right.get_legend().texts} == set(result.numbers)
     matplotlib.pyplot.close(left.figure)
 
 
@@ -190,7 +191,7 @@ def test_starts_that_cannot_be_fitted_are_named():
 
 
 def test_a_run_takes_no_more_evaluations_than_allowed():
-    short = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=4).runs[0]
+    short = tune(GP(dense(), noise=0.3, engine=WIDE), X, Y, steps=4)
     assert (len(short.values), short.stopped) == (4, "after 4 steps")
 
 

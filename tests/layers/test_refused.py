@@ -6,7 +6,7 @@ import pytest
 
 import widelimit as wl
 from widelimit.errors import NetworkError, ShapeError
-from widelimit.inference.amplitude import amplify
+from widelimit.inference.process import amplify
 
 RNG = np.random.default_rng(0)
 

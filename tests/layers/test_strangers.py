@@ -14,7 +14,7 @@ from widelimit.app.drawing.diagram import diagram
 from widelimit.engine import tiles
 from widelimit.engine.inputs import Inputs
 from widelimit.inference import GP, hyperparameters, tune, with_hyperparameters
-from widelimit.inference.amplitude import amplify
+from widelimit.inference.process import amplify
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4))

@@ -6,7 +6,7 @@ from agreement import assert_agrees
 
 import widelimit as wl
 from widelimit.errors import NetworkError, OptionError, ShapeError
-from widelimit.inference.amplitude import amplify
+from widelimit.inference.process import amplify
 from widelimit.layers import AddStreams
 
 RNG = np.random.default_rng(0)

@@ -196,10 +196,10 @@ GROUPS = {
     "no digest": lambda node: manifest_of(node).pop("digest"),
     "digest None": lambda node: manifest_of(node).update(digest=None),
     "the name of the store": lambda node: manifest_of(node).update(store="0" * 32),
-    "a network": lambda node: manifest_of(node)["network"].update(layers=[]),
-    "one kernel": lambda node: manifest_of(node).update(kernels=["nngp"]),
-    "cuts": lambda node: manifest_of(node)["rows"][0].update(cuts=[[29, None]]),
-    "an order": lambda node: manifest_of(node)["rows"][0].update(order=list(range(30))[::-1]),
+    "a network": lambda node: manifest_of(node)["facts"]["network"].update(layers=[]),
+    "one kernel": lambda node: manifest_of(node)["facts"].update(names=["nngp"]),
+    "cuts": lambda node: manifest_of(node)["rows"][0].update(cuts=[[7, None]]),
+    "an order": lambda node: manifest_of(node)["rows"][0].update(members=list(range(8))[::-1]),
     "no manifest": lambda node: node["attributes"].clear(),
     "version 2": lambda node: node.update(zarr_format=2),
     "a list": lambda node: node.update(attributes=[]),
@@ -240,8 +240,8 @@ def test_orders_of_sequences_are_part_of_the_digest(tmp_path, monkeypatch):
     net.kernel_into(tmp_path / "k", x, tile=TILE)
 
     def permute(node):
-        order = manifest_of(node)["rows"][0]["order"]
-        order[0], order[1] = order[1], order[0]
+        members = manifest_of(node)["rows"][0]["members"]
+        members[0], members[1] = members[1], members[0]
 
     edit(tmp_path / "k" / "zarr.json", permute)
     with pytest.raises(StoreError, match="digest does not hold"):

@@ -76,7 +76,7 @@ def test_registered_functions_are_known_by_their_names(tmp_path):
     net = wl.Serial(wl.Dense(4), wl.Elementwise(squared), wl.Dense(1))
     stored = net.kernel_into(tmp_path / "k", examples(9), tile=TILE)
     np.testing.assert_allclose(np.asarray(stored.ntk), net.kernel(examples(9)).ntk, rtol=1e-12)
-    assert '"squared"' in json.dumps(KernelStore(tmp_path / "k").manifest.network)
+    assert '"squared"' in json.dumps(KernelStore(tmp_path / "k").manifest.facts["network"])
     other = wl.Serial(wl.Dense(4), wl.Elementwise(registry.registered()["cubed"]), wl.Dense(1))
     with pytest.raises(StoreError, match=r"is cubed, and squared in the store"):
         other.kernel_into(tmp_path / "k", examples(9))

@@ -8,7 +8,7 @@ import jax
 from .. import __version__
 from ..data import data_root
 
-_EXTRAS = ("optax", "blackjax", "diffrax", "scikit-learn", "matplotlib", "rich", "typer", "pillow")
+_EXTRAS = ("optax", "blackjax", "scikit-learn", "matplotlib", "rich", "typer", "pillow")
 
 
 def facts() -> dict[str, str]:

@@ -4,49 +4,43 @@
 of takes kernel matrices and works with kernels from anywhere.
 """
 
-from .calibration import Binning, Reliability, Temperature, reliability
+from .blocked import BlockedCholesky
+from .calibration import Reliability, Temperature, reliability
 from .classify import Classifier, FittedClassifier, centred_one_hot
 from .conventions import Optimizer, Reduction
 from .cross_entropy import CrossEntropyPath, cross_entropy_path, sample_initial_functions
-from .dynamics import (
-    Dynamics,
-    TestDynamics,
-    TestKernels,
-    TrainingCurve,
-    largest_stable_learning_rate,
-)
+from .dynamics import Dynamics, TrainingCurve, largest_stable_learning_rate
 from .expand import linearize, taylor_expand
 from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
-from .leaves import (
-    Hyperparameter,
-    Range,
-    grid,
-    hyperparameters,
-    with_hyperparameters,
+from .iterative import ConjugateGradients
+from .leaves import Hyperparameter, Range, grid, hyperparameters, with_hyperparameters
+from .mixture import (
+    CollapsedWeightsWarning,
+    EllipticalSlice,
+    FittedMixture,
+    Importance,
+    MixtureGP,
+    MixturePrediction,
 )
-from .mixture import CollapsedWeightsWarning, EllipticalSlice, FittedMixture, Importance, MixtureGP
-from .mixture_prediction import MixturePrediction
 from .network_kernels import Engine, NetworkKernels
 from .noise import LeaveOneOutNoise, NoiseTrial, Relative, noise_trials
 from .objectives import LeaveOneOutDensity, LeaveOneOutError, LogEvidence, Objective
 from .process import GP, FittedGP
 from .repeats import count_repeats, input_groups
-from .search import Search, Trial, accuracy, log_density, negative_error, search
+from .search import Trial, accuracy, log_density, negative_error, search
 from .solve import Factor, Jitter, JitterWarning, factorise
-from .solvers import BlockedCholesky, Cholesky, ConjugateGradients, Nystrom, Solver
-from .training import CrossEntropyTraining, FittedTraining, Training
-from .tune import Run, Tuned, tune
+from .solvers import Cholesky, Nystrom, Solver
+from .training import FittedTraining, Training
+from .tune import Tuned, tune
 
 __all__ = [
     "GP",
-    "Binning",
     "BlockedCholesky",
     "Cholesky",
     "Classifier",
     "CollapsedWeightsWarning",
     "ConjugateGradients",
     "CrossEntropyPath",
-    "CrossEntropyTraining",
     "Dynamics",
     "EllipticalSlice",
     "Engine",
@@ -78,12 +72,8 @@ __all__ = [
     "Reduction",
     "Relative",
     "Reliability",
-    "Run",
-    "Search",
     "Solver",
     "Temperature",
-    "TestDynamics",
-    "TestKernels",
     "Training",
     "TrainingCurve",
     "Trial",

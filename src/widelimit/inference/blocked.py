@@ -14,10 +14,8 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,10 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..data.files import writing
 from ..errors import NumericalError, WidelimitError
+from ..options import whole
 from . import checks
-from .solve import Jitter, warn_of_jitter
+from .solve import warn_of_jitter
+from .solvers import ExactSolver
 from .triangular import Triangular, edges
 
 Report = Callable[[int, int], None]
@@ -49,20 +49,16 @@ class BlockFiles:
         """The examples of every block."""
         return edges(self.size, self.block)
 
-    def path(self, place: Place) -> Path:
-        """Where a block is."""
-        return Path(self.folder) / f"{place[0]}-{place[1]}"
-
     def write(self, place: Place, values: np.ndarray) -> None:
         """Whole or not at all."""
         content = np.ascontiguousarray(values, np.float64).data
-        with writing(self.path(place)) as file:
+        with writing(Path(self.folder, "{}-{}".format(*place))) as file:
             file.write(content)
             file.write(zlib.crc32(content).to_bytes(4, "little"))
 
     def read(self, place: Place) -> np.ndarray:
         """A block; raises `OSError` where it is not there, `ValueError` where it is damaged."""
-        content = self.path(place).read_bytes()
+        content = Path(self.folder, "{}-{}".format(*place)).read_bytes()
         shape = tuple(self.spans[i].stop - self.spans[i].start for i in place)
         if len(content) != 8 * shape[0] * shape[1] + 4:
             raise ValueError(f"{len(content)} bytes")
@@ -89,18 +85,7 @@ class StoredFactor(Triangular):
     def spans(self) -> list[slice]:
         return self.files.spans
 
-    def corner(self, i: int) -> np.ndarray:
-        return self._at(i, i)
-
-    def left(self, i: int, first: int) -> Iterator[tuple[slice, np.ndarray]]:
-        for k in range(first, i):
-            yield self.spans[k], self._at(i, k)
-
-    def below(self, i: int) -> Iterator[tuple[slice, np.ndarray]]:
-        for k in range(i + 1, len(self.spans)):
-            yield self.spans[k], self._at(k, i)
-
-    def _at(self, i: int, j: int) -> np.ndarray:
+    def block(self, i: int, j: int) -> np.ndarray:
         try:
             return self.files.read((i, j))
         except (OSError, ValueError) as error:
@@ -112,44 +97,55 @@ class StoredFactor(Triangular):
             ) from error
 
 
-def factorise_in_blocks(
-    kernel: Any,
-    noise: np.ndarray,
-    *,
-    folder: str | None,
-    block: int,
-    jitter: Jitter,
-    client: Any = None,
-    progress: Report | None = None,
-) -> StoredFactor:
-    """The factor of `kernel + noise`, in a temporary folder that goes with its last reference.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockedCholesky(ExactSolver):
+    """One exact factorisation in blocks on disk, by this process or by the engine's cluster.
 
-    In a folder of the user it stays, and a call that was stopped goes on.
+    The factor takes 4 N² bytes: in a temporary folder that goes with the model, or in a `folder`,
+    which workers of other machines must reach too. There it stays, and a run that was stopped goes
+    on with its blocks. Two rows of blocks of `block` examples are in memory; a worker has five
+    blocks. `progress(done, blocks)` is called as it goes.
     """
-    order = _order(kernel)
-    with _writable(folder):
-        temporary = None if folder else _Temporary()
-        around = temporary.path if temporary else _kept(str(folder), kernel, noise, block)
-    diagonal = np.asarray(kernel.diagonal(), np.float64)
-    unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
-    failure = None
-    for attempt, added in enumerate(jitter.amounts(len(order), unit, scale)):
-        # A folder of its own: workers may still be at a block of an attempt that failed.
-        files = BlockFiles(str(around / str(attempt)), len(order), block)
+
+    folder: str | os.PathLike[str] | None = None
+    block: int = 2048
+    progress: Callable[[int, int], None] | None = None
+
+    def __post_init__(self):
+        whole("block", self.block)
+
+    def factor(self, kernel, noise, jitter, client):
+        order = _order(kernel)
+        diagonal = np.asarray(kernel.diagonal(), np.float64)
+        unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
+        failure = None
         try:
-            with _writable(files.folder):
-                _run(_Work(kernel, noise + added, order, files), client, progress)
-        except LinAlgError as error:
-            shutil.rmtree(files.folder, ignore_errors=True)
-            failure = f"{error}, with {added:g} added to the diagonal"
-        else:
-            warn_of_jitter(added, scale)
-            return StoredFactor(files, order, added, scale, unit, temporary)
-    raise NumericalError(
-        "The kernel matrix plus noise is not positive definite.",
-        got=str(failure),
-        remedy="give the data noise, or allow more with Jitter(limit=...)",
-    )
+            temporary = _Temporary() if self.folder is None else None
+            around = temporary.path if temporary else _kept(self.folder, kernel, noise, self.block)
+            for attempt, added in enumerate(jitter.amounts(len(order), unit, scale)):
+                # A folder of its own: workers may still be at a block of an attempt that failed.
+                files = BlockFiles(str(around / str(attempt)), len(order), self.block)
+                try:
+                    _run(_Work(kernel, noise + added, order, files), client, self.progress)
+                except LinAlgError as error:
+                    shutil.rmtree(files.folder, ignore_errors=True)
+                    failure = f"{error}, with {added:g} added to the diagonal"
+                else:
+                    warn_of_jitter(added, scale)
+                    return StoredFactor(files, order, added, scale, unit, temporary)
+        except OSError as error:
+            raise WidelimitError(
+                f"'{self.folder or tempfile.gettempdir()}' could not be written "
+                f"({error.strerror or error}).",
+                got="a place for the factor of a kernel",
+                remedy="give BlockedCholesky(folder=...) a folder with 4 N² bytes of space, one "
+                "that all workers reach",
+            ) from error
+        raise NumericalError(
+            "The kernel matrix plus noise is not positive definite.",
+            got=str(failure),
+            remedy="give the data noise, or allow more with Jitter(limit=...)",
+        )
 
 
 class _Temporary:
@@ -170,7 +166,7 @@ class _Temporary:
         )
 
 
-def _kept(folder: str, kernel: Any, noise: np.ndarray, block: int) -> Path:
+def _kept(folder: Any, kernel: Any, noise: np.ndarray, block: int) -> Path:
     """A folder of its own for the factor of this kernel, noise and size of blocks.
 
     A solver is used for several models, and none may write into what another one reads.
@@ -183,20 +179,6 @@ def _kept(folder: str, kernel: Any, noise: np.ndarray, block: int) -> Path:
     path = Path(os.path.abspath(folder)) / f"factor-{mark}"  # workers are in folders of their own
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-@contextmanager
-def _writable(place: Any) -> Iterator[None]:
-    """Turn what a disk refuses into an error that names the place."""
-    try:
-        yield
-    except OSError as error:
-        raise WidelimitError(
-            f"'{place or tempfile.gettempdir()}' could not be written ({error.strerror or error}).",
-            got="a place for the factor of a kernel",
-            remedy="give BlockedCholesky(folder=...) a folder with 4 N² bytes of space, one that "
-            "all workers reach",
-        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,61 +211,54 @@ class _Work:
             found = solve_triangular(corner, found.T, lower=True, check_finite=False).T
         self.files.write(place, found)
 
-    def there(self, place: Place) -> bool:
-        """Whether an earlier call has left it, whole."""
-        try:
-            self.files.read(place)
-        except (OSError, ValueError):
-            return False
-        return True
-
 
 def _ahead(read: Callable[[int], Any], numbers: Iterable[int]) -> Iterator[Any]:
     """What is read for numbers in turn, for the next one while something is done with the last."""
-    coming: deque[Any] = deque()
+    coming = None
     with ThreadPoolExecutor(1) as disk:
         for number in numbers:
-            coming.append(disk.submit(read, number))
-            if len(coming) > 1:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+            now, coming = coming, disk.submit(read, number)
+            if now is not None:
+                yield now.result()
+        if coming is not None:
+            yield coming.result()
 
 
 def _run(work: _Work, client: Any, progress: Report | None) -> None:
-    """All blocks that are not there, reporting how many are done."""
-    os.makedirs(work.files.folder, exist_ok=True)
-    count = len(work.files.spans)
+    """All blocks that are not there whole, reporting how many are done."""
+    files = work.files
+    os.makedirs(files.folder, exist_ok=True)
+    count = len(files.spans)
     places = [(i, j) for j in range(count) for i in range(j, count)]
-    left = [place for place in places if not work.there(place)]
-    walk = _here(work, left) if client is None else _by_workers(work, left, client)
+    left = []
+    for place in places:
+        try:
+            files.read(place)
+        except (OSError, ValueError):
+            left.append(place)
+    if client is None:
+        walk = _here(work, left)
+    else:
+        from ..scale.cluster import by_workers, sent  # Dask is needed with workers only
+
+        def after(place: Place) -> list[Place]:
+            """Its left neighbour and the diagonal above it."""
+            i, j = place
+            return [one for one in ((i, j - 1), (j, j)) if one != place]
+
+        walk = by_workers(client, _Work.compute, [sent(client, work)], left, after=after)
     for done, _ in enumerate(walk, start=len(places) - len(left) + 1):
         if progress is not None:
             progress(done, len(places))
 
 
-def _here(work: _Work, places: list[Place]) -> Iterator[Place]:
+def _here(work: _Work, places: list[Place]) -> Iterator[None]:
     """Column by column; the row of blocks that a column needs is read once."""
     row, of = [], -1
     for i, j in places:
         if i > j and of != j:
             row, of = [work.files.read((j, k)) for k in range(j + 1)], j
-        work.compute((i, j), row if i > j else None)
-        yield i, j
-
-
-def _by_workers(work: _Work, places: list[Place], client: Any) -> Iterator[Place]:
-    """Every block as soon as its left neighbour and the diagonal above it are there."""
-    from ..scale.cluster import Sent, by_workers  # Dask is needed with workers only
-
-    still = set(places)
-
-    def after(place: Place) -> list[Place]:
-        i, j = place
-        return [one for one in ((i, j - 1), (j, j)) if one in still and one != place]
-
-    for place, _ in by_workers(client, _Work.compute, [Sent(client, work)], places, after=after):
-        yield place
+        yield work.compute((i, j), row if i > j else None)
 
 
 def _order(kernel: Any) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Calibrated probabilities: a temperature, reliability, expected calibration error, a picture."""
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,9 @@ from scipy.special import softmax
 
 from ..errors import NumericalError
 from ..figures import one_axes
-from ..options import choice, whole
+from ..options import whole
 from ..printing import counted
-from ..statistics import Shares, wilson_interval
+from ..statistics import wilson_interval
 from . import checks
 from .checks import Values
 from .gp import LeaveOneOut
@@ -105,13 +104,6 @@ class Temperature:
         return softmax(self.inverse * values / np.sqrt(spread)[:, None], axis=1)
 
 
-class Binning(enum.Enum):
-    """How predictions are grouped by their confidence."""
-
-    EQUAL_WIDTH = "equal width"
-    EQUAL_COUNT = "equal count"
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Reliability:
     """Predictions grouped by confidence, the probability of the most likely class.
@@ -137,15 +129,6 @@ class Reliability:
         gap = np.abs(self.accuracy - self.confidence)
         return float(np.sum(self.count * gap) / self.count.sum())
 
-    @property
-    def largest_error(self) -> float:
-        """The largest `|accuracy_g − confidence_g|` of any group."""
-        return float(np.max(np.abs(self.accuracy - self.confidence)))
-
-    def accuracy_interval(self, level: float = 0.9) -> tuple[Shares, Shares]:
-        """Wilson's interval for each group's accuracy, given its count."""
-        return wilson_interval(self.accuracy * self.count, self.count, level=level)
-
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Accuracy against confidence, with 90 % intervals and the share of each group."""
         ax = one_axes(ax, (4.5, 4.5))
@@ -160,7 +143,7 @@ class Reliability:
             label="share of predictions",
         )
         ax.plot([0, 1], [0, 1], color="0.45", linestyle="--", linewidth=1, label="perfect")
-        low, high = self.accuracy_interval()
+        low, high = wilson_interval(self.accuracy * self.count, self.count, level=0.9)
         ax.errorbar(
             self.confidence,
             self.accuracy,
@@ -183,13 +166,7 @@ class Reliability:
         return ax
 
 
-def reliability(
-    probabilities: Values,
-    labels: Values,
-    *,
-    groups: int = 15,
-    binning: Binning | str = Binning.EQUAL_WIDTH,
-) -> Reliability:
+def reliability(probabilities: Values, labels: Values, *, groups: int = 15) -> Reliability:
     """Group predictions (n, classes) by confidence and compare with the true column numbers."""
     table = checks.matrix(probabilities, "The probabilities").astype(np.float64)
     if table.min() < 0 or not np.allclose(table.sum(axis=1), 1.0, atol=1e-4):
@@ -199,13 +176,10 @@ def reliability(
             remedy="pass the output of predict_proba or Temperature.probabilities",
         )
     whole("groups", groups)
-    binning = choice(Binning, binning, "binning")
     truth = checks.class_columns(labels, *table.shape)
     confidence = table.max(axis=1)
     correct = (table.argmax(axis=1) == truth).astype(np.float64)
     edges = np.linspace(0.0, 1.0, groups + 1)
-    if binning is Binning.EQUAL_COUNT:
-        edges = np.quantile(confidence, edges)
     group = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, groups - 1)
     count = np.bincount(group, minlength=groups)
     used = count > 0

@@ -100,14 +100,13 @@ def matrix(
 ) -> Float[np.ndarray, "rows columns"]:
     """A finite two-dimensional array with the expected number of rows and columns."""
     array = real_array(values, name)
-    wanted = tuple("any number" if size is None else str(size) for size in (rows, columns))
     fits = array.ndim == 2 and all(
-        size is None or size == actual
-        for size, actual in zip((rows, columns), array.shape, strict=True)
+        wanted in (None, size) for wanted, size in zip((rows, columns), array.shape, strict=True)
     )
     if not fits or 0 in array.shape:
         raise ShapeError(
-            f"{name} must be a matrix with rows: {wanted[0]}, columns: {wanted[1]}, none empty.",
+            f"{name} must be a matrix with rows: {rows or 'any number'}, columns: "
+            f"{columns or 'any number'}, none empty.",
             got=f"shape {array.shape}",
             remedy="pool or flatten positions before the readout, and pass (test, train) blocks "
             "with test examples as rows",
@@ -195,16 +194,11 @@ def variances_from_difference(
 def class_columns(labels: Values, rows: int, classes: int) -> Int[np.ndarray, " n"]:
     """Labels as column numbers, one per example, refused where they are something else."""
     columns = np.asarray(labels)
-    if columns.shape != (rows,) or columns.dtype.kind not in "iu":
+    fits = columns.shape == (rows,) and columns.dtype.kind in "iu"
+    if not fits or columns.min() < 0 or columns.max() >= classes:
         raise ShapeError(
-            f"Labels must be {rows} column numbers, one per example.",
-            got=f"shape {columns.shape}, dtype {columns.dtype}",
-            remedy="pass numpy.searchsorted(classes, labels)",
-        )
-    if columns.min() < 0 or columns.max() >= classes:
-        raise ShapeError(
-            f"Labels must be column numbers from 0 to {classes - 1}.",
-            got=f"values from {columns.min()} to {columns.max()}",
+            f"Labels must be {rows} column numbers from 0 to {classes - 1}, one per example.",
+            got=f"shape {columns.shape}, {columns!r:.60}",
             remedy="pass numpy.searchsorted(classes, labels)",
         )
     return columns

@@ -24,39 +24,21 @@ from jaxtyping import Float
 from ..engine.inputs import Data
 from ..errors import NumericalError, ShapeError
 from ..printing import counted, written
-from .calibration import Binning, Reliability, Temperature, reliability
+from .calibration import Reliability, Temperature, reliability
 from .network_kernels import NetworkKernels, require_gaussian
 from .process import GP, FittedGP
 
 
-def centred_one_hot(
-    labels: Any,
-) -> tuple[Float[np.ndarray, "n classes"], np.ndarray]:
+def centred_one_hot(labels: Any) -> tuple[Float[np.ndarray, "n classes"], np.ndarray]:
     """Targets `e_c − 1/C` (n, C) and the sorted class labels their columns stand for."""
-    values = _known(labels)
+    values = np.asarray(labels)
     if values.ndim != 1 or len(values) == 0:
         raise ShapeError(
             "Class labels must be a non-empty vector, one label per example.",
             got=f"shape {values.shape}",
             remedy="pass integers or strings, not one-hot rows",
         )
-    try:
-        classes, index = np.unique(values, return_inverse=True)
-    except TypeError as error:
-        raise _mixed(values) from error
-    if len(classes) < 2:
-        raise NumericalError(
-            "Classification needs at least two classes.",
-            got=f"one class, {classes[0]!r}",
-            remedy="pass training labels of every class",
-        )
-    return np.eye(len(classes))[index] - 1.0 / len(classes), classes
-
-
-def _known(labels: Any) -> np.ndarray:
-    """Labels as an array of one kind, none of them missing."""
-    values = np.asarray(labels)
-    each = np.asarray(labels, dtype=object).ravel() if values.dtype.kind in "OSU" else ()
+    each = np.asarray(labels, dtype=object) if values.dtype.kind in "OSU" else ()
     missing = values.dtype.kind == "f" and not np.isfinite(values).all()
     if missing or any(label is None or label != label for label in each):
         raise NumericalError(
@@ -64,19 +46,24 @@ def _known(labels: Any) -> np.ndarray:
             got="None, NaN or infinity among the labels",
             remedy="remove the examples without a label",
         )
-    # NumPy writes numbers that stand among strings as strings.
-    if values.dtype.kind in "SU" and not all(isinstance(label, str | bytes) for label in each):
-        raise _mixed(np.asarray(labels, dtype=object))
-    return values
-
-
-def _mixed(labels: np.ndarray) -> NumericalError:
-    kinds = sorted({type(label).__name__ for label in labels.ravel()})
-    return NumericalError(
-        "Class labels are of one kind, which can be sorted.",
-        got=f"labels of type {', '.join(kinds)}",
-        remedy="write all of them as integers, or all as strings",
-    )
+    kinds = {str if isinstance(label, str | bytes) else type(label) for label in each}
+    try:
+        if str in kinds and len(kinds) > 1:  # NumPy writes numbers among strings as strings
+            raise TypeError
+        classes, index = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise NumericalError(
+            "Class labels are of one kind, which can be sorted.",
+            got=f"labels of type {', '.join(sorted(kind.__name__ for kind in kinds))}",
+            remedy="write all of them as integers, or all as strings",
+        ) from error
+    if len(classes) < 2:
+        raise NumericalError(
+            "Classification needs at least two classes.",
+            got=f"one class, {classes[0]!r}",
+            remedy="pass training labels of every class",
+        )
+    return np.eye(len(classes))[index] - 1.0 / len(classes), classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,13 +121,7 @@ class FittedClassifier:
         return self.classes[np.argmax(self.process.mean(x, mask), axis=1)]
 
     def reliability(
-        self,
-        x: Data,
-        labels: Any,
-        mask: Any = None,
-        *,
-        groups: int = 15,
-        binning: Binning = Binning.EQUAL_WIDTH,
+        self, x: Data, labels: Any, mask: Any = None, *, groups: int = 15
     ) -> Reliability:
         """How well the probabilities are calibrated on held-out examples; `.plot()` draws it."""
         known = np.asarray(labels)
@@ -151,4 +132,4 @@ class FittedClassifier:
                 remedy="train with examples of every class, or leave these examples out",
             )
         columns = np.searchsorted(self.classes, known)
-        return reliability(self.predict_proba(x, mask), columns, groups=groups, binning=binning)
+        return reliability(self.predict_proba(x, mask), columns, groups=groups)

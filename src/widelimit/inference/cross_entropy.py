@@ -6,25 +6,27 @@ With one-hot (or soft) targets `p` and `q(f) = softmax(f)`, an infinitely wide n
     f_t(x) = f₀(x) − Θ(x, X) G_t,    Ġ_t = η c (q(f₀(X) − Θ G_t) − p),    G₀ = 0,
 
 and only `G` (train, classes) has to be integrated: any number of test examples costs one matrix
-product afterwards. Gradient flow is solved by diffrax; gradient descent is iterated exactly.
+product afterwards. Gradient flow is solved by SciPy's RK45; gradient descent is iterated exactly.
 """
 
+import itertools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
-from scipy.special import logsumexp
+from jaxtyping import Float
+from scipy.integrate import solve_ivp
+from scipy.special import logsumexp, softmax
 
-from ..compilation import compiled
-from ..errors import MissingExtraError, NumericalError, ShapeError
+from ..errors import NumericalError, ShapeError
 from ..options import RandomKey, choice, generator, positive, whole
 from . import checks
 from .checks import Values
 from .conventions import Optimizer, Reduction
 from .solve import semidefinite_root
+
+_EVALUATIONS = 6  # of the slope, in a step of RK45
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,10 @@ class CrossEntropyPath:
     """Logits on the training set."""
     targets: Float[np.ndarray, "n classes"] = field(repr=False)
     factor: float
+    test: Float[np.ndarray, "*members times m classes"] | None = field(repr=False, default=None)
+    """Logits of the test examples, if there were any."""
+    classes: np.ndarray | None = None
+    """What the columns stand for, if labels were given."""
 
     def logits(
         self, ntk_cross: Values, *, start: Values | None = None
@@ -69,13 +75,6 @@ class CrossEntropyPath:
         norm = logsumexp(self.train, axis=-1)
         fit = np.sum(self.targets * self.train, axis=-1)
         return self.factor * np.sum(norm - fit, axis=-1)
-
-
-class _Problem(NamedTuple):
-    kernel: Float[Array, "n n"]
-    labels: Float[Array, "n classes"]
-    initial: Float[Array, "*members n classes"]
-    rate: Float[Array, ""]
 
 
 def cross_entropy_path(
@@ -112,31 +111,63 @@ def cross_entropy_path(
         )
     initial = _initial(start, labels.shape)
     grid, order = np.unique(optimizer.check(times).reshape(-1), return_inverse=True)
-    if not grid.size:
-        raise ShapeError(
-            "Training is reported at one time at least.",
-            got="no times",
-            remedy="pass a time, or several",
-        )
-    if not np.isfinite(grid).all():
+    if not grid.size or not np.isfinite(grid).all():
         raise NumericalError(
-            "Training under the cross-entropy has no end.",
-            got="t = inf",
-            remedy="ask for finite times",
+            "Training under the cross-entropy has no end, and is reported at one time at least.",
+            got="t = inf" if grid.size else "no times",
+            remedy="ask for a finite time, or several",
         )
-    factor = reduction.factor(*labels.shape)
+    factor, wide = reduction.factor(*labels.shape), kernel.astype(np.float64)
     rate = positive("learning_rate", learning_rate) * factor
-    with jax.enable_x64(True):
-        problem = _Problem(
-            *(jnp.asarray(a, dtype=jnp.float64) for a in (kernel, labels, initial, rate))
-        )
-        if optimizer is Optimizer.GRADIENT_DESCENT:
-            duals = _descend(problem, grid.astype(np.int64))
-        else:
-            duals = _flow(problem, grid, tolerance, max_steps)
+
+    def pull(dual: np.ndarray) -> np.ndarray:
+        """`Ġ = η c (softmax(f₀ − ΘG) − p)`."""
+        return rate * (softmax(initial - wide @ dual, axis=-1) - labels)
+
+    if optimizer is Optimizer.GRADIENT_DESCENT:
+        found, dual = [], np.zeros_like(initial)
+        for count in np.diff(grid.astype(np.int64), prepend=0):
+            for _ in range(count):
+                dual = dual + pull(dual)
+            found.append(dual)
+        duals = np.stack(found)
+    else:
+        # An error δ in every entry of G is an error of at most δ·‖Θ‖_∞ in the logits.
+        gain = max(float(np.abs(wide).sum(axis=1).max()), 1e-300)
+        duals = _flow(pull, initial.shape, grid, tolerance, tolerance / gain, max_steps)
     duals = np.moveaxis(duals, 0, -3)[..., order, :, :]
-    train = initial[..., None, :, :] - kernel.astype(np.float64) @ duals
+    train = initial[..., None, :, :] - wide @ duals
     return CrossEntropyPath(grid[order], duals, train, labels, factor)
+
+
+def _flow(
+    pull: Callable[[np.ndarray], np.ndarray],
+    shape: tuple[int, ...],
+    grid: np.ndarray,
+    relative: float,
+    absolute: float,
+    max_steps: int,
+) -> np.ndarray:
+    """`G` at the times of the grid, from `G = 0`."""
+    count = itertools.count()
+    too_far = NumericalError(
+        "The integration of the training dynamics must reach the last time.",
+        got=f"it needs more than {max_steps} steps to reach t = {grid[-1]:.3g}",
+        remedy="ask for shorter times, raise max_steps, or use gradient descent steps",
+    )
+
+    def slope(_: float, flat: np.ndarray) -> np.ndarray:
+        if next(count) > _EVALUATIONS * max_steps:
+            raise too_far
+        return pull(flat.reshape(shape)).reshape(-1)
+
+    if grid[-1] == 0.0:
+        return np.zeros((1, *shape))
+    options = {"t_eval": grid, "rtol": relative, "atol": absolute}
+    found = solve_ivp(slope, (0.0, grid[-1]), np.zeros(math.prod(shape)), **options)
+    if not found.success:  # steps below rounding
+        raise too_far
+    return found.y.T.reshape(-1, *shape)
 
 
 def sample_initial_functions(
@@ -166,57 +197,3 @@ def _initial(start: Values | None, shape: tuple[int, int]) -> np.ndarray:
             remedy="pass one row of initial logits per training example",
         )
     return initial
-
-
-def _pull(time: Values, dual: Array, problem: _Problem) -> Array:
-    """`Ġ = η c (softmax(f₀ − ΘG) − p)`; autonomous, so the time is ignored."""
-    logits = problem.initial - problem.kernel @ dual
-    labels = jnp.broadcast_to(problem.labels, logits.shape)
-    return problem.rate * (jax.nn.softmax(logits, axis=-1) - labels)
-
-
-@compiled
-def _advance(dual: Array, problem: _Problem, count: Array) -> Array:
-    return jax.lax.fori_loop(0, count, lambda k, d: d + _pull(k, d, problem), dual)
-
-
-def _descend(problem: _Problem, steps: np.ndarray) -> np.ndarray:
-    dual, duals = jnp.zeros_like(problem.initial), []
-    for count in np.diff(steps, prepend=0):
-        dual = _advance(dual, problem, jnp.asarray(count))
-        duals.append(np.asarray(dual))
-    return np.stack(duals)
-
-
-def _flow(problem: _Problem, grid: np.ndarray, tolerance: float, max_steps: int) -> np.ndarray:
-    try:
-        import diffrax
-    except ImportError as missing:
-        raise MissingExtraError("diffrax", "dynamics") from missing
-    if grid[-1] == 0.0:
-        return np.zeros((1, *problem.initial.shape))
-    # An error δ in every entry of G is an error of at most δ·‖Θ‖_∞ in the logits.
-    gain = float(jnp.abs(problem.kernel).sum(axis=1).max())
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(_pull),
-        diffrax.Dopri5(),
-        t0=0.0,
-        t1=float(grid[-1]),
-        dt0=None,
-        y0=jnp.zeros_like(problem.initial),
-        args=problem,
-        saveat=diffrax.SaveAt(ts=jnp.asarray(grid)),
-        # Arrays, so that other tolerances and kernels do not compile anew.
-        stepsize_controller=diffrax.PIDController(
-            rtol=jnp.asarray(tolerance), atol=jnp.asarray(tolerance / max(gain, 1e-300))
-        ),
-        max_steps=max_steps,
-        throw=False,
-    )
-    if solution.result != diffrax.RESULTS.successful:
-        raise NumericalError(
-            "The integration of the training dynamics must reach the last time.",
-            got=f"it needs more than {max_steps} steps to reach t = {grid[-1]:.3g}",
-            remedy="ask for shorter times, raise max_steps, or use gradient descent steps",
-        )
-    return np.asarray(solution.ys)

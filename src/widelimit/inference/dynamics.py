@@ -16,8 +16,8 @@ about them is noise. This holds for infinitely many attention heads; with finite
 kernels of the limit are random and the formulas do not apply.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -58,21 +58,6 @@ def _stable(rate: float, factor: float) -> float:
     return 2.0 / (factor * rate) if rate > 0.0 else float("inf")
 
 
-class TestKernels(NamedTuple):
-    """Kernel blocks that tie new examples to the training set.
-
-    `ntk_cross` and `nngp_cross` are (test, train); `nngp` is (test, test), or just its diagonal
-    (test,) when no full covariance will be asked for. Without the two NNGP entries only means
-    can be computed.
-    """
-
-    __test__ = False  # not a test class, whatever its name suggests to test collectors
-
-    ntk_cross: Values
-    nngp_cross: Values | None = None
-    nngp: Values | None = None
-
-
 class TrainingCurve(NamedTuple):
     """Expected losses over the ensemble, in the units of the chosen reduction.
 
@@ -96,10 +81,16 @@ class TrainingCurve(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dynamics:
-    """Training dynamics on the training set; `on(...)` carries them to other examples.
+    """Training dynamics, seen on the training set, or at the examples of `on(...)`.
 
     Build with `Dynamics.decompose`. Times may be a number or an array, and `numpy.inf`; results
     have shape `times.shape + (examples[, outputs])`.
+
+    All is written as `f_t(x) = a(x) − R_t (Uᵀ (y − f₀(X)))` with `R_t = rows · diag(r_t)`. On the
+    training set `a = y`, rows are `U` and `r_t = 1 − λ φ_t`, so that almost nothing keeps its
+    relative accuracy; at other examples `a = f₀(x)`, rows are `Θ(x, X) U` and `r_t = −φ_t`. The
+    covariance is `P + R_t Qᵀ + Q R_tᵀ + R_t UᵀKU R_tᵀ` with `P = K(x, x)` and `Q = K(x, X) U`,
+    which are left out on the training set.
     """
 
     eigenvalues: Float[np.ndarray, " n"]
@@ -115,11 +106,18 @@ class Dynamics:
     reduction: Reduction
     ridge: float
     vector_targets: bool
+    rows: Float[np.ndarray, "m n"] | None = None
+    """`Θ(x, X) U` at other examples; None on the training set."""
+    initial: Float[np.ndarray, "m n"] | None = None
+    """`Q`, where it is known."""
+    prior: np.ndarray | None = None
+    """`P`, or its diagonal."""
 
     def __repr__(self) -> str:
         low, high = self.eigenvalues.min(), self.eigenvalues.max()
+        seen = "" if self.rows is None else f" seen at {len(self.rows)} others"
         return (
-            f"Dynamics({counted(len(self.eigenvalues), 'example')}, eigenvalues {low:.3g} to "
+            f"Dynamics({counted(len(self.eigenvalues), 'example')}{seen}, eigenvalues {low:.3g} to "
             f"{high:.3g}, {self.optimizer.value}, learning rate {self.learning_rate:g})"
         )
 
@@ -188,68 +186,126 @@ class Dynamics:
         """`2 / (c (λ_max + ρ))`: gradient descent diverges above it."""
         return _stable(float(self.eigenvalues[-1]) + self.ridge, self.loss_factor)
 
-    def mean(self, times: Values, *, start: Values | None = None) -> Float[np.ndarray, " *shape"]:
-        """Mean output on the training set; with `start` the path of that one network instead.
+    def mean(
+        self, times: Values, *, start: Values | None = None, train_start: Values | None = None
+    ) -> Float[np.ndarray, " *shape"]:
+        """Mean output; with `start` the path of the one network with these initial outputs.
 
-        `start` holds the initial outputs on the training set, shaped like the targets.
+        Off the training set `train_start` are those on it. Both are shaped like the targets.
         """
-        gap = self.targets - self._start(start, len(self.targets))
-        kept = self._kept(times)
-        away = np.einsum("...n,nd->...nd", kept, self.basis.T @ gap)
-        return self._shape(self.targets - self.basis @ away)
-
-    def covariance(self, times: Values) -> Float[np.ndarray, " *shape"]:
-        """Covariance (…, n, n) of one output over the ensemble: `U (1−λφ) UᵀKU (1−λφ) Uᵀ`."""
-        kept = self._kept(times)
-        inner = kept[..., :, None] * self._nngp() * kept[..., None, :]
-        return self.basis @ inner @ self.basis.T
+        if self.rows is None:
+            rows, anchor, first = self.basis, self.targets, self._start(start, len(self.targets))
+        elif (start is None) != (train_start is None):
+            raise ShapeError(
+                "The path of one network needs its initial outputs at both sets of examples.",
+                got="start alone" if train_start is None else "train_start alone",
+                remedy="pass start= for these examples and train_start= for the training set",
+            )
+        else:
+            rows, anchor = self.rows, self._start(start, len(self.rows))
+            first = self._start(train_start, len(self.targets))
+        gap = self.basis.T @ (self.targets - first)
+        found = anchor - rows @ np.einsum("...n,nd->...nd", self._rates(times), gap)
+        return found[..., 0] if self.vector_targets else found
 
     def predict(self, times: Values) -> Prediction:
-        """Mean and variance on the training set over the ensemble."""
-        kept = self._kept(times)
-        variance = np.empty(kept.shape)
-        for index in np.ndindex(kept.shape[:-1]):
-            scaled = self.basis * kept[index]
-            variance[index] = np.einsum("ij,ij->i", scaled @ self._nngp(), scaled)
-        return Prediction(self.mean(times), np.maximum(variance, 0.0))
-
-    def curve(self, times: Values) -> TrainingCurve:
-        """Expected training loss over the ensemble; `O(N)` per time."""
-        kept = self._kept(times)
-        energy = np.sum((self.basis.T @ self.targets) ** 2, axis=1)
-        spread = self.targets.shape[1] * np.diagonal(self._nngp())
-        half = 0.5 * self.loss_factor
-        return TrainingCurve(
-            self.optimizer.check(times), half * (kept**2 @ energy), half * (kept**2 @ spread)
+        """Mean and variance over the ensemble."""
+        rates, nngp = self._rates(times), self._nngp()
+        rows = self.basis if self.rows is None else self.rows
+        variance = np.empty((*rates.shape[:-1], len(rows)))
+        initial, prior = self._before()
+        for index in np.ndindex(rates.shape[:-1]):
+            map_ = rows * rates[index]
+            variance[index] = np.einsum("ij,ij->i", map_ @ nngp + 2.0 * initial, map_)
+        if prior is None:
+            return Prediction(self.mean(times), np.maximum(variance, 0.0))
+        diagonal = prior if prior.ndim == 1 else np.diagonal(prior)
+        variance = checks.variances_from_difference(
+            diagonal + variance, largest_prior=float(diagonal.max()), unit=self.unit
         )
+        return Prediction(self.mean(times), variance)
 
-    def on(self, kernels: TestKernels) -> "TestDynamics":
-        """The same dynamics seen at other examples."""
-        rows = len(self.targets)
-        cross = checks.matrix(kernels.ntk_cross, "The NTK of test against training", columns=rows)
+    def covariance(self, times: Values) -> Float[np.ndarray, " *shape"]:
+        """Covariance (…, m, m) of one output over the ensemble."""
+        rows = self.basis if self.rows is None else self.rows
+        map_ = rows * self._rates(times)[..., None, :]
+        moved = map_ @ self._nngp() @ np.swapaxes(map_, -1, -2)
+        initial, prior = self._before()
+        if prior is None:
+            return moved
+        if prior.ndim == 1:
+            raise NumericalError(
+                "A full covariance needs the full kernel of the test examples.",
+                got="only its diagonal",
+                remedy="pass the (test, test) matrix as nngp=",
+            )
+        mixed = map_ @ initial.T
+        return prior + mixed + np.swapaxes(mixed, -1, -2) + moved
+
+    def curve(self, times: Values, targets: Values | None = None) -> TrainingCurve:
+        """Expected loss over the ensemble, reduced over the examples at which it is seen.
+
+        Off the training set it takes their targets. `O(N)` per time on it.
+        """
+        rates, nngp = self._rates(times), self._nngp()
+        if self.rows is None:
+            half = 0.5 * self.loss_factor
+            energy = np.sum((self.basis.T @ self.targets) ** 2, axis=1)
+            spread = self.targets.shape[1] * (rates**2 @ np.diagonal(nngp))
+            return TrainingCurve(
+                self.optimizer.check(times), half * (rates**2 @ energy), half * spread
+            )
+        columns, _ = checks.targets(() if targets is None else targets, len(self.rows))
+        half = 0.5 * self.reduction.factor(*columns.shape)
+        mean = self.mean(times)
+        mean = mean[..., None] if self.vector_targets else mean
+        bias = half * np.sum((mean - columns) ** 2, axis=(-2, -1))
+        # The trace of the covariance alone is a quadratic form in φ_t: no matrix per time.
+        initial, prior = self._before()
+        assert prior is not None
+        total = float(prior.sum() if prior.ndim == 1 else np.trace(prior))
+        linear = np.einsum("ij,ij->j", initial, self.rows)
+        quadratic = (self.rows.T @ self.rows) * nngp
+        trace = total + np.einsum("...j,...j->...", rates @ quadratic + 2.0 * linear, rates)
+        trace = checks.variances_from_difference(trace, largest_prior=total, unit=self.unit)
+        return TrainingCurve(self.optimizer.check(times), bias, half * columns.shape[1] * trace)
+
+    def on(
+        self, ntk_cross: Values, nngp_cross: Values | None = None, nngp: Values | None = None
+    ) -> "Dynamics":
+        """The same dynamics seen at other examples.
+
+        `ntk_cross` and `nngp_cross` are (test, train); `nngp` is (test, test), or just its diagonal
+        (test,) when no full covariance will be asked for. Without the two NNGP blocks only means
+        can be computed.
+        """
+        size = len(self.targets)
+        cross = checks.matrix(ntk_cross, "The NTK of test against training", columns=size)
         response = cross.astype(np.float64) @ self.basis
-        if kernels.nngp is None or kernels.nngp_cross is None or self.rotated_nngp is None:
-            return TestDynamics(self, response, None, None)
-        initial = checks.matrix(
-            kernels.nngp_cross, "The NNGP of test against training", rows=len(cross), columns=rows
+        seen = replace(self, rows=response, initial=None, prior=None)
+        if nngp is None or nngp_cross is None or self.rotated_nngp is None:
+            return seen
+        first = checks.matrix(
+            nngp_cross, "The NNGP of test against training", rows=len(cross), columns=size
         )
-        prior = checks.real_array(kernels.nngp, "The NNGP of the test examples")
+        prior = checks.real_array(nngp, "The NNGP of the test examples")
         if prior.ndim == 1:
             prior = checks.variances(prior, "The NNGP diagonal of the test examples", len(cross))
         else:
             prior = checks.square(prior, "The NNGP of the test examples").astype(np.float64)
             checks.matrix(prior, "The NNGP of the test examples", rows=len(cross))
-        return TestDynamics(self, response, initial.astype(np.float64) @ self.basis, prior)
+        return replace(seen, initial=first.astype(np.float64) @ self.basis, prior=prior)
 
-    def response(self, times: Values) -> Float[np.ndarray, " *shape"]:
-        """`φ_t = (1 − e_t)/(λ + ρ)`, 0 for directions that cannot be told from rounding."""
-        return self._response_and_kept(times)[0]
-
-    def _kept(self, times: Values) -> np.ndarray:
-        return self._response_and_kept(times)[1]
+    def _rates(self, times: Values) -> np.ndarray:
+        """`r_t`."""
+        response, kept = self._response_and_kept(times)
+        return kept if self.rows is None else -response
 
     def _response_and_kept(self, times: Values) -> tuple[np.ndarray, np.ndarray]:
-        """`φ_t` and the fraction `1 − λ φ_t` of the initial error that is left, (…, n)."""
+        """`φ_t = (1 − e_t)/(λ + ρ)`, and what is left of the initial error, `1 − λ φ_t`.
+
+        Directions that cannot be told from rounding have `φ_t = 0`.
+        """
         time = self.optimizer.check(times)[..., None]
         rate = self.eigenvalues + self.ridge
         learnt = rate > self.cutoff
@@ -266,11 +322,12 @@ class Dynamics:
         step = self.learning_rate * self.loss_factor * rate
         if self.optimizer is Optimizer.GRADIENT_FLOW:
             return np.exp(-step * time), -np.expm1(-step * time)
-        if np.isinf(time).any() and self.learning_rate >= self.largest_stable_learning_rate:
+        stable = self.largest_stable_learning_rate
+        rates = f"learning rate {self.learning_rate:.3g}, largest stable {stable:.3g}"
+        if np.isinf(time).any() and self.learning_rate >= stable:
             raise NumericalError(
                 "Gradient descent only converges below the largest stable learning rate.",
-                got=f"learning rate {self.learning_rate:.3g}, "
-                f"largest stable {self.largest_stable_learning_rate:.3g}",
+                got=rates,
                 remedy="lower the learning rate, or ask for a finite number of steps",
             )
         with np.errstate(over="ignore"):
@@ -278,8 +335,7 @@ class Dynamics:
         if not (np.abs(left) < _LARGEST).all():
             raise NumericalError(
                 "Gradient descent must not overflow.",
-                got=f"learning rate {self.learning_rate:.3g}, "
-                f"largest stable {self.largest_stable_learning_rate:.3g}",
+                got=rates,
                 remedy="lower the learning rate or ask for fewer steps",
             )
         slow = np.minimum(step, 0.5)  # log1p only where it is used
@@ -288,12 +344,16 @@ class Dynamics:
 
     def _nngp(self) -> Float[np.ndarray, "n n"]:
         if self.rotated_nngp is None:
-            raise NumericalError(
-                "The spread of an ensemble comes from its initial functions.",
-                got="no NNGP kernel",
-                remedy="pass nngp=... to Dynamics.decompose, and TestKernels with NNGP blocks",
-            )
+            raise _no_spread("no NNGP kernel")
         return self.rotated_nngp
+
+    def _before(self) -> tuple[Any, np.ndarray | None]:
+        """`Q` and `P`."""
+        if self.rows is None:
+            return 0.0, None
+        if self.initial is None or self.prior is None:
+            raise _no_spread("no NNGP blocks for these examples")
+        return self.initial, self.prior
 
     def _start(self, start: Values | None, rows: int) -> np.ndarray:
         if start is None:
@@ -301,101 +361,10 @@ class Dynamics:
         columns, _ = checks.targets(start, rows)
         return checks.matrix(columns, "The initial outputs", columns=self.targets.shape[1])
 
-    def _shape(self, columns: np.ndarray) -> np.ndarray:
-        return columns[..., 0] if self.vector_targets else columns
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TestDynamics:
-    """Training dynamics seen at examples outside the training set; made by `Dynamics.on`."""
-
-    __test__ = False  # not a test class, whatever its name suggests to test collectors
-
-    training: Dynamics
-    ntk_cross: Float[np.ndarray, "m n"]
-    """`Θ(x, X) U`."""
-    nngp_cross: Float[np.ndarray, "m n"] | None
-    """`K(x, X) U`."""
-    prior: np.ndarray | None
-
-    def __repr__(self) -> str:
-        return f"TestDynamics({counted(len(self.ntk_cross), 'example')}, {self.training!r})"
-
-    def mean(
-        self,
-        times: Values,
-        *,
-        start: Values | None = None,
-        train_start: Values | None = None,
-    ) -> Float[np.ndarray, " *shape"]:
-        """Mean output; with `start` and `train_start` the path of that one network instead.
-
-        They hold the network's initial outputs at these examples and on the training set.
-        """
-        training = self.training
-        if (start is None) != (train_start is None):
-            raise ShapeError(
-                "The path of one network needs its initial outputs at both sets of examples.",
-                got="start alone" if train_start is None else "train_start alone",
-                remedy="pass start= for these examples and train_start= for the training set",
-            )
-        gap = training.targets - training._start(train_start, len(training.targets))
-        move = np.einsum("...n,nd->...nd", training.response(times), training.basis.T @ gap)
-        return training._shape(training._start(start, len(self.ntk_cross)) + self.ntk_cross @ move)
-
-    def predict(self, times: Values) -> Prediction:
-        """Mean and variance over the ensemble."""
-        response = self.training.response(times)
-        cross, prior = self._initial()
-        diagonal = prior if prior.ndim == 1 else np.diagonal(prior)
-        variance = np.empty((*response.shape[:-1], len(diagonal)))
-        for index in np.ndindex(response.shape[:-1]):
-            map_ = self.ntk_cross * response[index]
-            moved = np.einsum("ij,ij->i", map_ @ self.training._nngp() - 2.0 * cross, map_)
-            variance[index] = diagonal + moved
-        variance = checks.variances_from_difference(
-            variance, largest_prior=float(diagonal.max()), unit=self.training.unit
-        )
-        return Prediction(self.mean(times), variance)
-
-    def covariance(self, times: Values) -> Float[np.ndarray, " *shape"]:
-        """Covariance (…, m, m): `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ`, `M = Θ_* U diag(φ_t) Uᵀ`."""
-        response = self.training.response(times)
-        cross, prior = self._initial()
-        if prior.ndim == 1:
-            raise NumericalError(
-                "A full covariance needs the full kernel of the test examples.",
-                got="only its diagonal",
-                remedy="pass the (test, test) matrix as TestKernels.nngp",
-            )
-        map_ = self.ntk_cross * response[..., None, :]
-        mixed = map_ @ cross.T
-        moved = map_ @ self.training._nngp() @ np.swapaxes(map_, -1, -2)
-        return prior - mixed - np.swapaxes(mixed, -1, -2) + moved
-
-    def curve(self, times: Values, targets: Values) -> TrainingCurve:
-        """Expected loss at these examples, given their targets; reduced over these examples."""
-        columns, _ = checks.targets(targets, len(self.ntk_cross))
-        training = self.training
-        mean = self.mean(times)
-        mean = mean[..., None] if training.vector_targets else mean
-        half = 0.5 * training.reduction.factor(*columns.shape)
-        bias = half * np.sum((mean - columns) ** 2, axis=(-2, -1))
-        # The trace of the covariance alone is a quadratic form in φ_t: no matrix per time.
-        response = training.response(times)
-        cross, prior = self._initial()
-        total = float(prior.sum() if prior.ndim == 1 else np.trace(prior))
-        linear = np.einsum("ij,ij->j", cross, self.ntk_cross)
-        quadratic = (self.ntk_cross.T @ self.ntk_cross) * training._nngp()
-        trace = total + np.einsum("...j,...j->...", response @ quadratic - 2.0 * linear, response)
-        trace = checks.variances_from_difference(trace, largest_prior=total, unit=training.unit)
-        return TrainingCurve(training.optimizer.check(times), bias, half * columns.shape[1] * trace)
-
-    def _initial(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.nngp_cross is None or self.prior is None:
-            raise NumericalError(
-                "The spread of an ensemble comes from its initial functions.",
-                got="no NNGP blocks for these examples",
-                remedy="pass nngp=... to Dynamics.decompose, and TestKernels with NNGP blocks",
-            )
-        return self.nngp_cross, self.prior
+def _no_spread(got: str) -> NumericalError:
+    return NumericalError(
+        "The spread of an ensemble comes from its initial functions.",
+        got=got,
+        remedy="pass nngp= to Dynamics.decompose, and nngp_cross= and nngp= to its method on",
+    )

@@ -25,16 +25,12 @@ from ..engine.inputs import unmasked
 from ..options import RandomKey, generator, whole
 from ..printing import counted
 from . import checks
-from .blocked import StoredFactor
 from .checks import Values
-from .iterative import Iterative
 from .repeats import Groups, repeated
-from .solve import Factor, Jitter, factorise, semidefinite_root
+from .solve import Jitter, factorise, semidefinite_root
+from .triangular import Inverse
 
 LOG_2PI = float(np.log(2.0 * np.pi))
-
-AnyFactor = Factor | StoredFactor | Iterative
-"""What solves with `A`: in memory, on disk, or by iterations."""
 
 
 class KernelKind(enum.Enum):
@@ -144,19 +140,49 @@ class LeaveOneOut(NamedTuple):
 
 
 class Conditioned(abc.ABC):
-    """A process conditioned on targets, whatever the solver."""
+    """A process conditioned on targets, whatever the solver.
 
+    Blocks of kernels are (test, train), or (test, landmarks).
+    """
+
+    weights: Float[np.ndarray, "n outputs"]
+    """Those of the features in the mean."""
     vector_targets: bool
     unit: Any
     """Machine epsilon of the precision in which kernels were computed."""
 
-    @abc.abstractmethod
-    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
-        """Means from a block of kernels with test examples."""
+    def _features(self, block: np.ndarray) -> np.ndarray:
+        """Those of test examples: the kernel's rows themselves, unless there are landmarks."""
+        return block
 
     @abc.abstractmethod
+    def _gram(self, block: np.ndarray) -> np.ndarray:
+        """`K_* A⁻¹ K_*ᵀ`."""
+
+    @abc.abstractmethod
+    def _remaining(self, prior: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """Variances of the prior less the diagonal of that."""
+
+    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
+        """`K_* A⁻¹ y` from a block of kernels with test examples."""
+        return self._outputs(self._features(self._cross(cross)) @ self.weights)
+
+    def predict(self, cross: Values, prior_variance: Values) -> Prediction:
+        """Mean and variance from that block and the test diagonal (test,)."""
+        block = self._cross(cross)
+        prior = checks.variances(prior_variance, "The prior variance of the tests", len(block))
+        mean = self._outputs(self._features(block) @ self.weights)
+        return Prediction(mean, self._remaining(prior, block))
+
     def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
-        """The joint covariance of the tests, from that block and (test, test)."""
+        """`K_** − K_* A⁻¹ K_*ᵀ` from that block and (test, test)."""
+        block = self._cross(cross)
+        prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
+        checks.matrix(prior, "The kernel of the test examples", rows=len(block))
+        posterior = prior - self._gram(block)
+        variance = self._difference(np.diagonal(posterior), np.diagonal(prior), block)
+        np.fill_diagonal(posterior, variance)
+        return (posterior + posterior.T) / 2.0
 
     def sample(
         self, cross: Values, corner: Values, *, draws: int = 1, key: RandomKey = 0
@@ -172,31 +198,27 @@ class Conditioned(abc.ABC):
         spread = (white @ root.T).reshape(draws, outputs, len(mean)).transpose(0, 2, 1)
         return mean + spread.reshape(draws, *mean.shape)
 
+    def _cross(self, cross: Values) -> np.ndarray:
+        name = "The kernel of test against training examples (or landmarks)"
+        return checks.matrix(cross, name, columns=len(self.weights))
+
     def _outputs(self, columns: np.ndarray) -> np.ndarray:
         return columns[:, 0] if self.vector_targets else columns
 
-
-def symmetrised(
-    posterior: Float[np.ndarray, "m m"], prior: Float[np.ndarray, "m m"], unit: float
-) -> Float[np.ndarray, "m m"]:
-    """A covariance that came out of a subtraction, exactly symmetric, with checked variances."""
-    largest = float(np.diagonal(prior).max())
-    variance = checks.variances_from_difference(
-        np.diagonal(posterior), largest_prior=largest, unit=unit
-    )
-    np.fill_diagonal(posterior, variance)
-    return (posterior + posterior.T) / 2.0
+    def _difference(self, left: np.ndarray, prior: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """Variances that are left of the prior's."""
+        unit = max(self.unit, checks.rounding_unit(block))
+        return checks.variances_from_difference(left, largest_prior=float(prior.max()), unit=unit)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GPPosterior(Conditioned):
     """A Gaussian process conditioned on targets; build it with `GPPosterior.condition`."""
 
-    factor: "AnyFactor"
+    factor: Inverse
     noise: Float[np.ndarray, " n"] = field(repr=False)
     targets: Float[np.ndarray, "n outputs"] = field(repr=False)
     weights: Float[np.ndarray, "n outputs"] = field(repr=False)
-    """`A⁻¹ y`, the weights of the kernel's rows in the mean."""
     vector_targets: bool = field(repr=False)
     groups: Groups | None = field(repr=False, default=None)
     """Examples of one number are the same input, and are left out together."""
@@ -216,39 +238,28 @@ class GPPosterior(Conditioned):
         *,
         noise: Values = 0.0,
         jitter: Jitter | None = None,
-        overwrite: bool = False,
         groups: Groups | None = None,
     ) -> "GPPosterior":
         """The posterior given a training kernel (n, n) and targets (n,) or (n, outputs).
 
         `noise` holds variances, one for all or one per example. `groups` has the same number for
-        examples that are the same input (see `input_groups`). `overwrite=True` lets a float64
-        kernel array be destroyed to save memory.
+        examples that are the same input (see `input_groups`).
         """
         matrix = unmasked(kernel, "The kernel")
         rows = len(np.atleast_1d(matrix))
         checks.targets(targets, rows)  # before the expensive part
         variances = checks.variances(noise, "The noise", rows)
-        factor = factorise(matrix, noise=variances, jitter=jitter, overwrite=overwrite)
+        factor = factorise(matrix, noise=variances, jitter=jitter)
         return cls.given(factor, targets, noise=variances, groups=groups)
 
     @classmethod
     def given(
-        cls,
-        factor: "AnyFactor",
-        targets: Values,
-        *,
-        noise: Values,
-        groups: Groups | None = None,
+        cls, factor: Inverse, targets: Values, *, noise: Values, groups: Groups | None = None
     ) -> "GPPosterior":
         """The posterior from a factor of `A`, noise included."""
         columns, vector = checks.targets(targets, len(factor))
         variances = checks.variances(noise, "The noise", len(factor))
-        if isinstance(factor, Iterative):  # this one solve is long enough to be interrupted
-            weights = factor.solve(columns, keep=True)
-        else:
-            weights = factor.solve(columns)
-        return cls(factor, variances, columns, weights, vector, groups)
+        return cls(factor, variances, columns, factor.weights(columns), vector, groups)
 
     def __len__(self) -> int:
         return len(self.factor)
@@ -258,39 +269,21 @@ class GPPosterior(Conditioned):
         """What had to be added to the diagonal of the kernel, 0.0 if nothing."""
         return self.factor.jitter
 
-    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
-        """`K_* A⁻¹ y` for a kernel block (test, train)."""
-        return self._outputs(self._cross(cross) @ self.weights)
-
-    def predict(self, cross: Values, prior_variance: Values) -> Prediction:
-        """Mean and variance from the block (test, train) and the test diagonal (test,).
-
-        The block is walked in rows, so memory stays at one block of train size.
-        """
-        block = self._cross(cross)
-        prior = checks.variances(prior_variance, "The prior variance of the tests", len(block))
-        explained = np.empty(len(block))
-        for start in range(0, len(block), checks.ROWS_PER_BLOCK):
-            rows = slice(start, start + checks.ROWS_PER_BLOCK)
-            explained[rows] = self.factor.explained(block[rows].T)
-        unit = max(self.unit, checks.rounding_unit(block))
-        variance = checks.variances_from_difference(
-            prior - explained, largest_prior=float(prior.max()), unit=unit
-        )
-        return Prediction(self.mean(block), variance)
-
-    def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
-        """`K_** − K_* A⁻¹ K_*ᵀ` from the blocks (test, train) and (test, test)."""
-        block = self._cross(cross)
-        prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
-        checks.matrix(prior, "The kernel of the test examples", rows=len(block))
-        unit = max(self.unit, checks.rounding_unit(block))
-        return symmetrised(prior - self.factor.gram(block.T), prior, unit)
-
     @property
     def unit(self) -> float:
         """Machine epsilon of the precision in which kernels were computed."""
         return self.factor.unit
+
+    def _gram(self, block: np.ndarray) -> np.ndarray:
+        return self.factor.gram(block.T)
+
+    def _remaining(self, prior: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """The block is walked in rows, so memory stays at one block of train size."""
+        explained = np.empty(len(block))
+        for start in range(0, len(block), checks.ROWS_PER_BLOCK):
+            rows = slice(start, start + checks.ROWS_PER_BLOCK)
+            explained[rows] = self.factor.explained(block[rows].T)
+        return self._difference(prior - explained, prior, block)
 
     @cached_property
     def log_evidence(self) -> float:
@@ -305,11 +298,20 @@ class GPPosterior(Conditioned):
 
         Examples of one of the `groups` are left out together.
         """
-        return self._left_out(self.factor.inverse_diagonal, np.arange(len(self)))
+        return self.left_out_at(np.arange(len(self)))
 
     def left_out_at(self, rows: Int[np.ndarray, " rows"]) -> LeaveOneOut:
-        """The same for some examples."""
-        return self._left_out(self.factor.inverse_diagonal_at(rows), rows)
+        """The same for some examples; groups have blocks of the inverse."""
+        parts = repeated(self.groups, rows)
+        diagonal = np.ones(len(self))
+        diagonal[rows] = self.factor.inverse_diagonal_at(rows)
+        together = []
+        if parts:
+            block = self.factor.inverse_block(np.concatenate(parts))
+            spans = np.split(np.arange(len(block)), np.cumsum([len(part) for part in parts])[:-1])
+            together = [(p, block[np.ix_(s, s)]) for p, s in zip(parts, spans, strict=True)]
+        found = LeaveOneOut.of(self.targets, self.weights, diagonal, together=together)
+        return LeaveOneOut(*(part[rows] for part in found)).mapped(self._outputs)
 
     def with_groups(self, groups: Groups | None) -> "GPPosterior":
         """The same posterior with other groups, for instance the folds of a cross-validation."""
@@ -319,55 +321,3 @@ class GPPosterior(Conditioned):
     def calibration_rows(self) -> Int[np.ndarray, " rows"]:
         """Examples whose leave-one-out predictions are affordable."""
         return self.factor.calibration_rows
-
-    def _left_out(self, inverse: np.ndarray, rows: np.ndarray) -> LeaveOneOut:
-        """Of some examples, from their entries of `diag(A⁻¹)`; groups have blocks of it."""
-        parts = repeated(self.groups, rows)
-        diagonal = np.ones(len(self))
-        diagonal[rows] = inverse
-        together = []
-        if parts:
-            block = self.factor.inverse_block(np.concatenate(parts))
-            ends = np.cumsum([len(part) for part in parts])
-            spans = zip([0, *ends], ends, strict=False)
-            blocks = [block[begin:end, begin:end] for begin, end in spans]
-            together = list(zip(parts, blocks, strict=True))
-        found = LeaveOneOut.of(self.targets, self.weights, diagonal, together=together)
-        return LeaveOneOut(*(part[rows] for part in found)).mapped(self._outputs)
-
-    def extend(
-        self,
-        cross: Values,
-        corner: Values,
-        targets: Values,
-        *,
-        noise: Values,
-        jitter: Jitter | None = None,
-        groups: Groups | None = None,
-    ) -> "GPPosterior":
-        """The posterior after more data, from blocks (new, old) and (new, new), without refitting.
-
-        `groups` are those of all examples, the old ones first.
-
-        Costs `O(N²M)` for M new examples, where starting over would cost `O((N+M)³)`.
-        """
-        new = len(np.atleast_1d(np.asarray(corner)))
-        columns, _ = checks.targets(targets, new)
-        checks.matrix(columns, "The new targets", columns=self.targets.shape[1])
-        variances = checks.variances(noise, "The noise", new)
-        assert isinstance(self.factor, Factor), "only a factor in memory is extended"
-        factor = self.factor.extend(cross, corner, noise=variances, jitter=jitter)
-        stacked = np.concatenate([self.targets, columns])
-        return GPPosterior(
-            factor,
-            np.concatenate([self.noise, variances]),
-            stacked,
-            factor.solve(stacked),
-            self.vector_targets,
-            groups,
-        )
-
-    def _cross(self, cross: Values) -> np.ndarray:
-        return checks.matrix(
-            cross, "The kernel of test against training examples", columns=len(self)
-        )

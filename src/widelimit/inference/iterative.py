@@ -11,6 +11,7 @@ import logging
 import os
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,48 +21,47 @@ from jaxtyping import Float
 
 from ..data.files import writing
 from ..errors import NumericalError
+from ..options import RandomKey, generator, positive, whole
 from . import checks
 from .checks import Values
-from .conventions import LEFT_OUT, some_left_out
+from .conventions import LEFT_OUT
 from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
-from .triangular import unit_columns
+from .solvers import ExactSolver, refuse_jitter
+from .triangular import Inverse
 
 log = logging.getLogger("widelimit.scale")
 
-Report = Callable[[int, float], None]
-"""Hears the number of the iteration and the largest relative error."""
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConjugateGradients(ExactSolver):
+    """Iterations over the kernel, for one right-hand side per output and per test example.
 
-@dataclass(frozen=True, eq=False)
-class Iterative:
-    """`A = K + noise` behind products with `K`: what a factorisation answers, by iterations.
-
-    The determinant is an estimate, with a standard error.
+    They stop at a relative residual of `tolerance`, and for variances where what is subtracted from
+    the prior is known to that relative error. `rank` columns make the preconditioner (None: 4√N of
+    them). `keep` is a file for the last iterate, from which a run that was stopped goes on.
+    `progress(iteration, error)` is called after every iteration, of which the logger
+    `widelimit.scale` keeps a record.
     """
 
-    kernel: Any = field(repr=False)
-    noise: Float[np.ndarray, " n"] = field(repr=False)
-    low_rank: Float[np.ndarray, "n m"] = field(repr=False)
-    tolerance: float
-    most_iterations: int
-    keep: str | os.PathLike[str] | None
-    unit: float
-    scale: float
-    progress: Report | None = field(default=None, repr=False)
-    jitter: float = 0.0
+    tolerance: float = 1e-10
+    most_iterations: int = 1000
+    rank: int | None = None
+    keep: str | os.PathLike[str] | None = None
+    key: RandomKey = 0
+    progress: Callable[[int, float], None] | None = None
 
-    @classmethod
-    def make(
-        cls,
-        kernel: Any,
-        noise: np.ndarray,
-        *,
-        rank: int,
-        rng: np.random.Generator,
-        **options: Any,
-    ) -> "Iterative":
-        """Choose the preconditioner; `options` are fields."""
+    def __post_init__(self):
+        positive("tolerance", self.tolerance)
+        whole("most_iterations", self.most_iterations)
+        if self.rank is not None:
+            whole("rank", self.rank)
+
+    def check(self, noise, jitter):
+        refuse_jitter(jitter, "ConjugateGradients", "and noise is needed anyway")
+        checks.positive_noise(noise, len(noise), "Conjugate gradients")
+
+    def factor(self, kernel, noise, jitter, client):
         diagonal = np.asarray(kernel.diagonal(), np.float64)
         unit = checks.rounding_unit(np.asarray(kernel[:1]))
         root = np.sqrt(noise)
@@ -73,9 +73,26 @@ class Iterative:
             block = np.asarray(checks.pairs(kernel, chosen, chosen), np.float64)
             return block / root[chosen, None] / root[chosen]
 
+        rank = self.rank or max(16, 4 * int(np.sqrt(len(noise))))
+        rng = generator(self.key)
         found = pivoted(diagonal / noise, columns, corner, rank, rng=rng, unit=unit)
-        known = {"unit": unit, "scale": float(diagonal.mean())}
-        return cls(kernel, noise, found.factor, **known, **options)
+        return Iterative(kernel, noise, found.factor, self, unit, float(diagonal.mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class Iterative(Inverse):
+    """`A = K + noise` behind products with `K`: what a factorisation answers, by iterations.
+
+    The determinant is an estimate, with a standard error.
+    """
+
+    kernel: Any = field(repr=False)
+    noise: Float[np.ndarray, " n"] = field(repr=False)
+    low_rank: Float[np.ndarray, "n m"] = field(repr=False)
+    solver: ConjugateGradients
+    unit: float
+    scale: float
+    jitter: float = 0.0
 
     def __len__(self) -> int:
         return len(self.noise)
@@ -107,9 +124,14 @@ class Iterative:
 
         def progress(iteration: int, reached: float, found: np.ndarray) -> None:
             log.info("conjugate gradients: step %d, error %.1e", iteration, reached)
-            if self.progress is not None:
-                self.progress(iteration, reached)
-            _keep(place, scaled, found)
+            if self.solver.progress is not None:
+                self.solver.progress(iteration, reached)
+            keep(found)
+
+        def keep(found: np.ndarray) -> None:
+            if place is not None:
+                with writing(place) as file:
+                    np.savez(file, mark=np.array(_mark(scaled)), found=found)
 
         start = _kept(place, scaled)
         solved = block_gradients(
@@ -118,26 +140,30 @@ class Iterative:
             scaled,
             self._root_inverse(self._root_inverse(scaled)) if start is None else start,
             error=error,
-            tolerance=self.tolerance,
-            most=self.most_iterations,
+            tolerance=self.solver.tolerance,
+            most=self.solver.most_iterations,
             progress=progress,
         )
-        _keep(place, scaled, solved.found)
-        if solved.error > self.tolerance:
+        keep(solved.found)
+        if solved.error > self.solver.tolerance:
             raise NumericalError(
                 f"Conjugate gradients came to a relative error of {solved.error:.1e}, not "
-                f"{self.tolerance:g}.",
+                f"{self.solver.tolerance:g}.",
                 got=f"{solved.iterations} iterations",
                 remedy="raise rank= (a better preconditioner) or most_iterations=; where rounding "
                 "allows no more, raise tolerance= or the noise",
             )
         return solved
 
-    def solve(self, right: Values, *, keep: bool = False) -> Float[np.ndarray, "n columns"]:
-        """`A⁻¹ right` to the tolerance: the residual relative to each column.
+    def weights(self, targets: np.ndarray) -> Float[np.ndarray, "n columns"]:
+        """The one solve that is long enough to be interrupted: its iterates are kept."""
+        return self._solve(targets, self.solver.keep)
 
-        `keep` its iterates on disk.
-        """
+    def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
+        """`A⁻¹ right` to the tolerance: the residual relative to each column."""
+        return self._solve(right, None)
+
+    def _solve(self, right: Values, keep: str | os.PathLike[str] | None) -> np.ndarray:
         root = np.sqrt(self.noise)[:, None]
         given = np.asarray(right, np.float64)
         scaled = given.reshape(len(given), -1) / root
@@ -146,8 +172,7 @@ class Iterative:
         def error(_: np.ndarray, residual: np.ndarray) -> float:
             return float((np.linalg.norm(residual, axis=0) / size).max())
 
-        found = self._run(scaled, error, self.keep if keep else None).found
-        return (found / root).reshape(given.shape)
+        return (self._run(scaled, error, keep).found / root).reshape(given.shape)
 
     def _quadratic(self, right: Values) -> tuple[np.ndarray, Solved]:
         """The scaled right-hand sides `b`, and `z ≈ A⁻¹ b` good enough for `bᵀ A⁻¹ b`.
@@ -168,34 +193,21 @@ class Iterative:
         return scaled, self._run(scaled, error)
 
     def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
         scaled, solved = self._quadratic(right)
         return np.einsum("nk,nk->k", solved.found, scaled + solved.residual)
 
     def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
         scaled, solved = self._quadratic(right)
         found = solved.found.T @ (scaled + solved.residual)
         return (found + found.T) / 2
 
-    def inverse_diagonal_at(self, rows: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """Some entries of `diag(A⁻¹)`, one right-hand side each."""
-        return self.explained(unit_columns(len(self), rows))
-
-    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
-        """The block of `A⁻¹` at some rows and columns, one right-hand side each."""
-        return self.gram(unit_columns(len(self), rows))
-
     @property
     def calibration_rows(self) -> np.ndarray:
-        """Training examples that stand for all where each costs a right-hand side."""
-        return some_left_out(np.arange(len(self)), np.random.default_rng(0))
-
-    @cached_property
-    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
-        """`diag(A⁻¹)`: as many right-hand sides as examples, some of them at a time."""
-        parts = np.array_split(np.arange(len(self)), -(-len(self) // LEFT_OUT))
-        return np.concatenate([self.inverse_diagonal_at(rows) for rows in parts])
+        """Some that stand for all, where each costs a right-hand side."""
+        rows = np.random.default_rng(0).choice(
+            np.arange(len(self)), min(LEFT_OUT, len(self)), replace=False
+        )
+        return np.sort(rows)
 
     @cached_property
     def _log_determinant(self) -> tuple[float, float]:
@@ -234,18 +246,11 @@ def _mark(wanted: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(wanted).data).hexdigest()
 
 
-def _keep(place: str | os.PathLike[str] | None, wanted: np.ndarray, found: np.ndarray) -> None:
-    if place is not None:
-        with writing(place) as file:
-            np.savez(file, mark=np.array(_mark(wanted)), found=found)
-
-
 def _kept(place: str | os.PathLike[str] | None, wanted: np.ndarray) -> np.ndarray | None:
     """The last iterate of a run that stopped, if it was for this right-hand side."""
-    if place is None or not os.path.exists(place):
-        return None
-    try:
-        with np.load(place, allow_pickle=False) as file:
-            return file["found"] if str(file["mark"]) == _mark(wanted) else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None  # another file, or a damaged one: begin anew
+    # Nothing is there, or another file, or a damaged one: begin anew.
+    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        if place is not None:
+            with np.load(place, allow_pickle=False) as file:
+                return file["found"] if str(file["mark"]) == _mark(wanted) else None
+    return None

@@ -6,6 +6,8 @@ that say nothing: `Serial(Dense(64, w_std=1.5), Relu(), Dense(1))` has `0.w_std`
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -59,8 +61,10 @@ def with_hyperparameters(net: Layer, values: Mapping[str, Any]) -> Layer:
                 got=f"{name!r}",
                 remedy=f"use one of {', '.join(known)}",
             )
-        given, old = _numbers(value), known[name]
-        fits = given is not None and given.shape == old.value.shape and old.range.holds(given)
+        old, fits = known[name], False
+        with suppress(TypeError, ValueError):  # what is no number
+            given = np.asarray(value, np.float64)
+            fits = given.shape == old.value.shape and old.range.holds(given)
         if old.absent or not fits:
             raise NetworkError(
                 f"The hyperparameter {name!r} of shape {old.value.shape} takes values that are "
@@ -77,20 +81,9 @@ def grid(net: Layer, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[s
     `axes` maps names of hyperparameters (see `hyperparameters`) to the values to try, such as
     `{"0.w_std": [1.0, 1.5], "2.qk_std": [0.5, 2.0]}`.
     """
-    choices: list[dict[str, Any]] = [{}]
-    for name, values in axes.items():
-        tried = listed(name, values)
-        choices = [{**choice, name: value} for choice in choices for value in tried]
-    for choice in choices:
+    for values in product(*(listed(name, tried) for name, tried in axes.items())):
+        choice = dict(zip(axes, values, strict=True))
         yield choice, with_hyperparameters(net, choice)
-
-
-def _numbers(value: Any) -> np.ndarray | None:
-    """A value as numbers; None where it is something else."""
-    try:
-        return np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        return None
 
 
 def replaced(net: Layer, names: Iterable[str], values: Iterable[Any]) -> Layer:
@@ -106,9 +99,8 @@ class _Leaf(NamedTuple):
     owner: Any  # the object that holds the leaf
 
 
-def _leaves(net: Layer) -> list[_Leaf]:
+def _leaves(net: Layer) -> Iterator[_Leaf]:
     """All leaves of the network, in order."""
-    found = []
     for path, value in jax.tree_util.tree_flatten_with_path(net)[0]:
         words: list[str] = []
         owner: Any = net
@@ -116,15 +108,13 @@ def _leaves(net: Layer) -> list[_Leaf]:
         for key in path:
             owner = node
             if isinstance(key, GetAttrKey):
-                words.append(key.name)
-                node = getattr(node, key.name)
+                word, node = key.name, getattr(node, key.name)
             else:
-                index = key.idx if isinstance(key, SequenceKey) else key.key
-                words.append(str(index))
-                node = node[index]
+                word = key.idx if isinstance(key, SequenceKey) else key.key
+                node = node[word]
+            words.append(str(word))
         name = ".".join(word for word in words if word not in _SILENT)
-        found.append(_Leaf(name if eqx.is_inexact_array(value) else None, value, owner))
-    return found
+        yield _Leaf(name if eqx.is_inexact_array(value) else None, value, owner)
 
 
 def _declared(owner: Any, name: str) -> tuple[Range, bool]:

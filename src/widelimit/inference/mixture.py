@@ -22,11 +22,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 
 from ..compilation import compiled, jitted
 from ..engine.inputs import Data, Inputs
-from ..errors import MissingExtraError, NumericalError, OptionError, WidelimitError, warn
+from ..errors import (
+    MissingExtraError,
+    NumericalError,
+    OptionError,
+    ShapeError,
+    WidelimitError,
+    warn,
+)
 from ..factorizations import cholesky, lower_inverse
 from ..laws.draws import Latent, block_size, kernel_blocks, law_inputs, require_gaussian_output
 from ..laws.points import normal_blocks, plan_draws
@@ -36,8 +43,7 @@ from ..printing import counted, written
 from . import checks
 from .checks import Values
 from .conventions import NOISE
-from .gp import LOG_2PI
-from .mixture_prediction import MixturePrediction
+from .gp import LOG_2PI, Prediction
 from .network_kernels import joined, require_layer, require_scalar_output
 from .noise import Noise, settled
 
@@ -45,6 +51,8 @@ from .noise import Noise, settled
 _FEWEST = 32.0
 # Chains that have not met show a scale reduction above this.
 _MIXED = 1.05
+# Halvings of the interval that holds a quantile.
+_BISECTIONS = 60
 # Draws of the scores for the variances of the prior, which need no weights.
 _PRIOR_DRAWS = 1024
 
@@ -131,14 +139,79 @@ class MixtureGP:
         """
         with jax.enable_x64(True):
             latent = Latent.of(self.net, inputs, samples=self.samples)
-            points = plan_draws(_PRIOR_DRAWS, latent.size)
-            size = min(block_size(latent), points.draws)
-            blocks = normal_blocks(points, latent.size, as_key(self.key), size=size)
+            blocks, size = _prior_blocks(latent, _PRIOR_DRAWS, as_key(self.key))
             diagonals = [
                 np.diagonal(kernels, axis1=1, axis2=2)
                 for kernels in kernel_blocks(latent, blocks, size=size)
             ]
         return np.concatenate(diagonals).mean(axis=0)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MixturePrediction(Prediction):
+    """Predictions of the function: a mixture of Gaussians at every test example.
+
+    Axes of the components: (draws, tests[, outputs]); the variances of a draw are shared by the
+    outputs. `effective` is how many independent draws of the scores the mixture is worth.
+    """
+
+    means: Float[np.ndarray, " draws *points"]
+    variances: Float[np.ndarray, "draws tests"]
+    weights: Float[np.ndarray, " draws"]
+    effective: float
+
+    @classmethod
+    def of(
+        cls, means: np.ndarray, variances: np.ndarray, weights: np.ndarray, effective: float
+    ) -> "MixturePrediction":
+        """With `E[f | y]` and `Var[f | y]`: within the draws, and between them."""
+        mean = np.tensordot(weights, means, axes=1)
+        within = variances.reshape(*variances.shape, *(1,) * (means.ndim - variances.ndim))
+        variance = np.tensordot(weights, within + np.square(means - mean), axes=1)
+        return cls(mean, variance, means, variances, weights, effective)
+
+    def __repr__(self) -> str:
+        draws = f"{self.effective:.0f} effective of {len(self.weights)} draws"
+        return f"Mixture{super().__repr__()[:-1]}, {draws})"
+
+    def _spread(self, noise: Values = 0.0) -> np.ndarray:
+        """Variances in the shape of the means."""
+        extra = (1,) * (self.means.ndim - self.variances.ndim)
+        noise = checks.variances(noise, "The noise", self.variances.shape[1])
+        return (self.variances + noise).reshape(*self.variances.shape, *extra)
+
+    def cdf(self, y: Values, *, noise: Values = 0.0) -> Float[np.ndarray, " *points"]:
+        """`P(f ≤ y)` at every test example, for y a number or of the shape of the mean.
+
+        With `noise`, one variance for all or one for each example: of a new observation.
+        """
+        at = checks.real_array(y, "The values")
+        if at.shape not in ((), self.means.shape[1:]):
+            raise ShapeError(
+                "Probabilities are asked for at one value, or at one for every prediction.",
+                got=f"shape {at.shape}, where the predictions have {self.means.shape[1:]}",
+                remedy="pass a number, or an array shaped like .mean",
+            )
+        scale = np.sqrt(np.maximum(self._spread(noise), np.finfo(float).tiny))
+        z = (at - self.means) / scale
+        return np.tensordot(self.weights, ndtr(z), axes=1)
+
+    def interval(
+        self, level: float, *, noise: Values = 0.0
+    ) -> tuple[Float[np.ndarray, " *points"], Float[np.ndarray, " *points"]]:
+        """Ends of the central interval that holds `level` of the probability, by bisection."""
+        checks.level(level)
+        low, high = (1 - level) / 2, (1 + level) / 2
+        return self._quantile(low, noise), self._quantile(high, noise)
+
+    def _quantile(self, probability: float, noise: Values) -> np.ndarray:
+        reach = 40 * np.sqrt(self._spread(noise)).max() + 1e-12
+        low, high = self.means.min(axis=0) - reach, self.means.max(axis=0) + reach
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle, noise=noise) < probability
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return 0.5 * (low + high)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,7 +240,7 @@ class FittedMixture:
         require_scalar_output(self.model.net, other.outline)
         run = self._run(joined(self.inputs, other))
         means = run.means[..., 0] if self.vector_targets else run.means
-        return MixturePrediction(means, run.variances, run.weights, run.effective)
+        return MixturePrediction.of(means, run.variances, run.weights, run.effective)
 
     def mean(self, x: Data, mask: Any = None) -> Float[np.ndarray, " *points"]:
         """The mean alone."""
@@ -205,17 +278,13 @@ class FittedMixture:
             return self._chained(latent, data, self.model.method)
 
     def _weighted(self, latent: Latent, data: "_Data", method: Importance) -> "_Run":
-        points = plan_draws(method.draws, latent.size)
-        size = min(block_size(latent), points.draws)
-        blocks = normal_blocks(points, latent.size, self.key, size=size)
-        run = _collected(latent, data, blocks, size)
-        logs = run.log_likelihoods - logsumexp(run.log_likelihoods)
-        weights = np.exp(logs)
+        run = _collected(latent, data, *_prior_blocks(latent, method.draws, self.key))
+        weights = np.exp(run.log_likelihoods - logsumexp(run.log_likelihoods))
         effective = float(1.0 / np.square(weights).sum())
         if effective < _FEWEST:
             warn(
                 CollapsedWeightsWarning(
-                    f"Importance weights have collapsed: {points.draws} draws of the scores are "
+                    f"Importance weights have collapsed: {len(weights)} draws of the scores are "
                     f"worth {effective:.1f} independent ones (fewer than {_FEWEST:.0f}). Remedy: "
                     "method=EllipticalSlice(), or more draws."
                 )
@@ -236,8 +305,16 @@ class FittedMixture:
         flat = np.asarray(states).reshape(-1, latent.size)
         size = min(block_size(latent), len(flat))
         blocks = (flat[i : i + size] for i in range(0, len(flat), size))
-        run = _collected(latent, data, blocks, size)
-        return replace(run, effective=effective)
+        return replace(_collected(latent, data, blocks, size), effective=effective)
+
+
+def _prior_blocks(
+    latent: Latent, draws: int, key: Key[Array, ""]
+) -> tuple[Iterator[np.ndarray], int]:
+    """Draws of z from its prior, in blocks of a size."""
+    points = plan_draws(draws, latent.size)
+    size = min(block_size(latent), points.draws)
+    return normal_blocks(points, latent.size, key, size=size), size
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +386,10 @@ def _chains(
     latent: Latent, data: _Data, key: Key[Array, ""], method: EllipticalSlice
 ) -> tuple[Array, Array]:
     """Kept states (chains, kept, latent) and their log-likelihoods (chains, kept)."""
-    blackjax = _blackjax()
+    try:
+        import blackjax
+    except ImportError:
+        raise MissingExtraError("blackjax", "bayes") from None
 
     def log_likelihood(z: Array) -> Array:
         value = _log_likelihood(_whitening(latent.kernel(z), data), data)
@@ -322,19 +402,14 @@ def _chains(
         first, second, third = jax.random.split(key, 3)
         state = sampler.init(jax.random.normal(first, (latent.size,)))
 
-        def moved(state: Any, subkey: Any) -> Any:
-            return jax.lax.scan(
-                lambda s, k: (sampler.step(k, s)[0], None),
-                state,
-                jax.random.split(subkey, method.thin),
-            )[0]
-
         def kept(state: Any, subkey: Any) -> tuple[Any, Any]:
-            state = moved(state, subkey)
+            """`thin` moves."""
+            keys = jax.random.split(subkey, method.thin)
+            state = jax.lax.scan(lambda s, k: (sampler.step(k, s)[0], None), state, keys)[0]
             return state, (state.position, state.logdensity)
 
         burn = jax.random.split(second, method.burn // method.thin)
-        state = jax.lax.scan(lambda s, k: (moved(s, k), None), state, burn)[0]
+        state = jax.lax.scan(kept, state, burn)[0]
         keys = jax.random.split(third, method.steps // method.thin)
         return jax.lax.scan(kept, state, keys)[1]
 
@@ -343,15 +418,8 @@ def _chains(
 
 def _mixing(logs: Array) -> tuple[float, float]:
     """Effective sample size and scale reduction of chains: as one program, not step by step."""
-    diagnostics = _blackjax().diagnostics
+    from blackjax import diagnostics
+
     both = diagnostics.effective_sample_size, diagnostics.potential_scale_reduction
     effective, reduction = jitted(lambda logs: [number(logs) for number in both])(logs)
     return float(np.ravel(effective)[0]), float(np.ravel(reduction)[0])
-
-
-def _blackjax() -> Any:
-    try:
-        import blackjax
-    except ImportError:
-        raise MissingExtraError("blackjax", "bayes") from None
-    return blackjax

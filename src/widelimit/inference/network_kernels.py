@@ -83,16 +83,8 @@ class Engine:
         """Heads and landmarks for these examples; None for networks that need none."""
         if not is_sampled(net):
             return None
-        return net.sampler(
-            inputs,
-            key=self.key,
-            samples=self.samples,
-            replicates=self.replicates,
-            tolerance=self.tolerance,
-            most_heads=self.most_heads,
-            memory=self.memory,
-            rank=self.rank,
-        )
+        names = ("key", "samples", "replicates", "tolerance", "most_heads", "memory", "rank")
+        return net.sampler(inputs, **{name: getattr(self, name) for name in names})
 
 
 def finite_heads(net: Layer) -> tuple[int, ...]:
@@ -171,18 +163,10 @@ class NetworkKernels:
 
     def train(self, *, ntk: bool) -> Kernels:
         """Kernels of the training examples with themselves."""
-        engine = self.engine
-        if engine.store is None:
+        store, client = self.engine.store, self.engine.client
+        if store is None:
             return self._kernel(self.inputs, None, ntk)
-        return self.net.kernel_into(
-            engine.store,
-            self.inputs,
-            sampler=self.sampler,
-            ntk=ntk,
-            dtype=engine.dtype,  # tokens have none of their own
-            memory=engine.memory,
-            client=engine.client,
-        )
+        return self.net.kernel_into(store, self.inputs, client=client, **self._options(ntk))
 
     def cross(self, other: Inputs, *, ntk: bool) -> Kernels:
         """Kernels (other, train), by the workers of an open client, else by this process."""
@@ -190,19 +174,13 @@ class NetworkKernels:
         gone = client is None or getattr(client, "status", None) in ("closing", "closed")
         if gone or other.size * len(self) < ALONE:
             return self._kernel(other, self.inputs, ntk)
-        return self._crossing(ntk).kernels(other)
+        from ..scale.cluster import crossed_by_workers, sent  # Dask is needed with workers only
 
-    def _crossing(self, ntk: bool) -> Any:
-        """The training examples on the workers, sent once."""
-        from ..scale.cluster import Crossing  # Dask is needed with workers only
-
-        found = self.__dict__.setdefault("_crossings", {})
-        if ntk not in found:
-            engine = self.engine
-            sides = (self.inputs, None)
-            problem = Problem(self.net, *sides, self.sampler, ntk, engine.dtype, engine.memory)
-            found[ntk] = Crossing(problem, engine.client)
-        return found[ntk]
+        known = self.__dict__.setdefault("_sent", {})  # the training examples, once
+        if ntk not in known:
+            facts = self.sampler, ntk, self.engine.dtype, self.engine.memory
+            known[ntk] = sent(client, Problem(self.net, self.inputs, None, *facts))
+        return crossed_by_workers(client, known[ntk], len(self), other)
 
     def corner(self, other: Inputs, *, ntk: bool) -> Kernels:
         """Kernels (other, other)."""
@@ -216,28 +194,23 @@ class NetworkKernels:
             yield part, other[part]
 
     def diagonal(self, other: Inputs, kind: KernelKind) -> Float[np.ndarray, " n"]:
-        """`k(x, x)` of one kernel for every example, in `O(N)`."""
-        return chosen(self.diagonals(other, ntk=kind is KernelKind.NTK), kind)
-
-    def diagonals(self, other: Inputs, *, ntk: bool) -> Kernels:
-        """Kernels of every example with itself, in `O(N)` and double precision."""
+        """`k(x, x)` of one kernel for every example, in `O(N)` and double precision."""
         dtype, memory = self.engine.dtype, self.engine.memory
-        return own_kernels(Problem(self.net, other, None, self.sampler, ntk, dtype, memory))
+        ntk = kind is KernelKind.NTK
+        problem = Problem(self.net, other, None, self.sampler, ntk, dtype, memory)
+        return chosen(own_kernels(problem), kind)
 
     def extended(self, other: Inputs) -> "NetworkKernels":
         """With more training examples and the same heads."""
         return replace(self, inputs=joined(self.inputs, other))
 
     def _kernel(self, one: Inputs, two: Inputs | None, ntk: bool) -> Kernels:
-        return self.net.kernel(
-            one,
-            two,
-            sampler=self.sampler,
-            ntk=ntk,
-            dtype=self.engine.dtype,
-            memory=self.engine.memory,
-            progress=False,
-        )
+        return self.net.kernel(one, two, progress=False, **self._options(ntk))
+
+    def _options(self, ntk: bool) -> dict[str, Any]:
+        """The precision is an option because tokens have none of their own."""
+        dtype, memory = self.engine.dtype, self.engine.memory
+        return {"sampler": self.sampler, "ntk": ntk, "dtype": dtype, "memory": memory}
 
 
 def chosen(kernels: Kernels, kind: KernelKind) -> Any:
@@ -247,33 +220,30 @@ def chosen(kernels: Kernels, kind: KernelKind) -> Any:
 
 def joined(one: Inputs, two: Inputs) -> Inputs:
     """Two sets of examples as one; the shorter examples are padded and masked."""
-    sides = pad_like(one, two), pad_like(two, one)
-    streams = list(zip(*(_streams(side) for side in sides), strict=True))
-    x = tuple(np.concatenate([part for part, _ in stream]) for stream in streams)
-    masks = tuple(_joined_masks(stream, one.tokens) for stream in streams)
+    sides = [_by_stream(pad_like(one, two)), _by_stream(pad_like(two, one))]
+    xs, masks = [], []
+    for (x1, mask1), (x2, mask2) in zip(*sides, strict=True):
+        xs.append(np.concatenate([x1, x2]))
+        if mask1 is None and mask2 is None:
+            masks.append(None)
+            continue
+        known = [
+            np.ones(x.shape[: x.ndim - (not one.tokens)], bool) if mask is None else mask
+            for x, mask in ((x1, mask1), (x2, mask2))
+        ]
+        masks.append(np.concatenate(known))
     if not isinstance(one.x, tuple):
-        return Inputs(x[0], masks[0], one.tokens)
-    return Inputs(x, None if all(mask is None for mask in masks) else masks, one.tokens)
+        return Inputs(xs[0], masks[0], one.tokens)
+    return Inputs(
+        tuple(xs), tuple(masks) if any(m is not None for m in masks) else None, one.tokens
+    )
 
 
-def _streams(inputs: Inputs) -> list[tuple[Any, Any]]:
+def _by_stream(inputs: Inputs) -> list[tuple[Any, Any]]:
     """(x, mask) of every stream; most inputs have one."""
     if not isinstance(inputs.x, tuple):
         return [(inputs.x, inputs.mask)]
-    masks = inputs.mask or (None,) * len(inputs.x)
-    return list(zip(inputs.x, masks, strict=True))
-
-
-def _joined_masks(sides: tuple[tuple[Any, Any], ...], tokens: bool) -> Any:
-    if all(mask is None for _, mask in sides):
-        return None
-    shapes = [x.shape if tokens else x.shape[:-1] for x, _ in sides]
-    return np.concatenate(
-        [
-            np.ones(shape, bool) if mask is None else mask
-            for shape, (_, mask) in zip(shapes, sides, strict=True)
-        ]
-    )
+    return list(zip(inputs.x, inputs.mask or (None,) * len(inputs.x), strict=True))
 
 
 def require_scalar_output(net: Layer, outline: Any) -> None:

@@ -112,28 +112,19 @@ def noise_trials(
     total = len(columns) if spectrum.counts is None else float(spectrum.counts.sum())
     mean_diagonal = float(np.sum(spectrum.values)) / total  # the trace, however it is summed
     levels = NOISES * (mean_diagonal or 1.0) if noises is None else np.atleast_1d(noises)
-    return tuple(
-        _trial(spectrum, columns, float(noise), groups, labels, amplitude) for noise in levels
-    )
 
+    def tried(noise: float) -> NoiseTrial:
+        left_out, counts = spectrum.leave_one_out(columns, noise, groups), spectrum.counts
+        squares = (columns - left_out.mean) ** 2 / left_out.variance[:, None]
+        ratio = float(np.average(squares.mean(axis=1), weights=counts))
+        scale = max(ratio, _SMALLEST_AMPLITUDE) if amplitude is None else amplitude
+        if labels is not None:
+            temperature = Temperature.fit(left_out, labels, counts=counts)
+            table = temperature.probabilities(left_out.mean, left_out.variance)
+            true = np.maximum(table[np.arange(len(labels)), labels], _SMALLEST_PROBABILITY)
+            return NoiseTrial(noise, scale, float(np.average(np.log(true), weights=counts)))
+        density = (left_out.log_density + 0.5 * squares).mean(axis=1)
+        score = float(np.average(density, weights=counts)) - 0.5 * (np.log(scale) + ratio / scale)
+        return NoiseTrial(noise, scale, score)
 
-def _trial(
-    spectrum: Spectrum,
-    columns: Float[np.ndarray, "n outputs"],
-    noise: float,
-    groups: Groups | None,
-    labels: Int[np.ndarray, " n"] | None,
-    amplitude: float | None,
-) -> NoiseTrial:
-    left_out, counts = spectrum.leave_one_out(columns, noise, groups), spectrum.counts
-    squares = (columns - left_out.mean) ** 2 / left_out.variance[:, None]
-    ratio = float(np.average(squares.mean(axis=1), weights=counts))
-    scale = max(ratio, _SMALLEST_AMPLITUDE) if amplitude is None else amplitude
-    if labels is not None:
-        temperature = Temperature.fit(left_out, labels, counts=counts)
-        table = temperature.probabilities(left_out.mean, left_out.variance)
-        true = np.maximum(table[np.arange(len(labels)), labels], _SMALLEST_PROBABILITY)
-        return NoiseTrial(noise, scale, float(np.average(np.log(true), weights=counts)))
-    density = left_out.log_density + 0.5 * squares
-    density = float(np.average(density.mean(axis=1), weights=counts))
-    return NoiseTrial(noise, scale, density - 0.5 * (np.log(scale) + ratio / scale))
+    return tuple(tried(float(noise)) for noise in levels)

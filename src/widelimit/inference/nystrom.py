@@ -18,7 +18,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from . import checks
 from .checks import Values
-from .gp import LOG_2PI, Conditioned, LeaveOneOut, Prediction, symmetrised
+from .gp import LOG_2PI, Conditioned, LeaveOneOut
 from .pivots import Pivoted
 from .repeats import Groups, repeated
 
@@ -42,7 +42,8 @@ class NystromPosterior(Conditioned):
     A landmark that is left out keeps its feature, which the others hardly know: it is predicted
     worse than any test example is. See `calibration_rows`.
     """
-    bound: float
+    log_evidence: float
+    """A lower bound of `log p(y)`, summed over the outputs; exact where nothing is missed."""
     missed: float
     """The share of the prior variance of the training examples that landmarks do not see."""
     size: int
@@ -90,7 +91,7 @@ class NystromPosterior(Conditioned):
             inner=inner,
             weights=weights,
             leave_one_out=left_out.mapped(lambda one: one[:, 0] if vector else one),
-            bound=-0.5 * (fit + outputs * (determinant + size * LOG_2PI + trace)),
+            log_evidence=-0.5 * (fit + outputs * (determinant + size * LOG_2PI + trace)),
             missed=float(found.missed.sum() / np.asarray(diagonal, np.float64).sum()),
             size=size,
             unit=unit,
@@ -100,39 +101,20 @@ class NystromPosterior(Conditioned):
     def __len__(self) -> int:
         return self.size
 
-    def _features(self, cross: Values) -> Float[np.ndarray, "n m"]:
-        """`F_*` of test examples, from their kernels with landmarks."""
-        name = "The kernel of test examples against landmarks"
-        block = checks.matrix(cross, name, columns=len(self.landmarks)).astype(np.float64)
-        return solve_triangular(self.lower, block.T, lower=True).T
+    def _features(self, block: np.ndarray) -> np.ndarray:
+        return solve_triangular(self.lower, block.astype(np.float64).T, lower=True).T
 
-    def mean(self, cross: Values) -> Float[np.ndarray, " *points"]:
-        """Means from a block of kernels."""
-        return self._outputs(self._features(cross) @ self.weights)
-
-    def predict(self, cross: Values, prior_variance: Values) -> Prediction:
-        """Mean and variance from a block of kernels and the test diagonal."""
-        features = self._features(cross)
-        prior = checks.variances(prior_variance, "The prior variance of the tests", len(features))
+    def _gram(self, block: np.ndarray) -> np.ndarray:
+        features = self._features(block)
         half = solve_triangular(self.inner, features.T, lower=True)
-        seen = np.einsum("nm,nm->n", features, features)
-        variance = checks.variances_from_difference(
-            prior - seen, largest_prior=float(prior.max()), unit=self.unit
-        )
-        variance = variance + np.einsum("mn,mn->n", half, half)
-        return Prediction(self._outputs(features @ self.weights), variance)
+        return features @ features.T - half.T @ half
 
-    def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
-        """The joint covariance of the tests, from a block of kernels and (test, test)."""
-        features = self._features(cross)
-        prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
+    def _remaining(self, prior: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """Never below what the features leave, whatever rounding leaves of the prior's."""
+        features = self._features(block)
         half = solve_triangular(self.inner, features.T, lower=True)
-        return symmetrised(prior - features @ features.T + half.T @ half, prior, self.unit)
-
-    @property
-    def log_evidence(self) -> float:
-        """A lower bound of `log p(y)`, summed over the outputs; exact where nothing is missed."""
-        return self.bound
+        unseen = self._difference(prior - np.einsum("nm,nm->n", features, features), prior, block)
+        return unseen + np.einsum("mn,mn->n", half, half)
 
     def left_out_at(self, rows: Int[np.ndarray, " rows"]) -> LeaveOneOut:
         """Some of those that are left out in turn."""

@@ -12,64 +12,48 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import OptionError
 from .gp import GPPosterior
 from .repeats import repeated
-from .solve import Factor
 
 
 class Objective(eqx.Module):
     """A criterion of a fitted process; larger is better."""
 
     @abstractmethod
-    def value(self, posterior: GPPosterior) -> float:
-        """The criterion."""
-
-    @abstractmethod
-    def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """Its symmetric gradient in the entries of `A = K + Λ`."""
+    def __call__(self, posterior: GPPosterior) -> tuple[float, Float[np.ndarray, "n n"]]:
+        """The criterion, and its symmetric gradient in the entries of `A = K + Λ`."""
 
 
 class LogEvidence(Objective):
     """`log p(y)`, with gradient `½ Σ_d α_d α_dᵀ − (D/2) A⁻¹` for `α = A⁻¹y` and D outputs."""
 
-    def value(self, posterior: GPPosterior) -> float:
-        """`log p(y)`, summed over outputs."""
-        return posterior.log_evidence
-
-    def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """`½ (ααᵀ − D A⁻¹)`."""
-        gradient = _inverse(posterior)
+    def __call__(self, posterior: GPPosterior) -> tuple[float, Float[np.ndarray, "n n"]]:
+        gradient = posterior.factor.inverse()
         gradient *= -0.5 * posterior.targets.shape[1]
         gradient += 0.5 * (posterior.weights @ posterior.weights.T)
-        return gradient
+        return posterior.log_evidence, gradient
 
 
 class LeaveOneOutDensity(Objective):
-    """`Σ_i log p(y_i | y_−i)`, the log score of cross-validation with one left out."""
+    """`Σ_i log p(y_i | y_−i)`, the log score of cross-validation with one left out.
 
-    def value(self, posterior: GPPosterior) -> float:
-        """The leave-one-out log density, summed over examples and outputs."""
-        return float(posterior.leave_one_out.log_density.sum())
+    It is `Σ −½ r_i²/v_i − ½ log 2πv_i` with residuals r and variances v.
+    """
 
-    def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """From `L = Σ −½ r_i²/v_i − ½ log v_i` with residuals r and variances v."""
+    def __call__(self, posterior: GPPosterior) -> tuple[float, Float[np.ndarray, "n n"]]:
         residual, variance = _left_out(posterior)
         in_variance = 0.5 * np.sum((residual / variance) ** 2 - 1.0 / variance, axis=1)
-        return _through_inverse(posterior, -residual / variance, in_variance)
+        gradient = _through_inverse(posterior, -residual / variance, in_variance)
+        return float(posterior.leave_one_out.log_density.sum()), gradient
 
 
 class LeaveOneOutError(Objective):
     """`−½ Σ_i (y_i − m_i)²` with leave-one-out means `m_i`: blind to the variances."""
 
-    def value(self, posterior: GPPosterior) -> float:
-        """Minus half the squared leave-one-out residuals, summed over examples and outputs."""
-        return -0.5 * float(np.sum(_left_out(posterior)[0] ** 2))
-
-    def gradient(self, posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-        """From `L = −½ Σ r_i²`."""
+    def __call__(self, posterior: GPPosterior) -> tuple[float, Float[np.ndarray, "n n"]]:
         residual, _ = _left_out(posterior)
-        return _through_inverse(posterior, -residual, np.zeros(len(residual)))
+        gradient = _through_inverse(posterior, -residual, np.zeros(len(residual)))
+        return -0.5 * float(np.sum(residual**2)), gradient
 
 
 def _left_out(
@@ -92,7 +76,7 @@ def _through_inverse(
     that `g_α = S g_r` and `g_C = −S g_r rᵀ − S diag(g_v) S` for `C = A⁻¹`. With
     `dA⁻¹ = −A⁻¹ dA A⁻¹` this gives `−(A⁻¹ g_α) αᵀ − A⁻¹ g_C A⁻¹`, symmetrised.
     """
-    inverse, (residual, variance) = _inverse(posterior), _left_out(posterior)
+    inverse, (residual, variance) = posterior.factor.inverse(), _left_out(posterior)
     in_weights = variance * in_residual
     in_inverse = np.diag(-np.sum(in_weights * residual, axis=1) - in_variance * variance[:, 0] ** 2)
     for rows in repeated(posterior.groups, np.arange(len(inverse))):
@@ -104,14 +88,3 @@ def _through_inverse(
     outer = posterior.factor.solve(in_weights) @ posterior.weights.T
     outer += inverse @ in_inverse @ inverse
     return -(outer + outer.T) / 2.0
-
-
-def _inverse(posterior: GPPosterior) -> Float[np.ndarray, "n n"]:
-    """`A⁻¹` in full, which a factor in memory has."""
-    if not isinstance(posterior.factor, Factor):
-        raise OptionError(
-            "Gradients of an objective need the whole inverse, from a factor in memory.",
-            got=type(posterior.factor).__name__,
-            remedy="tune with solver=Cholesky() on fewer examples, and fit with another solver",
-        )
-    return posterior.factor.inverse()

@@ -8,11 +8,14 @@ from jaxtyping import Float
 
 from ..engine.inputs import Data, Inputs
 from ..errors import NetworkError, NumericalError, OptionError
-from ..layers.base import Layer
+from ..layers.base import Layer, with_fields
+from ..layers.compose import Serial
+from ..layers.conv import Convolution
+from ..layers.dense import Dense, Parameterization
+from ..layers.streams import AddStreams
 from ..options import RandomKey, choice, whole
 from ..printing import counted, written
 from . import checks
-from .amplitude import amplify
 from .checks import Values
 from .conventions import NOISE
 from .gp import GPPosterior, KernelKind, LeaveOneOut, Prediction
@@ -26,7 +29,7 @@ from .network_kernels import (
     require_layer,
 )
 from .noise import LeaveOneOutNoise, Noise, NoiseTrial, best_trial, noise_trials, settled
-from .solve import Factor, Jitter
+from .solve import Jitter
 from .solvers import Cholesky, Posterior, Solver
 
 
@@ -124,37 +127,30 @@ class GP:
         counts: np.ndarray | None,
     ) -> "FittedGP":
         """Condition with the noise and the amplitude that leave-one-out prefers."""
-        size = len(data)
-        rows = np.sort(np.random.default_rng(0).permutation(size)[: how.examples])
-        some = data if len(rows) == size else replace(data, inputs=data.inputs[rows])
-        whole = None
-        if isinstance(self.solver, Cholesky) and (len(rows) == size or self.engine.store):
+        rows = np.sort(np.random.default_rng(0).permutation(len(data))[: how.examples])
+        all_of_them, whole = len(rows) == len(data), None
+        if isinstance(self.solver, Cholesky) and (all_of_them or self.engine.store):
             whole = np.asarray(chosen(data.train(ntk=self.with_ntk), self.kind))
-            kernel = whole if len(rows) == size else whole[np.ix_(rows, rows)]
+            kernel = whole if all_of_them else whole[np.ix_(rows, rows)]
         else:
-            kernel = np.asarray(chosen(some.corner(some.inputs, ntk=self.with_ntk), self.kind))
-        groups = None if data.groups is None else data.groups[rows]
-        trials = noise_trials(
-            kernel,
-            np.asarray(y)[rows],
-            groups=groups,
-            labels=None if labels is None else labels[rows],
-            amplitude=None if _scalable(self.net) else 1.0,
-            counts=None if counts is None else counts[rows],
+            some = data.inputs if all_of_them else data.inputs[rows]
+            kernel = np.asarray(chosen(data.corner(some, ntk=self.with_ntk), self.kind))
+        scalable = _scalable(self.net)
+        groups, labels, weights = (
+            None if part is None else part[rows] for part in (data.groups, labels, counts)
         )
+        options = {"groups": groups, "labels": labels, "counts": weights}
+        amplitude = None if scalable else 1.0
+        trials = noise_trials(kernel, np.asarray(y)[rows], amplitude=amplitude, **options)
         noise, amplitude, _ = best_trial(trials)
-        noise = noise * amplitude if counts is None else noise * amplitude / counts
-        net = amplify(self.net, amplitude) if _scalable(self.net) else self.net
+        noise = noise * amplitude / (1.0 if counts is None else counts)
+        net = amplify(self.net, amplitude) if scalable else self.net
         gp, data = replace(self, net=net, noise=noise), data.with_net(net)
         if whole is None:
             return replace(gp.condition(data, y), trials=trials)
-        posterior = GPPosterior.condition(
-            whole * np.asarray(amplitude, whole.dtype),
-            y,
-            noise=noise,
-            jitter=self.jitter,
-            groups=data.groups,
-        )
+        options = {"noise": noise, "jitter": self.jitter, "groups": data.groups}
+        scaled = whole * np.asarray(amplitude, whole.dtype)
+        posterior = GPPosterior.condition(scaled, y, **options)
         return replace(gp.fitted(data, posterior, noise), trials=trials)
 
     @property
@@ -243,34 +239,32 @@ class FittedGP:
     def extend(
         self, x: Data, y: Values, mask: Any = None, *, noise: Values | None = None
     ) -> "FittedGP":
-        """With more data, without starting over: `O(N²M)` for M new examples.
+        """Fitted again with more data, with the noise and the heads as they are.
 
         `noise` is that of the new targets; by default the model's own, if it is one number.
         """
-        if noise is None:
-            noise = np.asarray(self.gp.noise)  # settled when the model was fitted
-            if noise.size > 1:
-                raise NumericalError(
-                    "New targets need a noise variance of their own where each target has one.",
-                    got="a model with one noise variance per example, and none for the new ones",
-                    remedy="pass noise=... to extend",
-                )
-        known = self.posterior
-        if not isinstance(known, GPPosterior) or not isinstance(known.factor, Factor):
+        known, other = self.posterior, self.data.read(x, mask)
+        if not isinstance(known, GPPosterior):
             raise OptionError(
-                f"A model with solver={self.gp.solver!r} is fitted to all its data at once.",
+                f"A model with solver={self.gp.solver!r} keeps its landmarks alone.",
                 got="more data for a fitted one",
-                remedy="fit again with the old and the new data (a stored kernel is extended, not "
-                "computed anew), or solve with Cholesky()",
+                remedy="fit again with the old and the new data",
             )
-        other = self.data.read(x, mask)
-        data = self.data.extended(other)
-        blocks = self._cross(other), self._corner(other)
-        more = {"noise": noise, "jitter": self.gp.jitter, "groups": data.groups}
-        posterior = known.extend(*blocks, y, **more)
-        each = posterior.noise
+        if noise is None and np.size(self.gp.noise) > 1:
+            raise NumericalError(
+                "New targets need a noise variance of their own where each target has one.",
+                got="a model with one noise variance per example, and none for the new ones",
+                remedy="pass noise=... to extend",
+            )
+        old = checks.variances(self.gp.noise, "The noise", len(known))
+        new = old[:1] if noise is None else noise
+        each = np.concatenate([old, checks.variances(new, "The noise", other.size)])
         gp = replace(self.gp, noise=each[0] if (each == each[0]).all() else each)
-        return replace(self, gp=gp, data=data, posterior=posterior)
+        columns, _ = checks.targets(y, other.size)
+        targets = np.concatenate([known.targets, columns])
+        data = self.data.extended(other)
+        fitted = gp.condition(data, targets[:, 0] if known.vector_targets else targets)
+        return replace(fitted, trials=self.trials)
 
     def _cross(self, other: Inputs) -> np.ndarray:
         return chosen(self.data.cross(other, ntk=self.gp.with_ntk), self.gp.kind)
@@ -281,6 +275,28 @@ class FittedGP:
     def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         other = self.data.read(x, mask)
         return self._cross(other), self._corner(other)
+
+
+def amplify(net: Layer, amplitude: float) -> Layer:
+    """The network with `amplitude` times the kernels: its last, linear layer is scaled."""
+    if isinstance(net, Serial) and net.layers:
+        return Serial(*net.layers[:-1], amplify(net.layers[-1], amplitude))
+    if isinstance(net, AddStreams):
+        return AddStreams(net.shares * amplitude)
+    standard = False
+    if isinstance(net, Dense | Convolution):
+        weights, factor = net.weights, amplitude**0.5
+        # Θ = fan_in κ + 1 + σ_w² Θ' there, of which only the last part has σ_w in it.
+        standard = weights.parameterization is Parameterization.STANDARD
+        if not standard:
+            stds = {"w_std": weights.w_std * factor, "b_std": weights.b_std * factor}
+            return with_fields(net, weights=with_fields(weights, **stds))
+    end = "weights in the standard parameterisation" if standard else type(net).__name__
+    raise NetworkError(
+        "Kernels are scaled by the network's last weights, in the NTK parameterisation.",
+        got=f"a network that ends in {end}",
+        remedy="end the network in Dense(width, parameterization=Parameterization.NTK)",
+    )
 
 
 def _scalable(net: Layer) -> bool:

@@ -32,10 +32,15 @@ def input_groups(inputs: Inputs) -> Groups | None:
     Nearly equal are two examples whose distance is at most `NEARLY` of the median distance; a chain
     of such neighbours is one group. Tokens are equal or not.
     """
-    table, exact = _flat(inputs)
-    _, first, same = np.unique(_as_bytes(table), return_index=True, return_inverse=True)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((inputs.x, inputs.mask))]
+    kind = np.int64 if inputs.tokens else np.result_type(*(leaf.dtype for leaf in leaves))
+    table = np.concatenate([leaf.reshape(len(leaf), -1).astype(kind) for leaf in leaves], axis=1)
+    table = table + table.dtype.type(0)  # −0.0 becomes 0.0, which it equals
+    row = np.dtype((np.void, table.dtype.itemsize * table.shape[1]))  # as one value, to be sorted
+    rows = np.ascontiguousarray(table).view(row).reshape(-1)
+    _, first, same = np.unique(rows, return_index=True, return_inverse=True)
     groups = same.reshape(-1)
-    if not exact:
+    if not inputs.tokens:
         groups = _near(table[first])[groups]
     return groups if count_repeats(groups) else None
 
@@ -54,20 +59,6 @@ def repeated(groups: Groups | None, rows: Int[np.ndarray, " rows"]) -> list[np.n
     wanted: Bool[np.ndarray, " n"] = np.zeros(len(groups), bool)
     wanted[rows] = True
     return [part for part in parts if len(part) > 1 and wanted[part].any()]
-
-
-def _flat(inputs: Inputs) -> tuple[np.ndarray, bool]:
-    """One row of numbers for every example, masks among them, and whether they are names."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((inputs.x, inputs.mask))]
-    kind = np.int64 if inputs.tokens else np.result_type(*(leaf.dtype for leaf in leaves))
-    table = np.concatenate([leaf.reshape(len(leaf), -1).astype(kind) for leaf in leaves], axis=1)
-    return table + table.dtype.type(0), inputs.tokens  # −0.0 becomes 0.0, which it equals
-
-
-def _as_bytes(table: np.ndarray) -> np.ndarray:
-    """Every row as one value that can be sorted."""
-    row = np.dtype((np.void, table.dtype.itemsize * table.shape[1]))
-    return np.ascontiguousarray(table).view(row).reshape(-1)
 
 
 def _near(table: np.ndarray) -> Groups:

@@ -5,7 +5,7 @@ validation examples, and one eigendecomposition of each gives the predictions at
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from .checks import Values
 from .gp import KernelKind, Prediction
 from .network_kernels import Engine, NetworkKernels, chosen, joined, require_gaussian, require_layer
 from .process import GP
-from .spectrum import NoiseLadder
+from .spectrum import predictions_by_noise
 
 Score = Callable[[Prediction, np.ndarray, float], float]
 """A function of (prediction, targets, noise variance); larger is better."""
@@ -58,25 +58,6 @@ class Trial:
     score: float
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Search:
-    """All trials, the best first."""
-
-    trials: tuple[Trial, ...] = field(repr=False)
-
-    def __repr__(self) -> str:
-        gp = self.best.gp
-        return (
-            f"Search({len(self.trials)} trials, best {self.best.label!r} with {gp.kind.value} and "
-            f"noise {gp.noise:.3g}: score {self.best.score:.4g})"
-        )
-
-    @property
-    def best(self) -> Trial:
-        """The trial with the largest score."""
-        return self.trials[0]
-
-
 def search(
     candidates: Iterable[tuple[Any, Layer]],
     x: Data,
@@ -91,7 +72,7 @@ def search(
     score: Score = negative_error,
     engine: Engine | None = None,
     progress: bool | Callback | None = None,
-) -> Search:
+) -> tuple[Trial, ...]:
     """Try every (label, network) pair with every kernel and every noise variance; the best first.
 
     `grid` makes such pairs from one network. All are fitted to (x, y)
@@ -128,9 +109,9 @@ def search(
         checks.matrix(wanted, "The validation targets", columns=targets.shape[1])
         kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in chosen_kinds)
         for kind in chosen_kinds:
-            ladder = NoiseLadder.of(chosen(kernels, kind), targets)
-            for noise in map(float, levels):
-                value = score(ladder.predict(noise), wanted, noise)
+            found = predictions_by_noise(chosen(kernels, kind), targets, levels)
+            for noise, prediction in zip(map(float, levels), found, strict=True):
+                value = score(prediction, wanted, noise)
                 if np.ndim(value) or np.isnan(value):
                     raise NumericalError(
                         "A score is one number, larger where predictions are better.",
@@ -139,7 +120,7 @@ def search(
                     )
                 gp = GP(net, kind=kind, noise=noise, engine=engine)
                 trials.append(Trial(label, gp, float(value)))
-    return Search(tuple(sorted(trials, key=lambda trial: -trial.score)))
+    return tuple(sorted(trials, key=lambda trial: -trial.score))
 
 
 def _pairs(candidates: Any) -> list[tuple[Any, Layer]]:

@@ -1,7 +1,7 @@
 """Factorising kernel matrices: float64 Cholesky, in place, with jitter that reports itself.
 
-The upper triangle of the working array is never touched by the factorisation, so it serves as
-the backup from which a failed attempt is restored: one N×N float64 array is all the memory used.
+One N×N float64 array beside the kernel is all the memory used: an attempt that failed begins anew
+from the kernel.
 """
 
 from collections.abc import Iterator
@@ -68,9 +68,6 @@ class Factor(Triangular):
     """Lower Cholesky factor `L` of `A = K + noise + jitter·I`, so that `A = L Lᵀ`.
 
     `storage` holds `L` in its lower triangle; what is above the diagonal has no meaning.
-    `jitter` is the largest amount that was added to a diagonal entry, 0.0 if none was needed;
-    `scale` is the mean diagonal of `K`, by which jitter is measured; `unit` is the machine
-    epsilon of the precision in which `K` was computed.
     """
 
     storage: Float[np.ndarray, "n n"] = field(repr=False)
@@ -87,16 +84,8 @@ class Factor(Triangular):
     def spans(self) -> list[slice]:
         return edges(len(self.storage), BLOCK)
 
-    def corner(self, i: int) -> np.ndarray:
-        return self.storage[self.spans[i], self.spans[i]]
-
-    def left(self, i: int, first: int) -> Iterator[tuple[slice, np.ndarray]]:
-        columns = slice(self.spans[first].start, self.spans[i].start)
-        yield columns, self.storage[self.spans[i], columns]
-
-    def below(self, i: int) -> Iterator[tuple[slice, np.ndarray]]:
-        rows = slice(self.spans[i].stop, len(self))
-        yield rows, self.storage[rows, self.spans[i]]
+    def block(self, i: int, j: int) -> np.ndarray:
+        return self.storage[self.spans[i], self.spans[j]]
 
     def inverse(self) -> Float[np.ndarray, "n n"]:
         """`A⁻¹` in full, both triangles."""
@@ -109,60 +98,16 @@ class Factor(Triangular):
             return super().inverse_block(rows)
         return self.inverse()[np.ix_(rows, rows)]
 
-    def extend(
-        self,
-        cross: Values,
-        corner: Values,
-        *,
-        noise: Values = 0.0,
-        jitter: Jitter | None = None,
-    ) -> "Factor":
-        """The factor of the matrix bordered by new rows, in `O(N²M)` instead of `O((N+M)³)`.
 
-        `[[A, Bᵀ], [B, C]] = [[L, 0], [H, S]] [[L, 0], [H, S]]ᵀ` with `H = B L⁻ᵀ` and
-        `S Sᵀ = C − H Hᵀ`. `cross` is `B` (new, old); `corner` is `C` (new, new) without noise.
-        The jitter already in `A` is given to the new rows too; more is added only if they need it.
-        """
-        old = len(self)
-        corner = checks.square(corner, "The kernel of the new examples")
-        new = len(corner)
-        cross = checks.matrix(
-            cross, "The kernel of new against old examples", rows=new, columns=old
-        )
-        variances = checks.variances(noise, "The noise", new)
-        unit = max(self.unit, checks.rounding_unit(corner))
-
-        half = self.half_solve(cross.T)
-        remainder = _working_copy(corner)
-        remainder[np.diag_indices(new)] += variances + self.jitter
-        remainder -= half.T @ half
-        added = _factorise_in_place(
-            remainder, scale=self.scale, unit=unit, policy=jitter or Jitter(), added_to=old
-        )
-        storage = np.empty((old + new, old + new), order="F")
-        storage[:old, :old] = self.storage
-        storage[old:, :old] = half.T
-        storage[old:, old:] = remainder
-        return _sealed(storage, self.jitter + added, self.scale, unit)
-
-
-def factorise(
-    kernel: Values,
-    *,
-    noise: Values = 0.0,
-    jitter: Jitter | None = None,
-    overwrite: bool = False,
-) -> Factor:
+def factorise(kernel: Values, *, noise: Values = 0.0, jitter: Jitter | None = None) -> Factor:
     """Cholesky factor of `kernel + diag(noise)` in float64, whatever the kernel's precision.
 
     Jitter is added only when the plain factorisation fails; it grows from `Jitter.start`, is
     reported by a `JitterWarning` and on the result, and past `Jitter.limit` a `NumericalError`
-    names the cause. With `overwrite=True` a float64 `kernel` array is used as the working array
-    and destroyed, which saves one N×N array.
+    names the cause.
     """
     checked = checks.square(kernel, "The kernel matrix")
-    rows = len(checked)
-    variances = checks.variances(noise, "The noise", rows)
+    variances = checks.variances(noise, "The noise", len(checked))
     diagonal = np.diagonal(checked)
     if diagonal.min() < 0:
         raise NumericalError(
@@ -172,64 +117,38 @@ def factorise(
         )
     scale = float(diagonal.mean(dtype=np.float64))
     unit = checks.rounding_unit(checked)
-    if overwrite and checked.dtype == np.float64 and checked.flags.writeable:
-        storage = checked if checked.flags.f_contiguous else checked.T
-        storage = storage if storage.flags.f_contiguous else _working_copy(checked)
-    else:
-        storage = _working_copy(checked)
-    storage[np.diag_indices(rows)] += variances
-    added = _factorise_in_place(storage, scale=scale, unit=unit, policy=jitter or Jitter())
-    return _sealed(storage, added, scale, unit)
-
-
-def _working_copy(symmetric: np.ndarray) -> np.ndarray:
-    """A float64 column-major copy; symmetry lets row-major input be copied without transposing."""
-    source = symmetric.T if symmetric.flags.c_contiguous else symmetric
-    return np.array(source, dtype=np.float64, order="F")
-
-
-def _sealed(storage: np.ndarray, jitter: float, scale: float, unit: float) -> Factor:
-    storage.flags.writeable = False
-    return Factor(storage, jitter, scale, unit)
+    amounts = (jitter or Jitter()).amounts(len(checked), unit, scale)
+    diagonal = diagonal + variances
+    storage = np.empty(checked.shape, order="F")
+    added = 0.0
+    for added in amounts:
+        # Symmetry lets row-major input be copied without transposing; where that failed, the other
+        # triangle is tried, which may differ by rounding.
+        storage[:] = checked.T if checked.flags.c_contiguous == (added == 0.0) else checked
+        np.fill_diagonal(storage, diagonal + added)
+        if cholesky_in_place(storage) and not _lost_pivots(storage, diagonal + added):
+            why = f" Cause: {_cause(checked, diagonal, scale, unit)}." if added else ""
+            warn_of_jitter(added, scale, why)
+            storage.flags.writeable = False
+            return Factor(storage, added, scale, unit)
+    storage[:] = checked
+    np.fill_diagonal(storage, diagonal)
+    smallest = _smallest_eigenvalue(storage)
+    raise NumericalError(
+        "A kernel matrix plus noise must be positive definite.",
+        got=f"smallest eigenvalue {smallest:.3g}, mean kernel diagonal {scale:.3g}, jitter limit "
+        f"{added:.3g}; cause: {_cause(checked, diagonal, scale, unit, smallest)}",
+        remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
+        "or allow more with Jitter(limit=...)",
+    )
 
 
 def _mirror(symmetric: np.ndarray) -> None:
     """Overwrite the upper triangle by the lower one, in blocks: no second matrix is needed."""
-    rows = len(symmetric)
-    for start in range(0, rows, checks.ROWS_PER_BLOCK):
-        stop = min(start + checks.ROWS_PER_BLOCK, rows)
-        block = symmetric[start:stop, start:stop]
-        symmetric[start:stop, stop:] = symmetric[stop:, start:stop].T
+    for span in edges(len(symmetric), checks.ROWS_PER_BLOCK):
+        block = symmetric[span, span]
+        symmetric[span, span.stop :] = symmetric[span.stop :, span].T
         block[:] = np.tril(block) + np.tril(block, -1).T
-
-
-def _factorise_in_place(
-    storage: np.ndarray, *, scale: float, unit: float, policy: Jitter, added_to: int = 0
-) -> float:
-    """Replace the lower triangle of `storage` by its factor; return the jitter it took.
-
-    `added_to` counts the rows that were factorised before these (see `Factor.extend`); it only
-    shapes the messages.
-    """
-    diagonal = np.diagonal(storage).copy()
-    jitter = 0.0
-    for jitter in policy.amounts(added_to + len(storage), unit, scale):
-        np.fill_diagonal(storage, diagonal + jitter)
-        if cholesky_in_place(storage) and not _lost_pivots(storage, diagonal + jitter):
-            why = f" Cause: {_cause(storage, diagonal, scale, unit, added_to)}." if jitter else ""
-            warn_of_jitter(jitter, scale, why)
-            return jitter
-        _mirror(storage.T)  # from its upper triangle
-    np.fill_diagonal(storage, diagonal)
-    smallest = _smallest_eigenvalue(storage)
-    cause = _cause(storage, diagonal, scale, unit, added_to, smallest)
-    raise NumericalError(
-        "A kernel matrix plus noise must be positive definite.",
-        got=f"smallest eigenvalue {smallest:.3g}, mean kernel diagonal {scale:.3g}, jitter limit "
-        f"{jitter:.3g}; cause: {cause}",
-        remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
-        "or allow more with Jitter(limit=...)",
-    )
 
 
 def warn_of_jitter(added: float, scale: float, why: str = "") -> None:
@@ -263,21 +182,14 @@ def _smallest_eigenvalue(matrix: np.ndarray) -> float:
 
 
 def _cause(
-    storage: np.ndarray,
-    diagonal: np.ndarray,
-    scale: float,
-    unit: float,
-    added_to: int,
-    smallest: float = 0.0,
+    matrix: np.ndarray, diagonal: np.ndarray, scale: float, unit: float, smallest: float = 0.0
 ) -> str:
-    """Why the matrix, whose upper triangle is intact in `storage`, is not positive definite."""
+    """Why the matrix with this diagonal is not positive definite."""
     if not diagonal.any():
         return "the kernel is zero everywhere and there is no noise"
     if smallest < -1e-4 * scale:
         return "the matrix is not a kernel: it has a direction of clearly negative variance"
-    if added_to:
-        return "to the kernel, the new examples are combinations of those already present"
-    pairs, count = _repeated_rows(storage, diagonal, 10.0 * unit)
+    pairs, count = _repeated_rows(matrix, diagonal, 10.0 * unit)
     if count:
         named = ", ".join(f"{i} and {j}" for i, j in pairs)
         more = f", and {count - len(pairs)} more pairs" if count > len(pairs) else ""
@@ -286,14 +198,14 @@ def _cause(
 
 
 def _repeated_rows(
-    storage: np.ndarray, diagonal: np.ndarray, tolerance: float
+    matrix: np.ndarray, diagonal: np.ndarray, tolerance: float
 ) -> tuple[list[tuple[int, int]], int]:
     """Pairs with `K_ii + K_jj − 2K_ij` no larger than rounding: the first three, and how many."""
     pairs: list[tuple[int, int]] = []
     count = 0
-    for start in range(0, len(storage), checks.ROWS_PER_BLOCK):
+    for start in range(0, len(matrix), checks.ROWS_PER_BLOCK):
         rows = slice(start, start + checks.ROWS_PER_BLOCK)
-        apart = diagonal[rows, None] + diagonal[None, start:] - 2.0 * storage[rows, start:]
+        apart = diagonal[rows, None] + diagonal[None, start:] - 2.0 * matrix[rows, start:]
         size = np.maximum(diagonal[rows, None], diagonal[None, start:])
         close = np.argwhere(np.triu(apart <= tolerance * size, 1))
         pairs += [(start + int(i), start + int(j)) for i, j in close[: 3 - len(pairs)]]

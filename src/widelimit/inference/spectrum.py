@@ -1,5 +1,6 @@
 """One eigendecomposition of a kernel, from which answers for every noise variance follow."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -57,34 +58,24 @@ class Spectrum:
         return LeaveOneOut.of(targets, weights, diagonal, together=together, missed=missed)
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseLadder:
-    """Predictions for other examples at every noise variance `ρ`.
+def predictions_by_noise(
+    kernel: np.ndarray, targets: Float[np.ndarray, "n outputs"], noises: Sequence[float]
+) -> Iterator[Prediction]:
+    """Predictions at every noise variance `ρ`: mean (m, outputs) and variance (m,).
 
-    `m = (K_* V) (λ+ρ)⁻¹ Vᵀy` and `v = k_** − Σ_j (K_* V)_j² / (λ_j+ρ)`.
+    `m = (K_* V) (λ+ρ)⁻¹ Vᵀy` and `v = k_** − Σ_j (K_* V)_j² / (λ_j+ρ)`. The kernel is that of the
+    examples that have targets, and then of the others.
     """
-
-    spectrum: Spectrum
-    response: Float[np.ndarray, "m n"] = field(repr=False)
-    rotated: Float[np.ndarray, "n outputs"] = field(repr=False)
-    prior: Float[np.ndarray, " m"] = field(repr=False)
-    unit: float
-
-    @classmethod
-    def of(cls, kernel: np.ndarray, targets: Float[np.ndarray, "n outputs"]) -> "NoiseLadder":
-        """From the kernel of the examples that have targets, and then of the others."""
-        whole = checks.square(kernel, "The kernel of training and validation examples")
-        rows, wide = len(targets), whole.astype(np.float64)
-        spectrum = Spectrum.of(wide[:rows, :rows])
-        response, rotated = wide[rows:, :rows] @ spectrum.vectors, spectrum.vectors.T @ targets
-        prior = np.diagonal(wide)[rows:]
-        return cls(spectrum, response, rotated, prior, checks.rounding_unit(whole))
-
-    def predict(self, noise: float) -> Prediction:
-        """Mean (m, outputs) and variance (m,)."""
-        shrunk = self.response / (self.spectrum.values + noise)
-        variance = self.prior - np.einsum("mn,mn->m", shrunk, self.response)
+    whole = checks.square(kernel, "The kernel of training and validation examples")
+    rows, wide, unit = len(targets), whole.astype(np.float64), checks.rounding_unit(whole)
+    spectrum = Spectrum.of(wide[:rows, :rows])
+    response, rotated = wide[rows:, :rows] @ spectrum.vectors, spectrum.vectors.T @ targets
+    prior = np.diagonal(wide)[rows:]
+    for noise in noises:
+        shrunk = response / (spectrum.values + noise)
         variance = checks.variances_from_difference(
-            variance, largest_prior=float(self.prior.max()), unit=self.unit
+            prior - np.einsum("mn,mn->m", shrunk, response),
+            largest_prior=float(prior.max()),
+            unit=unit,
         )
-        return Prediction(shrunk @ self.rotated, variance)
+        yield Prediction(shrunk @ rotated, variance)

@@ -1,10 +1,9 @@
 """Training without training, from a network: `Training(net).fit(x, y).predict(x_test, t=t)`."""
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from ..engine.inputs import Data
 from ..engine.phases import refuse_finite_heads
@@ -17,7 +16,7 @@ from .checks import Values
 from .classify import centred_one_hot
 from .conventions import Optimizer, Reduction
 from .cross_entropy import CrossEntropyPath, cross_entropy_path, sample_initial_functions
-from .dynamics import Dynamics, TestDynamics, TestKernels, TrainingCurve
+from .dynamics import Dynamics
 from .gp import KernelKind, Prediction
 from .network_kernels import Engine, NetworkKernels, joined, require_layer
 
@@ -53,16 +52,8 @@ class Training:
         """Compute both kernels of the training set and decompose the NTK, once for all times."""
         data = self._read(x, mask)
         checks.targets(y, len(data))  # before the expensive part
-        kernels = data.train(ntk=True)
-        dynamics = Dynamics.decompose(
-            kernels.ntk,
-            y,
-            nngp=kernels.nngp,
-            learning_rate=self.learning_rate,
-            optimizer=self.optimizer,
-            reduction=self.reduction,
-            ridge=self.ridge,
-        )
+        nngp, ntk = data.train(ntk=True)
+        dynamics = Dynamics.decompose(ntk, y, nngp=nngp, ridge=self.ridge, **self._options)
         return FittedTraining(self, data, dynamics)
 
     def cross_entropy(
@@ -76,12 +67,12 @@ class Training:
         mask_test: Any = None,
         members: int | None = None,
         key: RandomKey = 0,
-    ) -> "CrossEntropyTraining":
+    ) -> CrossEntropyPath:
         """Train on class labels under the cross-entropy, by integrating the outputs.
 
         Without `members` the mean network is trained, which starts at zero; otherwise `members`
         networks that are drawn at initialisation. The result has the logits of the training
-        examples and of `x_test` at all `times`. Needs the extra `dynamics`.
+        examples and of `x_test` at all `times`.
         """
         if self.ridge:
             raise NumericalError(
@@ -99,31 +90,29 @@ class Training:
         targets, classes = centred_one_hot(labels)
         checks.targets(targets, len(data))
         other = None if x_test is None else data.read(x_test, mask_test)
-        train = data.train(ntk=True)
         start, start_test = None, None
         if members is not None:
             both = data.inputs if other is None else joined(data.inputs, other)
             drawn = sample_initial_functions(
-                data.corner(both, ntk=False).nngp,
-                outputs=len(classes),
-                draws=members,
-                key=key,
+                data.corner(both, ntk=False).nngp, outputs=len(classes), draws=members, key=key
             )
             start, start_test = drawn[:, : len(data)], drawn[:, len(data) :]
         path = cross_entropy_path(
-            train.ntk,
+            data.train(ntk=True).ntk,
             targets + 1.0 / len(classes),
             times,
             start=start,
-            learning_rate=self.learning_rate,
-            optimizer=self.optimizer,
-            reduction=self.reduction,
+            **self._options,
         )
-        test = None
         if other is not None:
-            cross = data.cross(other, ntk=True).ntk
-            test = path.logits(cross, start=start_test)
-        return CrossEntropyTraining(path, test, classes)
+            test = path.logits(data.cross(other, ntk=True).ntk, start=start_test)
+            path = replace(path, test=test)
+        return replace(path, classes=classes)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        names = ("learning_rate", "optimizer", "reduction")
+        return {name: getattr(self, name) for name in names}
 
     def _read(self, x: Data, mask: Any) -> NetworkKernels:
         refuse_finite_heads(self.net, "Training in closed form")
@@ -134,7 +123,8 @@ class Training:
 class FittedTraining:
     """The ensemble of infinitely wide networks in training, at any time; made by `Training.fit`.
 
-    `dynamics` answers what concerns the training set (`mean`, `predict`, `covariance` at times).
+    `dynamics` answers what concerns the training set (`mean`, `predict`, `covariance`, `curve` at
+    times, and the largest stable learning rate), and `on(x)` the same at other examples.
     Times may be a number or an array, and infinity; results have shape
     `times.shape + (examples[, outputs])`.
     """
@@ -146,12 +136,7 @@ class FittedTraining:
     def __repr__(self) -> str:
         return f"FittedTraining({counted(len(self.data), 'example')}, {self.training!r})"
 
-    @property
-    def largest_stable_learning_rate(self) -> float:
-        """`2 / (c (λ_max(Θ) + ridge))`: gradient descent diverges above it."""
-        return self.dynamics.largest_stable_learning_rate
-
-    def on(self, x: Data, mask: Any = None, *, covariance: bool = False) -> TestDynamics:
+    def on(self, x: Data, mask: Any = None, *, covariance: bool = False) -> Dynamics:
         """The dynamics at other examples: kernels are computed here, once for all times.
 
         With `covariance=True` full covariances can be asked for, not only variances.
@@ -162,7 +147,7 @@ class FittedTraining:
             prior = self.data.corner(other, ntk=False).nngp
         else:
             prior = self.data.diagonal(other, KernelKind.NNGP)
-        return self.dynamics.on(TestKernels(cross.ntk, cross.nngp, prior))
+        return self.dynamics.on(cross.ntk, cross.nngp, prior)
 
     def predict(self, x: Data, mask: Any = None, *, t: Values = np.inf) -> Prediction:
         """Mean and standard deviation over the ensemble at times t: `mean, std = ...`.
@@ -172,41 +157,3 @@ class FittedTraining:
         other = self.data.read(x, mask)
         parts = [self.on(part).predict(t) for _, part in self.data.blocks(other)]
         return Prediction.joined(parts, axis=np.ndim(np.asarray(t)))
-
-    def covariance(
-        self, x: Data, mask: Any = None, *, t: Values = np.inf
-    ) -> Float[np.ndarray, " *shape"]:
-        """Covariance (…, m, m) of one output over the ensemble at times t."""
-        return self.on(x, mask, covariance=True).covariance(t)
-
-    def curve(self, t: Values) -> TrainingCurve:
-        """Expected training loss of a member of the ensemble."""
-        return self.dynamics.curve(t)
-
-    def test_curve(self, x: Data, y: Values, mask: Any = None, *, t: Values) -> TrainingCurve:
-        """Expected loss at other examples with targets y."""
-        return self.on(x, mask).curve(t, y)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CrossEntropyTraining:
-    """Networks trained under the cross-entropy; arrays are (…members, times, examples, classes)."""
-
-    path: CrossEntropyPath
-    test: Float[np.ndarray, " *shape"] | None
-    """Logits of the test examples."""
-    classes: np.ndarray
-
-    def __repr__(self) -> str:
-        tests = "" if self.test is None else f", test logits of shape {self.test.shape}"
-        return f"CrossEntropyTraining(training logits of shape {self.train.shape}{tests})"
-
-    @property
-    def train(self) -> Float[np.ndarray, " *shape"]:
-        """Logits of the training examples."""
-        return self.path.train
-
-    @property
-    def loss(self) -> Float[np.ndarray, " *shape"]:
-        """Training loss (…members, times)."""
-        return self.path.loss

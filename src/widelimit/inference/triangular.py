@@ -1,4 +1,4 @@
-"""Cholesky factors in blocks, in memory and on disk alike.
+"""What answers for `A⁻¹`, and Cholesky factors in blocks, in memory and on disk alike.
 
     L_jj L_jjᵀ = A_jj − Σ_{k<j} L_jk L_jkᵀ,   L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj^-T
 
@@ -9,21 +9,20 @@ on one thread .70 s against SciPy's .50 s); blocks of 512 cost two threads twice
 """
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import get_lapack_funcs, solve_triangular
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..errors import ShapeError
 from .checks import Values
+from .conventions import LEFT_OUT
 
 BLOCK = 1024
 """Examples on the side of a block in memory."""
-
-(_potrf,) = get_lapack_funcs(("potrf",), dtype=np.float64)
 
 
 def edges(size: int, block: int) -> list[slice]:
@@ -39,18 +38,15 @@ def unit_columns(size: int, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray,
 
 
 def cholesky_in_place(storage: Float[np.ndarray, "n n"]) -> bool:
-    """`A = L Lᵀ` in the lower triangle; whether A is positive definite.
-
-    What is above the diagonal is neither read nor changed.
-    """
+    """`A = L Lᵀ` in the lower triangle, all of A that is read; whether A is positive definite."""
     for span in edges(len(storage), BLOCK):
         begin, end = span.start, span.stop
-        above = np.triu(storage[span, span], 1)
         storage[begin:, span] -= storage[begin:, :begin] @ storage[span, :begin].T
-        corner, failed = _potrf(storage[span, span], lower=1, clean=1)
-        storage[span, span] = np.tril(corner) + above
-        if failed:
+        try:
+            corner = cholesky(storage[span, span], lower=True, check_finite=False)
+        except LinAlgError:
             return False
+        storage[span, span] = corner
         storage[end:, span] = _back(corner, storage[end:, span].T).T
     return True
 
@@ -59,7 +55,61 @@ def _back(corner: np.ndarray, right: np.ndarray, trans: int = 0) -> np.ndarray:
     return solve_triangular(corner, right, lower=True, trans=trans, check_finite=False)
 
 
-class Triangular(abc.ABC):
+class Inverse(abc.ABC):
+    """What a solver gives: answers for `A⁻¹`, with `A = K + noise + jitter`."""
+
+    jitter: float
+    """The largest amount that was added to a diagonal entry, 0.0 if none was needed."""
+    scale: float
+    """The mean diagonal of `K`, by which jitter is measured."""
+    unit: float
+    """Machine epsilon of the precision in which `K` was computed."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """How many examples there are."""
+
+    @abc.abstractmethod
+    def solve(self, right: Values) -> Float[np.ndarray, "n *columns"]:
+        """`A⁻¹ right`."""
+
+    @abc.abstractmethod
+    def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
+        """The diagonal of `rightᵀ A⁻¹ right`."""
+
+    @abc.abstractmethod
+    def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
+        """`rightᵀ A⁻¹ right`."""
+
+    @property
+    @abc.abstractmethod
+    def log_determinant(self) -> float:
+        """`log det A`."""
+
+    def weights(self, targets: np.ndarray) -> Float[np.ndarray, "n *columns"]:
+        """`A⁻¹ targets`, the one solve of a fit."""
+        return self.solve(targets)
+
+    def inverse_diagonal_at(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+        """Some entries of `diag(A⁻¹)`, a few at a time."""
+        parts = np.array_split(rows, max(1, -(-len(rows) // LEFT_OUT)))
+        return np.concatenate([self.explained(unit_columns(len(self), part)) for part in parts])
+
+    def inverse_block(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows rows"]:
+        """The block of `A⁻¹` at some rows and columns."""
+        return self.gram(unit_columns(len(self), rows))
+
+    def inverse(self) -> Float[np.ndarray, "n n"]:
+        """`A⁻¹` in full."""
+        return self.inverse_block(np.arange(len(self)))
+
+    @property
+    def calibration_rows(self) -> Int[np.ndarray, " rows"]:
+        """Training examples whose leave-one-out predictions are affordable: all."""
+        return np.arange(len(self))
+
+
+class Triangular(Inverse):
     """What follows from the triangular factor `L` of `A = L Lᵀ`, read in blocks."""
 
     places: Any = slice(None)
@@ -71,16 +121,8 @@ class Triangular(abc.ABC):
         """The rows of every block, as they stand in the factor."""
 
     @abc.abstractmethod
-    def corner(self, i: int) -> np.ndarray:
-        """A block on the diagonal; what is above its diagonal has no meaning."""
-
-    @abc.abstractmethod
-    def left(self, i: int, first: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """What stands left of it from block `first` on, in parts with their columns."""
-
-    @abc.abstractmethod
-    def below(self, i: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """What stands below it, in parts with their rows."""
+    def block(self, i: int, j: int) -> np.ndarray:
+        """A block, i ≥ j; what is above the diagonal of one on the diagonal has no meaning."""
 
     def __len__(self) -> int:
         return self.spans[-1].stop
@@ -96,41 +138,34 @@ class Triangular(abc.ABC):
         for i, rows in enumerate(self.spans):
             if i < first:
                 continue
-            for span, block in self.left(i, first):
-                found[rows] -= block @ found[span]
-            found[rows] = _back(self.corner(i), found[rows])
+            for k in range(first, i):
+                found[rows] -= self.block(i, k) @ found[self.spans[k]]
+            found[rows] = _back(self.block(i, i), found[rows])
         return found
 
     def solve(self, right: Values) -> Float[np.ndarray, "n *columns"]:
-        """`A⁻¹ right`."""
         right = self._columns(right)
         found = self._half(right.reshape(len(right), -1)[self.places], 0)
         for i, rows in reversed(list(enumerate(self.spans))):
-            for span, block in self.below(i):
-                found[rows] -= block.T @ found[span]
-            found[rows] = _back(self.corner(i), found[rows], trans=1)
+            for k in range(i + 1, len(self.spans)):
+                found[rows] -= self.block(k, i).T @ found[self.spans[k]]
+            found[rows] = _back(self.block(i, i), found[rows], trans=1)
         back = np.empty_like(found)
         back[self.places] = found
         return back.reshape(right.shape)
 
     def explained(self, right: Values) -> Float[np.ndarray, " columns"]:
-        """The diagonal of `rightᵀ A⁻¹ right`."""
         half = self.half_solve(right)
         return np.einsum("nm,nm->m", half, half)
 
     def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
-        """`rightᵀ A⁻¹ right`."""
         half = self.half_solve(right)
         return half.T @ half
-
-    def inverse_block(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows rows"]:
-        """The block of `A⁻¹` at some rows and columns."""
-        return self.gram(unit_columns(len(self), rows))
 
     @cached_property
     def log_determinant(self) -> float:
         """`log det A = 2 Σ log L_ii`."""
-        diagonals = [np.diagonal(self.corner(i)) for i in range(len(self.spans))]
+        diagonals = [np.diagonal(self.block(i, i)) for i in range(len(self.spans))]
         return float(2.0 * np.log(np.concatenate(diagonals)).sum())
 
     @cached_property
@@ -145,15 +180,8 @@ class Triangular(abc.ABC):
         return found
 
     def inverse_diagonal_at(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
-        """Some entries of `diag(A⁻¹)`."""
-        if 3 * len(rows) < len(self):
-            return self.explained(unit_columns(len(self), rows))
-        return self.inverse_diagonal[rows]
-
-    @property
-    def calibration_rows(self) -> Int[np.ndarray, " n"]:
-        """All training examples serve for calibration."""
-        return np.arange(len(self))
+        few = 3 * len(rows) < len(self)
+        return super().inverse_diagonal_at(rows) if few else self.inverse_diagonal[rows]
 
     def _columns(self, right: Values) -> np.ndarray:
         array = np.asarray(right, dtype=np.float64)

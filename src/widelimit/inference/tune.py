@@ -24,7 +24,7 @@ from ..engine.sampling import Sampler
 from ..errors import NetworkError, NumericalError, OptionError
 from ..figures import several_axes
 from ..layers.base import Layer
-from ..options import RandomKey, generator, not_negative, positive, whole
+from ..options import not_negative, whole
 from ..printing import counted
 from ..progress import Callback, Progress
 from . import checks
@@ -43,33 +43,21 @@ NOISE_NAME = "noise"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Run:
-    """One run of an optimiser: the criterion and the tuned numbers at every evaluation."""
+class Tuned:
+    """The result of `tune`: the best model found, fitted, and every evaluation on the way."""
 
+    fitted: FittedGP
+    objective: Objective
     values: Float[np.ndarray, " steps"]
+    """The criterion."""
     numbers: dict[str, np.ndarray]
-    """Name to (steps, …) values; the noise as its mean variance."""
+    """The tuned numbers: name to (steps, …) values; the noise as its mean variance."""
     stopped: str
     """Why it ended."""
 
     def __repr__(self) -> str:
-        first, best = self.values[0], self.values.max()
-        return (
-            f"Run({counted(len(self.values), 'step')}, {first:.4g} to {best:.4g}, {self.stopped})"
-        )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Tuned:
-    """The result of `tune`: the best model found, fitted, and how it was found."""
-
-    fitted: FittedGP
-    objective: Objective
-    runs: tuple[Run, ...]
-
-    def __repr__(self) -> str:
-        runs = counted(len(self.runs), "run")
-        return f"Tuned({self.objective!r} {self.best:.4g} in {runs}, {self.fitted!r})"
+        steps = counted(len(self.values), "step")
+        return f"Tuned({self.objective!r} {self.best:.4g} in {steps}, {self.fitted!r})"
 
     @property
     def gp(self) -> GP:
@@ -79,24 +67,21 @@ class Tuned:
     @property
     def best(self) -> float:
         """The largest value of the criterion."""
-        return max(float(run.values.max()) for run in self.runs)
+        return float(self.values.max())
 
     def plot(self, axes: Any = None) -> np.ndarray:
-        """The criterion of every run over its steps, and the tuned numbers of the best run.
+        """The criterion over the steps, and the tuned numbers.
 
         Two panels, on given axes or new ones, which are returned.
         """
         axes = several_axes(axes, 2, (4.5, 3.6))
         left, right = axes
-        best = max(self.runs, key=lambda run: run.values.max())
-        for index, run in enumerate(self.runs):
-            color, order = ("tab:blue", 3) if run is best else ("0.7", 2)
-            left.plot(run.values, label=f"run {index + 1}", color=color, zorder=order)
+        left.plot(self.values)
         left.set(xlabel="step", ylabel=type(self.objective).__name__, title=f"best {self.best:.4g}")
-        for name, path in best.numbers.items():
+        for name, path in self.numbers.items():
             right.plot(path.reshape(len(path), -1), label=name)
-        right.set(xlabel="step", ylabel="value", title="best run")
-        if all((path > 0).all() for path in best.numbers.values()):
+        right.set(xlabel="step", ylabel="value")
+        if all((path > 0).all() for path in self.numbers.values()):
             right.set_yscale("log")
         right.legend(frameon=False, fontsize="small")
         return axes
@@ -112,10 +97,7 @@ def tune(
     select: Callable[[Hyperparameter], bool] | None = None,
     noise: bool = True,
     steps: int = 200,
-    restarts: int = 0,
-    spread: float = 0.5,
     tolerance: float = 1e-4,
-    key: RandomKey = 0,
     progress: bool | Callback | None = None,
 ) -> Tuned:
     """Fit a network's scales and the noise to data: maximise a criterion by gradient ascent.
@@ -125,12 +107,9 @@ def tune(
     deviations, rates, residual weights); `lambda h: True` adds the constants of activations. Those
     that are absent (a bias of standard deviation 0) stay so. `noise` moves the noise variances by
     one factor. SciPy's L-BFGS-B climbs until a step gains less than `tolerance` of the criterion,
-    in `steps` evaluations at most. `restarts` further runs start from coordinates perturbed with
-    standard deviation `spread`, drawn from `key`.
+    in `steps` evaluations at most, from the model as it is.
     """
     whole("steps", steps)
-    whole("restarts", restarts, least=0)
-    positive("spread", spread)
     not_negative("tolerance", tolerance)
     _check_parts(gp, objective, select)
     require_gaussian(gp.net)
@@ -148,28 +127,19 @@ def tune(
         )
     targets = columns[:, 0] if vector else columns
     criterion = Criterion(gp, data, targets, objective or LogEvidence(), free, noisy)
-    rng = generator(key)
     bar = Progress.make(progress, "tune")
-    plan = list(range(restarts + 1))
-    runs, ends = [], []
-    for index in bar.track(plan) if bar else plan:
-        start = criterion.start()
-        if index:
-            start = start + spread * rng.standard_normal(start.shape)
-        run, end = _climb(criterion, start, steps, tolerance)
-        runs.append(run)
-        ends.append(end)
-    usable = [i for i in plan if len(runs[i].values)]
-    if not usable:
+    path, values, stopped = _climb(criterion, steps, tolerance, bar)
+    if not values:
         raise NumericalError(
             "Tuning needs a start at which the model can be fitted.",
-            got=runs[0].stopped,
+            got=stopped,
             remedy="start from more noise or other hyperparameters",
         )
-    best = max(usable, key=lambda i: runs[i].values.max())
-    model = criterion.model(ends[best])
+    model = criterion.model(path[int(np.argmax(values))])
     fitted = model.condition(data.with_net(model.net), targets)
-    return Tuned(fitted, criterion.objective, tuple(runs[i] for i in usable))
+    numbers = [criterion.numbers(point) for point in path]
+    table = {name: np.stack([n[name] for n in numbers]) for name in numbers[0]}
+    return Tuned(fitted, criterion.objective, np.asarray(values), table, stopped)
 
 
 def _check_parts(gp: Any, objective: Any, select: Any) -> None:
@@ -212,17 +182,22 @@ class Criterion:
 
     def numbers(self, u: Float[np.ndarray, " size"]) -> dict[str, np.ndarray]:
         """The tuned numbers at coordinates u."""
-        values = {h.name: h.range.bounded(part) for h, part in self._parts(u)}
+        parts = np.split(u, np.cumsum([h.value.size for h in self.free]))
+        values = {
+            h.name: h.range.bounded(part.reshape(h.value.shape))
+            for h, part in zip(self.free, parts, strict=False)  # the noise may be left
+        }
         if self.noisy:
             values[NOISE_NAME] = np.mean(np.asarray(self.gp.noise)) * np.exp(u[-1])
         return values
 
     def model(self, u: Float[np.ndarray, " size"]) -> GP:
         """The model at coordinates u."""
-        values = [h.range.bounded(part) for h, part in self._parts(u)]
-        net = replaced(self.gp.net, [h.name for h in self.free], values)
-        noise = np.asarray(self.gp.noise) * np.exp(u[-1]) if self.noisy else self.gp.noise
-        return replace(self.gp, net=net, noise=noise)
+        values, noise = self.numbers(u), self.gp.noise
+        if self.noisy:
+            del values[NOISE_NAME]
+            noise = np.asarray(noise) * np.exp(u[-1])
+        return replace(self.gp, net=replaced(self.gp.net, values, values.values()), noise=noise)
 
     def posterior(self, u: Float[np.ndarray, " size"]) -> GPPosterior:
         """The fitted process at coordinates u."""
@@ -244,39 +219,29 @@ class Criterion:
     def __call__(self, u: Float[np.ndarray, " size"]) -> tuple[float, Float[np.ndarray, " size"]]:
         """The criterion and its gradient in u."""
         posterior = self.posterior(u)
-        cotangent = self.objective.gradient(posterior)
-        slopes = self._pulled(self.data.with_net(self.model(u).net), cotangent)
+        value, cotangent = self.objective(posterior)
+        slopes, names = [], tuple(h.name for h in self.free)
+        if names:
+            data, numbers = self.data.with_net(self.model(u).net), self.numbers(u)
+            dtype = data.engine.dtype
+            with precision(dtype):
+                gradients = _pull(
+                    [jnp.asarray(numbers[name], dtype) for name in names],
+                    data.net,
+                    data.inputs,
+                    data.sampler,
+                    jnp.asarray(cotangent, dtype),
+                    names=names,
+                    kind=self.gp.kind,
+                    memory=data.engine.memory,
+                )
+            slopes += [
+                (np.asarray(g, np.float64) * h.range.slope(numbers[h.name])).reshape(-1)
+                for g, h in zip(gradients, self.free, strict=True)
+            ]
         if self.noisy:
             slopes.append(np.array([np.diagonal(cotangent) @ posterior.noise]))
-        return self.objective.value(posterior), np.concatenate(slopes)
-
-    def _pulled(self, data: NetworkKernels, cotangent: np.ndarray) -> list[np.ndarray]:
-        """The gradient in the coordinates of every hyperparameter."""
-        if not self.free:
-            return []
-        names = tuple(h.name for h in self.free)
-        values = {h.name: h.value for h in hyperparameters(data.net)}
-        with precision(data.engine.dtype):
-            gradients = _pull(
-                [jnp.asarray(values[name], data.engine.dtype) for name in names],
-                data.net,
-                data.inputs,
-                data.sampler,
-                jnp.asarray(cotangent, data.engine.dtype),
-                names=names,
-                kind=self.gp.kind,
-                memory=data.engine.memory,
-            )
-        return [
-            (np.asarray(g, np.float64) * h.range.slope(values[h.name])).reshape(-1)
-            for g, h in zip(gradients, self.free, strict=True)
-        ]
-
-    def _parts(self, u: Float[np.ndarray, " size"]) -> list[tuple[Hyperparameter, np.ndarray]]:
-        """The coordinates of every hyperparameter, in its shape."""
-        ends = np.cumsum([h.value.size for h in self.free])
-        pieces = np.split(u, ends)[: len(self.free)]
-        return [(h, p.reshape(h.value.shape)) for h, p in zip(self.free, pieces, strict=True)]
+        return value, np.concatenate(slopes)
 
 
 @compiled
@@ -308,27 +273,26 @@ class _EnoughError(Exception):
 
 
 def _climb(
-    criterion: Criterion, start: Float[np.ndarray, " size"], steps: int, tolerance: float
-) -> tuple[Run, Float[np.ndarray, " size"]]:
-    """L-BFGS-B from a start; returns what was evaluated and the best coordinates."""
-    path, values, stopped = [], [], "no further improvement"
+    criterion: Criterion, steps: int, tolerance: float, bar: Progress | None
+) -> tuple[list[np.ndarray], list[float], str]:
+    """L-BFGS-B from the model as it is: the coordinates, their values, and why it ended."""
+    path, values = [], []
+    ticks = bar.track(range(steps)) if bar else iter(())
 
     def descent(u: np.ndarray) -> tuple[float, np.ndarray]:
         if len(values) == steps:
             raise _EnoughError
+        next(ticks, None)
         value, slope = criterion(u)
         path.append(np.array(u))
         values.append(value)
         return -value, -slope
 
+    options = {"maxfun": steps + 1, "maxiter": steps + 1, "ftol": tolerance}
     try:
-        options = {"maxfun": steps + 1, "maxiter": steps + 1, "ftol": tolerance}
-        minimize(descent, start, jac=True, method="L-BFGS-B", options=options)
+        minimize(descent, criterion.start(), jac=True, method="L-BFGS-B", options=options)
     except _EnoughError:
-        stopped = f"after {steps} steps"
+        return path, values, f"after {steps} steps"
     except NumericalError as error:
-        stopped = str(error)
-    numbers = [criterion.numbers(point) for point in path]
-    table = {name: np.stack([n[name] for n in numbers]) for name in (numbers[0] if numbers else ())}
-    end = path[int(np.argmax(values))] if path else start
-    return Run(np.asarray(values), table, stopped), end
+        return path, values, str(error)
+    return path, values, "no further improvement"

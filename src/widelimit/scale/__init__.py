@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .cost import Cost
-from .errors import OtherKernelError, StoreError
+from .description import OtherKernelError, StoreError
 
 if TYPE_CHECKING:
     from .cluster import local_client

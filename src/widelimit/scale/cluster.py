@@ -1,17 +1,17 @@
 """Work shared by the workers of a cluster: one loop for tiles, blocks of tests and of factors.
 
-What all tasks need goes to every worker once, from the client or from another worker. A worker that
-dies takes its current tasks with it: others do them. What died with the last worker that had it is
-sent again.
+What all tasks need goes to every worker once, from the client or from another worker. What died
+with a worker, Dask has others do again.
 """
 
 import asyncio
 import logging
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,21 @@ from ..engine.kernel import Problem
 from ..engine.threads import one_at_a_time
 from ..errors import MissingExtraError
 from ..state import Kernels
-from .errors import StoreError
+from .description import StoreError
 from .manifest import NAMES
 from .places import shared
-from .problem import Walk
-from .store import KernelStore, Tile
+from .store import Tile
+from .walk import Walk
 
 try:
     from dask import config as dask_config
-    from distributed import Client, KilledWorker, LocalCluster, wait
+    from distributed import Client, KilledWorker, LocalCluster
     from distributed.client import FuturesCancelledError
 except ImportError as missing:
     raise MissingExtraError("distributed", "scale") from missing
 
-# Tasks that wait at a worker's thread, so that it never waits for the scheduler.
-_AHEAD = 2
-# How often data are sent anew without a single task in between.
-MOST_ATTEMPTS = 3
 # Seconds without any worker after which the work is given up, and between looks at it.
-PATIENCE, _LOOK = 60.0, 1.0
-_LOST = ("cancelled", "lost")
+PATIENCE, _LOOK = 60.0, 5.0
 # Examples on the sides of a block: some tenths of a second of work for most networks.
 _ROWS, _COLUMNS = 128, 1024
 
@@ -75,120 +70,79 @@ def local_client(workers: int | None = None) -> Iterator[Client]:
         yield client
 
 
-class Sent:
-    """A value on all workers of a client; sent when it is needed, and again where it was lost."""
+def sent(client: Any, value: Any) -> Any:
+    """A value that workers have when tasks need it, from the client or from one another.
 
-    def __init__(self, client: Any, value: Any):
-        """Nothing is sent yet."""
-        self.client, self.value, self._future = client, value, None
+    It is the result of a task: Dask makes it anew where it died with its last worker.
+    """
+    with dask_config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+        return client.submit(partial(_itself, value), pure=False)
 
-    @property
-    def future(self) -> Any:
-        """What stands for it in a task."""
-        if self._future is None or self._future.status in (*_LOST, "error"):
-            [self._future] = self.client.scatter([self.value], broadcast=True, hash=False)
-        return self._future
 
-    def forget(self) -> None:
-        """It died with the last worker that had it."""
-        self._future = None
+def _itself(value: Any) -> Any:
+    return value
 
 
 def by_workers(
     client: Any,
     function: Callable[..., Any],
-    data: Sequence[Sent],
+    data: Sequence[Any],
     tasks: Sequence[Any],
     *,
-    after: Callable[[Any], Sequence[Hashable]] = lambda _: (),
+    after: Callable[[Any], Sequence[Any]] | None = None,
 ) -> Generator[tuple[Any, Any], None, None]:
     """Yield every task with `function(*data, task)`, in the order in which they are done.
 
-    A task waits for those that `after` names.
+    `data` are values that were `sent`. A task waits for those that `after` names, which come before
+    it.
     """
     require_client(client)
-    waiting, done, attempts = deque(tasks), set(), 0
-    while waiting:
-        begun = len(waiting)
-        yield from _round(client, function, data, waiting, done, after)
-        attempts = attempts + 1 if len(waiting) == begun else 0
-        if attempts == MOST_ATTEMPTS:
-            raise _no_worker_lived(f"{attempts} times all workers that had the data were lost")
-
-
-def _round(
-    client: Any,
-    function: Callable[..., Any],
-    data: Sequence[Sent],
-    waiting: deque[Any],
-    done: set[Hashable],
-    after: Callable[[Any], Sequence[Hashable]],
-) -> Iterator[tuple[Any, Any]]:
-    """Do what waits; returns early where data are lost."""
-    try:
-        futures = [one.future for one in data]
-    except TimeoutError as error:
-        raise _no_worker_lived("no worker was there to take the data") from error
     running: dict[Any, Any] = {}
-
-    def submit() -> None:
-        room = _AHEAD * max(1, sum(client.nthreads().values())) - len(running)
-        for _ in range(len(waiting)):
-            if room <= 0:
-                return
-            task = waiting.popleft()
-            if all(one in done for one in after(task)):
-                running[client.submit(function, *futures, task, pure=False)] = task
-                room -= 1
-            else:
-                waiting.append(task)
-
+    futures: dict[Any, Any] = {}
+    ended: SimpleQueue[Any] = SimpleQueue()
     try:
-        submit()
+        for task in tasks:
+            before = [futures[one] for one in after(task) if one in futures] if after else []
+            future = client.submit(_task, function, data, task, before, pure=False)
+            running[future] = task
+            if after:
+                futures[task] = future
+        futures.clear()  # results that were fetched are not kept
+        for future in running:
+            future.add_done_callback(ended.put)
         while running:
-            for future in _finished(client, running):
-                task = running[future]
-                if future.status in _LOST:
-                    for one in data:
-                        one.forget()
-                    return
-                if future.status == "error":
-                    _raise(future, task)
-                del running[future]
-                yield task, future.result()
-                done.add(task if isinstance(task, Hashable) else None)
-            submit()
+            future = _patiently(client, ended.get)
+            task = running[future]
+            try:
+                found = _patiently(client, future.result)  # made anew where it died with a worker
+            except KilledWorker as error:
+                raise StoreError(
+                    f"Task {task!r:.60} has killed several workers.",
+                    got=str(error)[:200],
+                    remedy="give workers more memory, or pass a smaller memory= (or block=)",
+                ) from error
+            except (asyncio.CancelledError, FuturesCancelledError) as error:
+                raise _no_worker_lived(f"its tasks were cancelled ({error})") from error
+            del running[future]
+            yield task, found
     finally:
         client.cancel(list(running), force=True)
-        waiting.extendleft(reversed(running.values()))
 
 
-def _finished(client: Any, running: dict[Any, Any]) -> list[Any]:
-    """Wait for the next tasks to end, as long as there is hope."""
+def _task(function: Callable[..., Any], data: list[Any], task: Any, _: list[Any]) -> Any:
+    """A task, after those before it."""
+    return function(*data, task)
+
+
+def _patiently(client: Any, ask: Callable[..., Any]) -> Any:
+    """What there is to come, as long as there is hope."""
     alone = 0.0
-    while True:
+    while alone <= PATIENCE:
         try:
-            wait(list(running), timeout=_LOOK, return_when="FIRST_COMPLETED")
-        except TimeoutError:
+            return ask(timeout=_LOOK)
+        except (Empty, TimeoutError):
             alone = 0.0 if client.nthreads() else alone + _LOOK
-            if alone > PATIENCE:
-                raise _no_worker_lived(f"no worker for {PATIENCE:.0f} seconds") from None
-        except (asyncio.CancelledError, FuturesCancelledError):  # of a task whose data died
-            pass
-        if ended := [future for future in running if future.status != "pending"]:
-            return ended
-
-
-def _raise(future: Any, task: Any) -> None:
-    """The error of a task, as it would be without a cluster."""
-    try:
-        future.result()
-    except KilledWorker as error:
-        raise StoreError(
-            f"Task {task!r:.60} has killed several workers.",
-            got=str(error)[:200],
-            remedy="give workers more memory, or pass a smaller memory= (or block=)",
-        ) from error
+    raise _no_worker_lived(f"no worker for {PATIENCE:.0f} seconds")
 
 
 def _no_worker_lived(why: str) -> StoreError:
@@ -225,77 +179,56 @@ def require_client(client: Any) -> None:
 # --- tiles of a store -----------------------------------------------------------------------------
 
 
-class TileWork:
-    """A problem and the place of its store; a worker keeps its encoded examples between tiles."""
-
-    def __init__(self, problem: Problem, place: Any):
-        """Nothing is opened yet."""
-        self.problem, self.place, self.walk = problem, place, None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"walk": None}
-
-    def compute(self, tile: Tile) -> None:
-        """Compute a tile and write it."""
-        with _making:
-            if self.walk is None:
-                self.walk = Walk(self.problem, KernelStore(self.place, read_only=False))
-        self.walk.store.write(tile, self.walk.tile(tile))
-
-
 def computed_by_workers(
-    problem: Problem, store: KernelStore, tiles: Sequence[Tile], client: Any
-) -> Generator[Tile, None, None]:
-    """Have tiles computed and kept by the workers of a client; yields those that are kept."""
+    walk: Walk, tiles: Sequence[Tile], client: Any
+) -> Generator[None, None, None]:
+    """Have tiles computed and kept by the workers of a client; yields for each that is kept."""
     require_client(client)
-    if not shared(store.place):
+    if not shared(walk.store.place):
         raise StoreError(
-            f"'{store}' belongs to one process, and workers are others.",
+            f"'{walk.store}' belongs to one process, and workers are others.",
             got="a store in memory or in a file",
             remedy="give a folder on a shared disk, or the address of an object store",
         )
-    work = Sent(client, TileWork(problem, store.place))
-    for tile, _ in by_workers(client, TileWork.compute, [work], tiles):
-        yield tile
+    for _ in by_workers(client, _compute, [sent(client, walk)], tiles):
+        yield
+
+
+def _compute(walk: Walk, tile: Tile) -> None:
+    """Compute a tile and write it; a worker keeps its encoded examples between tiles."""
+    with _making:
+        _ = walk.pairs
+    walk.store.write(tile, walk.tile(tile))
 
 
 # --- blocks of other examples, gathered in memory -------------------------------------------------
 
 
-class Crossing:
-    """The examples of a problem on the workers of a client, and their kernels with others."""
-
-    def __init__(self, problem: Problem, client: Any):
-        """They are sent with the first call, and stay."""
-        self.problem, self.client = Sent(client, problem), client
-
-    def kernels(self, rows: Inputs) -> Kernels:
-        """Kernels (rows, training examples)."""
-        size = (rows.size, self.problem.value.rows.size)
-        spans = [
-            (i, min(i + _ROWS, size[0]), j, min(j + _COLUMNS, size[1]))
-            for i in range(0, size[0], _ROWS)
-            for j in range(0, size[1], _COLUMNS)
-        ]
-        whole: dict[str, Any] = {}
-        data = [self.problem, Sent(self.client, rows)]
-        for (i, end_i, j, end_j), found in by_workers(self.client, _block, data, spans):
-            for name in NAMES:
-                part = getattr(found, name)
-                if part is not None:
-                    shape = (*size, *part.shape[2:])
-                    into = whole.setdefault(name, np.empty(shape, part.dtype))
-                    into[i:end_i, j:end_j] = part
-        return Kernels(*(whole.get(name) for name in NAMES))
+def crossed_by_workers(client: Any, training: Any, size: int, rows: Inputs) -> Kernels:
+    """Kernels (rows, training examples), of `size` examples in a problem that was `sent`."""
+    shape = (rows.size, size)
+    spans = [
+        (slice(i, min(i + _ROWS, rows.size)), slice(j, min(j + _COLUMNS, size)))
+        for i in range(0, rows.size, _ROWS)
+        for j in range(0, size, _COLUMNS)
+    ]
+    whole: dict[str, Any] = {}
+    for span, found in by_workers(client, _block, [training, sent(client, rows)], spans):
+        for name in NAMES:
+            part = getattr(found, name)
+            if part is not None:
+                if name not in whole:
+                    whole[name] = np.empty((*shape, *part.shape[2:]), part.dtype)
+                whole[name][span] = part
+    return Kernels(*(whole.get(name) for name in NAMES))
 
 
-def _block(problem: Problem, rows: Inputs, span: tuple[int, int, int, int]) -> Kernels:
+def _block(problem: Problem, rows: Inputs, span: tuple[slice, slice]) -> Kernels:
     """Kernels of some other and some training examples, in this thread alone."""
-    i, end_i, j, end_j = span
     with one_at_a_time():
         return problem.net.kernel(
-            rows[slice(i, end_i)],
-            problem.rows[slice(j, end_j)],
+            rows[span[0]],
+            problem.rows[span[1]],
             sampler=problem.sampler,
             ntk=problem.ntk,
             dtype=problem.dtype,

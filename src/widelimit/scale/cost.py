@@ -8,9 +8,7 @@ every example.
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +18,6 @@ from ..engine.kernel import Problem, make_pairs
 from ..engine.phases import precision
 from ..engine.threads import in_threads
 from ..engine.tiles import Pairs, TilePlan, groups
-from ..layers.base import Layer
 from ..options import whole
 
 # Seconds of each part of the calibration, beside compiling; and the side of matrices to multiply.
@@ -31,8 +28,8 @@ _SECONDS, _PRODUCT = 0.7, 48
 _SOLVE_FACTOR, _SOLVE_ENTRY = 1.3, 700
 # Blocks along a side of the sample: enough kinds of tiles, few examples to encode.
 _BLOCKS = 4
-# Stored tiles, of 1024 examples a side, that are in memory at once: being filled or written.
-_TILES = 6
+# Stored tiles, of 1024 examples a side, that wait for the disk beside those that are being filled.
+_WAITING = 3
 _NOISE = 0.1
 
 
@@ -87,12 +84,10 @@ class Cost:
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
+    for most, size, words in ((90, 1, ".0f s"), (5400, 60, ".0f min"), (48 * 3600, 3600, ".1f h")):
+        if seconds < most:
+            digits, unit = words.split()
+            return f"{seconds / size:{digits}} {unit}"
     return f"{seconds / 86400:.1f} days"
 
 
@@ -104,21 +99,16 @@ def readable_bytes(count: float) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
-def measure(
-    problem: Problem,
-    examples: int | None,
-    tests: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Cost:
+def measure(problem: Problem, examples: int | None, tests: int) -> Cost:
     """The cost for a number of examples like these (None: as many), and of `tests` with them."""
     problem.require_numbers()
-    net, inputs, sampler = problem.net, problem.rows, problem.sampler
-    ntk, dtype, memory = problem.ntk, problem.dtype, problem.memory
+    net, inputs, memory = problem.net, problem.rows, problem.memory
     examples = inputs.size if examples is None else whole("examples", examples)
     whole("tests", tests, least=0)
-    side = _largest_tile(net, inputs, dtype, memory, examples)
+    repeated = inputs[np.arange(min(examples, 1024)) % inputs.size]
+    side = TilePlan.make(net, [repeated], problem.dtype, memory).tile
     sample = _like(inputs, min(examples, _BLOCKS * side))
-    begin = clock()
+    begin = time.perf_counter()
     pairs = make_pairs(replace(problem, rows=sample, columns=None), [groups(net, sample)])
     with precision(pairs.dtype):
         places = pairs.places
@@ -128,25 +118,26 @@ def measure(
         )
         for place in first:
             pairs.computed(place)
-        compiling = clock() - begin
-        begin = clock()
+        compiling = time.perf_counter() - begin
+        begin = time.perf_counter()
         for place in first:
             pairs.computed(place)
-        compiling = max(0.0, compiling - (clock() - begin))
-        encoding, per_example = _encoding(pairs, clock)
-        rate = _rate(pairs, [(i, j) for i, j in places if i != j] or places, clock)
-        diagonal = _rate(pairs, [(i, j) for i, j in places if i == j], clock)
+        compiling = max(0.0, compiling - (time.perf_counter() - begin))
+        encoding, per_example = _encoding(pairs)
+        rate = _rate(pairs, [(i, j) for i, j in places if i != j] or places)
+        diagonal = _rate(pairs, [(i, j) for i, j in places if i == j])
         size = len(pairs.left[0].members)
         encoding += max(0.0, size / diagonal - size / rate)
     count = examples * (examples + 1) // 2 + tests * examples
     fits = min(1.0, memory / 4 / max(1.0, per_example * examples))
     # Blocks that do not stay in memory are encoded for every tile that needs them.
     again = 2 * (1 - fits) * count / max(1, pairs.left[0].plan.tile)
-    item = np.dtype(dtype).itemsize
-    parts = (2 if ntk else 1) * (1 if sampler is None else 2)
+    item = np.dtype(problem.dtype).itemsize
+    parts = (2 if problem.ntk else 1) * (1 if problem.sampler is None else 2)
     entries = math.prod(net.outline(inputs.outline).positions) ** 2
     per_pair = item * parts * entries
     per_input = inputs.nbytes / inputs.size
+    tiles = (pairs.at_once + _WAITING) * 2**20 * parts * item
     return Cost(
         examples=examples,
         tests=tests,
@@ -154,18 +145,12 @@ def measure(
         rate=rate,
         compiling=compiling,
         encoding=encoding * (examples + tests + again),
-        factorising=_solving(clock, examples),
+        factorising=_solving(examples),
         disk=int(count * per_pair),
-        memory=int(memory + per_input * (examples + tests) + _TILES * 2**20 * parts * item),
+        memory=int(memory + per_input * (examples + tests) + tiles),
         dense=int((examples**2 + tests * examples) * per_pair + 8 * examples**2),
         workers=os.cpu_count() or 1,
     )
-
-
-def _largest_tile(net: Layer, inputs: Inputs, dtype: Any, memory: int, examples: int) -> int:
-    """The side of a block for this number of examples."""
-    repeated = inputs[np.arange(min(examples, 1024)) % inputs.size]
-    return TilePlan.make(net, [repeated], dtype, memory).tile
 
 
 def _like(inputs: Inputs, count: int) -> Inputs:
@@ -185,35 +170,35 @@ def _like(inputs: Inputs, count: int) -> Inputs:
     return chosen._replace(x=parts)
 
 
-def _encoding(pairs: Pairs, clock: Callable[[], float]) -> tuple[float, float]:
+def _encoding(pairs: Pairs) -> tuple[float, float]:
     """Seconds and bytes to encode an example."""
     side, blocks = pairs.left, range(len(pairs.left))
     side.kept.clear()
-    begin = clock()
+    begin = time.perf_counter()
     found = [side.encoded(block, 0) for block in blocks]
     jax.block_until_ready(found)
-    seconds, many = clock() - begin, len(pairs.reals)
+    seconds, many = time.perf_counter() - begin, len(pairs.reals)
     nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
     size = sum(len(side[block].members) for block in blocks)
     return seconds * many / size, nbytes * many / size
 
 
-def _rate(pairs: Pairs, places: list[tuple[int, int]], clock: Callable[[], float]) -> float:
+def _rate(pairs: Pairs, places: list[tuple[int, int]]) -> float:
     """Pairs a second, over tiles drawn as they occur, for about the time of the calibration."""
     rng = np.random.default_rng(0)
     done, seconds, batch = 0, 0.0, max(8, 4 * pairs.at_once)
     while seconds < _SECONDS:
         chosen = [places[k] for k in rng.integers(len(places), size=batch)]
-        begin = clock()
+        begin = time.perf_counter()
         for _ in in_threads(pairs.computed, chosen, at_once=pairs.at_once, alike=pairs.kind):
             pass
-        seconds += clock() - begin
+        seconds += time.perf_counter() - begin
         done += sum(len(pairs.left[i].members) * len(pairs.right[j].members) for i, j in chosen)
         batch *= 2
     return done / seconds
 
 
-def _solving(clock: Callable[[], float], examples: int) -> float:
+def _solving(examples: int) -> float:
     """Seconds of an exact solve on all cores, from those of small products.
 
     The products are too small for threads, whose waits for one another are what other work on the
@@ -221,9 +206,9 @@ def _solving(clock: Callable[[], float], examples: int) -> float:
     """
     matrix, times = np.ones((_PRODUCT, _PRODUCT)), []
     for _ in range(2_000):
-        begin = clock()
+        begin = time.perf_counter()
         np.matmul(matrix, matrix)
-        times.append(clock() - begin)
+        times.append(time.perf_counter() - begin)
     step = float(np.median(times)) / _PRODUCT**3  # of one multiplication and addition
     cubic = _SOLVE_FACTOR * examples**3 / 6 / (os.cpu_count() or 1)
     return step * (cubic + _SOLVE_ENTRY * examples**2)

@@ -9,7 +9,7 @@ few hundred of them, so that an error can name the place.
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -18,14 +18,22 @@ import numpy as np
 
 from ..duals import Series
 from ..engine.inputs import Inputs
+from ..errors import WidelimitError
 from ..registry import name_of
-from .errors import StoreError
 
 # Arrays with more numbers than this are known by their digest, not by their numbers.
 _LARGEST_SHOWN = 8
 _MOST_DIFFERENCES = 3
 
 Description = Any  # what JSON can hold
+
+
+class StoreError(WidelimitError):
+    """A store that cannot serve this call."""
+
+
+class OtherKernelError(StoreError):
+    """The store holds another kernel than the one that is wanted."""
 
 
 def describe(value: Any, place: str = "network") -> Description:
@@ -42,13 +50,12 @@ def describe(value: Any, place: str = "network") -> Description:
         return [describe(item, f"{place}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, dict):
         return {str(key): describe(item, f"{place}[{key!r}]") for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A series has coefficients that follow from its function, up to rounding.
-        derived = {"function", "max_variance", "tolerance"} if isinstance(value, Series) else None
-        names = [field.name for field in dataclasses.fields(value)]
-        return _instance(value, [n for n in names if derived is None or n in derived], place)
+    if isinstance(value, Series):  # its coefficients follow from its function, up to rounding
+        return _instance(value, ("function", "max_variance", "tolerance"), place)
     if isinstance(value, tuple):
         return _instance(value, value._fields, place)  # pyright: ignore[reportAttributeAccessIssue]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _instance(value, [field.name for field in dataclasses.fields(value)], place)
     name = name_of(value)
     if name is None:
         label = getattr(value, "__qualname__", None) or type(value).__qualname__
@@ -110,31 +117,27 @@ def _short(value: Description) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def digests(inputs: Inputs, height: int) -> list[str]:
-    """One digest for every `height` examples in their order.
+def digest(inputs: Inputs, members: Iterable[int]) -> str:
+    """Who these examples are, in their order.
 
-    Padding does not count: an example has the same digest in a batch that is padded further.
+    Padding does not count: an example is the same in a batch that is padded further.
     """
     streams = inputs.x if isinstance(inputs.x, tuple) else (inputs.x,)
     masks = inputs.mask if isinstance(inputs.x, tuple) else (inputs.mask,)
-    masks = masks or (None,) * len(streams)
-    found = []
-    for begin in range(0, inputs.size, height):
-        digest = hashlib.sha256()
-        for x, mask in zip(streams, masks, strict=True):
-            kind = str(x.dtype)  # NumPy takes longer to say it than to hash a picture
-            for example in range(begin, min(begin + height, inputs.size)):
-                _add(digest, x[example], None if mask is None else mask[example], kind)
-        found.append(digest.hexdigest()[:24])
-    return found
+    found = hashlib.sha256()
+    for x, mask in zip(streams, masks or (None,) * len(streams), strict=True):
+        kind = str(x.dtype)  # NumPy takes longer to say it than to hash a picture
+        for example in members:
+            _add(found, x[example], None if mask is None else mask[example], kind)
+    return found.hexdigest()[:24]
 
 
-def _add(digest: Any, x: np.ndarray, mask: np.ndarray | None, kind: str) -> None:
+def _add(found: Any, x: np.ndarray, mask: np.ndarray | None, kind: str) -> None:
     if mask is not None:
         # The smallest box that holds all real positions.
         box = tuple(slice(int(places.max()) + 1) for places in np.nonzero(mask))
         x, mask = x[box], mask[box]
-    digest.update(f"{x.shape} {kind}".encode())
-    digest.update(np.ascontiguousarray(x).data)
+    found.update(f"{x.shape} {kind}".encode())
+    found.update(np.ascontiguousarray(x).data)
     if mask is not None and not mask.all():
-        digest.update(np.ascontiguousarray(mask).data)
+        found.update(np.ascontiguousarray(mask).data)

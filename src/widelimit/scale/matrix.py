@@ -11,7 +11,6 @@ from jaxtyping import Float
 from ..data.files import writing
 from ..engine.phases import mirror
 from ..errors import ShapeError
-from .layout import strip_of
 
 if TYPE_CHECKING:
     from .store import KernelStore
@@ -39,7 +38,7 @@ class StoredMatrix:
     def __init__(self, store: "KernelStore", name: str):
         """A kernel of a store by its name."""
         self.store, self.name = store, name
-        self.shape, self.dtype = store.shape, np.dtype(store.manifest.dtype)
+        self.shape, self.dtype = store.shape, store.manifest.dtype
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:
@@ -58,8 +57,10 @@ class StoredMatrix:
         i, j = place
         below = self.store.manifest.symmetric and i > j
         stored = (j, i) if below else (i, j)
-        rows, columns = self.store.counts(stored)
-        values = self.store.read(self.name, stored)[:rows, :columns]
+        rows, columns = (
+            side[strip] for side, strip in zip(self.store.members, stored, strict=True)
+        )
+        values = self.store.read(self.name, stored)[: len(rows), : len(columns)]
         return mirror(values) if below else values
 
     def parts(self) -> Iterator[Part]:
@@ -70,9 +71,15 @@ class StoredMatrix:
             yield Part(ones[i], twos[j], self.tile((i, j)), half)
 
     @cached_property
-    def _where(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        ones, twos = self.store.members
-        return strip_of(ones), strip_of(twos)
+    def _where(self) -> list[np.ndarray]:
+        """Of both sides: for every example, the strip it stands in and its place there."""
+        found = []
+        for side in self.store.members:
+            where = np.empty((2, sum(map(len, side))), int)
+            for index, members in enumerate(side):
+                where[0, members], where[1, members] = index, np.arange(len(members))
+            found.append(where)
+        return found
 
     def __getitem__(self, index: Any) -> np.ndarray:
         pair = index if isinstance(index, tuple) else (index, slice(None))
@@ -85,12 +92,8 @@ class StoredMatrix:
         rows, columns = (
             np.arange(size)[part] for size, part in zip(self.shape, pair, strict=False)
         )
-        result = self._block(np.atleast_1d(rows), np.atleast_1d(columns))
-        if rows.ndim == 0:
-            return result[0, 0] if columns.ndim == 0 else result[0]
-        return result[:, 0] if columns.ndim == 0 else result
-
-    def _block(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        shape = (*rows.shape, *columns.shape, *self.shape[2:])
+        rows, columns = rows.reshape(-1), columns.reshape(-1)
         result = np.empty((len(rows), len(columns), *self.shape[2:]), self.dtype)
         (strips1, places1), (strips2, places2) = self._where
         for i in np.unique(strips1[rows]):
@@ -100,7 +103,7 @@ class StoredMatrix:
                 tile = self.tile((int(i), int(j)))
                 chosen = tile[np.ix_(places1[rows[mine]], places2[columns[theirs]])]
                 result[np.ix_(mine, theirs)] = chosen
-        return result
+        return result.reshape(shape)[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:

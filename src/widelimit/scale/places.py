@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from ..errors import MissingExtraError, WidelimitError
-from .errors import StoreError
+from ..errors import MissingExtraError
+from .description import StoreError
 
 try:
     from zarr.abc.store import RangeByteRequest, Store
@@ -65,45 +65,65 @@ class Files:
 
     def __init__(self, place: Any, *, read_only: bool):
         """`place` as `located` gives it; a folder is made when something is written."""
+        self.place = place
         self.folder = None if isinstance(place, Store) or "://" in place else Path(place)
-        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(
-                f"'{place}' is a file, where a store is a folder.",
-                got="a file",
-                remedy="give the path of a store, or one that does not exist yet",
-            )
-        if self.folder is not None and self.folder.exists() and not read_only:
-            _sweep(self.folder)
-        self.store = _zarr_store(place, read_only=read_only)
+        with self._understood():
+            if self.folder is not None and self.folder.exists():
+                if not self.folder.is_dir():
+                    raise StoreError(
+                        f"'{place}' is a file, where a store is a folder.",
+                        got="a file",
+                        remedy="give the path of a store, or one that does not exist yet",
+                    )
+                if not read_only:
+                    _sweep(self.folder)
+            self.store = _zarr_store(place, read_only=read_only)
 
     def read(self, key: str, most: int) -> bytes | None:
         """At most `most + 1` bytes; None where there are none, and for what is no file."""
-        if self.folder is not None:
-            path = self.folder / key
-            if not path.is_file():
-                return None  # a pipe would never end
-            most = min(most, path.stat().st_size)  # as much memory is taken as is asked for
-        wanted = RangeByteRequest(0, most + 1)
-        found = sync(self.store.get(key, default_buffer_prototype(), wanted))
-        return None if found is None else found.to_bytes()
+        with self._understood():
+            if self.folder is not None:
+                path = self.folder / key
+                if not path.is_file():
+                    return None  # a pipe would never end
+                most = min(most, path.stat().st_size)  # as much memory is taken as is asked for
+            wanted = RangeByteRequest(0, most + 1)
+            found = sync(self.store.get(key, default_buffer_prototype(), wanted))
+            return None if found is None else found.to_bytes()
 
     def write(self, key: str, content: bytes) -> None:
         """Whole or not at all."""
-        sync(self.store.set(key, default_buffer_prototype().buffer.from_bytes(content)))
+        with self._understood():
+            sync(self.store.set(key, default_buffer_prototype().buffer.from_bytes(content)))
 
     def delete(self, key: str) -> None:
         """Nothing happens where there is none."""
-        sync(self.store.delete(key))
+        with self._understood():
+            sync(self.store.delete(key))
 
     def keys(self, prefix: str = "") -> list[str]:
         """Those that begin with a folder's name."""
-        if self.folder is not None and not (self.folder / prefix).is_dir():
-            return []
 
         async def collected() -> list[str]:
             return [key async for key in self.store.list_prefix(prefix)]
 
-        return sync(collected())
+        with self._understood():
+            there = self.folder is None or (self.folder / prefix).is_dir()
+            return sync(collected()) if there else []
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Turn what a disk refuses into an error that names the place."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"'{self.place}' could not be read or written ({error.strerror or error}).",
+                got=type(error).__name__,
+                remedy="free some space and make the same call again: it goes on"
+                if error.errno in _FULL
+                else "choose a folder on a disk that you may write to",
+            ) from error
 
 
 def _zarr_store(place: Any, *, read_only: bool) -> Any:
@@ -143,36 +163,16 @@ def alone(place: Any) -> Iterator[None]:
     Others that want the same kernel wait for its manifest, and find it. Where the system has no
     such locks, and in object stores, nobody waits.
     """
-    if isinstance(place, Store) or "://" in place:
-        yield
-        return
     lock = None
     with suppress(ImportError, OSError):
         import fcntl
 
-        # The folder around it: a file of its own would be left behind by calls that are refused.
-        lock = os.open(next(p for p in Path(place).parents if p.exists()), os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if isinstance(place, str) and "://" not in place:
+            # The folder around it: a file of its own would be left by calls that are refused.
+            lock = os.open(next(p for p in Path(place).parents if p.exists()), os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
     finally:
         if lock is not None:
             os.close(lock)
-
-
-@contextmanager
-def understood(place: Any) -> Iterator[None]:
-    """Turn what a disk refuses into an error that names the place."""
-    try:
-        yield
-    except WidelimitError:
-        raise
-    except OSError as error:
-        full = error.errno in _FULL
-        raise StoreError(
-            f"'{place}' could not be read or written ({error.strerror or error}).",
-            got=type(error).__name__,
-            remedy="free some space and make the same call again: it goes on"
-            if full
-            else "choose a folder on a disk that you may write to",
-        ) from error

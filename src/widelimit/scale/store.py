@@ -24,10 +24,10 @@ import numpy as np
 
 from ..errors import NumericalError
 from ..state import Kernels
-from .errors import StoreError
+from .description import StoreError
 from .manifest import FORMAT, NAMES, VERSION, Manifest
 from .matrix import StoredMatrix
-from .places import Files, Place, located, understood
+from .places import Files, Place, located
 
 Tile = tuple[int, int]
 
@@ -48,46 +48,42 @@ class KernelStore:
 
     def __init__(self, place: Place, *, read_only: bool = True):
         """Open a store that is there; `read_only=False` allows tiles to be written."""
-        self.place, self.read_only = located(place), read_only
-        with understood(self):
-            self.files = Files(self.place, read_only=read_only)
-            text = self.files.read(_GROUP, _LARGEST_MANIFEST)
-            if text is None:
-                raise StoreError(
-                    f"There is no store at '{self}'.",
-                    got="nothing, or something else",
-                    remedy="compute it: net.kernel_into(place, x)",
-                )
-            self.manifest = self._manifest(text)
+        self.place = located(place)
+        self.files = Files(self.place, read_only=read_only)
+        text = self.files.read(_GROUP, _LARGEST_MANIFEST)
+        if text is None:
+            raise StoreError(
+                f"There is no store at '{self}'.",
+                got="nothing, or something else",
+                remedy="compute it: net.kernel_into(place, x)",
+            )
+        self.manifest = self._manifest(text)
         self._verified: set[tuple[str, Tile]] = set()
 
     @classmethod
-    def begin(cls, place: Place, manifest: Manifest) -> "KernelStore":
-        """A new store without any tile; the manifest is written last."""
-        store = object.__new__(cls)
-        store.place, store.read_only, store.manifest = located(place), False, manifest
-        with understood(store):
-            store.files = Files(store.place, read_only=False)
-            remains = store.files.keys()
-            own = (*NAMES, _DIGESTS)
-            strangers = sorted({key.split("/")[0] for key in remains} - set(own))
+    def begin(cls, place: Place, manifest: Manifest, *, extends: bool = False) -> "KernelStore":
+        """A new store without any tile, or one that `extends` what is there by more examples."""
+        place = located(place)
+        files = Files(place, read_only=False)
+        if not extends:
+            remains = files.keys()
+            strangers = sorted({key.split("/")[0] for key in remains} - {*NAMES, _DIGESTS})
             if strangers:
                 raise StoreError(
-                    f"'{store}' holds other things: {', '.join(strangers[:3])}.",
+                    f"'{place}' holds other things: {', '.join(strangers[:3])}.",
                     got="a place for a new store that is not its own",
                     remedy="give another path",
                 )
             for key in remains:  # of a store that was never begun, or has lost its manifest
-                store.files.delete(key)
-            store._write_manifest()
+                files.delete(key)
+        # Arrays of the right size first, the manifest last: without it nothing counts.
+        for name, node in _descriptions(manifest).items():
+            files.write(f"{name}/{_GROUP}", json.dumps(node).encode())
+        node = manifest.as_json()
+        attributes = {_ATTRIBUTE: node | {_DIGEST: _checksum(node)}}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+        files.write(_GROUP, json.dumps(group).encode())
         return cls(place, read_only=False)
-
-    def extend(self, manifest: Manifest) -> "KernelStore":
-        """The store with more examples; tiles that are there stay as they are."""
-        self.manifest = manifest
-        with understood(self):
-            self._write_manifest()
-        return KernelStore(self.place, read_only=False)
 
     def __str__(self) -> str:
         return str(self.place)
@@ -99,9 +95,7 @@ class KernelStore:
     @staticmethod
     def exists(place: Place) -> bool:
         """Whether a store was started there; a folder without a manifest does not count."""
-        name = located(place)
-        with understood(name):
-            return Files(name, read_only=True).read(_GROUP, 0) is not None
+        return Files(located(place), read_only=True).read(_GROUP, 0) is not None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -110,28 +104,25 @@ class KernelStore:
         """The shape of its kernels."""
         return self.manifest.shape
 
-    @property
+    @cached_property
     def kernels(self) -> Kernels:
         """All that is stored; arrays that are read when they are indexed."""
-        return Kernels(*(self._matrix(name) for name in NAMES))
+        known = self.manifest.names
+        return Kernels(*(StoredMatrix(self, name) if name in known else None for name in NAMES))
 
-    @cached_property
+    @property
     def nngp(self) -> StoredMatrix:
         """The NNGP kernel."""
-        return StoredMatrix(self, "nngp")
+        return self.kernels.nngp
 
-    @cached_property
+    @property
     def ntk(self) -> StoredMatrix | None:
         """The tangent kernel, where it was computed."""
-        return self._matrix("ntk")
-
-    def _matrix(self, name: str) -> Any:
-        return StoredMatrix(self, name) if name in self.manifest.names else None
+        return self.kernels.ntk
 
     def list_tiles(self) -> list[Tile]:
         """Tiles that are computed: all their files are there. None of them is read."""
-        with understood(self):
-            there = [set(self.files.keys(f"{n}/c")) for n in (*self.manifest.names, _DIGESTS)]
+        there = [set(self.files.keys(f"{n}/c")) for n in (*self.manifest.names, _DIGESTS)]
         return [
             tile
             for tile in self.manifest.tiles
@@ -145,60 +136,51 @@ class KernelStore:
         computes them anew.
         """
         damaged = []
+        self._verified.clear()
         for tile in self.list_tiles():
             try:
                 for name in self.manifest.names:
-                    self._verified.discard((name, tile))
                     self.read(name, tile)
             except StoreError:
                 damaged.append(tile)
-        if remove:
-            with understood(self):
-                for tile in damaged:
-                    for key in reversed(self._keys(tile)):
-                        self.files.delete(key)
+        for tile in damaged if remove else ():
+            for key in reversed(self._keys(tile)):
+                self.files.delete(key)
         return damaged
 
     def read(self, name: str, tile: Tile) -> np.ndarray:
         """One stored tile of one kernel, at its full size, if it is what was written there."""
-        shape = self._chunk
-        size = math.prod(shape) * np.dtype(self.manifest.dtype).itemsize
+        size = math.prod(self._chunk) * self._dtype.itemsize
         index = self.manifest.names.index(name)
         key, record = self._keys(tile)[index], self._keys(tile)[-1]
-        with understood(self):
-            content = self.files.read(key, size)
-        if content is None or len(content) != size:
-            raise self._unfit(name, tile, "missing" if content is None else "damaged")
-        values = np.frombuffer(content, self._dtype).reshape(shape)
-        if (name, tile) not in self._verified:
-            with understood(self):
-                known = self.files.read(record, _DIGEST_BYTES * len(self.manifest.names)) or b""
-            mine = known[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)]
-            if mine != self._digest(name, tile, content) or not np.isfinite(values).all():
-                raise self._unfit(name, tile, "damaged")
-            self._verified.add((name, tile))
-        return values
-
-    def _unfit(self, name: str, tile: Tile, how: str) -> StoreError:
-        remedy = "make the call that computed it again: it computes what is missing"
-        if how == "damaged":
-            remedy = (
-                "KernelStore(place, read_only=False).verify(remove=True) removes what is damaged; "
-                "then make the call that computed it again"
+        content = self.files.read(key, size)
+        if content is None:
+            raise StoreError(
+                f"Tile {tile} of {name} in '{self}' is missing.",
+                got="a tile to be read",
+                remedy="make the call that computed it again: it computes what is missing",
             )
-        return StoreError(
-            f"Tile {tile} of {name} in '{self}' is {how}.", got="a tile to be read", remedy=remedy
-        )
+        fits = len(content) == size
+        values = np.frombuffer(content if fits else bytes(size), self._dtype).reshape(self._chunk)
+        if fits and (name, tile) not in self._verified:
+            known = self.files.read(record, _DIGEST_BYTES * len(self.manifest.names)) or b""
+            mine = known[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)]
+            fits = mine == self._digest(name, tile, content) and bool(np.isfinite(values).all())
+        if not fits:
+            raise StoreError(
+                f"Tile {tile} of {name} in '{self}' is damaged.",
+                got="a tile to be read",
+                remedy="KernelStore(place, read_only=False).verify(remove=True) removes what is "
+                "damaged; then make the call that computed it again",
+            )
+        self._verified.add((name, tile))
+        return values
 
     @cached_property
     def members(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Indices of the examples in every strip of rows and of columns."""
-        sides = [side.members for side in self.manifest.sides]
+        sides = [[strip.members for strip in side] for side in self.manifest.sides]
         return sides[0], sides[-1]
-
-    def counts(self, tile: Tile) -> tuple[int, int]:
-        """How many rows and columns of a tile are examples."""
-        return len(self.members[0][tile[0]]), len(self.members[1][tile[1]])
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -223,113 +205,84 @@ class KernelStore:
                 )
             content = values.tobytes()
             known += self._digest(name, tile, content)
-            with understood(self):
-                self.files.write(key, content)
-        with understood(self):
-            self.files.write(record, known)
+            self.files.write(key, content)
+        self.files.write(record, known)
 
     # --- what its files are ---------------------------------------------------------------------
 
     @property
     def _dtype(self) -> np.dtype:
-        return np.dtype(self.manifest.dtype).newbyteorder("<")
+        return self.manifest.dtype.newbyteorder("<")
 
     @property
     def _chunk(self) -> tuple[int, ...]:
-        return (self.manifest.tile, self.manifest.tile, *self.manifest.positions)
+        return _chunk_of(self.manifest)
 
     def _keys(self, tile: Tile) -> list[str]:
         """Those of a tile of every kernel, and of its digests."""
         place = f"c/{tile[0]}/{tile[1]}"
-        inside = "/0" * len(self.manifest.positions)
-        return [
-            *(f"{name}/{place}{inside}" for name in self.manifest.names),
-            f"{_DIGESTS}/{place}/0",
-        ]
+        inside = "/0" * (len(self._chunk) - 2)
+        kernels = [f"{name}/{place}{inside}" for name in self.manifest.names]
+        return [*kernels, f"{_DIGESTS}/{place}/0"]
 
     def _digest(self, name: str, tile: Tile, content: bytes) -> bytes:
         digest = hashlib.sha256(f"{self.manifest.store} {name} {tile[0]} {tile[1]} ".encode())
         digest.update(content)
         return digest.digest()
 
-    def _descriptions(self) -> dict[str, dict[str, Any]]:
-        """What the arrays say of themselves, for programs that read Zarr."""
-        manifest = self.manifest
-        sides = (manifest.rows, manifest.columns or manifest.rows)
-        strips = [len(side.groups) for side in sides]
-        shape = (*(count * manifest.tile for count in strips), *manifest.positions)
-        record = _DIGEST_BYTES * len(manifest.names)
-        return {
-            name: _description(shape, self._chunk, manifest.dtype, "NaN") for name in manifest.names
-        } | {_DIGESTS: _description((*strips, record), (1, 1, record), "uint8", 0)}
-
-    def _write_manifest(self) -> None:
-        """Arrays of the right size first, the manifest last: without it nothing counts."""
-        for name, node in self._descriptions().items():
-            self.files.write(f"{name}/{_GROUP}", _text(node))
-        node = self.manifest.as_json()
-        attributes = {_ATTRIBUTE: node | {_DIGEST: _checksum(node)}}
-        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-        self.files.write(_GROUP, _text(group))
-
     def _manifest(self, text: bytes) -> Manifest:
         try:
             group = json.loads(text) if len(text) <= _LARGEST_MANIFEST else None
+            if (group["zarr_format"], group["node_type"]) != (3, "group"):
+                raise ValueError("it is no group of Zarr 3")
+            node = group["attributes"][_ATTRIBUTE]
+            if (node["format"], node["version"]) == (FORMAT, VERSION):
+                if node.pop(_DIGEST, None) != _checksum(node):
+                    raise ValueError("its digest does not hold")
+                return Manifest.from_json(node)
         except _NONSENSE as error:
-            raise self._broken(f"{_GROUP} is not JSON") from error
-        if not isinstance(group, dict):
-            raise self._broken(f"{_GROUP} is no description")
-        if group.get("zarr_format") != 3 or group.get("node_type") != "group":
-            raise self._broken(f"it is no group of Zarr 3 but of {group.get('zarr_format')!r:.20}")
-        attributes = group.get("attributes")
-        node = attributes.get(_ATTRIBUTE) if isinstance(attributes, dict) else None
-        if not isinstance(node, dict) or node.get("format") != FORMAT:
             raise StoreError(
-                f"'{self}' is a Zarr group without the manifest of a kernel.",
-                got="something else than a store",
-                remedy="give the path of a store that net.kernel_into(place, x) made",
-            )
-        if node.get("version") != VERSION:
-            raise StoreError(
-                f"'{self}' is a store of version {node.get('version')!r:.20}, written by widelimit "
-                f"{node.get('library')!r:.20}.",
-                got=f"another version than {VERSION}",
-                remedy="read it with that version, or remove it and compute anew",
-            )
-        if node.pop(_DIGEST, None) != _checksum(node):
-            raise self._broken("its digest does not hold")
-        try:
-            return Manifest.from_json(node)
-        except _NONSENSE as error:
-            raise self._broken(f"{type(error).__name__}: {error}") from error
-
-    def _broken(self, why: str) -> StoreError:
-        return StoreError(
-            f"'{self}' has a damaged manifest: {why}.",
-            got="a store that is not as it was written",
-            remedy="restore its zarr.json files from a copy, or remove the store and compute anew",
+                f"'{self}' has a damaged manifest, or is no store of kernels "
+                f"({type(error).__name__}: {error}).",
+                got="a store that is not as it was written, or a Zarr group of something else",
+                remedy="give the path of a store that net.kernel_into(place, x) made; restore its "
+                "zarr.json files from a copy, or remove it and compute anew",
+            ) from error
+        raise StoreError(
+            f"'{self}' is a store of version {node['version']!r:.20}, with {node['format']!r:.20}.",
+            got=f"another version than {VERSION} of {FORMAT}",
+            remedy="read it with the version of widelimit that wrote it, or remove it and compute "
+            "anew",
         )
 
 
-def _description(
-    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, fill: Any
-) -> dict[str, Any]:
-    """An array of Zarr 3, with nothing in it that is not needed."""
+def _chunk_of(manifest: Manifest) -> tuple[int, ...]:
+    return (manifest.tile, manifest.tile, *manifest.facts["positions"])
+
+
+def _descriptions(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """What the arrays say of themselves, for programs that read Zarr."""
+    strips = [len(manifest.sides[side]) for side in (0, -1)]
+    chunk, record = _chunk_of(manifest), _DIGEST_BYTES * len(manifest.names)
+    shape = (strips[0] * chunk[0], strips[1] * chunk[1], *chunk[2:])
+    arrays = [(name, shape, chunk, manifest.dtype.name, "NaN") for name in manifest.names]
     return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "attributes": {},
+        name: {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": part}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "attributes": {},
+        }
+        for name, shape, part, dtype, fill in [
+            *arrays,
+            (_DIGESTS, (*strips, record), (1, 1, record), "uint8", 0),
+        ]
     }
-
-
-def _text(node: dict[str, Any]) -> bytes:
-    return json.dumps(node).encode()
 
 
 def _checksum(node: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from ...data import Labelled
 from ...engine.inputs import as_inputs
 from ...layers.base import Layer
 from ...progress import Callback
-from ...scale.description import describe, digests
+from ...scale.description import describe, digest
 from ...state import Kernels, Outline
 
 
@@ -70,7 +70,8 @@ def named(
 ) -> str:
     """A name that no other kernel has."""
     parts = [train] if test is None else [train, test]
-    known = [digests(as_inputs(part.x, part.mask, dtype=np.float32), 1024) for part in parts]
+    inputs = [as_inputs(part.x, part.mask, dtype=np.float32) for part in parts]
+    known = [digest(side, range(side.size)) for side in inputs]
     text = json.dumps([describe(net), describe(options, "options"), known])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
