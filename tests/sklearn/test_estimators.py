@@ -305,9 +305,6 @@ def test_the_kernel_in_support_vector_machines():
     table = SVC(kernel="precomputed").fit(NET.kernel(X).ntk, labels)
     expected = table.decision_function(NET.kernel(TEST, X).ntk)
     np.testing.assert_allclose(machine.decision_function(TEST), expected, rtol=1e-6)
-    fixed = NetworkKernel(NET, bounds_ratio=None)
-    assert fixed.n_dims == 0
-    assert fixed(X[:2], eval_gradient=True)[1].shape == (2, 2, 0)
 
 
 def test_the_kernel_folds_rows_and_shares_heads():
@@ -353,9 +350,6 @@ def test_mistakes_are_named():
             InfiniteNetworkRegressor(depth=depth).fit(X, Y)
     with pytest.raises(ShapeError, match="No network 'auto' takes such examples"):
         InfiniteNetworkRegressor().fit(np.zeros((3, 2, 2, 2, 2)), np.arange(3.0))
-    for ratio in (0.5, 1.0, -1.0, np.nan):
-        with pytest.raises(OptionError, match="bounds_ratio= is"):
-            _ = NetworkKernel(NET, bounds_ratio=ratio).bounds
     with pytest.raises(ShapeError, match=r"folded into examples of shape \(2, 2\)"):
         NetworkKernel(wl.Serial(wl.MeanPool(), wl.Dense(1)), shape=(2, 2))(X)
     with pytest.raises(NetworkError, match="is no network"):

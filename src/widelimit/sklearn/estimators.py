@@ -6,7 +6,7 @@ be is in `widelimit.sklearn.inputs`.
 """
 
 from dataclasses import replace
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -321,16 +321,6 @@ class InfiniteNetworkRegressor(RegressorMixin, _NetworkEstimator):
         targets = (y / unit - middle) / (self.y_scale_ / unit)
         self._condition(examples, targets.reshape(len(y), -1), None, weights)
         return self
-
-    @overload
-    def predict(
-        self, X: Data, return_std: Literal[False] = False, mask: Any = None
-    ) -> np.ndarray: ...
-
-    @overload
-    def predict(
-        self, X: Data, return_std: Literal[True], mask: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]: ...
 
     def predict(self, X: Data, return_std: bool = False, mask: Any = None) -> Any:
         """Means; with `return_std` also the standard deviation of a new observation."""
