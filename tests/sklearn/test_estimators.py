@@ -279,14 +279,10 @@ def test_classifiers_on_real_data(loader, network, noise):
 # --- the kernel -----------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # a useless bias
 def test_the_kernel_in_gaussian_processes():
     kernel = NetworkKernel(NET)
     matrix, gradient = kernel(X, eval_gradient=True)
-    assert gradient.shape == (30, 30, 3)
-    for i, step in enumerate(1e-5 * np.eye(3)):
-        ahead, behind = (kernel.clone_with_theta(kernel.theta + s)(X) for s in (step, -step))
-        np.testing.assert_allclose((ahead - behind) / 2e-5, gradient[:, :, i], atol=1e-8)
+    assert gradient.shape == (30, 30, 0)
     np.testing.assert_allclose(kernel.diag(X), np.diag(matrix), rtol=1e-12)
     np.testing.assert_allclose(kernel(TEST, X), NET.kernel(TEST, X).nngp, rtol=1e-12)
     y = (Y - Y.mean()) / Y.std()
@@ -295,8 +291,7 @@ def test_the_kernel_in_gaussian_processes():
     np.testing.assert_allclose(fixed.predict(TEST), ours.mean(TEST), rtol=1e-8)
     fitted = GaussianProcessRegressor(kernel + WhiteKernel(0.1)).fit(X, y)
     assert fitted.log_marginal_likelihood_value_ > fixed.log_marginal_likelihood_value_
-    assert "0.w_std=" in repr(fitted.kernel_)
-    assert kernel.theta[0] == pytest.approx(np.log(1.5))  # the original is untouched
+    assert fitted.kernel_.k2.noise_level != 0.1
 
 
 def test_the_kernel_in_support_vector_machines():
@@ -316,8 +311,6 @@ def test_the_kernel_folds_rows_and_shares_heads():
     matrix = drawn(rows)
     np.testing.assert_allclose(drawn(rows[:2], rows[2:]), matrix[:2, 2:], rtol=1e-10)
     np.testing.assert_allclose(drawn.diag(rows), np.diag(matrix), rtol=1e-10)
-    with pytest.raises(NetworkError, match="between two sets of examples"):
-        drawn(rows, rows, eval_gradient=True)
 
 
 def test_mistakes_are_named():

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..options import whole
 from ..printing import written
 from .batches import pad
 from .errors import DataError, some
@@ -58,13 +59,7 @@ class Embedder:
                 remedy="give a positive number of words, or None for all",
                 option="length",
             )
-        if self.phrase < 1:
-            raise DataError(
-                f"phrase={self.phrase} leaves no word in a position.",
-                got=str(self.phrase),
-                remedy="give a positive number of neighbouring words",
-                option="phrase",
-            )
+        whole("phrase", self.phrase)
 
     def __repr__(self) -> str:
         return written(self)

@@ -2,7 +2,7 @@
 
 The file is a zip archive that any program can read:
 
-- `manifest.json`: `{"format": "widelimit model", "version": 1, "library": "0.1.0", "model": tree}`;
+- `manifest.json`: `{"format": "widelimit model", "version": 2, "library": "0.1.0", "model": tree}`;
 - `arrays/0.npy`, `arrays/1.npy`, …: NumPy arrays, each without Python objects.
 
 A node of the tree is null, a boolean, an integer, a string, or an object with one key that says
@@ -10,8 +10,7 @@ what it is: `float` (hexadecimal, exact), `list`, `tuple`, `dict` (pairs), `arra
 file), `key` (of random numbers: array and generator), `enum` (class and member), `dtype`,
 `scalar` (the type of its numbers),
 `function` (a registered name), `slice`, `objects` (shape and items of an array of names). An
-instance has its `class` and `fields`; a Cholesky factor also `lower`, its triangle packed row by
-row.
+instance has its `class` and `fields`; of a Cholesky factor the triangle, packed row by row.
 
 Loading runs no code from the file: only classes of this package, a short list of scikit-learn's,
 and functions and classes that the program itself has registered under a name, are put together,
@@ -34,7 +33,7 @@ from .tree import ModelFileError, decoded, encoded, uses_sklearn
 
 __all__ = ["ModelFileError", "load", "save"]
 
-FORMAT, VERSION = "widelimit model", 1
+FORMAT, VERSION = "widelimit model", 2
 _MANIFEST = "manifest.json"
 
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)

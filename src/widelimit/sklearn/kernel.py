@@ -2,35 +2,27 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
-from sklearn.gaussian_process.kernels import Hyperparameter as SklearnHyperparameter
 from sklearn.gaussian_process.kernels import Kernel
 
-from ..compilation import compiled
 from ..engine.inputs import Inputs, read_inputs
 from ..engine.sampling import Sampler
 from ..errors import NetworkError, ShapeError
-from ..inference import Engine, Hyperparameter, KernelKind, NetworkKernels, hyperparameters
-from ..inference.leaves import Range, replaced
+from ..inference import Engine, KernelKind, NetworkKernels
 from ..inference.network_kernels import chosen, require_gaussian, require_layer
 from ..layers.base import Layer
 from ..layers.compose import is_sampled, takes_tokens
 from ..options import choice
 
 _ENGINE = Engine(dtype=np.float64)
-_LOGIT_BOUND, _LOG_BOUND = 5.0, float(np.log(100.0))
-"""How far from 0 the coordinates of weights between 0 and 1, and of other scales, may go."""
 
 
 class NetworkKernel(Kernel):
-    """The NNGP or NTK kernel of a network as a scikit-learn kernel, with gradients.
+    """The NNGP or NTK kernel of a network as a scikit-learn kernel.
 
-    Its `theta` are the scales of the network (standard deviations and rates as logarithms, weights
-    between 0 and 1 as logits), so that `GaussianProcessRegressor` fits them by evidence; it can be
-    added to and multiplied with other kernels, and is a function that `SVC(kernel=...)` takes.
+    It can be added to and multiplied with other kernels, whose parameters
+    `GaussianProcessRegressor` fits, and is a function that `SVC(kernel=...)` takes. It has none of
+    its own: `widelimit.tune` fits the scales of a network.
     """
 
     def __init__(
@@ -55,18 +47,12 @@ class NetworkKernel(Kernel):
         return NetworkKernel(self.network, kind=self.kind, shape=self.shape, sampler=sampler)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """The kernel matrix; with `eval_gradient` also its derivatives (n, n, dims) in theta."""
-        if eval_gradient and Y is not None:
-            raise NetworkError(
-                "There is no gradient of a kernel between two sets of examples.",
-                got="eval_gradient=True and Y",
-                remedy="leave out Y, or the gradient",
-            )
+        """The kernel matrix; with `eval_gradient` also its derivatives in no parameter."""
         data, ntk = self._data(X), self._kind is KernelKind.NTK
         if Y is not None:
             return chosen(self._data(Y).cross(data.inputs, ntk=ntk), self._kind)
         matrix = chosen(data.train(ntk=ntk), self._kind)
-        return (matrix, self._gradient(data)) if eval_gradient else matrix
+        return (matrix, np.empty((*matrix.shape, 0))) if eval_gradient else matrix
 
     def diag(self, X: Any) -> Any:
         """`k(x, x)` of every row."""
@@ -77,42 +63,12 @@ class NetworkKernel(Kernel):
         """Network kernels depend on more than differences of inputs."""
         return False
 
-    @property
-    def hyperparameters(self) -> list[Any]:
-        """The scales of the network, as scikit-learn describes hyperparameters."""
-        return [
-            SklearnHyperparameter(h.name, "numeric", tuple(map(h.range.bounded, ends)))
-            for h, ends in zip(self._free(), self.bounds, strict=True)
-        ]
-
-    @property
-    def theta(self) -> Float[np.ndarray, " dims"]:
-        """The free coordinates of the network's scales."""
-        return np.array([float(h.range.free(h.value)) for h in self._free()])
-
-    @theta.setter
-    def theta(self, theta: Any) -> None:
-        free = self._free()
-        values = [h.range.bounded(u) for h, u in zip(free, theta, strict=True)]
-        self.network = replaced(self.network, [h.name for h in free], map(np.asarray, values))
-
-    @property
-    def bounds(self) -> Float[np.ndarray, "dims 2"]:
-        """Where theta may go."""
-        ends = [_LOGIT_BOUND if h.range is Range.UNIT else _LOG_BOUND for h in self._free()]
-        return np.outer(ends, [-1.0, 1.0])
-
     def __repr__(self) -> str:
-        scales = ", ".join(f"{h.name}={float(h.value):.3g}" for h in self._free())
-        return f"NetworkKernel({self._kind.value}, {scales})"
+        return f"NetworkKernel({self._kind.value}, {self.network!r})"
 
     @property
     def _kind(self) -> KernelKind:
         return choice(KernelKind, self.kind, "kind")
-
-    def _free(self) -> list[Hyperparameter]:
-        found = hyperparameters(self.network)
-        return [h for h in found if h.scale and not h.absent and not h.value.ndim]
 
     def _inputs(self, X: Any) -> Inputs:
         X = np.asarray(X)
@@ -139,34 +95,3 @@ class NetworkKernel(Kernel):
             )
         inputs = self._inputs(X)
         return NetworkKernels(self.network, inputs=inputs, sampler=self.sampler, engine=_ENGINE)
-
-    def _gradient(self, data: NetworkKernels) -> Float[np.ndarray, "n n dims"]:
-        free = self._free()
-        names, kind = tuple(h.name for h in free), self._kind
-        with jax.enable_x64(True):
-            values = jnp.asarray([float(h.value) for h in free])
-            found = _jacobian(
-                values, self.network, data.inputs, self.sampler, names=names, kind=kind
-            )
-        return np.asarray(found) * np.array([h.range.slope(h.value) for h in free])
-
-
-@compiled
-def _jacobian(
-    values: Float[Array, " dims"],
-    net: Layer,
-    inputs: Inputs,
-    sampler: Sampler | None,
-    *,
-    names: tuple[str, ...],
-    kind: KernelKind,
-) -> Float[Array, "n n dims"]:
-    """Derivatives of the kernel matrix in the named hyperparameters."""
-
-    def matrix(moved: Array) -> Array:
-        kernels = replaced(net, names, list(moved)).kernel(
-            inputs, sampler=sampler, ntk=kind is KernelKind.NTK
-        )
-        return chosen(kernels, kind)
-
-    return jax.jacfwd(matrix)(values)

@@ -36,7 +36,8 @@ def at_work(store: Path, workers: int | None, listener: Listener) -> Iterator[An
     with alone(store.with_name(f".{store.name}.lock")):
         if KernelStore.exists(store):
             listener.say(f"a kernel of an earlier run is in '{store}'")
-            repair(store, listener)
+            if damaged := KernelStore(store, read_only=False).verify(remove=True):
+                listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
         if workers is None:
             yield None
             return
@@ -52,7 +53,8 @@ def replacing(store: Path, listener: Listener, compute: Callable[[], T]) -> T:
         return compute()
     except OtherKernelError as other:
         listener.say(f"it is another one ({other.rule}) and is replaced")
-        empty(store)
+        for path in store.iterdir():  # the folder may be another name for one elsewhere
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         return compute()
 
 
@@ -78,19 +80,6 @@ def compute(
         options |= {"progress": advance, "client": client}
         kernels = replacing(store, listener, lambda: net.kernel_into(store, inputs, **options))
     return {kind: chosen(kernels, kind) for kind in kinds}
-
-
-def repair(store: Path, listener: Listener) -> None:
-    """Remove damaged tiles of an earlier run, which are then computed anew."""
-    damaged = KernelStore(store, read_only=False).verify(remove=True)
-    if damaged:
-        listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
-
-
-def empty(folder: Path) -> None:
-    """Remove what a folder holds; the folder may be another name for one elsewhere."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def consider(train: int, test: int, dtype: type, solver: Solver, listener: Listener) -> None:
