@@ -32,7 +32,7 @@ from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from . import scores
 from .baselines import Baseline, baselines
-from .blocks import at_work, consider, replacing
+from .blocks import consider, into_store
 from .kinds import SILENT, Listener, Reading, Task, split
 from .model import Model, Predicted
 from .python import lines_of
@@ -304,12 +304,15 @@ def _fit(
     if store is None:
         model.fit(train)
         return
-    with at_work(store, settings.workers, listener) as client:
+
+    def work(client: Any) -> None:
         model.estimator._client = client
         try:
-            replacing(store, listener, lambda: model.fit(train))
+            model.fit(train)
         finally:
             model.estimator._client = None
+
+    into_store(store, settings.workers, listener, work)
 
 
 def _dense(model: Model, train: Source) -> tuple[np.ndarray, GPPosterior, np.ndarray]:
