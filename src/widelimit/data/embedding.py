@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,9 +11,7 @@ from ..printing import written
 from .batches import pad
 from .errors import DataError, some
 from .tokens import Tokenizer
-from .vectors import NO_VECTOR, WordVectors
-
-Words = TypeVar("Words", list[str], np.ndarray)
+from .vectors import WordVectors
 
 NO_WORD = -2  # the row of a text without words
 
@@ -67,7 +64,7 @@ class Embedder:
     def __call__(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """`x` `(N, positions, components)` and the mask `(N, positions)`."""
         texts = list(texts)
-        rows = [self._rows(text) for text in texts]
+        rows = [self.vectors.find(self.words(text)) for text in texts]
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
             raise DataError(
@@ -85,19 +82,16 @@ class Embedder:
         x[~mask] = 0
         return phrases(x, mask, self.phrase)
 
-    def _rows(self, text: str) -> np.ndarray:
-        rows = self.vectors.find(self.tokenizer(text))
-        return self.cut(rows[rows != NO_VECTOR])
-
-    def cut(self, words: Words) -> Words:
-        """At most `length` of the words, from the end that is kept."""
+    def words(self, text: str) -> list[str]:
+        """The words of a text that have a vector, at most `length` from the end that is kept."""
+        words = [word for word in self.tokenizer(text) if word in self.vectors]
         if self.length is None:
             return words
         return words[: self.length] if self.keep is Keep.FIRST else words[-self.length :]
 
     def positions(self, text: str) -> list[str]:
-        """The words at every position of a text, of those that have a vector."""
-        words = self.cut([word for word in self.tokenizer(text) if word in self.vectors])
+        """The words at every position of a text."""
+        words = self.words(text)
         return [" ".join(words[i : i + self.phrase]) for i in range(0, len(words), self.phrase)]
 
 

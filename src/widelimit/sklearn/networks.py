@@ -227,17 +227,16 @@ def candidates(
             option="depth",
         )
     last = Dense(1, b_std=0.1) if name is NetworkName.LINEAR else Dense(1)
-    found = {}
+    found: dict[str, NamedNetwork] = {}
     for said, recipes in groups.items():
         recipe = recipes[name]
         layers = recipe.layers(recipe.depth if depth is None else depth)
-        found[said] = NamedNetwork(name, Serial(*layers, last), recipe.summary)
-    if kind is not Kind.MIXED:
-        return found
-    summary = f"{recipe.summary}; beside it ReLU layers on the columns"
-    return {
-        f"the text counts {share:.0%}, the columns {1 - share:.0%}": NamedNetwork(
-            name, Serial(*_beside_columns(layers, share), Dense(1)), summary
-        )
-        for share in SHARES
-    }
+        if kind is not Kind.MIXED:
+            found[said] = NamedNetwork(name, Serial(*layers, last), recipe.summary)
+            continue
+        summary = f"{recipe.summary}; beside it ReLU layers on the columns"
+        for share in SHARES:
+            net = Serial(*_beside_columns(layers, share), Dense(1))
+            parts = f"the text counts {share:.0%}, the columns {1 - share:.0%}"
+            found[parts] = NamedNetwork(name, net, summary)
+    return found

@@ -66,15 +66,14 @@ def split(
     from sklearn.model_selection import train_test_split
 
     keeps = stratified(y[rows], task, train, test)
-    return tuple(
-        train_test_split(
-            rows,
-            train_size=train,
-            test_size=test,
-            random_state=seed,
-            stratify=y[rows] if keeps else None,
-        )
+    parts: list[Any] = train_test_split(
+        rows,
+        train_size=train,
+        test_size=test,
+        random_state=seed,
+        stratify=y[rows] if keeps else None,
     )
+    return parts[0], parts[1]
 
 
 def stratified(y: np.ndarray, task: Task, train: int, test: int) -> bool:

@@ -134,7 +134,8 @@ class Model:
         """Calibrated probabilities, or numbers with the deviation of a new observation."""
         x, estimator = self._prepared(source), self.estimator
         if self.task is Task.REGRESS:
-            return Predicted(*estimator.predict(x, return_std=True, mask=source.mask), None, ())
+            mean, std = estimator.predict(x, return_std=True, mask=source.mask)
+            return Predicted(mean, std, None, ())
         found = estimator._observed(x, source.mask)  # once for classes and probabilities
         table = estimator.temperature_.probabilities(found.mean, found.variance)
         return Predicted(self.answers(found.mean), None, table, tuple(estimator.classes_.tolist()))
@@ -215,7 +216,8 @@ def _table(model: Model, path: Path, how: Reading, *, score: bool) -> Source:
 
     if not model.inputs:
         raise _wrong_kind(path, model.kind)
-    frame, notes = read_frame(path, **how.table_options()), []
+    notes: list[str] = []
+    frame: Any = read_frame(path, **how.table_options())
     if model.text is not None and how.text is not None and how.text in frame.columns:
         frame = frame.rename(columns={how.text: model.text})
     require_columns(frame, path, model.inputs)
