@@ -4,9 +4,10 @@ import dataclasses
 import enum
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -83,14 +84,6 @@ def _estimators() -> dict[str, type]:
         for module, names in _SKLEARN.items()
         for name in names
     }
-
-
-def uses_sklearn(tree: Any) -> bool:
-    """Whether classes of scikit-learn are in a tree."""
-    if isinstance(tree, dict):
-        of_it = str(tree.get("class")).startswith("sklearn.")
-        return of_it or any(map(uses_sklearn, tree.values()))
-    return isinstance(tree, list) and any(map(uses_sklearn, tree))
 
 
 def _of_sklearn(cls: type) -> bool:
@@ -224,14 +217,8 @@ def _fields(value: Any, place: str) -> dict[str, Any]:
 # --- from the tree -------------------------------------------------------------------------------
 
 
-class Arrays(Protocol):
-    """The arrays of a file by number."""
-
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-
-def decoded(node: Any, arrays: Arrays) -> Any:
-    """The value of a node."""
+def decoded(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value of a node; `arrays` are those of the file by name."""
     if node is None or isinstance(node, bool | int | str):
         return node
     if "class" in node:
@@ -241,7 +228,7 @@ def decoded(node: Any, arrays: Arrays) -> Any:
     if kind == "float":
         return float.fromhex(content)
     if kind == "array":
-        return arrays[content]
+        return arrays[f"arrays/{content}.npy"]
     if kind == "slice":
         return slice(*content)
     if kind == "objects":
