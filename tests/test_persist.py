@@ -193,7 +193,7 @@ def changed(saved, path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(version=2, library="9.0"), r"version 2\..*written by widelimit 9\.0"),
+        (lambda m: m.update(version=9, library="9.0"), r"version 9\..*written by widelimit 9\.0"),
         (lambda m: m.update(format="something"), "not that of a model"),
         (lambda m: m["model"].update({"class": "os.system"}), "the class 'os.system'"),
         (lambda m: m["model"]["fields"].pop("gp"), "do not fit"),

@@ -71,6 +71,24 @@ def sequences(folder):
     return folder / "t.npz", Task.CLASSIFY, Reading(), Settings(network=NetworkName.MEAN)
 
 
+def counts(folder):
+    """Whole numbers as targets, with gaps between them."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    save_npz(folder / "t.npz", x=x, y=np.rint(np.exp(2 * x[:, 0])).astype(int))
+    return folder / "t.npz", Task.REGRESS, Reading(), Settings(network=NetworkName.LINEAR)
+
+
+def parts(folder):
+    """Named classes, a test part, and a mask for one of the two."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 5, 6)), np.arange(50) % 2
+    x[..., 0] += y[:, None]
+    mask = np.arange(5) < rng.integers(2, 6, size=(50, 1))
+    held = {"x_train": x[:30], "y_train": y[:30], "x_test": x[30:], "y_test": y[30:]}
+    save_npz(folder / "t.npz", **held, mask_test=mask[30:], class_names=np.array(["low", "high"]))
+    return folder / "t.npz", Task.CLASSIFY, Reading(), Settings(network=NetworkName.MEAN)
+
+
 def images(folder):
     from PIL import Image
 
@@ -84,7 +102,10 @@ def images(folder):
     return folder / "images", Task.CLASSIFY, Reading(), settings
 
 
-@pytest.mark.parametrize("make", [table, numbers, part, texts, reviews, sequences, images])
+CASES = (table, numbers, part, texts, reviews, sequences, counts, parts, images)
+
+
+@pytest.mark.parametrize("make", CASES)
 def test_the_lines_give_the_score(make, tmp_path):
     path, task, how, settings = make(tmp_path)
     result = run(path, task, how=how, settings=settings)

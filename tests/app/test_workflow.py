@@ -62,9 +62,9 @@ def test_columns_are_told_apart(tmp_path):
             "stars": [5, 1, 3] * 4,
         }
     )
-    roles = assign(data, tmp_path, Task.CLASSIFY)
+    roles = assign(data, tmp_path, Task.CLASSIFY, Reading())
     assert (roles.text, roles.label, roles.features) == ("review", "label", ("stars",))
-    assert assign(data, tmp_path, Task.CLASSIFY, features=("stars",)).text is None
+    assert assign(data, tmp_path, Task.CLASSIFY, Reading(features=("stars",))).text is None
     data = pd.DataFrame(
         {
             "width": range(12),
@@ -74,7 +74,7 @@ def test_columns_are_told_apart(tmp_path):
             "split": ["train", "test"] * 6,
         }
     )
-    roles = assign(data, tmp_path, Task.CLASSIFY)
+    roles = assign(data, tmp_path, Task.CLASSIFY, Reading())
     assert (roles.features, list(roles.left_out)) == (("width", "colour"), ["id"])
     assert (roles.label, roles.split) == ("species", "split")
 

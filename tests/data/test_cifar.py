@@ -3,7 +3,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from widelimit.data import CIFAR10_CLASSES, DataError, load_cifar10, save_npz
 
@@ -70,20 +69,6 @@ def test_npz(tmp_path, images):
         y_test=y[-SIZE:].astype(np.uint8),
     )
     same(load_cifar10(tmp_path), images)
-
-
-@pytest.mark.parametrize("top", ["cifar10", "."])
-def test_folders_of_images(tmp_path, images, top):
-    x, y = images
-    for i, (image, label) in enumerate(zip(x, y, strict=True)):
-        part = "train" if i < len(x) - SIZE else "test"
-        path = tmp_path / top / part / CIFAR10_CLASSES[label] / f"{i:04}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    data = load_cifar10(tmp_path)
-    order = np.argsort(y[:-SIZE], kind="stable")
-    np.testing.assert_array_equal(data.x_train, x[:-SIZE][order])
-    np.testing.assert_array_equal(data.x_test, x[-SIZE:])
 
 
 def test_environment_variable(tmp_path, images, monkeypatch):

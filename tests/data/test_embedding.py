@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from widelimit.data import DataError, Embedder, Empty, Keep, WordVectors, pad
-from widelimit.errors import ShapeError
+from widelimit.errors import OptionError, ShapeError
 
 VECTORS = WordVectors(("good", "bad", "film"), np.array([[1, 2], [3, 4], [5, 9]], np.float32))
 MEAN = np.array([3, 5], np.float32)
@@ -72,7 +72,7 @@ def test_phrases_are_means_of_real_words():
     np.testing.assert_array_equal(mask, [[True, True], [True, False]])
     assert x.dtype == np.float32
     assert embedder.positions(text) == ["good film", "bad"]
-    with pytest.raises(DataError, match="phrase=0"):
+    with pytest.raises(OptionError, match="phrase=0"):
         Embedder(vectors=VECTORS, phrase=0)
 
 

@@ -279,14 +279,10 @@ def test_classifiers_on_real_data(loader, network, noise):
 # --- the kernel -----------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # a useless bias
 def test_the_kernel_in_gaussian_processes():
     kernel = NetworkKernel(NET)
     matrix, gradient = kernel(X, eval_gradient=True)
-    assert gradient.shape == (30, 30, 3)
-    for i, step in enumerate(1e-5 * np.eye(3)):
-        ahead, behind = (kernel.clone_with_theta(kernel.theta + s)(X) for s in (step, -step))
-        np.testing.assert_allclose((ahead - behind) / 2e-5, gradient[:, :, i], atol=1e-8)
+    assert gradient.shape == (30, 30, 0)
     np.testing.assert_allclose(kernel.diag(X), np.diag(matrix), rtol=1e-12)
     np.testing.assert_allclose(kernel(TEST, X), NET.kernel(TEST, X).nngp, rtol=1e-12)
     y = (Y - Y.mean()) / Y.std()
@@ -295,8 +291,7 @@ def test_the_kernel_in_gaussian_processes():
     np.testing.assert_allclose(fixed.predict(TEST), ours.mean(TEST), rtol=1e-8)
     fitted = GaussianProcessRegressor(kernel + WhiteKernel(0.1)).fit(X, y)
     assert fitted.log_marginal_likelihood_value_ > fixed.log_marginal_likelihood_value_
-    assert "0.w_std=" in repr(fitted.kernel_)
-    assert kernel.theta[0] == pytest.approx(np.log(1.5))  # the original is untouched
+    assert fitted.kernel_.k2.noise_level != 0.1
 
 
 def test_the_kernel_in_support_vector_machines():
@@ -305,9 +300,6 @@ def test_the_kernel_in_support_vector_machines():
     table = SVC(kernel="precomputed").fit(NET.kernel(X).ntk, labels)
     expected = table.decision_function(NET.kernel(TEST, X).ntk)
     np.testing.assert_allclose(machine.decision_function(TEST), expected, rtol=1e-6)
-    fixed = NetworkKernel(NET, bounds_ratio=None)
-    assert fixed.n_dims == 0
-    assert fixed(X[:2], eval_gradient=True)[1].shape == (2, 2, 0)
 
 
 def test_the_kernel_folds_rows_and_shares_heads():
@@ -319,8 +311,6 @@ def test_the_kernel_folds_rows_and_shares_heads():
     matrix = drawn(rows)
     np.testing.assert_allclose(drawn(rows[:2], rows[2:]), matrix[:2, 2:], rtol=1e-10)
     np.testing.assert_allclose(drawn.diag(rows), np.diag(matrix), rtol=1e-10)
-    with pytest.raises(NetworkError, match="between two sets of examples"):
-        drawn(rows, rows, eval_gradient=True)
 
 
 def test_mistakes_are_named():
@@ -353,9 +343,6 @@ def test_mistakes_are_named():
             InfiniteNetworkRegressor(depth=depth).fit(X, Y)
     with pytest.raises(ShapeError, match="No network 'auto' takes such examples"):
         InfiniteNetworkRegressor().fit(np.zeros((3, 2, 2, 2, 2)), np.arange(3.0))
-    for ratio in (0.5, 1.0, -1.0, np.nan):
-        with pytest.raises(OptionError, match="bounds_ratio= is"):
-            _ = NetworkKernel(NET, bounds_ratio=ratio).bounds
     with pytest.raises(ShapeError, match=r"folded into examples of shape \(2, 2\)"):
         NetworkKernel(wl.Serial(wl.MeanPool(), wl.Dense(1)), shape=(2, 2))(X)
     with pytest.raises(NetworkError, match="is no network"):

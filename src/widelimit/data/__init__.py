@@ -14,7 +14,7 @@ from .datasets import (
     Labelled,
     stratified_order,
 )
-from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch, verify
+from .download import CIFAR10, GLOVE, IMDB, RemoteFile, fetch
 from .embedding import Embedder, Empty, Keep
 from .errors import DataError, MissingDataError
 from .files import save_figure, write_text, writing
@@ -88,7 +88,6 @@ __all__ = [
     "save_figure",
     "save_npz",
     "stratified_order",
-    "verify",
     "write_text",
     "writing",
 ]

@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ _NO_ARRAY = (
 )
 
 
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
 def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
     """All arrays of an `.npz` file, which must contain those `needed`."""
     path = Path(path)
@@ -36,13 +43,18 @@ def read_npz(path: Path | str, *needed: str) -> dict[str, np.ndarray]:
                 name.removesuffix(".npy"): read_member(archive, info, path)
                 for name, info in entries.items()
             }
+    require_arrays(path, arrays, *needed)
+    return arrays
+
+
+def require_arrays(path: Path, arrays: Mapping[str, np.ndarray], *needed: str) -> None:
+    """Raise where an array is missing."""
     if missing := [name for name in needed if name not in arrays]:
         raise DataError(
             f"'{path.name}' lacks the arrays {', '.join(missing)}.",
             got=", ".join(arrays) or "none",
             remedy=f"write it with numpy.savez('{path.name}', {needed[0]}=..., ...)",
         )
-    return arrays
 
 
 def require_small(archive: zipfile.ZipFile, path: Path) -> None:
@@ -58,7 +70,10 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
     """One array of an archive: plain numbers or text, exactly as long as it says."""
     try:
         with archive.open(info) as member:
-            shape, _, dtype = _header(member)
+            version = np.lib.format.read_magic(member)
+            if version not in _HEADERS:
+                raise ValueError(f"version {version} of the array format")
+            shape, _, dtype = _HEADERS[version](member)
             if dtype.hasobject:
                 raise ValueError("Python objects")
             if not dtype.itemsize and math.prod(shape):
@@ -79,18 +94,6 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
             got=str(error)[:200] or type(error).__name__,
             remedy="write it with numpy.savez and arrays whose dtype is not object",
         ) from error
-
-
-def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and dtype, without the array."""
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    version = np.lib.format.read_magic(member)
-    if version not in read:
-        raise ValueError(f"version {version} of the array format")
-    return read[version](member)
 
 
 def save_npz(path: Path | str, **arrays: Any) -> None:

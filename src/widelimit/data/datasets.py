@@ -67,11 +67,6 @@ class Labelled:
         order = stratified_order(self.y, key=key)
         return Dataset.join(self.take(order[count:]), self.take(order[:count]))
 
-    @property
-    def real(self) -> np.ndarray:
-        """The mask `(N, positions…)`, all True where there is no padding."""
-        return np.ones(self.x.shape[:-1], bool) if self.mask is None else self.mask
-
     def map(self, change: Map) -> "Labelled":
         """Apply `change`, e.g. a fitted `Standardise`, to the inputs; padding stays zero."""
         x = change(self.x)

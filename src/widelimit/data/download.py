@@ -1,6 +1,5 @@
 """Official archives, fetched once by pooch and believed only when their checksum agrees."""
 
-import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from ..errors import MissingExtraError
 from ..progress import Callback, Progress
 from .errors import DataError
-from .files import reading, unwritable
+from .files import unwritable
 
 CHUNK = 1_000_000
 TIMEOUT = 30.0  # seconds without a byte
@@ -49,52 +48,35 @@ GLOVE = RemoteFile(
 def fetch(
     source: RemoteFile, directory: Path | str, *, progress: bool | Callback | None = None
 ) -> Path:
-    """Download `source` into `directory`, check it, and return its path.
+    """Download `source` into `directory` by pooch, check it, and return its path.
 
     A terminal shows a bar of megabytes; a callable gets `(megabytes done, megabytes in all)`.
-    A complete file that is already there is checked and kept. The file appears under its name
-    only when its checksum agrees; an interrupted download leaves nothing behind.
+    A file that is already there is kept if its checksum agrees, and fetched again if not. The file
+    appears under its name only when its checksum agrees; an interrupted download leaves nothing.
     """
-    path = Path(directory).expanduser() / source.name
-    if path.is_file():
-        verify(source, path)
-        return path
     try:
         import pooch
         from requests.exceptions import RequestException
     except ImportError as error:
         raise MissingExtraError("pooch", "cli") from error
+    path = Path(directory).expanduser() / source.name
     shown = Progress.make(progress, f"fetching {source.name}")
     bar: Any = _Bar(source, shown) if shown else False
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)
     logging.getLogger("pooch").setLevel(logging.WARNING)
-    begun = path.parent.is_dir()
     try:
         options = {"fname": path.name, "path": path.parent, "downloader": downloader}
         pooch.retrieve(source.url, f"sha256:{source.sha256}", **options)
-    except RequestException as error:  # an OSError, too
-        raise _failed(source, str(error)) from error
+    except (RequestException, ValueError) as error:  # the second one: another checksum
+        raise DataError(
+            f"{source.name} could not be fetched.",
+            got=f"{source.url}: {error}; nothing was kept",
+            remedy=f"try again, or get {source.name} in another way and name its directory, for "
+            "instance in the environment variable WIDELIMIT_DATA",
+        ) from error
     except OSError as error:
         raise unwritable(path, error) from error
-    except ValueError as error:  # the checksum
-        raise _failed(source, str(error)) from error
-    finally:
-        if not path.exists() and not begun and path.parent.is_dir():
-            path.parent.rmdir()
     return path
-
-
-def verify(source: RemoteFile, path: Path | str) -> None:
-    """Check that `path` is `source`, byte for byte."""
-    path = Path(path)
-    with reading(path), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != source.sha256:
-        raise DataError(
-            f"'{path}' has not the published checksum.",
-            got=f"{path.stat().st_size} of {source.size} bytes and sha256 {digest}",
-            remedy="the file is cut off or another one: remove it and fetch it again",
-        )
 
 
 class _Bar:
@@ -114,12 +96,3 @@ class _Bar:
 
     def close(self) -> None:
         pass
-
-
-def _failed(source: RemoteFile, why: str) -> DataError:
-    return DataError(
-        f"{source.name} could not be fetched.",
-        got=f"{source.url}: {why}; nothing was kept",
-        remedy=f"try again, or get {source.name} in another way and name its directory, for "
-        "instance in the environment variable WIDELIMIT_DATA",
-    )

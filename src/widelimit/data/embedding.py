@@ -3,17 +3,15 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TypeVar
 
 import numpy as np
 
+from ..options import whole
 from ..printing import written
 from .batches import pad
 from .errors import DataError, some
 from .tokens import Tokenizer
-from .vectors import NO_VECTOR, WordVectors
-
-Words = TypeVar("Words", list[str], np.ndarray)
+from .vectors import WordVectors
 
 NO_WORD = -2  # the row of a text without words
 
@@ -58,13 +56,7 @@ class Embedder:
                 remedy="give a positive number of words, or None for all",
                 option="length",
             )
-        if self.phrase < 1:
-            raise DataError(
-                f"phrase={self.phrase} leaves no word in a position.",
-                got=str(self.phrase),
-                remedy="give a positive number of neighbouring words",
-                option="phrase",
-            )
+        whole("phrase", self.phrase)
 
     def __repr__(self) -> str:
         return written(self)
@@ -72,7 +64,7 @@ class Embedder:
     def __call__(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """`x` `(N, positions, components)` and the mask `(N, positions)`."""
         texts = list(texts)
-        rows = [self._rows(text) for text in texts]
+        rows = [self.vectors.find(self.words(text)) for text in texts]
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty and self.empty is Empty.ERROR:
             raise DataError(
@@ -90,19 +82,16 @@ class Embedder:
         x[~mask] = 0
         return phrases(x, mask, self.phrase)
 
-    def _rows(self, text: str) -> np.ndarray:
-        rows = self.vectors.find(self.tokenizer(text))
-        return self.cut(rows[rows != NO_VECTOR])
-
-    def cut(self, words: Words) -> Words:
-        """At most `length` of the words, from the end that is kept."""
+    def words(self, text: str) -> list[str]:
+        """The words of a text that have a vector, at most `length` from the end that is kept."""
+        words = [word for word in self.tokenizer(text) if word in self.vectors]
         if self.length is None:
             return words
         return words[: self.length] if self.keep is Keep.FIRST else words[-self.length :]
 
     def positions(self, text: str) -> list[str]:
-        """The words at every position of a text, of those that have a vector."""
-        words = self.cut([word for word in self.tokenizer(text) if word in self.vectors])
+        """The words at every position of a text."""
+        words = self.words(text)
         return [" ".join(words[i : i + self.phrase]) for i in range(0, len(words), self.phrase)]
 
 

@@ -66,15 +66,21 @@ def reading(path: Path) -> Iterator[None]:
 def require_file(path: Path) -> None:
     """Refuse what is no regular file before it is opened: a pipe would keep its reader waiting."""
     with reading(path):
-        kind = path.stat().st_mode
-    if not stat.S_ISREG(kind):
-        what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
+        found = path.stat()
+    if what := _no_file(found.st_mode):
         raise DataError(
             f"'{path}' is {what}, not a file.",
             got=what,
             remedy="give the path of a regular file that you may read",
         )
-    require("bytes", path.stat().st_size, f"'{path}'")
+    require("bytes", found.st_size, f"'{path}'")
+
+
+def _no_file(mode: int) -> str:
+    """What a path is if it is no regular file."""
+    if stat.S_ISREG(mode):
+        return ""
+    return "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
 
 
 @contextmanager
@@ -118,15 +124,10 @@ def output(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     try:
         path = path.resolve() if path.is_symlink() else path
-        kind = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # such as a ring of links
+        mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
+    except (OSError, RuntimeError, ValueError) as error:  # such as a ring of links
         raise unwritable(path, error) from error
-    if not stat.S_ISREG(kind):
-        what = "a folder" if stat.S_ISDIR(kind) else "a device, pipe or socket"
+    if what := _no_file(mode):
         raise DataError(
             f"'{path}' cannot be written: it is {what}.",
             got=what,
@@ -172,13 +173,15 @@ def lines(
     """
     path = Path(path)
     most, done, size = limit("line"), 0, 0
+    # Spreadsheet programs put a byte-order mark before UTF-8; it is no part of the text.
+    plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     with reading(path), path.open("rb") as raw:
         start = raw.read(4)
         raw.seek(0)
         try:
             with (
                 _unpacked(path, raw, start, member) as stream,
-                io.TextIOWrapper(stream, encoding=_with_mark(encoding), newline="") as text,
+                io.TextIOWrapper(stream, "utf-8-sig" if plain else encoding, newline="") as text,
             ):
                 while line := text.readline(most + 1):
                     size += len(line)
@@ -189,7 +192,15 @@ def lines(
         except UnicodeError as error:
             inside = isinstance(error, UnicodeDecodeError)
             before = error.object[: error.start].count(b"\n") if inside else 0
-            raise _undecodable(path, encoding, done + before + 1, start) from error
+            remedy = "name its encoding, 'latin-1' or 'cp1252' if it came from an old program"
+            if start.startswith(UTF16_MARKS):
+                remedy = "it starts like UTF-16: name 'utf-16', or save it as UTF-8"
+            raise DataError(
+                f"Line {done + before + 1} of '{path}' is not written in {encoding}.",
+                got="other bytes",
+                remedy=remedy,
+                option="encoding",
+            ) from error
         except LookupError as error:
             raise DataError(
                 f"Python knows no encoding {encoding!r}.",
@@ -223,11 +234,6 @@ def read_members(path: Path | str, pattern: re.Pattern[str]) -> dict[str, bytes]
     return found
 
 
-def _with_mark(encoding: str) -> str:
-    """Spreadsheet programs put a byte-order mark before UTF-8; it is no part of the text."""
-    return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-
-
 def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
     if start.startswith(GZIP_MAGIC):
         return gzip.open(raw)  # pyright: ignore[reportReturnType]
@@ -241,15 +247,3 @@ def _unpacked(path: Path, raw: BinaryIO, start: bytes, member: str) -> BinaryIO:
             remedy="name one of its members",
         )
     return archive.open(member)  # pyright: ignore[reportReturnType]
-
-
-def _undecodable(path: Path, encoding: str, line: int, start: bytes) -> DataError:
-    remedy = "name its encoding, 'latin-1' or 'cp1252' if it came from an old program"
-    if start.startswith(UTF16_MARKS):
-        remedy = "it starts like UTF-16: name 'utf-16', or save it as UTF-8"
-    return DataError(
-        f"Line {line} of '{path}' is not written in {encoding}.",
-        got="other bytes",
-        remedy=remedy,
-        option="encoding",
-    )

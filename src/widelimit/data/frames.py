@@ -6,11 +6,9 @@ pandas cannot read is the user's to convert. Files are measured before they are 
 
 import csv
 import enum
-import gzip
 import json
 import re
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +46,7 @@ class Holds(enum.Enum):
 
 
 _JSON = (".json", ".jsonl", ".ndjson")
-_CHUNK = 1 << 20
+_FRACTION = re.compile(r"\s*[+-]?\d*\.\d*([eE][+-]?\d+)?\s*")
 _FEW_CATEGORIES, _MOST_CATEGORIES = 20, 100
 _ROWS_PER_CATEGORY = 10  # where there are more than a few
 _ROWS_PER_PHRASE = 20  # long texts that come back so often are categories
@@ -78,21 +76,20 @@ def read_frame(
     path = Path(path)
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
     require_file(path)
-    with reading(path), _pandas_errors(path, encoding):
+    with reading(path), _pandas_errors(path):
         if kind == ".parquet":
             frame = _read_parquet(path)
         elif kind in _JSON:
             frame = pd.DataFrame(_json_rows(path, encoding, lined=kind != ".json"))
         elif kind in (".csv", ".tsv", ".txt", ".data"):
-            rows = _measure(path)
-            first = next(lines(path, encoding=encoding), "")
+            rows, first, last = _survey(path, encoding)
             mark = delimiter or max(MARKS, key=first.count)
             names = next(csv.reader([first], delimiter=mark), []) if len(mark) == 1 else []
             width = first.count(mark) + 1
             require("columns", width, f"'{path}'")
             require("cells", (rows - (not no_header)) * width, f"'{path}' with {rows:,} lines")
             if not no_header:
-                _require_names(path, [name.strip() for name in names])
+                _require_names(path, [n.strip() for n in names if n.strip()], line=True)
             frame = pd.read_csv(
                 path,
                 sep=mark,
@@ -106,7 +103,7 @@ def read_frame(
                 low_memory=False,
             )
             if not skip and len(mark) == 1 and len(frame) and frame.iloc[-1:, -1].isna().all():
-                _require_whole(path, encoding, mark, frame.shape[1])
+                _require_whole(path, *last, mark, frame.shape[1])
         else:
             raise DataError(
                 f"'{path.name}' is no table by its name.",
@@ -126,7 +123,7 @@ def _checked(
     names = [f"column {i}" for i in range(1, frame.shape[1] + 1)] if no_header else frame.columns
     frame.columns = [str(name).strip() for name in names]
     frame.index = range(1, len(frame) + 1)
-    _require_different(path, list(frame.columns))
+    _require_names(path, list(frame.columns))
     for name, column in frame.items():
         if column.dtype.kind in "fiu":
             infinite = frame.index[np.isinf(column)]
@@ -200,66 +197,36 @@ def column_holds(column: Any) -> Holds:
 
 
 def find_leaks(frame: Any, target: str) -> list[str]:
-    """Sentences about columns that give the target away, alone or as a sum.
+    """Sentences about columns that give the target away.
 
-    A column gives it away if each of its values, on average met at least three times, goes with one
-    target, or if it is a straight line of it; columns add up to it if least squares leaves nothing.
+    Each of their values, on average met at least three times, goes with one target.
     """
-    wanted = frame[target]
     found = []
-    numeric = frame.drop(columns=target).select_dtypes("number").dropna(axis=1)
-    number = wanted.dtype.kind in "fiu" and bool(wanted.notna().all())
-    line = number and len(frame) > 2 and wanted.nunique() > 2
     for name in frame.columns.drop(target):
         column = frame[name]
         if column_holds(column) in (Holds.LISTS, Holds.ONE_VALUE, Holds.NOTHING):
             continue
-        told = wanted.groupby(column, dropna=False, observed=True).nunique(dropna=False)
-        known = len(told) > 1 and 3 * len(told) <= len(frame) and bool((told == 1).all())
-        if known or (line and name in numeric and _explained(numeric[[name]], wanted)):
+        told = frame[target].groupby(column, dropna=False, observed=True).nunique(dropna=False)
+        if len(told) > 1 and 3 * len(told) <= len(frame) and bool((told == 1).all()):
             found.append(f"{name!r} alone predicts {target!r} perfectly")
-    if line and not found and 1 < numeric.shape[1] < len(frame) // 2:
-        weights = _explained(numeric, wanted)
-        if weights:
-            found.append(f"{', '.join(map(repr, weights))} together add up to {target!r}")
     return found
-
-
-def _explained(columns: Any, target: Any) -> list[str]:
-    """The columns of which the target is a linear map; none where it is not."""
-    x, y = columns.to_numpy(np.float64), target.to_numpy(np.float64)
-    x, y = (x - x.mean(axis=0)), y - y.mean()
-    size = np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)
-    weights = np.linalg.lstsq(x / size, y, rcond=None)[0]
-    left = np.abs(y - x / size @ weights).max()
-    if left > 1e-9 * np.abs(y).max():
-        return []
-    used = np.abs(weights) > 1e-6 * np.abs(y).max()
-    return columns.columns[used].tolist()
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _measure(path: Path) -> int:
-    """The number of lines; refuse more bytes, lines or longer lines than are allowed."""
-    size = rows = line = 0
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            size += len(chunk)
-            require("bytes", size, f"'{path}', as far as it was unpacked")
-            rows += chunk.count(b"\n")
-            require("rows", rows, f"'{path}'")
-            end = chunk.rfind(b"\n")
-            line = line + len(chunk) if end < 0 else len(chunk) - end - 1
-            require("line", line, f"line {rows + 1} of '{path}'")
-    return rows + (line > 0)
+def _survey(path: Path, encoding: str) -> tuple[int, str, tuple[int, str]]:
+    """The number of lines, the first one, and the last that is not blank with its number."""
+    rows, first, last = 0, "", (0, "")
+    for rows, line in enumerate(lines(path, encoding=encoding), start=1):
+        require("rows", rows, f"'{path}'")
+        first = first or line
+        last = (rows, line) if line.strip() else last
+    return rows, first, last
 
 
-def _require_whole(path: Path, encoding: str, mark: str, width: int) -> None:
+def _require_whole(path: Path, number: int, last: str, mark: str, width: int) -> None:
     """The last line has a cell for every column: one that has not ends a file that is cut off."""
-    rows = ((n, line) for n, line in enumerate(lines(path, encoding=encoding), 1) if line.strip())
-    number, last = deque(rows, maxlen=1).pop()
     cells = len(next(csv.reader([last], delimiter=mark)))
     if cells < width and last.count('"') % 2 == 0:  # an odd one closes a cell of several lines
         raise DataError(
@@ -270,32 +237,20 @@ def _require_whole(path: Path, encoding: str, mark: str, width: int) -> None:
         )
 
 
-def _require_names(path: Path, names: list[str]) -> None:
-    """Names differ, and are no fractions: such a first line is a row."""
-    _require_different(path, [name for name in names if name])
-    fractions = [name for name in names if "." in name and _is_number(name)]
-    if len(names) > 1 and 2 * len(fractions) >= len(names):
+def _require_names(path: Path, names: list[str], *, line: bool = False) -> None:
+    """Names differ; those of a first line are no fractions, which would be a row."""
+    for name in (name for name in names if names.count(name) > 1):
+        raise DataError(
+            f"Two columns are called {name!r}.", got=f"'{path}'", remedy="rename one of them"
+        )
+    fractions = [name for name in names if _FRACTION.fullmatch(name)]
+    if line and len(names) > 1 and 2 * len(fractions) >= len(names):
         raise DataError(
             f"The first line of '{path}' names no columns.",
             got=f"numbers such as {fractions[0]!r}",
             remedy="write a line with names above it, or say that there is none",
             option="no_header",
         )
-
-
-def _require_different(path: Path, names: list[str]) -> None:
-    for name in (name for name in names if names.count(name) > 1):
-        raise DataError(
-            f"Two columns are called {name!r}.", got=f"'{path}'", remedy="rename one of them"
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_parquet(path: Path) -> "DataFrame":
@@ -308,10 +263,14 @@ def _read_parquet(path: Path) -> "DataFrame":
     with ParquetFile(path) as file:
         facts = file.metadata
         size = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
-    require("bytes", size, f"'{path}', unpacked")
-    require("rows", facts.num_rows, f"'{path}'")
-    require("columns", facts.num_columns, f"'{path}'")
-    require("cells", facts.num_rows * facts.num_columns, f"'{path}'")
+    rows, columns = facts.num_rows, facts.num_columns
+    for name, found in (
+        ("bytes", size),
+        ("rows", rows),
+        ("columns", columns),
+        ("cells", rows * columns),
+    ):
+        require(name, found, f"'{path}', unpacked")
     return pd.read_parquet(path)
 
 
@@ -351,7 +310,7 @@ def _bounded(digits: str) -> int | float:
 
 
 @contextmanager
-def _pandas_errors(path: Path, encoding: str) -> Iterator[None]:
+def _pandas_errors(path: Path) -> Iterator[None]:
     """Turn what pandas raises into an error with the file and the option that may help."""
     from pandas.errors import EmptyDataError
 
@@ -365,9 +324,6 @@ def _pandas_errors(path: Path, encoding: str) -> Iterator[None]:
     except EmptyDataError as error:
         raise _no_rows(path) from error
     except Exception as error:  # pandas and its parsers raise many kinds
-        if isinstance(error, UnicodeError | LookupError):
-            for _ in lines(path, encoding=encoding):  # which names the line
-                pass
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         what = f"'{path}' cannot be read as a table."
         if found := re.search(r"EOF inside string starting at row (\d+)", why):

@@ -1,14 +1,25 @@
 """Datasets in `.npz` files."""
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from .arrays import read_npz
 from .datasets import Dataset, Labelled
 from .errors import DataError
-from .labels import class_names as names_of
-from .labels import class_numbers
+from .labels import class_names, class_numbers
+
+
+class Arrays(NamedTuple):
+    """Examples of a file: labels are texts, or floating-point numbers for a regression."""
+
+    x: np.ndarray
+    y: np.ndarray | None
+    mask: np.ndarray | None
+    class_names: tuple[str, ...] | None
 
 
 def load_npz(path: Path | str, *, x: str = "x", y: str = "y") -> Labelled:
@@ -19,10 +30,7 @@ def load_npz(path: Path | str, *, x: str = "x", y: str = "y") -> Labelled:
     With `class_names`, whole numbers in `y` are their indices.
     """
     path = Path(path)
-    arrays = read_npz(path, x, y)
-    _check(path, arrays[x], arrays[y], arrays.get("mask"))
-    numbers, names = _labels(path, arrays[y], arrays.get("class_names"))
-    return Labelled(arrays[x], numbers, names, arrays.get("mask"))
+    return _labelled([checked_arrays(path, read_npz(path, x, y), x, y, "mask")])[0]
 
 
 def load_npz_split(path: Path | str) -> Dataset:
@@ -31,68 +39,64 @@ def load_npz_split(path: Path | str) -> Dataset:
     Optional arrays: `class_names`, `mask_train` and `mask_test`. `y` as in `load_npz`.
     """
     path = Path(path)
-    arrays = read_npz(path, "x_train", "y_train", "x_test", "y_test")
-    for part in ("train", "test"):
-        _check(path, arrays[f"x_{part}"], arrays[f"y_{part}"], arrays.get(f"mask_{part}"))
-    x_train, x_test, cut = arrays["x_train"], arrays["x_test"], len(arrays["y_train"])
-    if x_train.shape[-1] != x_test.shape[-1] or x_train.ndim != x_test.ndim:
-        raise _wrong(path, f"x_train {x_train.shape} and x_test {x_test.shape}")
-    # Both parts are numbered at once, so that they share their names.
-    y, names = _labels(
-        path, np.concatenate([arrays["y_train"], arrays["y_test"]]), arrays.get("class_names")
-    )
-    masks = arrays.get("mask_train"), arrays.get("mask_test")
-    return Dataset(x_train, y[:cut], x_test, y[cut:], names, *masks)
+    held = read_npz(path, "x_train", "y_train", "x_test", "y_test")
+    parts = [checked_arrays(path, held, f"x_{p}", f"y_{p}", f"mask_{p}") for p in ("train", "test")]
+    shapes = [part.x.shape for part in parts]
+    if shapes[0][-1] != shapes[1][-1] or len(shapes[0]) != len(shapes[1]):
+        raise _wrong(path, f"x_train {shapes[0]} and x_test {shapes[1]}")
+    return Dataset.join(*_labelled(parts))
 
 
-def check_inputs(path: Path, x: np.ndarray, mask: np.ndarray | None) -> None:
-    """Raise unless inputs are finite numbers, and a mask is one of their positions."""
-    if x.ndim < 2 or not x.size:
-        raise _wrong(path, f"inputs {x.shape}")
-    if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
-        raise _wrong(path, f"inputs of dtype {x.dtype} that are not all finite numbers")
-    if mask is not None and (mask.shape != x.shape[:-1] or mask.ndim < 2 or mask.dtype != bool):
-        raise _wrong(path, f"a {mask.dtype} mask {mask.shape} for inputs {x.shape}")
-    if mask is not None and (gone := ~mask.reshape(len(mask), -1).any(axis=1)).any():
-        raise DataError(
-            f"Example {int(gone.argmax())} of '{path}' has no real position.",
-            got=f"{int(gone.sum())} of {len(mask)} examples whose mask is False everywhere",
-            remedy="leave these examples out",
-        )
+def _labelled(parts: Sequence[Arrays]) -> list[Labelled]:
+    """Parts whose classes are numbered alike; real targets have no classes."""
+    targets = [part.y for part in parts if part.y is not None]
+    names = ()
+    if any(y.dtype.kind != "f" for y in targets):
+        texts = [[str(label) for label in y] for y in targets]
+        names = parts[0].class_names or class_names(chain.from_iterable(texts))
+        targets = [class_numbers(labels, names) for labels in texts]
+    return [Labelled(part.x, y, names, part.mask) for part, y in zip(parts, targets, strict=True)]
 
 
-def _check(path: Path, x: np.ndarray, y: np.ndarray, mask: np.ndarray | None) -> None:
-    check_inputs(path, x, mask)
-    if y.shape != (len(x),):
-        raise _wrong(path, f"inputs {x.shape} and labels {y.shape}")
-    if y.dtype.kind not in "biufSU":
-        raise _wrong(path, f"labels of dtype {y.dtype}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise _wrong(path, "targets that are not all finite")
-
-
-def _labels(
-    path: Path, y: np.ndarray, class_names: np.ndarray | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class numbers and names; real targets have no names."""
-    if y.dtype.kind == "f":
-        return y.astype(np.float64), ()
-    if class_names is None or y.dtype.kind not in "iu":
-        values, numbers = np.unique(y, return_inverse=True)  # texts of the different ones alone
-        texts = values.astype(str).tolist()
-        names = names_of(texts) if class_names is None else _names(path, class_names)
-        return class_numbers(texts, names)[numbers], names
-    names = _names(path, class_names)
-    if y.min() < 0 or y.max() >= len(names):
-        raise _wrong(path, f"labels {y.min()}..{y.max()} for {len(names)} class names")
-    return y.astype(np.int64), names
-
-
-def _names(path: Path, class_names: np.ndarray) -> tuple[str, ...]:
-    names = tuple(class_names.astype(str).ravel().tolist())
-    if class_names.ndim != 1 or len(set(names)) < len(names):
-        raise _wrong(path, f"class names {class_names.shape} that are not a list of different ones")
-    return names
+def checked_arrays(
+    path: Path, held: dict[str, np.ndarray], x: str = "x", y: str = "y", mask: str = "mask"
+) -> Arrays:
+    """What a file holds under these names, if inputs are finite numbers and all fit each other."""
+    inputs, labels, real = held[x], held.get(y), held.get(mask)
+    if inputs.ndim < 2 or not inputs.size:
+        raise _wrong(path, f"inputs {inputs.shape}")
+    if inputs.dtype.kind not in "biuf" or not np.isfinite(inputs).all():
+        raise _wrong(path, f"inputs of dtype {inputs.dtype} that are not all finite numbers")
+    if real is not None:
+        if real.shape != inputs.shape[:-1] or real.ndim < 2 or real.dtype != bool:
+            raise _wrong(path, f"a {real.dtype} mask {real.shape} for inputs {inputs.shape}")
+        if (gone := ~real.reshape(len(real), -1).any(axis=1)).any():
+            raise DataError(
+                f"Example {int(gone.argmax())} of '{path}' has no real position.",
+                got=f"{int(gone.sum())} of {len(real)} examples whose mask is False everywhere",
+                remedy="leave these examples out",
+            )
+    names = None
+    if (given := held.get("class_names")) is not None:
+        names = tuple(given.astype(str).ravel().tolist())
+        if given.ndim != 1 or len(set(names)) < len(names):
+            raise _wrong(path, f"class names {given.shape} that are no list of different ones")
+    if labels is None:
+        return Arrays(inputs, None, real, names)
+    if labels.shape != (len(inputs),):
+        raise _wrong(path, f"inputs {inputs.shape} and labels {labels.shape}")
+    if labels.dtype.kind not in "biufSU":
+        raise _wrong(path, f"labels of dtype {labels.dtype}")
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            raise _wrong(path, "targets that are not all finite")
+        return Arrays(inputs, labels.astype(np.float64), real, names)
+    if names is not None and labels.dtype.kind in "iu":
+        if labels.min() < 0 or labels.max() >= len(names):
+            raise _wrong(path, f"labels {labels.min()}..{labels.max()} for {len(names)} names")
+        return Arrays(inputs, np.array(names, dtype=object)[labels], real, names)
+    values, rows = np.unique(labels, return_inverse=True)  # texts of the different ones alone
+    return Arrays(inputs, values.astype(str).astype(object)[rows], real, names)
 
 
 def _wrong(path: Path, got: str) -> DataError:

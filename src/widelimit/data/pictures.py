@@ -57,13 +57,10 @@ def read_image(
 
 
 def read_images(
-    paths: Sequence[Path | str],
-    *,
-    size: tuple[int, int] | None = None,
-    grey: bool = False,
+    paths: Sequence[Path | str], *, size: tuple[int, int] | None = None, grey: bool = False
 ) -> np.ndarray:
     """Images as one array `(N, height, width, channels)`; without `size` all must be alike."""
-    return _stacked(_read_all([Path(path) for path in paths], size=size, grey=grey))
+    return _read_all([Path(path) for path in paths], size=size, grey=grey)[1]
 
 
 def load_image_folder(
@@ -77,30 +74,10 @@ def load_image_folder(
 
     A file that is no image is an error unless `skip`.
     """
-    return named_image_folder(directory, size=size, grey=grey, skip=skip)[0]
-
-
-def named_image_folder(
-    directory: Path | str, *, names: tuple[str, ...] | None = None, skip: bool = False, **how: Any
-) -> tuple[Labelled, tuple[str, ...]]:
-    """What `load_image_folder` loads, and the files as `class/file`; classes are among `names`."""
-    folders = _class_folders(Path(directory))
-    found = [folder.name for folder in folders]
-    names = names or class_names(found)
-    class_numbers(found, names)  # wrong names are found before reading
-    images: list[tuple[Path, np.ndarray]] = []
-    for folder in folders:
-        inside = _folder_images(folder, skip=skip, **how)
-        if not inside:
-            raise DataError(
-                f"The folder '{folder}' holds no images.",
-                got="none",
-                remedy="add images or remove the folder",
-            )
-        images += inside
-    y = class_numbers([path.parent.name for path, _ in images], names)
-    files = tuple(f"{path.parent.name}/{path.name}" for path, _ in images)
-    return Labelled(_stacked(images), y, names), files
+    paths, x = read_classes(Path(directory), size=size, grey=grey, skip=skip)
+    labels = [path.parent.name for path in paths]
+    names = class_names(labels)
+    return Labelled(x, class_numbers(labels, names), names)
 
 
 def load_image_folder_split(
@@ -111,79 +88,77 @@ def load_image_folder_split(
     skip: bool = False,
 ) -> Dataset:
     """Images in `directory/train/<class>/` and `directory/test/<class>/`."""
-    return named_image_folder_split(directory, size=size, grey=grey, skip=skip)[0]
+    folders = [Path(directory) / part for part in ("train", "test")]
+    paths, x = read_classes(*folders, size=size, grey=grey, skip=skip)
+    labels = np.array([path.parent.name for path in paths])
+    held = np.array([path.parent.parent == folders[1] for path in paths])
+    names = class_names(labels[~held].tolist())
+    parts = (
+        Labelled(x[rows], class_numbers(labels[rows].tolist(), names), names)
+        for rows in (~held, held)
+    )
+    return Dataset.join(*parts)
 
 
-def named_image_folder_split(directory: Path | str, **how: Any) -> tuple[Dataset, tuple[str, ...]]:
-    """What `load_image_folder_split` loads, and the files as `part/class/file`, training first."""
-    directory = Path(directory)
-    train, train_files = named_image_folder(directory / "train", **how)
-    test, test_files = named_image_folder(directory / "test", names=train.class_names, **how)
-    if train.x.shape[1:] != test.x.shape[1:]:
-        raise _sizes_differ(f"{train.x.shape[1:3]} in train, {test.x.shape[1:3]} in test")
-    files = (*(f"train/{name}" for name in train_files), *(f"test/{name}" for name in test_files))
-    return Dataset.join(train, test), files
+def read_classes(*directories: Path, skip: bool, **how: Any) -> tuple[list[Path], np.ndarray]:
+    """The images of all folders of classes, and their files, `directory/<class>/<image>`."""
+    hidden = (".", *SYSTEM_FILES)
+    paths, folders = [], [folder for one in directories for folder in _class_folders(one)]
+    for folder in folders:
+        paths += [p for p in sorted(folder.iterdir()) if not p.name.lower().startswith(hidden)]
+    paths, x = _read_all(paths, skip=skip, **how)
+    if empty := set(folders) - {path.parent for path in paths}:
+        raise DataError(
+            f"The folder '{min(empty)}' holds no images.",
+            got="none",
+            remedy="add images or remove the folder",
+        )
+    return paths, x
 
 
 def _class_folders(directory: Path) -> list[Path]:
     entries = sorted(directory.iterdir()) if directory.is_dir() else []
     folders = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
-    if not folders:
-        raise _not_arranged(f"no folder in '{directory}'")
     kinds = {path: mimetypes.guess_type(path.name)[0] or "" for path in entries if path.is_file()}
-    if stray := [path.name for path, kind in kinds.items() if kind.startswith("image/")]:
-        raise _not_arranged(f"images beside the class folders of '{directory}': {some(stray)}")
+    stray = [path.name for path, kind in kinds.items() if kind.startswith("image/")]
+    if stray or not folders:
+        beside = f"images beside the class folders of '{directory}': {some(stray)}"
+        raise DataError(
+            "The folder is not one of a folder of images for each class.",
+            got=beside if folders else f"no folder in '{directory}'",
+            remedy="arrange the images as <directory>/<class>/<image>.png",
+        )
     return folders
-
-
-def _folder_images(folder: Path, *, skip: bool, **how: Any) -> list[tuple[Path, np.ndarray]]:
-    hidden = (".", *SYSTEM_FILES)
-    paths = [p for p in sorted(folder.iterdir()) if not p.name.lower().startswith(hidden)]
-    return _read_all(paths, skip=skip, **how)
 
 
 def _read_all(
     paths: Sequence[Path], *, skip: bool = False, **how: Any
-) -> list[tuple[Path, np.ndarray]]:
-    """Images with their paths, as many as fit into the memory that is allowed."""
-    images, total = [], 0
+) -> tuple[list[Path], np.ndarray]:
+    """Images of one size and their paths, as many as fit into the memory that is allowed."""
+    read, images, total = [], [], 0
     for path in paths:
         try:
-            images.append((path, read_image(path, **how)))
+            image = read_image(path, **how)
         except DataError:
             if not skip:
                 raise
             continue
-        total += images[-1][1].nbytes
+        total += image.nbytes
         require("bytes", total, f"images up to '{path}'")
-    return images
-
-
-def _stacked(images: list[tuple[Path, np.ndarray]]) -> np.ndarray:
+        read.append(path)
+        images.append(image)
     if not images:
         raise DataError(
             "There is no image to read.",
-            got="an empty list of paths",
+            got=f"{len(paths)} files",
             remedy="give the paths of image files",
         )
-    shape = images[0][1].shape
-    if other := [f"'{path}' {image.shape[:2]}" for path, image in images if image.shape != shape]:
-        raise _sizes_differ(f"{shape[:2]} first, then {some(other)}")
-    return np.stack([image for _, image in images])
-
-
-def _sizes_differ(got: str) -> DataError:
-    return DataError(
-        "Images have different sizes.",
-        got=got,
-        remedy="give a (height, width) to resize them",
-        option="size",
-    )
-
-
-def _not_arranged(got: str) -> DataError:
-    return DataError(
-        "The folder is not one of a folder of images for each class.",
-        got=got,
-        remedy="arrange the images as <directory>/<class>/<image>.png",
-    )
+    shape, pairs = images[0].shape, zip(read, images, strict=True)
+    if other := [f"'{path}' {image.shape[:2]}" for path, image in pairs if image.shape != shape]:
+        raise DataError(
+            "Images have different sizes.",
+            got=f"{shape[:2]} first, then {some(other)}",
+            remedy="give a (height, width) to resize them",
+            option="size",
+        )
+    return read, np.stack(images)

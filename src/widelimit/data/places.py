@@ -34,9 +34,8 @@ def locate(
 ) -> Path:
     """The first of `names` below the data root; the root itself if it is a file.
 
-    A name may look inside a folder to recognise it: `cifar10/train` stands for the folder
-    `cifar10`, and `./train` for the root itself. `download=True` fetches `source` into the root
-    when nothing is there.
+    A name may look inside a folder to recognise it: `./train` stands for the root itself.
+    `download=True` fetches `source` into the root when nothing is there.
     """
     root = data_root(directory)
     if root.is_file():

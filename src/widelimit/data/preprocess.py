@@ -23,23 +23,23 @@ class Standardise:
     ) -> "Standardise":
         """One mean and deviation for each channel, over examples and real positions.
 
-        `weights` count the rows of a matrix `x`.
+        `weights` count examples.
         """
-        flat = x.reshape(-1, x.shape[-1]) if mask is None else x[mask]
-        return cls._fit(flat, weights)
-
-    @classmethod
-    def _fit(cls, x: np.ndarray, weights: np.ndarray | None = None) -> "Standardise":
+        rows = x.reshape(-1, x.shape[-1]) if mask is None else x[mask]
         # Column by column in units of the largest: squares of extreme numbers do not fit.
-        unit = np.abs(x).max(axis=0).astype(np.float64) if x.dtype == np.float64 else np.ones(())
-        unit = np.where(unit > 0, unit, 1.0)
-        scaled = x / unit if x.dtype == np.float64 else x
+        unit = np.ones(())
+        if x.dtype == np.float64:
+            unit = np.abs(rows).max(axis=0)
+            unit = np.where(unit > 0, unit, 1.0)
+            rows = rows / unit
         if weights is None:
-            mean = scaled.mean(axis=0, dtype=np.float64)
-            std = scaled.std(axis=0, dtype=np.float64)
+            mean = rows.mean(axis=0, dtype=np.float64)
+            std = rows.std(axis=0, dtype=np.float64)
         else:
-            mean = np.average(scaled, axis=0, weights=weights)
-            std = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
+            each = np.broadcast_to(weights.reshape(-1, *[1] * (x.ndim - 2)), x.shape[:-1])
+            weights = each.reshape(-1) if mask is None else each[mask]
+            mean = np.average(rows, axis=0, weights=weights)
+            std = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weights))
         return cls(mean * unit, np.where(std > 0, std * unit, 1.0))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -140,24 +140,21 @@ def _text_rows(
 def _from_npz(path: Path, vocabulary: Collection[str] | None) -> WordVectors:
     arrays = read_npz(path, "words", "vectors")
     named, vectors = arrays["words"], arrays["vectors"]
-    if vectors.ndim != 2 or named.shape != vectors.shape[:1] or not vectors.shape[1]:
+    scale = arrays.get("scale", np.ones(1))
+    fits = vectors.ndim == 2 and named.shape == vectors.shape[:1] and vectors.shape[1]
+    numbers = vectors.dtype.kind in "iuf" and scale.dtype.kind in "iuf"
+    if not fits or not numbers or scale.shape not in ((1,), vectors.shape[1:]):
         raise DataError(
-            f"Words and vectors of '{path}' do not fit each other.",
-            got=f"words {named.shape} and vectors {vectors.shape}",
-            remedy="save `words` (words,) and `vectors` (words, components)",
+            f"Words, vectors and their scale do not fit each other in '{path}'.",
+            got=f"words {named.shape} and vectors {vectors.shape} {vectors.dtype}, "
+            f"scale {scale.shape} {scale.dtype}",
+            remedy="save `words` (words,), numbers `vectors` (words, components), and a `scale` "
+            "(components,) or none",
         )
     words = named.astype(str).tolist()
     if vocabulary is not None:
         rows = [i for i, word in enumerate(words) if word in vocabulary]
         words, vectors = [words[i] for i in rows], vectors[rows]
-    scale = arrays.get("scale", np.ones(1))
-    numbers = vectors.dtype.kind in "iuf" and scale.dtype.kind in "iuf"
-    if not numbers or scale.shape not in ((1,), vectors.shape[1:]):
-        raise DataError(
-            f"Vectors or their scale are no such numbers in '{path}'.",
-            got=f"vectors {vectors.dtype} {vectors.shape}, scale {scale.dtype} {scale.shape}",
-            remedy="save numbers, and a scale of shape (components,) or none",
-        )
     with np.errstate(over="ignore"):  # numbers that do not fit are refused below
         vectors = vectors.astype(np.float32) * scale.astype(np.float32)
     return _checked(path, words, vectors)

@@ -7,6 +7,7 @@ from .places import data_root
 from .sample import load_sample_vectors
 from .vectors import WordVectors, load_vectors
 
+SAMPLE = "the sample inside the package"
 _DIMENSIONS = (100, 300, 200, 50)
 
 
@@ -22,7 +23,7 @@ def find_vectors(given: Path | str | None = None, beside: Path | None = None) ->
     """Vectors from the `given` file, else GloVe files in the data directory or beside the data."""
     place = given or glove_file(data_root()) or (beside and glove_file(beside))
     if place is None:
-        return FoundVectors(load_sample_vectors(), "the sample inside the package", True)
+        return FoundVectors(load_sample_vectors(), SAMPLE, True)
     return FoundVectors(load_vectors(place), str(place), False)
 
 

@@ -2,7 +2,7 @@
 
 The file is a zip archive that any program can read:
 
-- `manifest.json`: `{"format": "widelimit model", "version": 1, "library": "0.1.0", "model": tree}`;
+- `manifest.json`: `{"format": "widelimit model", "version": 2, "library": "0.1.0", "model": tree}`;
 - `arrays/0.npy`, `arrays/1.npy`, …: NumPy arrays, each without Python objects.
 
 A node of the tree is null, a boolean, an integer, a string, or an object with one key that says
@@ -10,8 +10,7 @@ what it is: `float` (hexadecimal, exact), `list`, `tuple`, `dict` (pairs), `arra
 file), `key` (of random numbers: array and generator), `enum` (class and member), `dtype`,
 `scalar` (the type of its numbers),
 `function` (a registered name), `slice`, `objects` (shape and items of an array of names). An
-instance has its `class` and `fields`; a Cholesky factor also `lower`, its triangle packed row by
-row.
+instance has its `class` and `fields`; of a Cholesky factor the triangle, packed row by row.
 
 Loading runs no code from the file: only classes of this package, a short list of scikit-learn's,
 and functions and classes that the program itself has registered under a name, are put together,
@@ -30,11 +29,11 @@ import numpy as np
 from ..data.arrays import read_member, require_small
 from ..data.files import reading, require_file, writing
 from ..errors import WidelimitError
-from .tree import ModelFileError, decoded, encoded, uses_sklearn
+from .tree import ModelFileError, decoded, encoded
 
 __all__ = ["ModelFileError", "load", "save"]
 
-FORMAT, VERSION = "widelimit model", 1
+FORMAT, VERSION = "widelimit model", 2
 _MANIFEST = "manifest.json"
 
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
@@ -46,11 +45,11 @@ def save(model: Any, path: Path | str) -> None:
     arrays: list[np.ndarray] = []
     tree = encoded(model, arrays, "model")
     manifest = {"format": FORMAT, "version": VERSION, "library": version("widelimit")}
-    if uses_sklearn(tree):
+    if '"class": "sklearn.' in json.dumps(tree):
         manifest["scikit-learn"] = version("scikit-learn")
     with writing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for index, array in enumerate(arrays):
-            with archive.open(_member(index), "w", force_zip64=True) as member:
+            with archive.open(f"arrays/{index}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
         # Last: a file without it was not finished.
         archive.writestr(_MANIFEST, json.dumps({**manifest, "model": tree}))
@@ -70,27 +69,15 @@ def load(path: Path | str) -> Any:
                 raise _not_a_model(path, "it is another zip archive")
             require_small(archive, path)
             manifest = _manifest(path, archive.read(_MANIFEST))
-            try:
-                return decoded(manifest["model"], _Arrays(archive, path))
-            except ModelFileError:
-                raise
-            except _UNFIT as error:
-                said = error.rule if isinstance(error, WidelimitError) else repr(error)
-                raise _not_a_model(path, f"its parts do not fit: {said[:300]}") from error
-
-
-class _Arrays:
-    """The arrays of an open archive."""
-
-    def __init__(self, archive: zipfile.ZipFile, path: Path):
-        self.archive, self.path = archive, path
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return read_member(self.archive, self.archive.getinfo(_member(index)), self.path)
-
-
-def _member(index: int) -> str:
-    return f"arrays/{index}.npy"
+            infos = [info for info in archive.infolist() if info.filename != _MANIFEST]
+            arrays = {info.filename: read_member(archive, info, path) for info in infos}
+    try:
+        return decoded(manifest["model"], arrays)
+    except ModelFileError:
+        raise
+    except _UNFIT as error:
+        said = error.rule if isinstance(error, WidelimitError) else repr(error)
+        raise _not_a_model(path, f"its parts do not fit: {said[:300]}") from error
 
 
 def _not_a_model(path: Path, why: str) -> ModelFileError:

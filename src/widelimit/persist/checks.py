@@ -23,8 +23,8 @@ def require_sound(made: Any) -> Any:
         _require_numbers(made, jax.tree.leaves(made))
     elif type(made).__module__.startswith(_CHECKED):
         hints = _hints(type(made))
-        held = {name: getattr(made, name) for name in hints} if hints else _attributes(made)
-        _require_numbers(made, held.values())
+        names = hints or [name for name in vars(made) if name.endswith("_")]
+        _require_numbers(made, [getattr(made, name) for name in names])
         _require_types(made, hints)
     elif type(made).__module__.startswith("sklearn."):
         _require_features(made)
@@ -38,18 +38,19 @@ def _require_features(made: Any) -> None:
     """Arrays of a step of scikit-learn's: a number, or a name, for every feature."""
     count = getattr(made, "n_features_in_", None)
     for name, value in vars(made).items():
-        if isinstance(value, np.ndarray) and (name.endswith("_") or value.dtype != object):
+        if not isinstance(value, np.ndarray) or (value.dtype == object and not name.endswith("_")):
+            continue
+        if name == "features_":  # of a `MissingIndicator`: row numbers of features
+            fits = value.ndim == 1 and value.dtype.kind == "i"
+            fits = fits and bool(((value >= 0) & (value < count)).all())
+        elif name == "feature_names_in_":
+            fits = value.shape == (count,) and value.dtype == object
+        else:
             fits = value.shape == (count,) and value.dtype.kind == "f"
             fits = fits and bool(np.isfinite(value).all())
-            if name == "features_":  # of a `MissingIndicator`: row numbers of features
-                fits = value.ndim == 1 and value.dtype.kind == "i"
-                fits = fits and bool(((value >= 0) & (value < count)).all())
-            elif name == "feature_names_in_":
-                fits = value.shape == (count,) and value.dtype == object
-            if not fits:
-                raise ValueError(
-                    f"{type(made).__name__}.{name} of shape {value.shape}, {value.dtype}"
-                )
+        if not fits:
+            shape = f"{value.shape}, {value.dtype}"
+            raise ValueError(f"{type(made).__name__}.{name} of shape {shape}")
 
 
 def _require_estimator(made: Any) -> None:
@@ -68,10 +69,6 @@ def _require_estimator(made: Any) -> None:
         or {mean.dtype, scale.dtype} != {np.dtype(np.float64)}
     ):
         raise ValueError(f"targets of shape {mean.shape} and {scale.shape}")
-
-
-def _attributes(made: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(made).items() if name.endswith("_")}
 
 
 def _require_numbers(made: Any, values: Any) -> None:

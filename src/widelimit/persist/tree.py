@@ -4,9 +4,10 @@ import dataclasses
 import enum
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -34,12 +35,17 @@ _ROOMS = (
     "app.workflow",
 )
 _SKLEARN = {
-    "pipeline": ("Pipeline",),
-    "compose": ("ColumnTransformer",),
-    "impute": ("SimpleImputer", "MissingIndicator"),
-    "preprocessing": ("OneHotEncoder", "OrdinalEncoder", "StandardScaler", "MinMaxScaler"),
-}
-"""What of scikit-learn may be in a model: its fields are numbers, texts and arrays."""
+    "sklearn.pipeline": ("Pipeline",),
+    "sklearn.compose": ("ColumnTransformer",),
+    "sklearn.impute": ("SimpleImputer", "MissingIndicator"),
+    "sklearn.preprocessing": ("OneHotEncoder", "OrdinalEncoder", "StandardScaler", "MinMaxScaler"),
+    "widelimit.sklearn.estimators": ("InfiniteNetworkRegressor", "InfiniteNetworkClassifier"),
+    "widelimit.sklearn.inputs": ("Scaler",),
+    "widelimit.sklearn.transformers": (
+        "WordVectorizer", "SequenceScaler", "ImageResizer", "DateFeatures",
+    ),
+}  # fmt: skip
+"""What of scikit-learn and for it may be in a model: its fields are numbers, texts and arrays."""
 
 
 class ModelFileError(WidelimitError):
@@ -71,33 +77,65 @@ def _classes() -> dict[str, type]:
 @cache
 def _estimators() -> dict[str, type]:
     """Estimators and transformers of this package, and what they are joined with."""
-    from ..sklearn import estimators, inputs, transformers
+    return {
+        f"{'estimators' if 'widelimit' in module else 'sklearn'}.{name}": getattr(
+            importlib.import_module(module), name
+        )
+        for module, names in _SKLEARN.items()
+        for name in names
+    }
 
-    own = (
-        estimators.InfiniteNetworkRegressor,
-        estimators.InfiniteNetworkClassifier,
-        inputs.Scaler,
-        transformers.WordVectorizer,
-        transformers.SequenceScaler,
-        transformers.ImageResizer,
-        transformers.DateFeatures,
-    )
-    found = {f"estimators.{cls.__name__}": cls for cls in own}
-    for room, names in _SKLEARN.items():
-        module = importlib.import_module(f"sklearn.{room}")
-        found |= {f"sklearn.{name}": getattr(module, name) for name in names}
+
+def _of_sklearn(cls: type) -> bool:
+    return cls.__module__.startswith(("widelimit.sklearn.", "sklearn."))
+
+
+def _named(name: str, what: str = "class") -> Any:
+    """The class or function of this package, or a registered one."""
+    if name.startswith(("sklearn.", "estimators.")):
+        found = _estimators().get(name)
+    else:
+        found = {**_classes(), **functions(), **registered()}.get(name)
+    if found is None or isinstance(found, type) != (what == "class"):
+        raise ModelFileError(
+            f"The model is made of the {what} {name!r}, which is not known here.",
+            got=f"no {what} of this package, and no registered one",
+            remedy=f"register your own {what} under this name before loading, or update widelimit",
+        )
     return found
 
 
-def uses_sklearn(tree: Any) -> bool:
-    """Whether classes of scikit-learn are in a tree."""
-    if isinstance(tree, dict):
-        of_it = str(tree.get("class")).startswith("sklearn.")
-        return of_it or any(map(uses_sklearn, tree.values()))
-    return isinstance(tree, list) and any(map(uses_sklearn, tree))
+def _name_of(thing: Any, place: str) -> str:
+    """The name by which a class or function is found again."""
+    if not isinstance(thing, type):
+        known: dict[str, Any] = {**functions(), **registered()}
+    else:
+        known = _estimators() if _of_sklearn(thing) else {**_classes(), **registered()}
+    for name, other in known.items():
+        if other is thing:
+            return name
+    label = getattr(thing, "__qualname__", type(thing).__qualname__)
+    if not isinstance(thing, type):
+        raise ModelFileError(
+            "A function is saved by a name under which it is registered: its code is not saved.",
+            got=f"{place} is the function {label}",
+            remedy="register('my name', function) before saving and loading",
+        )
+    if _of_sklearn(thing):
+        raise ModelFileError(
+            f"{place} is a {label}, which a model file does not hold.",
+            got=f"{thing.__module__}.{label}",
+            remedy=f"it holds {', '.join(name for names in _SKLEARN.values() for name in names)}; "
+            "joblib.dump writes anything, in files that only those may load who trust their origin",
+        )
+    raise ModelFileError(
+        f"{place} is of a class that is not registered.",
+        got=f"{thing.__module__}.{label}",
+        remedy=f"register('{label}', {label}) before saving and loading",
+    )
 
 
-def _fields(cls: type) -> list[str]:
+def _field_names(cls: type) -> list[str]:
     """What describes an instance: the fields, or for a series dual what it was built from."""
     if cls is Series:
         return ["function", "max_variance", "tolerance"]
@@ -106,39 +144,29 @@ def _fields(cls: type) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def _class_named(name: str) -> type:
-    if name.startswith(("estimators.", "sklearn.")):
-        found = _estimators().get(name)
-    else:
-        found = _classes().get(name) or registered().get(name)
-    if not isinstance(found, type):
-        raise ModelFileError(
-            f"The model is made of the class {name!r}, which is not known here.",
-            got="no class of this package, and no registered one",
-            remedy="register your own class under this name before loading, or update widelimit",
-        )
-    return found
-
-
-def _name_of(thing: Any, known: dict[str, Any]) -> str | None:
-    return next((name for name, other in known.items() if other is thing), None)
-
-
 # --- to the tree ---------------------------------------------------------------------------------
 
 
 def encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
     """The node of a value; `place` names it in errors."""
     if isinstance(value, enum.Enum):  # before texts, which some are, too
-        return {"enum": [_known_class(type(value), place), value.name]}
+        return {"enum": [_name_of(type(value), place), value.name]}
     if isinstance(value, np.bool_ | np.integer | np.float64):
         value = value.item()
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if isinstance(value, float):
         return {"float": value.hex()}
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        data = encoded(np.asarray(jax.random.key_data(value)), arrays, place)
+        return {"key": [data, str(jax.random.key_impl(value))]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _encoded_array(value, arrays, place)
+        array = np.asarray(value)
+        if array.dtype == object:  # names of features, labels, categories
+            items = [encoded(item, arrays, f"{place}[{i}]") for i, item in enumerate(array.flat)]
+            return {"objects": [list(array.shape), items]}
+        arrays.append(array)
+        return {"array": len(arrays) - 1}
     if isinstance(value, slice):
         return {"slice": [value.start, value.stop, value.step]}
     if isinstance(value, Path):
@@ -156,10 +184,16 @@ def encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
             for k, v in value.items()
         ]
         return {"dict": pairs}
-    if isinstance(value, Engine):  # a cluster belongs to one session
-        value = dataclasses.replace(value, store=None, client=None)
-    if isinstance(value, Factor):
-        return _encoded_factor(value, arrays)
+    own = isinstance(value, eqx.Module) or type(value) in _classes().values()
+    if callable(value) and not own and not _of_sklearn(type(value)):
+        return {"function": _name_of(value, place)}
+    name = _name_of(type(value), place)
+    nodes = {k: encoded(v, arrays, f"{place}.{k}") for k, v in _fields(value, place).items()}
+    return {"class": name, "fields": nodes}
+
+
+def _fields(value: Any, place: str) -> dict[str, Any]:
+    """What an instance holds, without what belongs to one session: stores and clusters."""
     if isinstance(value, StoredFactor) or (
         isinstance(value, Iterative) and not isinstance(value.kernel, np.ndarray)
     ):
@@ -169,96 +203,32 @@ def encoded(value: Any, arrays: list[np.ndarray], place: str) -> Any:
             remedy="save a model with solver=Cholesky() or Nystrom(...), or fit again from the "
             "store, which has the kernel",
         )
-    if type(value).__module__.startswith(("widelimit.sklearn.", "sklearn.")):
-        # A store and a cluster belong to one session.
+    if _of_sklearn(type(value)):
         fields = {name: field for name, field in vars(value).items() if name != "_client"}
-        fields |= {"store": None} if "store" in fields else {}
     else:
-        own = isinstance(value, eqx.Module) or type(value) in _classes().values()
-        if callable(value) and not own:
-            return {"function": _known_function(value, place)}
-        _known_class(type(value), place)
-        fields = {name: getattr(value, name) for name in _fields(type(value))}
-    nodes = {name: encoded(field, arrays, f"{place}.{name}") for name, field in fields.items()}
-    return {"class": _known_class(type(value), place), "fields": nodes}
-
-
-def _encoded_array(value: Any, arrays: list[np.ndarray], place: str = "model") -> Any:
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        data = _encoded_array(np.asarray(jax.random.key_data(value)), arrays)
-        return {"key": [data, str(jax.random.key_impl(value))]}
-    array = np.asarray(value)
-    if array.dtype == object:  # names of features, labels, categories
-        items = [encoded(item, arrays, f"{place}[{i}]") for i, item in enumerate(array.flat)]
-        return {"objects": [list(array.shape), items]}
-    arrays.append(array)
-    return {"array": len(arrays) - 1}
-
-
-def _encoded_factor(factor: Factor, arrays: list[np.ndarray]) -> Any:
-    """Only the triangle that means something, row by row."""
-    packed = factor.storage[np.tril_indices(len(factor))]
-    fields = {name: encoded(getattr(factor, name), arrays, name) for name in _FACTOR_NUMBERS}
-    return {"class": "inference.Factor", "fields": fields, "lower": _encoded_array(packed, arrays)}
-
-
-_FACTOR_NUMBERS = ("jitter", "scale", "unit")
-
-
-def _known_class(cls: type, place: str) -> str:
-    known = {**_classes(), **registered()}
-    if cls.__module__.startswith(("widelimit.sklearn.", "sklearn.")):
-        known = {**known, **_estimators()}
-    name = _name_of(cls, known)
-    if name is None and cls.__module__.startswith("sklearn."):
-        names = ", ".join(name for names in _SKLEARN.values() for name in names)
-        raise ModelFileError(
-            f"{place} is a {cls.__name__}, which a model file does not hold.",
-            got=f"{cls.__module__}.{cls.__name__}",
-            remedy=f"of scikit-learn it holds {names}; joblib.dump writes anything, in files that "
-            "only those may load who trust their origin",
-        )
-    if name is None:
-        raise ModelFileError(
-            f"{place} is of a class that is not registered.",
-            got=f"{cls.__module__}.{cls.__qualname__}",
-            remedy=f"register('{cls.__name__}', {cls.__name__}) before saving and loading",
-        )
-    return name
-
-
-def _known_function(function: Any, place: str) -> str:
-    name = _name_of(function, {**functions(), **registered()})
-    if name is None:
-        label = getattr(function, "__qualname__", type(function).__qualname__)
-        raise ModelFileError(
-            "A function is saved by a name under which it is registered: its code is not saved.",
-            got=f"{place} is the function {label}",
-            remedy="register('my name', function) before saving and loading",
-        )
-    return name
+        fields = {name: getattr(value, name) for name in _field_names(type(value))}
+    if isinstance(value, Factor):  # only the triangle that means something, row by row
+        fields["storage"] = value.storage[np.tril_indices(len(value))]
+    if isinstance(value, Engine):
+        fields["client"] = None
+    return fields | ({"store": None} if "store" in fields else {})
 
 
 # --- from the tree -------------------------------------------------------------------------------
 
 
-class Arrays(Protocol):
-    """The arrays of a file by number."""
-
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-
-def decoded(node: Any, arrays: Arrays) -> Any:
-    """The value of a node."""
+def decoded(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value of a node; `arrays` are those of the file by name."""
     if node is None or isinstance(node, bool | int | str):
         return node
     if "class" in node:
-        return _decoded_class(node, arrays)
+        fields = {name: decoded(value, arrays) for name, value in node["fields"].items()}
+        return _built(_named(node["class"]), fields)
     ((kind, content),) = node.items()
     if kind == "float":
         return float.fromhex(content)
     if kind == "array":
-        return arrays[content]
+        return arrays[f"arrays/{content}.npy"]
     if kind == "slice":
         return slice(*content)
     if kind == "objects":
@@ -266,14 +236,13 @@ def decoded(node: Any, arrays: Arrays) -> Any:
         array = np.empty(len(items), dtype=object)
         array[:] = [decoded(item, arrays) for item in items]
         return array.reshape(shape)
-    if kind == "list":
-        return [decoded(item, arrays) for item in content]
-    if kind == "tuple":
-        return tuple(decoded(item, arrays) for item in content)
+    if kind in ("list", "tuple"):
+        items = [decoded(item, arrays) for item in content]
+        return items if kind == "list" else tuple(items)
     if kind == "dict":
         return {decoded(k, arrays): decoded(v, arrays) for k, v in content}
     if kind == "enum":
-        return _class_named(content[0])[content[1]]  # pyright: ignore[reportIndexIssue]
+        return _named(content[0])[content[1]]
     if kind == "dtype":
         return np.dtype(content)
     if kind == "scalar":
@@ -281,45 +250,30 @@ def decoded(node: Any, arrays: Arrays) -> Any:
     if kind == "key":
         return jax.random.wrap_key_data(jnp.asarray(decoded(content[0], arrays)), impl=content[1])
     if kind == "function":
-        return _function_named(content)
+        return _named(content, "function")
     raise ValueError(f"an unknown kind of node, {kind!r}")
 
 
-def _function_named(name: str) -> Any:
-    known = {**functions(), **registered()}
-    if name not in known:
-        raise ModelFileError(
-            f"The model is made of the function {name!r}, which is not registered here.",
-            got="no function of this package, and no registered one",
-            remedy=f"call register({name!r}, function) before load",
-        )
-    return known[name]
-
-
-def _decoded_class(node: dict[str, Any], arrays: Arrays) -> Any:
-    """Put an object together from its fields, and check that they fit each other."""
-    cls = _class_named(node["class"])
-    fields = {name: decoded(value, arrays) for name, value in node["fields"].items()}
-    if cls is Factor:
-        packed = decoded(node["lower"], arrays)
-        rows = int((np.sqrt(8 * packed.size + 1) - 1) / 2)
-        if packed.dtype != np.float64 or packed.shape != (rows * (rows + 1) // 2,) or not rows:
-            raise ValueError(f"a factor of shape {packed.shape} and dtype {packed.dtype}")
-        storage = np.zeros((rows, rows), order="F")
-        storage[np.tril_indices(rows)] = packed
-        storage.flags.writeable = False
-        return require_sound(Factor(storage, **fields))
+def _built(cls: type, fields: dict[str, Any]) -> Any:
+    """An object put together from its fields, which are checked to fit each other."""
     if cls is Series:
         return Series(**fields)
-    if hasattr(cls, "__sklearn_tags__"):
-        made = object.__new__(cls)
-        vars(made).update(fields)
-        return require_sound(made)
-    if set(fields) != set(_fields(cls)):
+    if not _of_sklearn(cls) and set(fields) != set(_field_names(cls)):
         raise ValueError(f"{cls.__name__} has other fields than {sorted(fields)}")
+    if cls is Factor:
+        fields["storage"] = _triangle(fields["storage"])
     if issubclass(cls, tuple):
         return require_sound(cls(**fields))
     made = object.__new__(cls)
-    for name, value in fields.items():
-        object.__setattr__(made, name, value)
+    vars(made).update(fields)
     return require_sound(made)
+
+
+def _triangle(packed: np.ndarray) -> np.ndarray:
+    rows = int((np.sqrt(8 * packed.size + 1) - 1) / 2)
+    if packed.dtype != np.float64 or packed.shape != (rows * (rows + 1) // 2,) or not rows:
+        raise ValueError(f"a factor of shape {packed.shape} and dtype {packed.dtype}")
+    storage = np.zeros((rows, rows), order="F")
+    storage[np.tril_indices(rows)] = packed
+    storage.flags.writeable = False
+    return storage

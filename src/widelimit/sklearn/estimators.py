@@ -6,7 +6,7 @@ be is in `widelimit.sklearn.inputs`.
 """
 
 from dataclasses import replace
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ from ..layers.base import Layer
 from ..layers.compose import streams_of, takes_tokens
 from ..options import choice
 from .inputs import Examples, Scaler, arranged, is_table
-from .networks import Kind, NamedNetwork, candidates
+from .networks import Kind, candidates
 
 COMPARED = 500
 """Training examples by which networks are compared where several suit the data."""
@@ -203,7 +203,7 @@ class _NetworkEstimator(BaseEstimator):
     def _network(
         self, examples: Examples, targets: np.ndarray, labels: Any, engine: Engine, kind: KernelKind
     ) -> tuple[Layer, str]:
-        """The network, and what it is in one line."""
+        """The network, and what it is in one line: of several the one that predicts best."""
         if isinstance(self.network, Layer):
             if self.depth is not None:
                 raise OptionError(
@@ -224,32 +224,18 @@ class _NetworkEstimator(BaseEstimator):
         found = candidates(
             examples.kind, self.network, depth=self.depth, channels=channels, padded=examples.padded
         )
-        said = self._best(found, examples, targets, labels, engine, kind)
-        best = found[said]
+        if len(found) > 1:  # each at the noise that suits it, on examples that are left out
+            order = stratified_order(targets[:, 0] if labels is None else labels)
+            rows, scores = order[:COMPARED], {}
+            some, classes = examples.take(rows), None if labels is None else labels[rows]
+            for said, named in found.items():
+                data = NetworkKernels.make(named.net, some.x, some.mask, engine=engine)
+                kernel = np.asarray(chosen(data.train(ntk=kind is KernelKind.NTK), kind))
+                trials = noise_trials(kernel, targets[rows], groups=data.groups, labels=classes)
+                scores[said] = best_trial(trials).score
+            found = {said: found[said] for said in [max(scores, key=lambda said: scores[said])]}
+        ((said, best),) = found.items()
         return best.net, f"{best.name}: {best.summary}" + (f"; {said}" if said else "")
-
-    def _best(
-        self,
-        found: dict[str, NamedNetwork],
-        examples: Examples,
-        targets: np.ndarray,
-        labels: Any,
-        engine: Engine,
-        kind: KernelKind,
-    ) -> str:
-        """The network that predicts left-out examples best, each at the noise that suits it."""
-        if len(found) == 1:
-            return next(iter(found))
-        order = stratified_order(targets[:, 0] if labels is None else labels)
-        rows = order[:COMPARED]
-        some, classes = examples.take(rows), None if labels is None else labels[rows]
-        scores = {}
-        for said, named in found.items():
-            data = NetworkKernels.make(named.net, some.x, some.mask, engine=engine)
-            kernel = np.asarray(chosen(data.train(ntk=kind is KernelKind.NTK), kind))
-            trials = noise_trials(kernel, targets[rows], groups=data.groups, labels=classes)
-            scores[said] = best_trial(trials).score
-        return max(scores, key=lambda said: scores[said])
 
     def _key(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -321,16 +307,6 @@ class InfiniteNetworkRegressor(RegressorMixin, _NetworkEstimator):
         targets = (y / unit - middle) / (self.y_scale_ / unit)
         self._condition(examples, targets.reshape(len(y), -1), None, weights)
         return self
-
-    @overload
-    def predict(
-        self, X: Data, return_std: Literal[False] = False, mask: Any = None
-    ) -> np.ndarray: ...
-
-    @overload
-    def predict(
-        self, X: Data, return_std: Literal[True], mask: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]: ...
 
     def predict(self, X: Data, return_std: bool = False, mask: Any = None) -> Any:
         """Means; with `return_std` also the standard deviation of a new observation."""

@@ -109,13 +109,8 @@ class Scaler:
         numbers, mask = _numbers(examples)
         if numbers is None:
             return cls(None)
+        scale = Standardise.per_channel(numbers, mask=mask, weights=weights)
         rows = numbers.reshape(-1, numbers.shape[-1]) if mask is None else numbers[mask]
-        if weights is not None:
-            each = np.broadcast_to(
-                weights.reshape(-1, *[1] * (numbers.ndim - 2)), numbers.shape[:-1]
-            )
-            weights = each.reshape(-1) if mask is None else each[mask]
-        scale = Standardise.per_channel(rows, weights=weights)
         binary = np.isin(rows, (0, 1)).all(axis=0)
         return cls(replace(scale, std=np.where(binary, np.maximum(scale.std, RAREST), scale.std)))
 

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import OptionError
 from ..layers.activations import Relu
@@ -53,23 +53,23 @@ class NetworkName(enum.StrEnum):
     TRANSFORMER = "transformer"
 
 
-@dataclass(frozen=True, eq=False)
-class NamedNetwork:
+class NamedNetwork(NamedTuple):
     """A network, the name it goes by, and what it is in one line."""
 
     name: NetworkName
-    depth: int
     net: Layer
     summary: str
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """How a network is built, its usual depth, and what it is in one line."""
+class _Recipe(NamedTuple):
+    """All layers but the last one by their number, the usual number, and what they are."""
 
-    build: Callable[[int], Serial]
+    layers: Callable[[int], tuple[Layer, ...]]
     depth: int
     summary: str
+
+
+_Recipes = dict[NetworkName, _Recipe]
 
 
 def _hidden(depth: int) -> tuple[Layer, ...]:
@@ -91,143 +91,98 @@ def _softmax_attention(rate: float) -> Attention:
     return Attention(WIDTH, heads=INFINITE, positions=Decay(rate=rate, strength=0.5))
 
 
-def _attended(attention: Attention, depth: int) -> tuple[Layer, ...]:
-    """Convolutions, of which the last meets attention before its ReLU."""
-    last = Conv(WIDTH, 3, w_std=_GAIN, b_std=0.1)
-    return (*_convolved(depth - 1), last, Residual(attention, 0.8), Relu())
+def _of_rows() -> _Recipes:
+    return {
+        NetworkName.LINEAR: _Recipe(lambda depth: (), 1, "a linear map"),
+        NetworkName.FCN: _Recipe(_hidden, 2, "fully connected ReLU layers"),
+    }
 
 
-def _of_words(attention: Attention, depth: int) -> Serial:
-    """Normalised words, attention beside the words themselves, ReLU, average, a hidden layer."""
-    attended = Repeat(Residual(attention, 0.8), depth).layers
-    end = (Relu(), MeanPool(), *_hidden(1), Dense(1))
-    return Serial(LayerNorm(), Dense(WIDTH), *attended, *end)
+def _of_words() -> _Recipes:
+    """Vectors, whose average is taken: LayerNorm over them, then what the name says."""
+
+    def attended(attention: Attention, depth: int) -> tuple[Layer, ...]:
+        beside = Repeat(Residual(attention, 0.8), depth).layers
+        return (LayerNorm(), Dense(WIDTH), *beside, Relu(), MeanPool(), *_hidden(1))
+
+    def transformed(depth: int) -> tuple[Layer, ...]:
+        attention = _linear_attention(0.1)
+        block = TransformerBlock(WIDTH, norm=Norm.PRE, residual=0.8, attention=attention)
+        return (Dense(WIDTH), *Repeat(block, depth).layers, LayerNorm(), MeanPool())
+
+    return {
+        NetworkName.LINEAR: _Recipe(lambda depth: (MeanPool(),), 1, "a linear map of the average"),
+        NetworkName.MEAN: _Recipe(
+            lambda depth: (LayerNorm(), MeanPool(), *_hidden(depth)),
+            1,
+            "the average over positions, then fully connected ReLU layers",
+        ),
+        NetworkName.CNN: _Recipe(
+            lambda depth: (LayerNorm(), *_convolved(depth), MeanPool()),
+            1,
+            "convolutions over three neighbours, ReLU, average",
+        ),
+        NetworkName.ATTENTION: _Recipe(
+            lambda depth: attended(_linear_attention(0.1), depth),
+            1,
+            "residual attention at 1/d with decaying positions, ReLU, average, ReLU layer",
+        ),
+        NetworkName.SOFTMAX: _Recipe(
+            lambda depth: attended(_softmax_attention(0.1), depth),
+            1,
+            "residual standard softmax attention (sampled heads), ReLU, average, ReLU layer",
+        ),
+        NetworkName.TRANSFORMER: _Recipe(
+            transformed, 1, "pre-norm transformer blocks with attention at 1/d, average"
+        ),
+    }
 
 
-def _by_place(*layers: Layer) -> Serial:
-    """Every place of a series keeps its own weights; then a hidden layer."""
-    return Serial(*layers, Flatten(), *_hidden(1), Dense(1))
+def _of_grids(*, image: bool, averaged: bool = False) -> _Recipes:
+    """Images and series of few channels, which LayerNorm would leave signs or nothing of.
+
+    Every place of a series has weights of its own before a hidden layer, or all are `averaged`.
+    """
+    flat = MeanPool() if averaged else Flatten()
+    whole = "the average" if averaged else "all pixels" if image else "all places"
+    rate, ends = (0.5, (MeanPool(),)) if image else (0.1, (flat, *_hidden(1)))
+    said = "average" if image or averaged else "every place by itself"
+    said += "" if image else ", ReLU layer"
+    near = "3×3 convolutions" if image else "convolutions"
+
+    def attended(attention: Attention, depth: int) -> tuple[Layer, ...]:
+        """Convolutions, of which the last meets attention before its ReLU."""
+        last = Conv(WIDTH, 3, w_std=_GAIN, b_std=0.1)
+        return (*_convolved(depth - 1), last, Residual(attention, 0.8), Relu(), *ends)
+
+    return {
+        NetworkName.LINEAR: _Recipe(lambda depth: (flat,), 1, f"a linear map of {whole}"),
+        NetworkName.FCN: _Recipe(
+            lambda depth: (flat, *_hidden(depth)), 2, f"fully connected ReLU layers on {whole}"
+        ),
+        NetworkName.CNN: _Recipe(
+            lambda depth: (*_convolved(depth), *ends),
+            3 if image else 2,
+            f"{near}{'' if image else ' over three neighbours'}, ReLU, {said}",
+        ),
+        NetworkName.ATTENTION: _Recipe(
+            lambda depth: attended(_linear_attention(rate), depth),
+            2,
+            f"{near}, residual attention at 1/d with decaying positions, ReLU, {said}",
+        ),
+        NetworkName.SOFTMAX: _Recipe(
+            lambda depth: attended(_softmax_attention(rate), depth),
+            2,
+            f"{near}, standard softmax attention at 1/√d (sampled heads), ReLU, {said}",
+        ),
+    }
 
 
-def _averaged(*layers: Layer) -> Serial:
-    return Serial(*layers, MeanPool(), Dense(1))
-
-
-def _transformer(depth: int) -> Serial:
-    attention = _linear_attention(0.1)
-    block = TransformerBlock(WIDTH, norm=Norm.PRE, residual=0.8, attention=attention)
-    return _averaged(Dense(WIDTH), *Repeat(block, depth).layers, LayerNorm())
-
-
-_Recipes = dict[NetworkName, _Recipe]
-_TABLE: _Recipes = {
-    NetworkName.LINEAR: _Recipe(lambda depth: Serial(Dense(1, b_std=0.1)), 1, "a linear map"),
-    NetworkName.FCN: _Recipe(
-        lambda depth: Serial(*_hidden(depth), Dense(1)), 2, "fully connected ReLU layers"
-    ),
-}
-_SEQUENCE: _Recipes = {
-    NetworkName.LINEAR: _Recipe(
-        lambda depth: Serial(MeanPool(), Dense(1, b_std=0.1)), 1, "a linear map of the average"
-    ),
-    NetworkName.MEAN: _Recipe(
-        lambda depth: Serial(LayerNorm(), MeanPool(), *_hidden(depth), Dense(1)),
-        1,
-        "the average over positions, then fully connected ReLU layers",
-    ),
-    NetworkName.CNN: _Recipe(
-        lambda depth: _averaged(LayerNorm(), *_convolved(depth)),
-        1,
-        "convolutions over three neighbours, ReLU, average",
-    ),
-    NetworkName.ATTENTION: _Recipe(
-        lambda depth: _of_words(_linear_attention(0.1), depth),
-        1,
-        "residual attention at 1/d with decaying positions, ReLU, average, ReLU layer",
-    ),
-    NetworkName.SOFTMAX: _Recipe(
-        lambda depth: _of_words(_softmax_attention(0.1), depth),
-        1,
-        "residual standard softmax attention (sampled heads), ReLU, average, ReLU layer",
-    ),
-    NetworkName.TRANSFORMER: _Recipe(
-        _transformer, 1, "pre-norm transformer blocks with attention at 1/d, average"
-    ),
-}
-# Few channels have no direction of their own: LayerNorm over them would leave signs or nothing.
-_SERIES: _Recipes = {
-    NetworkName.LINEAR: _Recipe(
-        lambda depth: Serial(Flatten(), Dense(1, b_std=0.1)), 1, "a linear map of all places"
-    ),
-    NetworkName.FCN: _Recipe(
-        lambda depth: Serial(Flatten(), *_hidden(depth), Dense(1)),
-        2,
-        "fully connected ReLU layers on all places",
-    ),
-    NetworkName.CNN: _Recipe(
-        lambda depth: _by_place(*_convolved(depth)),
-        2,
-        "convolutions over three neighbours, ReLU, every place by itself, ReLU layer",
-    ),
-    NetworkName.ATTENTION: _Recipe(
-        lambda depth: _by_place(*_attended(_linear_attention(0.1), depth)),
-        2,
-        "convolutions, residual attention at 1/d with decaying positions, ReLU, every place by "
-        "itself, ReLU layer",
-    ),
-    NetworkName.SOFTMAX: _Recipe(
-        lambda depth: _by_place(*_attended(_softmax_attention(0.1), depth)),
-        2,
-        "convolutions, standard softmax attention at 1/√d (sampled heads), ReLU, every place by "
-        "itself, ReLU layer",
-    ),
-}
-_IMAGE: _Recipes = {
-    NetworkName.LINEAR: _Recipe(
-        lambda depth: Serial(Flatten(), Dense(1, b_std=0.1)), 1, "a linear map of all pixels"
-    ),
-    NetworkName.FCN: _Recipe(
-        lambda depth: Serial(Flatten(), *_hidden(depth), Dense(1)),
-        2,
-        "fully connected ReLU layers on all pixels",
-    ),
-    NetworkName.CNN: _Recipe(
-        lambda depth: _averaged(*_convolved(depth)), 3, "3×3 convolutions, ReLU, average"
-    ),
-    NetworkName.ATTENTION: _Recipe(
-        lambda depth: _averaged(*_attended(_linear_attention(0.5), depth)),
-        2,
-        "3×3 convolutions, residual attention at 1/d with decaying positions, ReLU, average",
-    ),
-    NetworkName.SOFTMAX: _Recipe(
-        lambda depth: _averaged(*_attended(_softmax_attention(0.5), depth)),
-        2,
-        "3×3 convolutions, standard softmax attention at 1/√d (sampled heads), ReLU, average",
-    ),
-}
-
-
-def _pooled(recipe: _Recipe) -> _Recipe:
-    """For series of different lengths: the average in place of all places."""
-
-    def build(depth: int) -> Serial:
-        layers = recipe.build(depth).layers
-        return Serial(*(MeanPool() if isinstance(one, Flatten) else one for one in layers))
-
-    summary = recipe.summary.replace("every place by itself", "average")
-    return _Recipe(build, recipe.depth, summary.replace("all places", "the average"))
-
-
-def _joint(recipe: _Recipe, share: float) -> _Recipe:
+def _beside_columns(words: tuple[Layer, ...], share: float) -> tuple[Layer, ...]:
     """Words and columns through networks of their own, which meet before a last ReLU."""
-
-    def build(depth: int) -> Serial:
-        end = Dense(WIDTH, w_std=_GAIN, b_std=0.1)
-        words = Serial(*recipe.build(depth).layers[:-1], end)
-        streams = Parallel(words, Serial(*_hidden(1), end))
-        return Serial(streams, AddStreams((share, 1 - share)), Relu(), Dense(1))
-
-    return _Recipe(build, recipe.depth, f"{recipe.summary}; beside it ReLU layers on the columns")
+    end = Dense(WIDTH, w_std=_GAIN, b_std=0.1)
+    streams = Parallel(Serial(*words, end), Serial(*_hidden(1), end))
+    return streams, AddStreams((share, 1 - share)), Relu()
 
 
 def candidates(
@@ -245,26 +200,18 @@ def candidates(
     of its own; with `padded` ones of different lengths all are averaged).
     """
     series = kind is Kind.SEQUENCE and channels <= _FEW_CHANNELS
-    if kind is Kind.MIXED:
-        groups = {
-            f"the text counts {share:.0%}, the columns {1 - share:.0%}": {
-                which: _joint(recipe, share) for which, recipe in _SEQUENCE.items()
-            }
-            for share in SHARES
-        }
-    elif series:
-        averaged = {which: _pooled(recipe) for which, recipe in _SERIES.items()}
-        groups = {"the average over places": averaged}
+    if series:
+        groups = {"the average over places": _of_grids(image=False, averaged=True)}
         if not padded:
-            groups = {"every place of a series by itself": _SERIES} | groups
+            groups = {"every place of a series by itself": _of_grids(image=False)} | groups
     else:
-        groups = {"": {Kind.TABLE: _TABLE, Kind.IMAGE: _IMAGE}.get(kind, _SEQUENCE)}
+        known = {Kind.TABLE: _of_rows, Kind.IMAGE: lambda: _of_grids(image=True)}
+        groups = {"": known.get(kind, _of_words)()}
     if name == "auto":
         usual = NetworkName.CNN if series else NetworkName.ATTENTION
         name = NetworkName.FCN if kind is Kind.TABLE else usual
     name = choice(NetworkName, name, "network")
-    known = next(iter(groups.values()))
-    if name not in known:
+    if name not in (known := next(iter(groups.values()))):
         of = f"series of {channels} channels" if series else f"{kind} data"
         raise OptionError(
             f"There is no network '{name}' for {of}.",
@@ -279,8 +226,17 @@ def candidates(
             remedy="choose fewer",
             option="depth",
         )
-    found = {}
+    last = Dense(1, b_std=0.1) if name is NetworkName.LINEAR else Dense(1)
+    found: dict[str, NamedNetwork] = {}
     for said, recipes in groups.items():
-        layers = recipes[name].depth if depth is None else depth
-        found[said] = NamedNetwork(name, layers, recipes[name].build(layers), recipes[name].summary)
+        recipe = recipes[name]
+        layers = recipe.layers(recipe.depth if depth is None else depth)
+        if kind is not Kind.MIXED:
+            found[said] = NamedNetwork(name, Serial(*layers, last), recipe.summary)
+            continue
+        summary = f"{recipe.summary}; beside it ReLU layers on the columns"
+        for share in SHARES:
+            net = Serial(*_beside_columns(layers, share), Dense(1))
+            parts = f"the text counts {share:.0%}, the columns {1 - share:.0%}"
+            found[parts] = NamedNetwork(name, net, summary)
     return found

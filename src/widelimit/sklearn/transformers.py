@@ -62,9 +62,9 @@ class WordVectorizer(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Keep the vectors of the words in these texts, and of frequent ones."""
         texts, tokenizer = _texts(X), Tokenizer()
-        vectors = self.vectors
+        vectors, self.place_ = self.vectors, "the given vectors"
         if not isinstance(vectors, WordVectors):
-            vectors = find_vectors(vectors).vectors
+            vectors, self.place_, _ = find_vectors(vectors)
         tokens = [tokenizer(text) for text in texts]
         known = Counter(word for words in tokens for word in words)
         rows = [i for i, w in enumerate(vectors.words) if i < _FREQUENT_WORDS or w in known]

@@ -7,10 +7,10 @@ be saved, and the lines of Python that give the same numbers.
 
 from ...sklearn.networks import Kind, NetworkName
 from .attention import mean_attention, received
-from .kinds import Listener, Task
+from .kinds import Listener, Reading, Task
 from .model import Model, Predicted, load_model, read_new_examples
 from .run import Result, Settings, run
-from .sources import Reading, Source, read_source
+from .sources import Source, read_source
 
 __all__ = [
     "Kind",

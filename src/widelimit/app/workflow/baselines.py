@@ -1,7 +1,6 @@
 """What simpler methods reach on the same split: the comparison a user would make by hand."""
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,20 +36,28 @@ def baselines(
     """
     if len(y) < FEWEST:
         return ()
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import RidgeClassifierCV, RidgeCV
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
     x, new = _flat(train), _flat(test)
-    classes = len(np.unique(y)) if task is Task.CLASSIFY else 1
-    methods: dict[str, Callable[..., Any]] = {}
-    if x.shape[1] <= _WIDEST:
-        methods["ridge"] = _ridge
+    classes, methods = len(np.unique(y)), (RidgeClassifierCV, HistGradientBoostingClassifier)
+    if task is Task.REGRESS:
+        unit, classes, methods = scores.largest(y), 1, (RidgeCV, HistGradientBoostingRegressor)
+        y, truth = y / unit, truth / unit  # squares of extreme numbers do not fit
+    ridge, boosting = methods
+    chosen: dict[str, Any] = {}
+    if x.shape[1] <= _WIDEST:  # the penalty with the smallest leave-one-out error
+        chosen["ridge"] = ridge(_STRENGTHS)
     if x.size * classes <= _MOST_CUTS:
-        methods["histogram boosting"] = _boosting
-    found = []
-    for name, method in methods.items():
+        chosen["histogram boosting"] = boosting(random_state=0)
+    # Threads wait for each other in a loop: on little work, and on a busy machine, one is faster.
+    threads, found = None if x.size >= _WORTH_THREADS else 1, []
+    for name, method in chosen.items():
         begin = time.monotonic()
-        answers = method(task, x, y, new)
-        score = scores.accuracy(answers == truth)
-        if task is Task.REGRESS:
-            score = scores.r_squared(truth, answers)
+        with threadpool_limits(threads, user_api="openmp"):
+            answers = method.fit(x, y).predict(new)
+        score = scores.of_task(task, truth, answers)
         found.append(Baseline(name, score, time.monotonic() - begin))
     return tuple(found)
 
@@ -80,28 +87,3 @@ def _rows(x: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     axes = tuple(range(1, mask.ndim))
     count = mask.sum(axis=axes)[:, None]
     return (np.where(mask[..., None], x, 0).sum(axis=axes) / count).astype(np.float64)
-
-
-def _ridge(task: Task, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """The penalty with the smallest leave-one-out error."""
-    from sklearn.linear_model import RidgeClassifierCV, RidgeCV
-
-    if task is Task.CLASSIFY:
-        return np.asarray(RidgeClassifierCV(_STRENGTHS).fit(x, y).predict(new))
-    unit = float(np.abs(y).max()) or 1.0  # squares of very large and very small numbers do not fit
-    return RidgeCV(_STRENGTHS).fit(x, y / unit).predict(new) * unit
-
-
-def _boosting(task: Task, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Histogram gradient boosting."""
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits  # comes with scikit-learn
-
-    # Threads wait for each other in a loop: on little work, and on a busy machine, one is faster.
-    threads = None if x.size >= _WORTH_THREADS else 1
-    with threadpool_limits(threads, user_api="openmp"):
-        if task is Task.CLASSIFY:
-            return HistGradientBoostingClassifier(random_state=0).fit(x, y).predict(new)
-        unit = float(np.abs(y).max()) or 1.0
-        found = HistGradientBoostingRegressor(random_state=0).fit(x, y / unit).predict(new)
-        return np.asarray(found) * unit

@@ -5,8 +5,8 @@ An interrupted run goes on with the store of before; another kernel replaces it.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,30 +30,29 @@ _LANDMARKS = 2000
 _COPIES = 2  # of the kernel, and of its float64 factor, that are in memory at once
 
 
-@contextmanager
-def at_work(store: Path, workers: int | None, listener: Listener) -> Iterator[Any]:
-    """A store for this run alone, without damaged tiles, and a client of `workers` processes."""
-    with alone(store.with_name(f".{store.name}.lock")):
+def into_store(store: Path, workers: int | None, listener: Listener, work: Callable[[Any], T]) -> T:
+    """What is computed into a store that this run has alone, by a client of `workers` processes.
+
+    Damaged tiles are computed anew; another kernel in its place is removed.
+    """
+    with ExitStack() as open_:
+        open_.enter_context(alone(store.with_name(f".{store.name}.lock")))
         if KernelStore.exists(store):
             listener.say(f"a kernel of an earlier run is in '{store}'")
-            repair(store, listener)
-        if workers is None:
-            yield None
-            return
-        from ...scale.cluster import local_client  # Dask is needed with workers only
+            if damaged := KernelStore(store, read_only=False).verify(remove=True):
+                listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
+        client = None
+        if workers is not None:
+            from ...scale.cluster import local_client  # Dask is needed with workers only
 
-        with local_client(workers) as client:
-            yield client
-
-
-def replacing(store: Path, listener: Listener, compute: Callable[[], T]) -> T:
-    """What is computed into the store; another kernel in its place is removed."""
-    try:
-        return compute()
-    except OtherKernelError as other:
-        listener.say(f"it is another one ({other.rule}) and is replaced")
-        empty(store)
-        return compute()
+            client = open_.enter_context(local_client(workers))
+        try:
+            return work(client)
+        except OtherKernelError as other:
+            listener.say(f"it is another one ({other.rule}) and is replaced")
+            for path in store.iterdir():  # the folder may be another name for one elsewhere
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            return work(client)
 
 
 def compute(
@@ -73,24 +72,13 @@ def compute(
     options: dict[str, Any] = {"sampler": data.sampler, "ntk": KernelKind.NTK in kinds}
     if inputs.size >= LARGE and not KernelStore.exists(store):
         listener.say(str(net.cost(inputs, **options)))
-    bar = listener.bar(f"kernel of {inputs.size:,} examples")
-    with at_work(store, workers, listener) as client, bar as advance:
-        options |= {"progress": advance, "client": client}
-        kernels = replacing(store, listener, lambda: net.kernel_into(store, inputs, **options))
+
+    def work(client: Any) -> Any:
+        with listener.bar(f"kernel of {inputs.size:,} examples") as advance:
+            return net.kernel_into(store, inputs, client=client, progress=advance, **options)
+
+    kernels = into_store(store, workers, listener, work)
     return {kind: chosen(kernels, kind) for kind in kinds}
-
-
-def repair(store: Path, listener: Listener) -> None:
-    """Remove damaged tiles of an earlier run, which are then computed anew."""
-    damaged = KernelStore(store, read_only=False).verify(remove=True)
-    if damaged:
-        listener.say(f"{len(damaged)} of its tiles are damaged and are computed anew")
-
-
-def empty(folder: Path) -> None:
-    """Remove what a folder holds; the folder may be another name for one elsewhere."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def consider(train: int, test: int, dtype: type, solver: Solver, listener: Listener) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...data import DataError, Holds, column_holds
-from .kinds import Task
+from .kinds import Reading, Task
 
 TEXT_NAMES = ("text", "sentence", "review", "comment", "content", "body", "message", "document")
 LABEL_NAMES = ("label", "class", "sentiment", "category", "target", "y", "species")
@@ -49,7 +49,9 @@ class Roles:
         notes += [
             f"{name!r} counts the rows one by one: pass --drop {name} if it measures nothing"
             for name in self.features
-            if _counts(frame[name])
+            if len(frame) >= _COUNTED
+            and frame[name].dtype.kind in "iuf"
+            and (frame[name].diff()[1:] == 1).all()
         ]
         missing = frame[list(self.features)].isna().sum()
         if gaps := [f"{name!r} {n:,} ({n / len(frame):.1%})" for name, n in missing.items() if n]:
@@ -58,21 +60,13 @@ class Roles:
 
 
 def assign(
-    frame: Any,
-    path: Path,
-    task: Task,
-    *,
-    text: str | None = None,
-    label: str | None = None,
-    features: Sequence[str] = (),
-    split: str | None = None,
-    drop: Sequence[str] = (),
-    labels_needed: bool = True,
+    frame: Any, path: Path, task: Task, how: Reading, *, labels_needed: bool = True
 ) -> Roles:
     """Named columns as they are named, the others by their names and what they hold."""
-    names = list(frame.columns)
-    require_columns(frame, path, (text, label, split, *features, *drop))
-    label = label_column(frame, task, label)
+    names, text, features = list(frame.columns), how.text, tuple(how.features)
+    drop = [*how.drop, *([how.weight] if how.weight else [])]
+    require_columns(frame, path, (text, how.label, how.split, *features, *drop))
+    label = label_column(frame, task, how.label)
     if label is None and labels_needed:
         what = "label" if task is Task.CLASSIFY else "target"
         raise DataError(
@@ -81,13 +75,22 @@ def assign(
             remedy="name the column to predict",
             option=what,
         )
-    _require_distinct(text, label, split, features, drop)
-    split = split or _split_column(frame, [name for name in names if name != label])
+    counts = Counter((text, label, how.split, *set(features), *set(drop)))
+    if twice := [name for name, count in counts.items() if count > 1 and name is not None]:
+        raise DataError(
+            f"Column {twice[0]!r} has two parts to play.",
+            got=f"it is two of label, text, feature, split and drop, with the label {label!r}",
+            remedy="name different columns",
+            option=("label", "text", "feature", "split", "drop"),
+        )
+    split = how.split
+    if split is None and (guess := _known([n for n in names if n != label], SPLIT_NAMES)):
+        split = guess if set(map(str, frame[guess])) == {"train", "test"} else None
     rest = [name for name in names if name not in (label, split, *drop)]
     holds = {name: column_holds(frame[name]) for name in rest}
     if text is None and not features:
         text = _text_column(frame, holds)
-    chosen = tuple(features) or tuple(n for n in rest if n != text and holds[n] in USABLE)
+    chosen = features or tuple(n for n in rest if n != text and holds[n] in USABLE)
     if text is None and not chosen:
         shown = ", ".join(f"{name!r} ({found})" for name, found in holds.items()) or "no column"
         raise DataError(
@@ -96,16 +99,20 @@ def assign(
             remedy="name the column of texts, or the columns to use",
             option=("text", "feature"),
         )
-    for name in features:
-        if holds.get(name) is Holds.LISTS:
+    for name in (*features, *([label] if labels_needed else [])):
+        if column_holds(frame[name]) is Holds.LISTS:
             raise DataError(
-                f"Column {name!r} holds lists or objects, of which no feature is made.",
+                f"Column {name!r} holds lists or objects.",
                 got=f"'{path}'",
-                remedy="write one number, date or word in every row, or leave the column out",
-                option=("feature", "drop"),
+                remedy="write one number, date or word in every row, or choose other columns",
+                option=("label", "feature", "drop"),
             )
-    used = {text, *chosen}
-    left_out = {name: _why(holds[name], features) for name in rest if name not in used}
+    left_out = {name: str(holds[name]) for name in rest if name not in (text, *chosen)}
+    for name in left_out:
+        if features:
+            left_out[name] = "not named with --feature"
+        elif holds[name] is Holds.TEXTS:
+            left_out[name] = "another text"
     return Roles(label, text, chosen, split, left_out | dict.fromkeys(drop, "--drop"))
 
 
@@ -127,48 +134,9 @@ def require_columns(frame: Any, path: Path, wanted: Sequence[str | None]) -> Non
             )
 
 
-def _why(holds: Holds, features: Sequence[str]) -> str:
-    if features:
-        return "not named with --feature"
-    return "another text" if holds is Holds.TEXTS else str(holds)
-
-
-def _require_distinct(
-    text: str | None,
-    label: str | None,
-    split: str | None,
-    features: Sequence[str],
-    drop: Sequence[str],
-) -> None:
-    """The label is no input, and a column has one part to play."""
-    named = (text, label, split, *set(features), *set(drop))
-    counts = Counter(name for name in named if name is not None)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise DataError(
-            f"Column {twice[0]!r} has two parts to play.",
-            got=f"it is two of label, text, feature, split and drop, with the label {label!r}",
-            remedy="name different columns",
-            option=("label", "text", "feature", "split", "drop"),
-        )
-
-
-def _counts(column: Any) -> bool:
-    """Whether numbers go up by one from row to row."""
-    if column.dtype.kind not in "iuf" or len(column) < _COUNTED:
-        return False
-    return bool((np.diff(column) == 1).all())
-
-
 def _known(names: list[str], wanted: Sequence[str]) -> str | None:
     lower = {name.lower(): name for name in reversed(names)}
     return next((lower[name] for name in wanted if name in lower), None)
-
-
-def _split_column(frame: Any, names: list[str]) -> str | None:
-    name = _known(names, SPLIT_NAMES)
-    if name is None:
-        return None
-    return name if set(map(str, frame[name])) == {"train", "test"} else None
 
 
 def _text_column(frame: Any, holds: dict[str, Holds]) -> str | None:

@@ -1,8 +1,9 @@
-"""Tasks, their training and test parts, and how a run reports its progress."""
+"""Tasks, how files are read and divided, and how a run reports its progress."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,29 @@ class Task(enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a file is read; what is not said is found out."""
+
+    text: str | None = None
+    label: str | None = None
+    features: Sequence[str] = ()
+    split: str | None = None
+    weight: str | None = None
+    drop: Sequence[str] = ()
+    encoding: str = "utf-8"
+    delimiter: str | None = None
+    decimal: str = "."
+    no_header: bool = False
+    skip: bool = False
+    image_size: int | None = None
+
+    def table_options(self) -> dict[str, Any]:
+        """What `read_frame` is told beyond its defaults."""
+        names = ("encoding", "delimiter", "decimal", "no_header", "skip")
+        return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(Reading, n)}
 
 
 class Listener:

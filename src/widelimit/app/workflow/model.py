@@ -1,34 +1,31 @@
 """A fitted pipeline together with what it takes to go from a file to predictions."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.pipeline import Pipeline
 
-from ...data import DataError, Holds, read_npz
-from ...data.npz import check_inputs
-from ...data.pictures import read_images
+from ...data import DataError, Holds, read_frame, read_images
 from ...inference import centred_one_hot
 from ...persist import ModelFileError, load, save
-from ...sklearn import InfiniteNetworkClassifier, WordVectorizer
+from ...sklearn import WordVectorizer
 from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from .columns import require_columns
-from .kinds import Task
+from .kinds import Reading, Task
 from .sources import (
-    Reading,
     Source,
-    array_source,
+    as_task,
     checked_cells,
     column_labels,
-    complete,
+    complete_rows,
     finite_numbers,
+    read_arrays,
 )
 
-_MEASURED = (Holds.NUMBERS, Holds.DATES)
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
@@ -97,11 +94,10 @@ class Model:
         return self.pipeline[-1]
 
     @property
-    def embedder(self) -> Any:
+    def vectorizer(self) -> Any:
         """What makes vectors of words; None for models that read no text."""
         steps = self.pipeline[0].transformers_ if self.text is not None else ()
-        found = [step for _, step, _ in steps if isinstance(step, WordVectorizer)]
-        return found[0].embedder_ if found else None
+        return next((step for _, step, _ in steps if isinstance(step, WordVectorizer)), None)
 
     def fit(self, train: Source) -> None:
         """Fit all steps to labelled examples."""
@@ -121,10 +117,12 @@ class Model:
         unit = float(np.abs(y).max()) or 1.0  # differences of extreme numbers do not fit
         return (y / unit - self.estimator.y_mean_ / unit) / (self.estimator.y_scale_ / unit)
 
+    def _prepared(self, source: Source) -> Any:
+        return self.pipeline[:-1].transform(source.x) if len(self.pipeline) > 1 else source.x
+
     def examples(self, source: Source) -> Examples:
         """Examples as the network sees them."""
-        x = self.pipeline[:-1].transform(source.x) if len(self.pipeline) > 1 else source.x
-        return self.estimator._read(x, source.mask)
+        return self.estimator._read(self._prepared(source), source.mask)
 
     def answers(self, mean: np.ndarray) -> np.ndarray:
         """Classes or numbers from means of the process."""
@@ -134,25 +132,23 @@ class Model:
 
     def predict(self, source: Source) -> Predicted:
         """Calibrated probabilities, or numbers with the deviation of a new observation."""
-        if isinstance(self.estimator, InfiniteNetworkClassifier):
-            x = self.pipeline[:-1].transform(source.x) if len(self.pipeline) > 1 else source.x
-            found = self.estimator._observed(x, source.mask)  # once for classes and probabilities
-            table = self.estimator.temperature_.probabilities(found.mean, found.variance)
-            classes = tuple(self.estimator.classes_.tolist())
-            return Predicted(self.answers(found.mean), None, table, classes)
-        mask = {} if source.mask is None else {"mask": source.mask}
-        mean, std = self.pipeline.predict(source.x, return_std=True, **mask)
-        return Predicted(mean, std, None, ())
+        x, estimator = self._prepared(source), self.estimator
+        if self.task is Task.REGRESS:
+            mean, std = estimator.predict(x, return_std=True, mask=source.mask)
+            return Predicted(mean, std, None, ())
+        found = estimator._observed(x, source.mask)  # once for classes and probabilities
+        table = estimator.temperature_.probabilities(found.mean, found.variance)
+        return Predicted(self.answers(found.mean), None, table, tuple(estimator.classes_.tolist()))
 
     def lost_words(self, source: Source) -> list[str]:
         """What was lost on the way: unknown words, texts without any, texts cut short."""
-        embedder = self.embedder
-        if embedder is None:
+        if self.vectorizer is None:
             return []
+        embedder = self.vectorizer.embedder_
         texts = [value if isinstance(value, str) else "" for value in source.x[self.text]]
         tokens = [embedder.tokenizer(text) for text in texts]
         share = embedder.vectors.coverage([word for text in tokens for word in text])
-        notes = [f"{share:.1%} of the words have a vector"]
+        notes = [f"{share:.1%} of the words have a vector in {self.vectorizer.place_}"]
         if empty := sum(not embedder.positions(text) for text in texts):
             notes.append(f"{empty} texts have no word with a vector: they stand for an average one")
         length = embedder.length
@@ -192,120 +188,81 @@ def read_new_examples(
     """Read a file for a model: the columns it was trained with; labels only to score them."""
     path = Path(path)
     if path.is_dir() or path.suffix.lower() in _IMAGES:
-        return _pictures(model, path, how, score=score)
-    if path.suffix == ".npz":
-        return _arrays(model, path, score=score)
-    if not model.inputs:
-        raise _wrong_kind(path, model.kind)
-    frame, notes = how.frame(path), []
-    if model.text is not None and how.text is not None and how.text in frame.columns:
-        frame = frame.rename(columns={how.text: model.text})
-    require_columns(frame, path, model.inputs)
-    frame = _as_in_training(model, frame, path, how)
-    notes += _new_categories(model, frame)
-    if how.skip:
-        whole = complete(frame, model.inputs)
-        if not whole.all():
-            notes.append(f"left out: {int((~whole).sum()):,} of {len(frame):,} incomplete rows")
-        frame = frame[whole]
-    label, y = how.label or model.label, None
-    if score and label in frame.columns:
-        if frame[label].isna().any():
-            notes.append(f"{label!r} is missing in some rows: predictions are not compared with it")
-        else:
-            y = _encoded(model, column_labels(frame, label, path, model.task))
-    names = tuple(f"row {number}" for number in frame.index)
-    columns = {"label": label} | ({} if model.text is None else {"text": model.text})
-    x = frame[list(model.inputs)]
-    return Source(path, model.kind, x, y, names, columns, tuple(notes), frame=frame)
-
-
-def _steps(model: Model) -> dict[str, tuple[Any, list[str]]]:
-    """What was fitted to columns of each kind, and to which."""
-    return {name: (step, list(columns)) for name, step, columns in model.pipeline[0].transformers_}
-
-
-def _as_in_training(model: Model, frame: Any, path: Path, how: Reading) -> Any:
-    """The frame, whose columns of numbers and dates are such, too."""
-    pd: Any = importlib.import_module("pandas")
-
-    numbers, dates = (_steps(model).get(kind.value, (None, []))[1] for kind in _MEASURED)
-    frame = frame.copy()
-    for name in (*numbers, *dates):
-        column = frame[name]
-        if name in numbers:
-            found, seen = finite_numbers(column, how.decimal), "numbers"
-        else:
-            found, seen = pd.to_datetime(column, errors="coerce"), "dates"
-        frame[name] = checked_cells(column, found, path, how, f"the model has seen {seen}")
-    return frame
-
-
-def _new_categories(model: Model, frame: Any) -> list[str]:
-    """Categories that were not there in training, by column."""
-    steps = _steps(model)
-    if Holds.CATEGORIES.value not in steps:
-        return []
-    step, names = steps[Holds.CATEGORIES.value]
-    notes = []
-    for name, known in zip(names, step.categories_, strict=True):
-        new = sorted({str(one) for one in frame[name].dropna()} - {str(one) for one in known})
-        notes += [f"new in {name!r}: {', '.join(new[:5])}"] if new else []
-    return notes
-
-
-def _encoded(model: Model, labels: np.ndarray) -> np.ndarray:
-    """Labels as the model has them; numbers and the texts of numbers are the same."""
+        source = _pictures(model, path, how, score=score)
+    elif path.suffix == ".npz":
+        source = _arrays(model, path, score=score)
+    else:
+        source = _table(model, path, how, score=score)
+    y = source.y
+    if y is None:
+        return source
     if model.task is Task.REGRESS:
-        return labels
-    known = {str(one): one for one in model.estimator.classes_.tolist()}
-    strangers = sorted({str(label) for label in labels} - known.keys())
-    if strangers:
+        return replace(source, y=as_task(path, y, model.task))
+    known = {str(one): one for one in model.estimator.classes_.tolist()}  # "1" and 1 are the same
+    if strangers := sorted({str(label) for label in y} - known.keys()):
         raise DataError(
             f"The model has no class {strangers[0]!r}.",
             got=f"{len(strangers)} unknown labels; its classes are {', '.join(list(known)[:8])}",
             remedy="correct these rows, or predict without looking at labels",
             option="no_score",
         )
-    return np.array([known[str(label)] for label in labels], model.estimator.classes_.dtype)
+    names = [known[str(label)] for label in y]
+    return replace(source, y=np.array(names, model.estimator.classes_.dtype))
+
+
+def _table(model: Model, path: Path, how: Reading, *, score: bool) -> Source:
+    """The columns of the training table; numbers and dates must be such here, too."""
+    pd: Any = importlib.import_module("pandas")
+
+    if not model.inputs:
+        raise _wrong_kind(path, model.kind)
+    notes: list[str] = []
+    frame: Any = read_frame(path, **how.table_options())
+    if model.text is not None and how.text is not None and how.text in frame.columns:
+        frame = frame.rename(columns={how.text: model.text})
+    require_columns(frame, path, model.inputs)
+    frame = frame.copy()
+    for kind, step, columns in model.pipeline[0].transformers_:
+        for place, name in enumerate(columns):
+            column = frame[name]
+            if kind == Holds.NUMBERS.value:
+                found, seen = finite_numbers(column, how.decimal), "the model has seen numbers"
+                frame[name] = checked_cells(column, found, path, how, seen)
+            elif kind == Holds.DATES.value:
+                found, seen = pd.to_datetime(column, errors="coerce"), "the model has seen dates"
+                frame[name] = checked_cells(column, found, path, how, seen)
+            elif kind == Holds.CATEGORIES.value:
+                known = {str(one) for one in step.categories_[place]}
+                new = sorted({str(one) for one in column.dropna()} - known)
+                notes += [f"new in {name!r}: {', '.join(new[:5])}"] if new else []
+    if how.skip:
+        frame, more = complete_rows(frame, model.inputs, path)
+        notes += more
+    label, y = how.label or model.label, None
+    if score and label in frame.columns:
+        if frame[label].isna().any():
+            notes.append(f"{label!r} is missing in some rows: predictions are not compared with it")
+        else:
+            y = column_labels(frame, label, path, model.task)
+    names = tuple(f"row {number}" for number in frame.index)
+    columns = {"label": label} | ({} if model.text is None else {"text": model.text})
+    x = frame[list(model.inputs)]
+    return Source(path, model.kind, x, y, names, columns, tuple(notes), frame=frame)
 
 
 def _arrays(model: Model, path: Path, *, score: bool) -> Source:
-    held = read_npz(path, "x")
-    x, mask = held["x"], held.get("mask")
-    check_inputs(path, x, mask)
-    source = array_source(path, x, mask)
-    fixed = slice(None) if model.kind is not Kind.SEQUENCE else slice(-1, None)
+    """Arrays like those the model learned from; sequences may be of another length."""
+    source = read_arrays(path, model.task, labels=None if score else False)
     if source.kind is not model.kind or model.inputs:
         raise _wrong_kind(path, model.kind)
-    if x.shape[1:][fixed] != model.shape[fixed]:
+    shape, fixed = source.x.shape[1:], slice(-1 if model.kind is Kind.SEQUENCE else 0, None)
+    if shape[fixed] != model.shape[fixed]:
         raise DataError(
             f"Examples of '{path}' have another shape than those the model learned from.",
-            got=f"shape {x.shape[1:]}, where training had {model.shape}",
+            got=f"shape {shape}, where training had {model.shape}",
             remedy="prepare them in the same way",
         )
-    y = None
-    if score and "y" in held:
-        y = _array_labels(model, path, x, held)
-    return array_source(path, x, mask, y=y, columns={"label": "y"})
-
-
-def _array_labels(model: Model, path: Path, x: np.ndarray, held: dict[str, Any]) -> np.ndarray:
-    y, known = held["y"], held.get("class_names")
-    known = None if known is None or y.dtype.kind not in "iu" else known.astype(str)
-    wrong = y.shape != (len(x),)
-    if model.task is Task.CLASSIFY and known is not None and not wrong:
-        wrong = not np.isin(y, np.arange(len(known))).all()
-        y = y if wrong else known[y]
-    if wrong:
-        raise DataError(
-            f"y does not fit the examples or the class names in '{path}'.",
-            got=f"y {y.shape} for x {x.shape}"
-            + ("" if known is None else f", from {y.min()} to {y.max()} for {len(known)} names"),
-            remedy="save matching arrays, or predict without looking at labels",
-            option="no_score",
-        )
-    return _encoded(model, y) if model.task is Task.CLASSIFY else y.astype(np.float64)
+    return source
 
 
 def _pictures(model: Model, path: Path, how: Reading, *, score: bool) -> Source:
@@ -325,7 +282,7 @@ def _pictures(model: Model, path: Path, how: Reading, *, score: bool) -> Source:
     names = tuple(str(p.relative_to(path)) if path.is_dir() else p.name for p in paths)
     y = None
     if score and path.is_dir() and all(p.parent != path for p in paths):
-        y = _encoded(model, np.array([p.parent.name for p in paths], dtype=object))
+        y = np.array([p.parent.name for p in paths], dtype=object)
     return Source(path, Kind.IMAGE, x, y, names, {"label": "folder"}, tuple(notes))
 
 

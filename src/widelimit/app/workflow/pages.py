@@ -1,7 +1,7 @@
 """The page of a run: numbers, network, kernel, calibration, learning curve, words, examples."""
 
 import io
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 import matplotlib.image
@@ -82,10 +82,11 @@ def tiles(result: Result) -> dict[str, str]:
             "root mean square error": f"{error.value:.4g}",
         }
     else:
+        surer = np.argsort(-result.predicted.confidence)[: max(1, len(result.test) // 2)]
         found = {
             f"right on held-out examples (95 %: {result.score.interval})": result.score.shown,
             "by guessing the most frequent class": f"{baseline(result):.1%}",
-            "right in the surer half": f"{_surer_half(result):.1%}",
+            "right in the surer half": f"{np.mean(result.right[surer]):.1%}",
         }
     if result.folds is not None:
         found["cross-validated"] = result.folds.shown
@@ -96,11 +97,6 @@ def baseline(result: Result) -> float:
     """The share of test examples in the class that is most frequent in training."""
     values, counts = np.unique(result.train.y, return_counts=True)
     return float(np.mean(result.test.y == values[counts.argmax()]))
-
-
-def _surer_half(result: Result) -> float:
-    order = np.argsort(-result.predicted.confidence)[: max(1, len(result.test) // 2)]
-    return float(np.mean(result.right[order]))
 
 
 def add_certainty(report: Report, result: Result) -> None:
@@ -272,7 +268,7 @@ def _texts(report: Report, result: Result, share: np.ndarray) -> None:
     texts = result.test.x[result.model.text]
     for row, weights in enumerate(share):
         text = texts.iloc[row]
-        words = result.model.embedder.positions(text) if isinstance(text, str) else []
+        words = result.model.vectorizer.embedder_.positions(text) if isinstance(text, str) else []
         if words:
             shares = weights[: len(words)] * len(words)
             note = f"{result.test.names[row]} – {result.model.label}: {result.test.y[row]}"
@@ -313,16 +309,13 @@ def _sequences(report: Report, share: np.ndarray, mask: np.ndarray | None) -> No
 def _examples(report: Report, result: Result) -> None:
     tested, truth, test = result.test, result.test.y, result.predicted
     assert truth is not None
+    report.section("Predictions to look at")
     if test.probabilities is None:
         assert test.std is not None
         off = np.abs(truth - test.answers) / test.std
-        report.section(
-            "Predictions to look at", "The largest misses, in units of their own uncertainty."
-        )
-        columns = ("where", "example", "true", "predicted", "±", "misses by (std)")
         numbers = (truth, test.answers, test.std, off)
-        report.table(
-            columns,
+        report.text("The largest misses, in units of their own uncertainty.").table(
+            ("where", "example", "true", "predicted", "±", "misses by (std)"),
             [
                 (tested.names[i], tested.excerpt(i), *(float(values[i]) for values in numbers))
                 for i in np.argsort(-off)[:_SHOWN]
@@ -330,46 +323,29 @@ def _examples(report: Report, result: Result) -> None:
         )
         return
     wrong = np.flatnonzero(~result.right)
-    surest_wrong = wrong[np.argsort(-test.confidence[wrong])][:_SHOWN]
-    unsure = np.argsort(test.confidence)[:_SHOWN]
-    report.section("Predictions to look at")
-    if len(surest_wrong):
-        report.heading(_about_wrong(float(test.confidence[surest_wrong[0]]), tested.kind))
-        _listed(report, result, surest_wrong)
+    wrong = wrong[np.argsort(-test.confidence[wrong])][:_SHOWN]
+    if len(wrong) and (most := float(test.confidence[wrong[0]])) < _SURE:
+        report.heading(f"Wrong: the model was not sure of these, and said at most {most:.0%}")
+    elif len(wrong):
+        causes = "odd labels, irony" if tested.kind is Kind.TEXT else "odd labels"
+        report.heading(
+            f"Wrong, and the surest come first: {causes}, or what the network cannot see"
+        )
+    if len(wrong):
+        _listed(report, result, wrong)
     report.heading("Least sure: the examples worth a person's look")
-    _listed(report, result, unsure)
+    _listed(report, result, np.argsort(test.confidence)[:_SHOWN])
 
 
-def _about_wrong(confidence: float, kind: Kind) -> str:
-    """A heading over the wrong answers that the model was surest of."""
-    if confidence < _SURE:
-        return f"Wrong: the model was not sure of these, and said at most {confidence:.0%}"
-    causes = "odd labels, irony" if kind is Kind.TEXT else "odd labels"
-    return f"Wrong, and the surest come first: {causes}, or what the network cannot see"
-
-
-def _listed(report: Report, result: Result, chosen: Sequence[int] | np.ndarray) -> None:
+def _listed(report: Report, result: Result, chosen: np.ndarray) -> None:
     """Examples with what they are and what was said, images as pictures."""
-    tested, test, images = result.test, result.predicted, result.test.kind is Kind.IMAGE
-    assert tested.y is not None
-    report.table(
-        ("where", "example", "true", "predicted", "probability", ""),
-        [
-            (
-                tested.names[i],
-                _thumbnail(tested.x[i]) if images else tested.excerpt(i),
-                str(tested.y[i]),
-                str(test.answers[i]),
-                f"{test.confidence[i]:.1%}",
-                bool(result.right[i]),
-            )
-            for i in chosen
-        ],
-    )
-
-
-def _thumbnail(picture: np.ndarray) -> Picture:
-    """An image as it is shown in a table."""
-    stream = io.BytesIO()
-    matplotlib.image.imsave(stream, _pixels(picture), format="png")
-    return Picture(stream.getvalue())
+    tested, test, rows = result.test, result.predicted, []
+    for i in chosen:
+        shown: Any = tested.excerpt(i)
+        if tested.kind is Kind.IMAGE:
+            stream = io.BytesIO()
+            matplotlib.image.imsave(stream, _pixels(tested.x[i]), format="png")
+            shown = Picture(stream.getvalue())
+        sure, right = f"{test.confidence[i]:.1%}", bool(result.right[i])
+        rows.append((tested.names[i], shown, str(tested.y[i]), str(test.answers[i]), sure, right))
+    report.table(("where", "example", "true", "predicted", "probability", ""), rows)

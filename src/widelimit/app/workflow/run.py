@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...data import DataError, Keep, data_root, find_vectors, stratified_order
+from ...data import DataError, Keep, data_root, stratified_order
 from ...data.limits import require
-from ...data.words import glove_file
+from ...data.words import SAMPLE, glove_file
 from ...errors import OptionError
 from ...inference import Cholesky, FittedGP, GPPosterior, KernelKind, Solver
 from ...inference.network_kernels import chosen
@@ -32,12 +32,12 @@ from ...sklearn.inputs import Examples
 from ...sklearn.networks import Kind
 from . import scores
 from .baselines import Baseline, baselines
-from .blocks import at_work, consider, replacing
-from .kinds import SILENT, Listener, Task, split
+from .blocks import consider, into_store
+from .kinds import SILENT, Listener, Reading, Task, split
 from .model import Model, Predicted
-from .python import Lines
+from .python import lines_of
 from .scores import Score
-from .sources import Reading, Source, read_source
+from .sources import Source, read_source
 
 MOST_TRAIN = dict.fromkeys(Kind, 3000) | {Kind.TABLE: 4000, Kind.IMAGE: 1500}
 """Training examples used by default: a few minutes on two cores."""
@@ -73,29 +73,24 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_train", "max_test"):
-            value = getattr(self, name)
-            if value is not None and value < 2:
-                raise _meaningless(name, value, "at least 2 examples")
-        if not 0 < self.test < 1:
-            raise _meaningless("test", self.test, "a share between 0 and 1, such as 0.2")
-        if self.noise is not None and not self.noise > 0:
-            raise _meaningless("noise", self.noise, "a positive variance, or none")
-        if self.folds < 0 or self.folds == 1:
-            raise _meaningless("folds", self.folds, "2 or more folds, or 0 for none")
-        if self.image_size < 1:
-            raise _meaningless("image_size", self.image_size, "a positive number of pixels")
-        if self.class_weight not in (None, "balanced"):
-            raise _meaningless("class_weight", self.class_weight, "'balanced', or none")
-
-
-def _meaningless(name: str, value: object, remedy: str) -> OptionError:
-    return OptionError(
-        f"The option {name} has no meaning with the value {value}.",
-        got=str(value),
-        remedy=f"give {remedy}",
-        option=name,
-    )
+        folds = self.folds
+        for name, fits, remedy in (
+            ("max_train", self.max_train is None or self.max_train >= 2, "at least 2 examples"),
+            ("max_test", self.max_test is None or self.max_test >= 2, "at least 2 examples"),
+            ("test", 0 < self.test < 1, "a share between 0 and 1, such as 0.2"),
+            ("noise", self.noise is None or self.noise > 0, "a positive variance, or none"),
+            ("folds", folds >= 2 or folds == 0, "2 or more folds, or 0 for none"),
+            ("image_size", self.image_size >= 1, "a positive number of pixels"),
+            ("class_weight", self.class_weight in (None, "balanced"), "'balanced', or none"),
+        ):
+            if not fits:
+                value = getattr(self, name)
+                raise OptionError(
+                    f"The option {name} has no meaning with the value {value}.",
+                    got=str(value),
+                    remedy=f"give {remedy}",
+                    option=name,
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,12 +153,18 @@ def run(
     source = read_source(path, task, how)
     train_rows, test_rows, notes = divided(source, task, settings)
     train, test = source.take(train_rows), source.take(test_rows)
-    _require_every_class(source, train, task)
     require_positions(source, settings)
     prepare = preparation(train, settings)
-    notes = [*source.notes, *notes, *vector_notes(prepare)]
-    consider(len(train), len(test), _dtype(source), settings.solver, listener)
-    _describe(source, task, notes, len(train), len(test), listener)
+    notes = [*source.notes, *notes]
+    dtype = np.float64 if source.kind is Kind.TABLE else np.float32
+    consider(len(train), len(test), dtype, settings.solver, listener)
+    columns = ", ".join(f"{role} '{name}'" for role, name in source.columns.items())
+    listener.say(f"{path.name}: {len(source):,} {source.kind} examples ({columns})")
+    if task is Task.CLASSIFY:
+        classes = [str(label) for label in np.unique(source.y).tolist()]
+        listener.say(f"classes: {', '.join(classes[:8])}{', …' if len(classes) > 8 else ''}")
+    for note in (*notes, f"{len(train):,} examples to learn from, {len(test):,} to test on"):
+        listener.say(note)
     store = None if kernel_folder is None else kept_kernel(kernel_folder, settings)
     estimator = _estimator(task, settings, None if store is None else str(store))
     read = time.monotonic() - begin
@@ -171,16 +172,13 @@ def run(
     with listener.bar(f"kernel of {len(train):,} examples"):
         _fit(model, train, store, settings, listener)
     fitted = time.monotonic() - begin - read
-    process = model.estimator.process_
     listener.say(f"network {model.estimator.summary_}")
     with listener.bar("test") as advance:
         examples = model.examples(test)
         predicted = model.predict(test)
-        score = scored(task, test.y, predicted.answers)
+        score = scores.of_task(task, test.y, predicted.answers)
         advance(1, 3)
-        counted = train if train.weights is None else train.take(np.flatnonzero(train.weights > 0))
-        kernel = training_kernel(process, model.examples(counted))
-        posterior, y = _dense(model, train, kernel)
+        kernel, posterior, y = _dense(model, train)
         folds = _cross_validated(model, posterior, y, min(settings.folds, len(train) // 2))
         advance(2, 3)
         curve = _learning_curve(model, posterior, y, kernel)
@@ -189,10 +187,10 @@ def run(
     with listener.bar("ridge and boosting, for comparison"):
         others = baselines(task, model.examples(train), train.y, examples, test.y)
     lost = model.lost_words(source)
+    if model.vectorizer is not None and model.vectorizer.place_ == SAMPLE:
+        lost.append("the sample knows few words: give GloVe vectors with --vectors FILE")
     for note in lost:
         listener.say(note)
-    notes += lost
-    lines = Lines(source, how, settings.image_size, settings.seed, model, len(train), len(test))
     return Result(
         settings,
         model,
@@ -206,8 +204,8 @@ def run(
         kernel,
         eigenvalues,
         others,
-        tuple(notes),
-        str(lines),
+        (*notes, *lost),
+        lines_of(source, model, settings.seed, len(train), len(test)),
         {"read": read, "kernel and fit": fitted, "test": time.monotonic() - begin - read - fitted},
     )
 
@@ -236,6 +234,15 @@ def divided(
             if len(part) <= limit
             else split(part, source.y, task, settings.seed, limit, len(part) - limit)[0]
             for part, limit in zip(parts, most, strict=True)
+        )
+    if task is Task.CLASSIFY and (
+        missing := set(map(str, source.y)) - set(map(str, source.y[train]))
+    ):
+        raise DataError(
+            f"Class {min(missing)!r} is not among the training examples.",
+            got=f"{len(missing)} classes missing in {len(train)} training examples",
+            remedy="use more examples, or remove these classes",
+            option="max_train",
         )
     notes = [
         f"{use} {len(used):,} of {all_of:,} {what} examples (--max-{name} {all_of} uses them all)"
@@ -274,24 +281,6 @@ def word_vectorizer(source: Source, settings: Settings) -> WordVectorizer:
     )
 
 
-def vector_notes(prepare: Any) -> list[str]:
-    """Where word vectors come from."""
-    steps = [step for _, step, _ in getattr(prepare, "transformers", ())]
-    vectorizer = next((one for one in steps if isinstance(one, WordVectorizer)), None)
-    if vectorizer is None:
-        return []
-    place: Any = vectorizer.vectors
-    found = find_vectors(place)
-    notes = [f"word vectors: {len(found.vectors):,} words from {found.place}"]
-    if found.sample:
-        notes.append("the sample knows few words: give GloVe vectors with --vectors FILE")
-    return notes
-
-
-def _dtype(source: Source) -> type:
-    return np.float64 if source.kind is Kind.TABLE else np.float32
-
-
 def _estimator(task: Task, settings: Settings, store: str | None) -> Any:
     options: dict[str, Any] = {
         "network": "auto" if settings.network is None else str(settings.network),
@@ -315,44 +304,39 @@ def _fit(
     if store is None:
         model.fit(train)
         return
-    with at_work(store, settings.workers, listener) as client:
+
+    def work(client: Any) -> None:
         model.estimator._client = client
         try:
-            replacing(store, listener, lambda: model.fit(train))
+            model.fit(train)
         finally:
             model.estimator._client = None
 
-
-def scored(task: Task, truth: np.ndarray, answers: np.ndarray) -> Score:
-    """Accuracy of classes or R² of numbers."""
-    if task is Task.CLASSIFY:
-        return scores.accuracy(answers == truth)
-    return scores.r_squared(truth, answers)
+    into_store(store, settings.workers, listener, work)
 
 
-def training_kernel(process: FittedGP, train: Examples) -> np.ndarray:
-    """Of the first training examples: from the factor if there is one, `K = LLᵀ − noise`."""
-    posterior = process.posterior
+def _dense(model: Model, train: Source) -> tuple[np.ndarray, GPPosterior, np.ndarray]:
+    """The kernel of the first training examples, an exact posterior and its labels.
+
+    The kernel is that of the factor if there is one, `K = LLᵀ − noise`; other solvers have an exact
+    posterior of the first examples.
+    """
+    process, y = model.estimator.process_, model.kept(train)
+    posterior, gp = process.posterior, process.gp
+    noise = np.broadcast_to(np.asarray(gp.noise), (len(y),))[:SHOWN]
     if isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor):
         lower = posterior.factor.lower[:SHOWN, :SHOWN]
         kernel = lower @ lower.T
-        noise = np.broadcast_to(np.asarray(process.gp.noise), (len(posterior),))[: len(kernel)]
         kernel[np.diag_indices_from(kernel)] -= noise + posterior.jitter
-        return kernel
-    first = train.take(slice(0, SHOWN))  # `process.data` may hold landmarks, in another order
-    some, ntk = process.data.read(first.x, first.mask), process.gp.kind is KernelKind.NTK
-    return np.asarray(chosen(process.data.corner(some, ntk=ntk), process.gp.kind), np.float64)
-
-
-def _dense(model: Model, train: Source, kernel: np.ndarray) -> tuple[GPPosterior, np.ndarray]:
-    """The exact posterior and its labels; of another solver's, that of the first examples."""
-    process, y = model.estimator.process_, model.kept(train)
-    posterior = process.posterior
-    if isinstance(posterior, GPPosterior) and isinstance(posterior.factor, Factor):
-        return posterior, y
-    noise = np.broadcast_to(np.asarray(process.gp.noise), (len(y),))[: len(kernel)]
-    targets = model.targets(y)[: len(kernel)]
-    return GPPosterior.condition(kernel, targets, noise=noise), y[: len(kernel)]
+        return kernel, posterior, y
+    if train.weights is not None:
+        train = train.take(np.flatnonzero(train.weights > 0))
+    # `process.data` may hold landmarks, in another order
+    first = model.examples(train).take(slice(0, SHOWN))
+    some, ntk = process.data.read(first.x, first.mask), gp.kind is KernelKind.NTK
+    kernel = np.asarray(chosen(process.data.corner(some, ntk=ntk), gp.kind), np.float64)
+    targets = model.targets(y)[:SHOWN]
+    return kernel, GPPosterior.condition(kernel, targets, noise=noise), y[:SHOWN]
 
 
 def _cross_validated(
@@ -362,14 +346,16 @@ def _cross_validated(
     if folds < 2:
         return None
     groups = np.empty(len(y), int)
-    groups[stratified_order(_order_by(model, y), key=1)] = np.arange(len(y)) % folds
+    groups[_mixed(model, y, key=1)] = np.arange(len(y)) % folds
     left_out = posterior.with_groups(groups).leave_one_out.mean
-    return scored(model.task, y, model.answers(left_out))
+    return scores.of_task(model.task, y, model.answers(left_out))
 
 
-def _order_by(model: Model, y: np.ndarray) -> np.ndarray:
-    """Class numbers, or the targets themselves."""
-    return y if model.task is Task.REGRESS else np.unique(y, return_inverse=True)[1]
+def _mixed(model: Model, y: np.ndarray, key: int = 0) -> np.ndarray:
+    """An order that mixes the classes."""
+    if model.task is Task.CLASSIFY:
+        y = np.unique(y, return_inverse=True)[1]
+    return stratified_order(y, key=key)
 
 
 def _learning_curve(
@@ -379,20 +365,11 @@ def _learning_curve(
 
     Blocks of one kernel with one noise: the first N/2, N/4, … in an order that mixes the classes.
     """
-    from sklearn.metrics import accuracy_score, r2_score
-
     if len(kernel) < 4 * _SHORTEST_CURVE:
         return []
-    order = stratified_order(_order_by(model, y))
+    order = _mixed(model, y)
     order = order[order < len(kernel)]
     noise = np.broadcast_to(np.asarray(model.estimator.process_.gp.noise), (len(y),))
-
-    def metric(truth: np.ndarray, answers: np.ndarray) -> float:
-        if model.task is Task.CLASSIFY:
-            return float(accuracy_score(truth, answers))
-        unit = float(np.abs(y).max()) or 1.0  # squares of extreme numbers do not fit
-        return float(r2_score(truth / unit, answers / unit))
-
     curve = []
     for size in [len(order) // 2**k for k in reversed(range(1, _CURVE_PARTS))]:
         if size < _SHORTEST_CURVE:
@@ -402,35 +379,9 @@ def _learning_curve(
         part = GPPosterior.condition(kernel[np.ix_(seen, seen)], targets, noise=noise[seen])
         answers = model.answers(part.mean(kernel[np.ix_(rest, seen)]))
         parts = np.array_split(np.arange(len(rest)), min(5, len(rest) // 4))
-        curve.append((size, np.array([metric(y[rest][p], answers[p]) for p in parts])))
+        found = [scores.value_of(model.task, y[rest][p], answers[p]) for p in parts]
+        curve.append((size, np.array(found)))
     return curve
-
-
-def _describe(
-    source: Source, task: Task, notes: list[str], train: int, test: int, listener: Listener
-) -> None:
-    """Tell the user what is about to happen."""
-    columns = ", ".join(f"{role} '{name}'" for role, name in source.columns.items())
-    listener.say(f"{source.path.name}: {len(source):,} {source.kind} examples ({columns})")
-    if task is Task.CLASSIFY:
-        classes = [str(label) for label in np.unique(source.y).tolist()]
-        listener.say(f"classes: {', '.join(classes[:8])}{', …' if len(classes) > 8 else ''}")
-    for note in notes:
-        listener.say(note)
-    listener.say(f"{train:,} examples to learn from, {test:,} to test on")
-
-
-def _require_every_class(source: Source, train: Source, task: Task) -> None:
-    if task is Task.REGRESS:
-        return
-    missing = sorted(set(map(str, source.y)) - set(map(str, train.y)))
-    if missing:
-        raise DataError(
-            f"Class {missing[0]!r} is not among the training examples.",
-            got=f"{len(missing)} classes missing in {len(train)} training examples",
-            remedy="use more examples, or remove these classes",
-            option="max_train",
-        )
 
 
 def require_positions(source: Source, settings: Settings) -> None:

@@ -1,11 +1,13 @@
 """Scores with what their number of examples allows to say."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
 
 from ...statistics import wilson_interval
+from .kinds import Task
 
 _RESAMPLES = 1000
 LEVEL = 0.95
@@ -41,6 +43,19 @@ class Score:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
+def of_task(task: Task, truth: np.ndarray, answers: np.ndarray) -> Score:
+    """Accuracy of classes or R² of numbers."""
+    return accuracy(answers == truth) if task is Task.CLASSIFY else r_squared(truth, answers)
+
+
+def value_of(task: Task, truth: np.ndarray, answers: np.ndarray) -> float:
+    """The same without an interval; R² is not a number where all targets are equal."""
+    if task is Task.CLASSIFY:
+        return float(np.mean(answers == truth))
+    unit = largest(truth)
+    return _explained(truth / unit, answers / unit)
+
+
 def accuracy(right: np.ndarray) -> Score:
     """The share that is right, with Wilson's interval."""
     low, high = wilson_interval(np.sum(right), len(right), level=LEVEL)
@@ -52,20 +67,23 @@ def r_squared(truth: np.ndarray, predicted: np.ndarray) -> Score:
 
     Not a number where all targets are equal.
     """
+    unit = largest(truth)
+    return _resampled(truth / unit, predicted / unit, _explained)
 
-    def score(truth: np.ndarray, predicted: np.ndarray) -> float:
-        unit = _unit(truth)
-        spread = _size(truth / unit - np.mean(truth / unit))
-        if not spread > 0:
-            return np.nan
-        return 1 - (_size(truth / unit - predicted / unit) / spread) ** 2
 
-    return _resampled(truth, predicted, score)
+def _explained(truth: np.ndarray, predicted: np.ndarray) -> float:
+    spread = truth.var()
+    return float(1 - np.mean((truth - predicted) ** 2) / spread) if spread > 0 else np.nan
 
 
 def root_mean_square(truth: np.ndarray, predicted: np.ndarray) -> Score:
     """`√mean (y − ŷ)²`; the interval by resampling the examples."""
-    return _resampled(truth, predicted, lambda t, p: _size(t - p))
+    unit = largest(truth)
+
+    def score(truth: np.ndarray, predicted: np.ndarray) -> float:
+        return unit * np.sqrt(np.mean((truth - predicted) ** 2))
+
+    return _resampled(truth / unit, predicted / unit, score)
 
 
 def typical_miss(truth: np.ndarray, predicted: np.ndarray | float) -> float:
@@ -74,20 +92,13 @@ def typical_miss(truth: np.ndarray, predicted: np.ndarray | float) -> float:
         return float(np.median(np.abs(truth - predicted)))
 
 
-def _unit(values: np.ndarray) -> float:
-    """The largest, by which others are divided: squares of extreme numbers do not fit."""
+def largest(values: np.ndarray) -> float:
+    """The largest size, by which numbers are divided: squares of extreme ones do not fit."""
     return float(np.abs(values).max()) or 1.0
 
 
-def _size(values: np.ndarray) -> np.float64:
-    """`√mean v²`."""
-    unit = _unit(values)
-    return unit * np.sqrt(np.mean((values / unit) ** 2))
-
-
-def _resampled(truth: np.ndarray, predicted: np.ndarray, score) -> Score:
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(truth), size=(_RESAMPLES, len(truth)))
+def _resampled(truth: np.ndarray, predicted: np.ndarray, score: Callable[..., float]) -> Score:
+    draws = np.random.default_rng(0).integers(len(truth), size=(_RESAMPLES, len(truth)))
     with np.errstate(over="ignore", under="ignore"):  # a score may be minus infinity
         value = float(score(truth, predicted))
         values = np.array([score(truth[rows], predicted[rows]) for rows in draws])

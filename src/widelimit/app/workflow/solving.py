@@ -1,6 +1,7 @@
 """Solvers by the names they have on the command line, and what a page says of them."""
 
 import enum
+from dataclasses import fields
 from typing import Any
 
 from ...errors import WidelimitError
@@ -25,49 +26,39 @@ class SolverName(enum.StrEnum):
     NYSTROM = "nystrom"
 
 
-_SOLVERS: dict[SolverName, tuple[Any, str | None]] = {
-    SolverName.CHOLESKY: (Cholesky, None),
-    SolverName.BLOCKED: (BlockedCholesky, "block"),
-    SolverName.GRADIENTS: (ConjugateGradients, "tolerance"),
-    SolverName.NYSTROM: (Nystrom, "landmarks"),
+_SOLVERS: dict[SolverName, Any] = {
+    SolverName.CHOLESKY: Cholesky,
+    SolverName.BLOCKED: BlockedCholesky,
+    SolverName.GRADIENTS: ConjugateGradients,
+    SolverName.NYSTROM: Nystrom,
 }
-"""How each is made, and the option that is its own."""
 
 
-def solver_named(
-    solver: SolverName,
-    *,
-    landmarks: int | None = None,
-    tolerance: float | None = None,
-    block: int | None = None,
-    key: int = 0,
-) -> Solver:
-    """The solver of that name; an option of another one is a mistake."""
-    given = {"landmarks": landmarks, "tolerance": tolerance, "block": block}
-    options = {option: value for option, value in given.items() if value is not None}
-    make, own = _SOLVERS[solver]
-    if strangers := [option for option in options if option != own]:
-        owner = next(other for other, (_, option) in _SOLVERS.items() if option == strangers[0])
+def solver_named(solver: SolverName, *, key: int = 0, **options: Any) -> Solver:
+    """The solver of that name; `landmarks`, `tolerance` and `block` belong to one each."""
+    known = {name: [field.name for field in fields(kind)] for name, kind in _SOLVERS.items()}
+    given = {option: value for option, value in options.items() if value is not None}
+    if strangers := [option for option in given if option not in known[solver]]:
+        owner = next(name for name, own in known.items() if strangers[0] in own)
         raise WidelimitError(
             f"The solver {solver} has no {strangers[0]}: that is an option of {owner}.",
-            got=f"{strangers[0]} {options[strangers[0]]}",
+            got=f"{strangers[0]} {given[strangers[0]]}",
             remedy=f"leave it out, or choose {owner}",
             option=(strangers[0], "solver"),
         )
-    if own == "landmarks" and landmarks is None:
+    if solver is SolverName.NYSTROM and "landmarks" not in given:
         raise WidelimitError(
             f"The solver {solver} has no number of landmarks to stand on.",
             got="none",
             remedy="give one, for instance a quarter of the training examples",
             option="landmarks",
         )
-    keyed = solver not in (SolverName.CHOLESKY, SolverName.BLOCKED)
-    return make(**options, **({"key": key} if keyed else {}))
+    return _SOLVERS[solver](**given, **({"key": key} if "key" in known[solver] else {}))
 
 
 def name_of(solver: Solver) -> SolverName:
     """What a solver is called."""
-    return next(name for name, (kind, _) in _SOLVERS.items() if type(solver) is kind)
+    return next(name for name, kind in _SOLVERS.items() if type(solver) is kind)
 
 
 def facts_of(posterior: Any, solver: Solver) -> list[tuple[str, object]]:
