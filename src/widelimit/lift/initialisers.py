@@ -77,11 +77,11 @@ class LawReader:
         # Two standard errors beyond what uniform entries have: they are at most √3 σ.
         gaussian = peak > 2.7 - 2 * np.sqrt(24 / array.size) and peak > 2.1
         error = np.sqrt(max(peak - 1, 0.1) / array.size)
-        agreeing = {
-            name: variance
-            for name, variance in self.candidates(measured, fans or array.shape).items()
-            if abs(measured / variance - 1) <= 3.5 * error + 1e-6
-        }
+        found = self.candidates(measured, fans or array.shape)
+        apart = {name: abs(np.log(measured / found[name])) / error for name in found}
+        # A dozen entries agree with much; not with what is much farther than another scale.
+        most = min(3.5, 2.0 + min(apart.values())) + 1e-6 / error
+        agreeing = {name: found[name] for name in found if apart[name] <= most}
         name = next((n for n in (*self.shown, *agreeing) if n in agreeing), None)
         if name is None:
             name = f"{measured:.6g}, measured"
@@ -120,6 +120,10 @@ def require_independent(array: np.ndarray, where: str) -> None:
     rows = array if array.shape[0] <= array.shape[1] else array.T
     rows = rows[:512, :4096]
     variance = float(np.mean(rows**2))
+    # Numbers of half precision repeat, but not a few ones of them.
+    fixed = array.size > 1 and len(np.unique(array)) <= min(array.size, 64) // 2
+    if variance and fixed:
+        raise _not_drawn(where)
     if not variance or rows.size < 8:
         return
     peak = float(np.mean(rows**4)) / variance**2
@@ -135,14 +139,17 @@ def require_independent(array: np.ndarray, where: str) -> None:
     centre = np.mean(rows) * np.sqrt(rows.size / variance)
     long = (peak - 3) / np.sqrt(24 / rows.size)
     if max(abs(centre), abs(together), long, *map(abs, spreads), 0.0) > _MOST:
-        raise NetworkError(
-            "Weights do not look freshly drawn: entries that are independent, centred and of one "
-            "size.",
-            got=where,
-            remedy="lift a freshly initialised model; lift(model, x, deviations='measured') takes "
-            "arrays for random numbers of the size that they have, which fixed tables (sines of "
-            "positions) are not",
-        )
+        raise _not_drawn(where)
+
+
+def _not_drawn(where: str) -> NetworkError:
+    return NetworkError(
+        "Weights do not look freshly drawn: entries that are independent, centred and of one size.",
+        got=where,
+        remedy="lift a freshly initialised model; lift(model, x, deviations='measured') takes "
+        "arrays for random numbers of the size that they have, which fixed tables (sines of "
+        "positions) are not",
+    )
 
 
 class DrawnArrays:
