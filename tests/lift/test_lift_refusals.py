@@ -115,7 +115,22 @@ def attended(x):
     return ATTEND(x, x, x)
 
 
+def with_table(table):
+    return lambda x: jax.vmap(W)(x) + table
+
+
+SINES = np.sin(np.arange(5)[:, None] / 100 ** (np.arange(64) / 64))
+DROPPED = eqx.nn.MultiheadAttention(2, 64, dropout_p=0.1, key=jax.random.key(3))
+CALM = eqx.nn.inference_mode(DROPPED)
+RANDOM = np.random.default_rng(0).standard_normal((5, 64))
 REMEDIES = {
+    "sines of positions": (
+        with_table(SINES), ALL, "Vectors of positions", "at random", with_table(RANDOM),
+    ),
+    "dropout in attention": (
+        lambda x: DROPPED(x, x, x, key=jax.random.key(0)), ALL, "dropped at random",
+        "inference_mode", lambda x: CALM(x, x, x),
+    ),
     "weights used twice": (
         lambda x: W(jnp.tanh(W(x))), ONE, "used a second time", "its own module",
         lambda x: V(jnp.tanh(W(x))),
