@@ -223,8 +223,8 @@ class _Probe:
         raise self.refuse(
             "Scores are not products of queries and keys, plain or with rotary positions on all "
             "channels whose angles are base^(−k/pairs)",
-            "turn all channels of a head by such angles, or write the attention in layers with "
-            "wl.Attention(positions=wl.Rotary(…))",
+            "turn all channels of a head by such angles (rotary_emb_dim=dim_head), or write the "
+            "attention in layers with wl.Attention(positions=wl.Rotary(…))",
         )
 
     def rotation(

@@ -68,7 +68,8 @@ class LawReader:
         # A dozen entries agree with much; not with what is much farther than another scale.
         most = min(3.5, 3.0 + min(apart.values())) + 1e-6 / error
         agreeing = {name: found[name] for name in found if apart[name] <= most}
-        name = next((n for n in (*self.shown, *agreeing) if n in agreeing), None)
+        shown = [name for name in self.shown if name in agreeing]
+        name = min(shown, key=apart.__getitem__) if shown else next(iter(agreeing), None)
         if name is None:
             name = f"{measured:.6g}, measured"
             agreeing[name] = self.measured[name] = measured

@@ -397,7 +397,7 @@ def _is(value: Any, name: str) -> bool:
 
 def _without_moves(value: Any) -> Any:
     """What an array was before axes were added, and before it was kept from −∞."""
-    names = ("broadcast_in_dim", "reshape", "expand_dims", "stop_gradient", "max", "squeeze")
+    names = (*_MOVES, "stop_gradient", "max")
     while isinstance(value, Computed) and value.name in names and len(value.inputs) == 1:
         (value,) = value.inputs
     return value

@@ -62,21 +62,17 @@ class Builder:
         drawn = DrawnWeights(weights, bias, where)
         channels = weights.shape[1]
         if isinstance(value, Computed):
-            self.require_read(value, where)
+            if not softmaxes_of(value):
+                raise refusal(
+                    "What weights act on is no known part of a network",
+                    f"{first_place(value)}, before {where}",
+                )
             heads = attention(value, self.aligner, self.library, where)
             node = made(heads.part(drawn), heads.below, where=where, channels=channels)
             return Rows(heads.below, heads.rows).to(node)
         rows = self.aligner.rows(value, where)
         node = made(DrawnPart.linear(drawn), rows.node, where=where, channels=channels)
         return rows.to(node)
-
-    def require_read(self, value: Computed, where: str) -> None:
-        """Raise for steps that are neither attention nor wait for a normalisation."""
-        if not softmaxes_of(value):
-            raise refusal(
-                "What weights act on is no known part of a network",
-                f"{first_place(value)}, before {where}",
-            )
 
     def conv(
         self,
@@ -97,7 +93,8 @@ class Builder:
                 where,
                 "use plain convolutions",
             )
-        held, circle = _unwrapped(held, weight.shape[2:])
+        valid = pads == "VALID" or not np.any(pads)
+        held, circle = _unwrapped(held, weight.shape[2:]) if valid else (held, None)
         node, positions = self.windowed(held, where)
         windows = Windows(weight.shape[2:], stride, circle or pads)
         padding, outs = windows.padding(positions, where, circular=circle is not None)
@@ -332,6 +329,9 @@ class Builder:
         ):
             known = [o.shape for o in operands if isinstance(o, Known)]
             index = np.broadcast_to(first.index, np.broadcast_shapes(first.shape, *known))
+            number = getattr(operands[-1], "number", None)
+            if len(operands) == 2 and number is not None and number == _NEUTRAL.get(name):
+                return Held(first.node, index, first.function)
             return Held(first.node, index, compose([h.function or _identity for h in held]))
         if len(held) != 2 or len(operands) != 2 or name not in ("add", "sub", "mul"):
             return None
@@ -440,6 +440,10 @@ def _trained(what: str, expected: str, where: str) -> Exception:
 
 def _identity(x: Any) -> Any:
     return x
+
+
+_NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
+"""Numbers on the right that change nothing: biases and gains as they are initialised."""
 
 
 # ---- windows -------------------------------------------------------------------------------------

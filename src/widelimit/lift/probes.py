@@ -65,13 +65,23 @@ def normalisation(
     """The normalisation over the last axis that an array is, and what it normalises."""
     steps = steps_of(value)
     held = [step for step in steps if isinstance(step, Held)]
-    plain = [h for h in held if h.shape == value.shape and h.function is None]
-    if not plain or value.shape[-1:] < (2,) or len(steps) > _MOST:
+    alone = all(h.node is held[0].node for h in held)
+    tokens = aligner.layout.tokens and held[0].node is aligner.layout.source
+    if not alone or tokens or value.shape[-1:] < (2,) or len(steps) > _MOST:
         return None
-    source = plain[0]
+    # Squares of entries stand beside the entries themselves.
+    for source in sorted(held, key=lambda h: h.function is not None):
+        if source.shape == value.shape:
+            part = _normalised(source, value, aligner, library)
+            if part is not None:
+                return source, part
+    return None
+
+
+def _normalised(
+    source: Held, value: Computed, aligner: Aligner, library: Library
+) -> Normalise | None:
     node = source.node
-    if any(h.node is not node for h in held):
-        return None
     drawn = np.random.default_rng(0).standard_normal(aligner.size(node)) + 0.3
 
     def on(scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -100,5 +110,5 @@ def normalisation(
         eps = max(float((gain**-2 - square[..., 0]).mean()), 0.0)
         eps = float(f"{eps:.2g}") if eps > 1e-11 else 0.0
         if np.allclose(answer, moved / np.sqrt(square + eps), rtol=2e-3, atol=1e-4):
-            return source, Normalise(centred, eps)
+            return Normalise(centred, eps)
     return None

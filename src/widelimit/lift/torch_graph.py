@@ -121,7 +121,7 @@ class _Reader:
         if name in _SAME and isinstance(args[0], Held):
             return args[0]
         name = name.rstrip("_")
-        if all(isinstance(v, Held) for v in live) or name in _WEIGHTS:
+        if all(isinstance(v, Held) for v in live) or name in (*_WEIGHTS, "embedding"):
             found = self.read(target, name, args, kwargs, where)
             if found is not None:
                 return found

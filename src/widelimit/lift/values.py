@@ -311,9 +311,11 @@ class Aligner:
         self, node: PartNode, batch: np.ndarray, position: np.ndarray, where: str
     ) -> Rows:
         places = np.unique(position)
-        if node.positions and batch.ndim == len(self.layout.lead) and len(places) == 1:
-            one = made(Flat(), node, where=where, positions=())
-            return Rows(one if node.count == 1 else picked(node, int(places[0]), where), batch)
+        if len(places) == 1 and batch.size == self.layout.batch:
+            if node.count > 1:
+                return Rows(picked(node, int(places[0]), where), batch)
+            gone = node.positions and batch.ndim == len(self.layout.lead)
+            return Rows(made(Flat(), node, where=where, positions=()) if gone else node, batch)
         rows = batch * node.count + position
         if rows.size != self.layout.batch * node.count or len(np.unique(rows)) != rows.size:
             raise refusal(
