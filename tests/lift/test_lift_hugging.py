@@ -107,7 +107,7 @@ class Placed(torch.nn.Module):
         self.inner, self.told = transformers.RobertaModel(config).eval(), told
 
     def forward(self, ids):
-        given = {"position_ids": torch.arange(ids.shape[1])[None]} if self.told else {}
+        given = {"position_ids": torch.arange(1, ids.shape[1] + 1)[None]} if self.told else {}
         return self.inner(ids, **given)[0]
 
 

@@ -150,7 +150,7 @@ class Builder:
             raise refusal(
                 "A table is looked up by indices that are computed from the input",
                 where,
-                "pass them as constants, such as position_ids=torch.arange(n)[None], and leave "
+                "pass them as constants, such as position_ids=torch.arange(1, n + 1)[None], and leave "
                 "padding to the mask: net.kernel(x, mask=…)",
             )
         if tokens.function is not None:
