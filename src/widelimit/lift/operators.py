@@ -150,8 +150,8 @@ class Builder:
             raise refusal(
                 "A table is looked up by indices that are computed from the input",
                 where,
-                "pass them as constants, such as position_ids=torch.arange(1, n + 1)[None], and leave "
-                "padding to the mask: net.kernel(x, mask=…)",
+                "pass them as constants, such as position_ids=torch.arange(1, n + 1)[None], and "
+                "leave padding to the mask: net.kernel(x, mask=…)",
             )
         if tokens.function is not None:
             every = np.arange(len(table))
@@ -319,7 +319,7 @@ class Builder:
         where the operator has no reading by itself.
         """
         held = [o for o in operands if isinstance(o, Held)]
-        arrays = [o for o in operands if isinstance(o, Known) and self.differs(o, held[0])]
+        arrays = [o for o in operands if isinstance(o, Known) and _differs(name, o, held[0])]
         if arrays:
             return self.with_array(name, operands, held, arrays[0], where)
         first = held[0]
@@ -343,13 +343,6 @@ class Builder:
         one, two = self.aligner.same_place(one, two, where)
         part = Multiply() if name == "mul" else Add()
         return Held(made(part, one.node, two.node, where=where), self.aligner.canonical(one))
-
-    def differs(self, array: Known, held: Held) -> bool:
-        """Whether a constant is more than one number; a parameter of one entry is a bias too."""
-        part = held.node.part
-        single = isinstance(part, DrawnPart) and part.accepts_bias and held.node.channels == 1
-        bias = single and held.function is None and not array.literal and array.shape != ()
-        return array.number is None or (bias and array.number != 0)
 
     def with_array(
         self, name: str, operands: Sequence[Any], held: list[Held], array: Known, where: str
@@ -436,6 +429,15 @@ def _trained(what: str, expected: str, where: str) -> Exception:
         where,
         "lift a freshly initialised model",
     )
+
+
+def _differs(name: str, array: Known, held: Held) -> bool:
+    """Whether a constant is more than one number, or the bias of one channel."""
+    part = held.node.part
+    single = isinstance(part, DrawnPart) and part.accepts_bias and held.node.channels == 1
+    parameter = not array.literal and array.shape != () and array.number != 0
+    bias = single and parameter and held.function is None and name in ("add", "sub")
+    return array.number is None or bias
 
 
 def _identity(x: Any) -> Any:
