@@ -204,7 +204,7 @@ class _Probe:
         free = bias > _FAR
         q, k = (np.stack([c.of(outputs) for c in each], 1) for each in (queries, keys))
         product = q @ np.swapaxes(k, -1, -2)
-        added = np.where(free, self.scores(outputs) - bias, 0.0)
+        added = np.where(free, self.scores(outputs), 0.0) - np.where(free, bias, 0.0)
         own = np.where(free, product, 0.0)
         own, said = (np.diagonal(each, axis1=-2, axis2=-1) for each in (own, added))
         scale = float((said * own).sum() / (own**2).sum())

@@ -30,17 +30,11 @@ _CALM = "eqx.nn.inference_mode(model), or model.eval()"
 def read_program(model: Callable[[Any], Any], example: Any) -> tuple[PartNode, Layout]:
     """The last part of a model on one example, whose output is the model's, and its input."""
     example = jnp.asarray(example)
-    # Once as it is: what would be unrolled without end is seen before it is read. Dropout that
-    # waits for a key does not run like this.
-    try:
+    with _dropout_left_whole():
+        # Once as it is: what would be unrolled without end is seen before it is read.
         _require_short(_program(model, example).jaxpr)
-        refused = None
-    except _DoesNotRun as error:
-        refused = error
-    with _dropout_left_whole(), jax.disable_jit():
-        closed = _program(model, example)
-    if refused is not None and "requires a key" not in refused.got:
-        raise refused
+        with jax.disable_jit():
+            closed = _program(model, example)
     if len(closed.jaxpr.outvars) != 1:
         raise refusal(
             f"A model returns {len(closed.jaxpr.outvars)} arrays instead of one",
@@ -52,10 +46,6 @@ def read_program(model: Callable[[Any], Any], example: Any) -> tuple[PartNode, L
     return reader.build.output(reader.run(closed.jaxpr, closed.consts, [layout.input()])), layout
 
 
-class _DoesNotRun(NetworkError):
-    """A model whose code raises an exception."""
-
-
 def _program(model: Callable[[Any], Any], example: Any) -> Any:
     """The program of a model; what its code raises is said in one sentence."""
     try:
@@ -63,7 +53,7 @@ def _program(model: Callable[[Any], Any], example: Any) -> Any:
     except WidelimitError:
         raise
     except Exception as error:  # whatever a stranger's code raises
-        raise _DoesNotRun(
+        raise NetworkError(
             "The model does not run on one example of x.",
             got=f"{said(error)}, with an example of shape {example.shape} and kind {example.dtype}",
             remedy="pass x as a batch of what the model takes one of: lift calls model(x[0])",

@@ -141,7 +141,7 @@ class _Reader:
         def compose(functions: list[Any]) -> Any:
             given = iter(functions)
             inner = [next(given) if isinstance(a, Held) else None for a in args]
-            plain = [a.number if isinstance(a, Known) else a for a in args]
+            plain = tuple(a.number if isinstance(a, Known) else a for a in args)
             return pointwise(target, plain, kwargs, inner)
 
         # With options such as alpha, sums are other functions.
@@ -213,16 +213,16 @@ class _Reader:
         groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
 
         def scores(q: Any, k: Any, *mask: Any) -> Any:
-            (mask,) = mask or (None if attn_mask is None else attn_mask.array,)
+            added = mask[0] if mask else getattr(attn_mask, "array", None)
             k = k.repeat_interleave(groups, -3) if enable_gqa else k
             found = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
             if is_causal:
-                mask = torch.ones(found.shape[-2:], dtype=torch.bool).tril()
-            if mask is None:
+                added = torch.ones(found.shape[-2:], dtype=torch.bool).tril()
+            if added is None:
                 return found
-            if mask.dtype == torch.bool:
-                return found.masked_fill(~mask, float("-inf"))
-            return found + mask
+            if added.dtype == torch.bool:
+                return found.masked_fill(~added, float("-inf"))
+            return found + added
 
         def weighed(weights: Any, v: Any) -> Any:
             return weights @ (v.repeat_interleave(groups, -3) if enable_gqa else v)
@@ -308,8 +308,9 @@ def _linear(build: Builder, given: dict[str, Any], where: str) -> Any:
     else:
         value, weight, bias = given["self"], given.get("mat2", given.get("other")), None
     plain = given.get("beta", 1) == 1 and given.get("alpha", 1) == 1
-    constants = isinstance(weight, Known) and isinstance(bias, Known | None)
-    if not constants or not plain or isinstance(value, Known) or len(weight.shape) != 2:
+    if not isinstance(weight, Known) or not isinstance(bias, Known | None):
+        return None
+    if not plain or isinstance(value, Known) or len(weight.shape) != 2:
         return None
     matrix = weight.numbers.T if "weight" in given else weight.numbers
     return build.linear(value, matrix, _numbers(bias), where)
