@@ -92,7 +92,7 @@ class _Probe:
         self.size, self.batch = self.nodes[0].count, aligner.layout.batch
         self.random = np.random.default_rng(1)
 
-    def refuse(self, failed: str, remedy: str = "") -> Exception:
+    def refuse(self, failed: str, remedy: str) -> Exception:
         return refusal(failed, f"{self.softmaxes[0].where}, before {self.where}", remedy)
 
     def drawn(self, scale: float = 1.0) -> dict[int, np.ndarray]:
@@ -112,7 +112,8 @@ class _Probe:
         except (RuntimeError, NotImplementedError) as error:
             message = str(error).splitlines()[0]
             raise self.refuse(
-                f"A step could not be read: {message}", "model.eval()" if "drop" in message else ""
+                f"A step could not be read: {message}",
+                "model.eval(), or write this part in layers: wl.Attention(…)",
             ) from error
         arrays = [self.library.numbers(each) for each in found]
         shape = (self.batch, -1, self.size, self.size)
@@ -151,7 +152,9 @@ class _Probe:
         """Which keys a query sees; nothing else is added to scores."""
         free = bias > _FAR
         if not (free == free[:1, :1]).all():
-            raise self.refuse("Heads or examples have masks of their own")
+            raise self.refuse(
+                "Heads or examples have masks of their own", "give all heads the same mask"
+            )
         if (np.abs(bias[free]) > 1e-6).any():
             raise self.refuse(
                 "A constant that is not a mask is added to scores (relative positions, ALiBi)",
@@ -163,7 +166,9 @@ class _Probe:
         """Channels of queries and keys, head by head."""
         pairs = np.argwhere(allowed & ~np.eye(self.size, dtype=bool))
         if not len(pairs):
-            raise self.refuse("Every position attends to itself alone")
+            raise self.refuse(
+                "Every position attends to itself alone", "let positions see each other"
+            )
         query, key = pairs[-1]
         outputs = self.drawn()
         ids = list(outputs)
@@ -185,11 +190,17 @@ class _Probe:
                 ]
                 hit = [each for each in hit if len(each.numbers)]
                 if len(hit) != 1 or hit[0].node is not (role or hit)[0].node:
-                    raise self.refuse("Queries or keys are made by several weights, or by none")
+                    raise self.refuse(
+                        "Queries or keys are made by several weights, or by none",
+                        "make queries of one matrix, and keys of one",
+                    )
                 role.append(hit[0])
         widths = {len(c.numbers) for c in (*queries, *keys)}
         if len(widths) != 1:
-            raise self.refuse(f"Heads have queries and keys of different widths {sorted(widths)}")
+            raise self.refuse(
+                f"Heads have queries and keys of different widths {sorted(widths)}",
+                "give all heads one width",
+            )
         return queries, keys
 
     def form(
@@ -266,7 +277,10 @@ class _Probe:
         ]
         rest = [each for each in rest if len(each.numbers)]
         if len(rest) != 1:
-            raise self.refuse("Values are made by several weights, or are queries and keys too")
+            raise self.refuse(
+                "Values are made by several weights, or are queries and keys too",
+                "make values of one matrix of their own",
+            )
         (value,) = rest
         heads, total = len(queries), self.batch * self.size
         outputs = self.drawn()
@@ -276,7 +290,10 @@ class _Probe:
         mixed = np.einsum("bhts,bsc->bhct", weights, value.of(outputs))
         flat = tensor.reshape(-1, tensor.shape[-1])
         if len(flat) != total:
-            raise self.refuse(f"Heads give an array of shape {tensor.shape}")
+            raise self.refuse(
+                f"Heads give an array of shape {tensor.shape}",
+                "join heads along the last axis before the last weights",
+            )
         counts = np.arange(total).reshape(self.batch, self.size)
         for rows in (counts, counts.T):
             found = flat[np.argsort(rows.reshape(-1))].reshape(self.batch, self.size, -1)

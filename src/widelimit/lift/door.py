@@ -75,12 +75,8 @@ def lift(
         if compare and kind is Biases.LIMIT:
             _compare(net, Serial(*front, *written(last, Biases.OWN).layers), array)
     except RefusedModel as error:
-        ways = [error.remedy] if error.remedy else []
-        if not of_torch:
-            ways.append("use wl.trace(make, x), which reads any code")
-        elif not ways:
-            ways.append("write this part in layers: wl.Serial(…) of wl.Dense, wl.Attention, …")
-        raise NetworkError(error.rule, got=error.got, remedy=", or ".join(ways)) from None
+        way = "" if of_torch else ", or use wl.trace(make, x), which reads any code"
+        raise NetworkError(error.rule, got=error.got, remedy=error.remedy + way) from None
     return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
 
 

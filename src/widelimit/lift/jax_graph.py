@@ -293,7 +293,9 @@ class _Reader:
             raise refusal("Windows of a pool reach beyond the edge", where, "use no padding")
         channel = max(rest, key=lambda a: held.shape[a], default=None)
         if channel is None or sum(held.shape[a] > 1 for a in rest) > 1:
-            raise refusal("Windows of a pool are on some axes of positions", where)
+            raise refusal(
+                "Windows of a pool are on some axes of positions", where, "pool all axes alike"
+            )
         order = [*(a for a in rest if a != channel), channel, *wide]
         before, after = ([1, s[channel], *(s[a] for a in wide)] for s in (held.shape, shape))
         found = self.build.windows(

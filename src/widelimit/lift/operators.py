@@ -66,6 +66,7 @@ class Builder:
                 raise refusal(
                     "What weights act on is no known part of a network",
                     f"{first_place(value)}, before {where}",
+                    "write this part in layers: wl.Serial(…) of wl.Dense, wl.Elementwise, …",
                 )
             heads = attention(value, self.aligner, self.library, where)
             node = made(heads.part(drawn), heads.below, where=where, channels=channels)
@@ -118,7 +119,9 @@ class Builder:
         # A batch of examples lies in front, not one of positions.
         if rows.node.positions != positions or not np.array_equal(rows.rows, grid):
             raise refusal(
-                f"Windows are on {positions} positions in another order, or of a sequence", where
+                f"Windows are on {positions} positions in another order, or of a sequence",
+                where,
+                "keep the axes of positions as they are in x",
             )
         return rows.node, positions
 
@@ -186,7 +189,9 @@ class Builder:
         shape = np.broadcast_shapes(held.shape, array.shape)
         if shape != held.shape:
             raise refusal(
-                f"An array of shape {held.shape} is repeated to {shape} by what is added", where
+                f"An array of shape {held.shape} is repeated to {shape} by what is added",
+                where,
+                "add a constant of the shape of the array",
             )
         held = self.aligner.ready(held, where)
         node, size = held.node, self.aligner.size(held.node)
@@ -194,7 +199,9 @@ class Builder:
         table[self.aligner.coordinates(held)] = np.broadcast_to(array, shape)
         if np.isnan(table).any() or not (table == table[:1]).all():
             raise refusal(
-                "A constant is added to a part of the array, or examples have others", where
+                "A constant is added to a part of the array, or examples have others",
+                where,
+                "add constants to all positions and channels",
             )
         rows = table[0]
         common = bool((rows == rows[:1]).all())
@@ -230,6 +237,7 @@ class Builder:
                 raise refusal(
                     "Constants are joined to an array in another way than as one token in front",
                     where,
+                    "put one token in front",
                 )
             return self.token(first.numbers, rest[0], axis, where)
         if not alike(parts):
@@ -243,11 +251,19 @@ class Builder:
         batch, position, channel = (np.moveaxis(c, axis, 0) for c in self.aligner.coordinates(held))
         places = np.arange(size[1]).reshape(-1, *[1] * (position.ndim - 1))
         if position.shape[0] != size[1] or not (position == places).all():
-            raise refusal("A token does not stand in front of all positions in order", where)
+            raise refusal(
+                "A token does not stand in front of all positions in order",
+                where,
+                "put one token in front",
+            )
         row = np.full((size[0], size[2]), np.nan)
         row[batch[0], channel[0]] = np.broadcast_to(np.moveaxis(array, axis, 0)[0], batch[0].shape)
         if not (row == row[:1]).all():
-            raise refusal("A token has not all channels, or examples have others", where)
+            raise refusal(
+                "A token has not all channels, or examples have others",
+                where,
+                "give all examples one token of all channels",
+            )
         drawn = DrawnWeights(row[0].reshape(-1, 1), None, where, "tokens in front")
 
         def make(laws: Sequence[Affine]) -> FirstToken:
@@ -387,7 +403,9 @@ class Builder:
         where = "the model's output"
         value = next((v for v in values if isinstance(v, Held | Computed)), None)
         if value is None:
-            raise refusal("The output does not depend on the input", where)
+            raise refusal(
+                "The output does not depend on the input", where, "return what is made of x"
+            )
         if isinstance(value, Computed):
             raise refusal(
                 "The output is no known part of a network",
@@ -410,7 +428,11 @@ class Builder:
         """The node of an output whose positions are in order."""
         order = rows.rows[rows.rows < rows.node.count]
         if (np.diff(order) < 0).any():
-            raise refusal("Outputs do not keep positions in order", "the model's output")
+            raise refusal(
+                "Outputs do not keep positions in order",
+                "the model's output",
+                "return positions as they are in x",
+            )
         return rows.node
 
 

@@ -27,11 +27,11 @@ class LiftWarning(UserWarning):
 
 
 class RefusedModel(NetworkError):
-    """What stands in the way of lifting, before the remedy that a library always has is named."""
+    """What stands in the way of lifting; of JAX models `lift` adds that tracing reads any code."""
 
 
-def refusal(failed: str, where: str, remedy: str = "") -> RefusedModel:
-    """What failed, at which part and line, and a way on; `lift` adds what is always open."""
+def refusal(failed: str, where: str, remedy: str) -> RefusedModel:
+    """What failed, at which part and line, and a way on."""
     return RefusedModel(f"{failed}.", got=where, remedy=remedy)
 
 
@@ -294,7 +294,11 @@ class Aligner:
         both = np.sort(position * channels + channel, axis=-1)
         if both.shape[-1] == channels * count and (both == np.arange(channels * count)).all():
             if not flatten and count > 1:
-                raise refusal("A normalisation is over positions as well as channels", where)
+                raise refusal(
+                    "A normalisation is over positions as well as channels",
+                    where,
+                    "normalise the channels of every position",
+                )
             flat = made(Flat(), node, where=where, positions=(), channels=channels * count)
             return Rows(flat, batch[..., 0])
         across = (channel == channel[..., :1]).all()
@@ -336,9 +340,14 @@ class Aligner:
                 f"Arrays of shapes {one.shape} and {two.shape} are combined, of which one is "
                 "repeated, or has other positions or channels",
                 where,
+                "combine arrays of the same positions and channels",
             )
         if not (self.canonical(one) == self.canonical(two)).all():
-            raise refusal("Arrays are combined whose entries are in another order", where)
+            raise refusal(
+                "Arrays are combined whose entries are in another order",
+                where,
+                "combine entries of the same positions and channels",
+            )
         return one, two
 
     def _picked(self, held: Held, where: str) -> Held:

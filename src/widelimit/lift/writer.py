@@ -28,7 +28,6 @@ from .parts import (
     Places,
     Pool,
     Scale,
-    Source,
     in_order,
 )
 from .values import LiftWarning, refusal
@@ -63,8 +62,6 @@ class _Writer:
 
     def network(self) -> Serial:
         source = self.nodes[0]
-        if not isinstance(source.part, Source) or sum(not n.inputs for n in self.nodes) != 1:
-            raise refusal("The output does not depend on the input", "the model's output")
         self.warn_of_first_laws()
         return Serial(*self.between(source, self.last))
 
@@ -179,7 +176,11 @@ class _Writer:
     def require_once(self, node: PartNode) -> None:
         """Raise where weights would be written into two branches, as if they were two."""
         if id(node) in self.written:
-            raise refusal("Weights stand in both branches that are combined", node.where)
+            raise refusal(
+                "Weights stand in both branches that are combined",
+                node.where,
+                "give each branch its own weights",
+            )
         self.written.add(id(node))
 
     def bias(self, law: BiasLaw | None, below: PartNode) -> float:
