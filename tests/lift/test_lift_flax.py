@@ -8,6 +8,7 @@ from same import require_same
 
 import widelimit as wl
 from widelimit import duals
+from widelimit.errors import NetworkError
 
 nnx = pytest.importorskip("flax.nnx")
 WIDTH, OUTPUTS = 64, 2
@@ -103,6 +104,23 @@ def test_a_vision_transformer():
     # Arrays of the model's own have no initialiser on record: their deviation is measured.
     assert float(net.parts[1].std) == pytest.approx(1.0, rel=0.2)
     assert float(net.parts[2].std) == pytest.approx(0.5, rel=0.1)
+
+
+def test_small_embeddings_vanish_in_the_limit_and_are_lifted_at_their_own_width():
+    """Rows of variance 1/n are far below LayerNorm's eps one day, not at this width."""
+
+    def make(width, key):
+        rngs = nnx.Rngs(key)
+        words, norm = nnx.Embed(7, width, rngs=rngs), nnx.LayerNorm(width, rngs=rngs)
+        readout = nnx.Linear(width, 1, rngs=rngs)
+        return lambda ids: readout(norm(words(ids)).mean(axis=0))
+
+    ids = np.array([[1, 2, 3], [1, 2, 4]])
+    with pytest.raises(NetworkError, match=r"vanishes.*wl\.lift"):
+        wl.trace(make, ids).limit().covariance()
+    found = wl.lift(make(WIDTH, jax.random.key(0)), ids).kernel(ids, ntk=False).nngp
+    kept = (1 / WIDTH) / (1 / WIDTH + 1e-6)
+    np.testing.assert_allclose(found, kept * np.array([[3, 2], [2, 3]]) / 9, rtol=1e-5)
 
 
 def test_linen_and_haiku_are_read_by_what_they_do():

@@ -315,8 +315,10 @@ def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]
         raise NetworkError(
             "The output stays of order one as the width grows.",
             got=f"an output that {f'grows as n^{output.power}' if grows else vanishes}",
-            remedy="rescale the last layer; audit() shows where the "
-            + ("growth begins" if grows else "power is lost"),
+            remedy="rescale the last layer; audit() shows where the growth begins"
+            if grows
+            else "rescale the last layer; audit() shows where the power is lost; a model at its own "
+            "width is wl.lift(make(width, key), x)",
         )
     if isinstance(output, WideVector):
         return _vector_law(output)
