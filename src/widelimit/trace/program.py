@@ -317,8 +317,8 @@ def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]
             got=f"an output that {f'grows as n^{output.power}' if grows else vanishes}",
             remedy="rescale the last layer; audit() shows where the growth begins"
             if grows
-            else "rescale the last layer; audit() shows where the power is lost; a model at its own "
-            "width is wl.lift(make(width, key), x)",
+            else "rescale the last layer; audit() shows where the power is lost; wl.lift takes a "
+            "model at its own width",
         )
     if isinstance(output, WideVector):
         return _vector_law(output)
