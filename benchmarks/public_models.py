@@ -1,8 +1,10 @@
 """Public models through `lift` and `trace`: a verdict for each, beside the model at two widths.
 
-    python benchmarks/public_models.py torch|jax [names…] [--draws 200] [--seconds 600] [--again]
+    python benchmarks/public_models.py torch|jax|jax_lift [names…] [--draws 200] [--seconds 600]
+                                       [--again]
     python benchmarks/public_models.py table
 
+`torch` and `jax_lift` go through `lift`, `jax` through `trace`. The script
 needs torch, transformers, vit-pytorch, x-transformers, timm, einops, flax and dm-haiku, in an
 environment of their own. Second moments of outputs over random weights are compared with the limit
 that keeps biases, at width 32 and at 128. Each verdict is stored in benchmarks/results as it is
@@ -40,7 +42,7 @@ HEAD = [
     "|" + "---|" * 5,
 ]
 WIDTHS = (32, 128)
-WAYS = {"torch": "lift", "jax": "trace"}
+WAYS = {"torch": "lift", "jax": "trace", "jax_lift": "lift"}
 SAMPLES = 256
 AGREES = 3.5
 """Standard errors that the wider model may be away from its limit."""
@@ -75,13 +77,17 @@ def averaged(found: Any) -> np.ndarray:
 # ---- torch -----------------------------------------------------------------------------------
 
 
-def lifted(make: Callable[[int], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
+def kernel_of(model: Any, x: np.ndarray) -> tuple[Any, Any]:
     """The lifted kernel with the model's own biases, and its standard error."""
+    found = wl.lift(model, x, biases="own").kernel(x, ntk=False, samples=SAMPLES)
+    return found.nngp, found.nngp_error
+
+
+def torch_lifted(make: Callable[[int], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
     import torch
 
     torch.manual_seed(0)
-    found = wl.lift(make(width), x, biases="own").kernel(x, ntk=False, samples=SAMPLES)
-    return found.nngp, found.nngp_error
+    return kernel_of(make(width), x)
 
 
 def torch_moments(
@@ -102,6 +108,10 @@ def torch_moments(
 
 
 # ---- JAX -------------------------------------------------------------------------------------
+
+
+def jax_lifted(make: Callable[[int, Any], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
+    return kernel_of(make(width, jax.random.key(0)), x)
 
 
 def traced(make: Callable[[int, Any], Any], x: np.ndarray, width: int) -> tuple[Any, Any]:
@@ -125,10 +135,17 @@ def jax_moments(
 # ---- verdicts --------------------------------------------------------------------------------
 
 
-def judge(way: str, make: Any, kind: Any, draws: int) -> dict[str, Any]:
+READERS = {
+    "torch": (torch_lifted, torch_moments),
+    "jax": (traced, jax_moments),
+    "jax_lift": (jax_lifted, jax_moments),
+}
+
+
+def judge(packages: str, make: Any, kind: Any, draws: int) -> dict[str, Any]:
     """Read a model and compare its limit with the model itself, or say what stands in the way."""
     x = inputs(kind)
-    read, moments = (lifted, torch_moments) if way == "lift" else (traced, jax_moments)
+    read, moments = READERS[packages]
     rows = []
     try:
         for width in WIDTHS:
@@ -190,8 +207,9 @@ def table() -> list[str]:
     for packages, way in WAYS.items():
         found = stored(packages)
         counts = Counter(found[name]["verdict"] for name in found)
+        library = packages.partition("_")[0].replace("jax", "JAX")
         words.append(
-            f"{len(found)} through `{way}`: "
+            f"{len(found)} of {library} through `{way}`: "
             + ", ".join(
                 f"{many} {plural.get(verdict, verdict)}" for verdict, many in counts.most_common()
             )
@@ -253,7 +271,7 @@ def main() -> None:
         late = threading.Timer(given.seconds, give_up, (given.what, name, library, given.seconds))
         late.daemon = True
         late.start()
-        found = judge(way, make, kind, given.draws)
+        found = judge(given.what, make, kind, given.draws)
         late.cancel()
         print(row(name, library, way, found), f"{time.process_time() - start:.0f} s", flush=True)
         if found["verdict"] != "not here":

@@ -149,6 +149,11 @@ MODELS: dict[str, tuple[str, Any, Any]] = {
         "x-transformers", _decoder(use_rmsnorm=True, ff_glu=True, ff_swish=True), TOKENS,
     ),
     "Decoder, rotary": ("x-transformers", _decoder(rotary_pos_emb=True), TOKENS),
+    "Decoder, rotary on all channels": (
+        "x-transformers",
+        lambda w: _decoder(rotary_pos_emb=True, rotary_emb_dim=w // 4)(w),
+        TOKENS,
+    ),
     "Decoder, ALiBi": ("x-transformers", _decoder(alibi_pos_bias=True), TOKENS),
     "vit_tiny_patch16_224": ("timm", _timm("vit_tiny_patch16_224"), IMAGE),
     "deit_tiny_patch16_224": ("timm", _timm("deit_tiny_patch16_224"), IMAGE),

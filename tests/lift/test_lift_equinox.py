@@ -91,7 +91,7 @@ def test_a_text_transformer_is_the_builders():
         wl.Embedding(WIDTH, vocabulary=50),
         wl.layers.PositionTable(std=1.0),
         *with_eps(block(pattern=wl.Causal()), 1e-5).parts,
-        wl.Select((5,)),
+        wl.Select(-1),
         wl.Dense(1, w_std=THIRD),
     )
     require_same(found, expected)
@@ -236,10 +236,63 @@ ATTENTION = eqx.nn.MultiheadAttention(1, 3, key=KEY)
 ANGLES = np.arange(5)[:, None] / 10_000 ** (np.arange(32) / 32)
 SINES = np.concatenate([np.sin(ANGLES), np.cos(ANGLES)], axis=1)
 
+NORM = eqx.nn.LayerNorm(4)
+QUERY, KEYS, VALUE, MIXED = (linear(64, 64, key=k, use_bias=False) for k in keys(4))
+
+
+def turned_block(x, pairs, base=10_000.0):
+    """Four heads by hand, of which so many pairs of channels turn with the position."""
+
+    def heads(weights):
+        return jax.vmap(weights)(h).reshape(len(x), 4, 16)
+
+    def turned(q):
+        theta = base ** (-np.arange(pairs) / pairs)
+        angles = jnp.arange(len(x))[:, None, None] * theta[None, None]
+        one, two, rest = q[..., :pairs], q[..., pairs : 2 * pairs], q[..., 2 * pairs :]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([one * cos - two * sin, one * sin + two * cos, rest], axis=-1)
+
+    h = jax.vmap(TOKEN)(x)
+    q, k, v = turned(heads(QUERY)), turned(heads(KEYS)), heads(VALUE)
+    scores = jnp.einsum("thd,shd->hts", q, k) / 4.0
+    scores = jnp.where(np.tril(np.ones((len(x), len(x)), bool)), scores, -1e9)
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    mixed = jnp.einsum("hts,shd->thd", weights, v)
+    return jax.vmap(MIXED)(mixed.reshape(len(x), 64))
+
+
+def test_attention_by_hand_with_rotary_positions():
+    (_, found) = wl.lift(lambda x: turned_block(x, 8), np.zeros((1, 5, 3))).parts
+    expected = wl.Attention(
+        64, heads=4, qk_std=1 / 3, ov_std=1 / 3, pattern=wl.Causal(), key_width=16,
+        value_width=16, positions=wl.Rotary(pairs=8),
+    )  # fmt: skip
+    require_same(found, expected)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_circle_of_positions(size):
+    a, b = keys(2)
+    first = eqx.nn.Conv1d(2, WIDTH, size, padding="SAME", padding_mode="CIRCULAR", key=a)
+    model = eqx.nn.Sequential([first, eqx.nn.Lambda(jnp.ravel), linear(5 * WIDTH, 1, key=b)])
+    net = wl.lift(model, np.zeros((1, 2, 5)))
+    assert net.parts[1].padding is Padding.CIRCULAR
+    x = np.random.default_rng(0).standard_normal((1, 2, 5))
+    turned = net.kernel(np.roll(x, 2, axis=-1), ntk=False).nngp
+    np.testing.assert_allclose(net.kernel(x, ntk=False).nngp, turned, rtol=1e-6)
+
+
+def test_some_channels_of_a_layer_are_a_layer():
+    found = wl.lift(lambda x: PAIR(FOUR(x).reshape(2, 2)[0]), np.zeros((1, 3)))
+    assert [part.width for part in found.parts] == [2, 1]
+
+
 REFUSED = {
     "weights used twice": (Shared(SQUARE, ONE), (3,), "a second time"),
     "a matrix by hand": (lambda x: ONE(jnp.ones((3, 3)) @ x), (3,), "dot_general"),
-    "a recurrent cell": (lambda x: CELL(x, jnp.zeros(4)), (3,), "dot_general"),
+    "a recurrent cell": (lambda x: CELL(x, jnp.zeros(4)), (3,), "'mul' at"),
     "maxima": (
         eqx.nn.Sequential([eqx.nn.MaxPool1d(2), eqx.nn.Lambda(jnp.ravel), linear(8, 1)]),
         (2, 5),
@@ -247,13 +300,14 @@ REFUSED = {
     ),
     "sorting": (lambda x: ONE(jnp.sort(SQUARE(x))), (3,), "sort"),
     "some positions": (lambda x: jax.vmap(SQUARE)(x)[:2], (5, 3), "one position"),
-    "channels apart": (lambda x: PAIR(FOUR(x).reshape(2, 2)[0]), (3,), "reshaped"),
+    "channels apart": (lambda x: PAIR(jnp.tanh(NORM(FOUR(x)))[:2]), (3,), "2 numbers"),
+    "rotations of half a head": (lambda x: turned_block(x, 2), (5, 3), "all channels"),
     "sines": (
         lambda x: LAST(jnp.mean(jax.vmap(TOKEN)(x) + SINES, axis=0)),
         (5, 3),
         "independent",
     ),
-    "outputs of positions only": (lambda x: jnp.sum(SQUARE(x)), (3,), "positions"),
+    "outputs of positions only": (lambda x: jnp.sum(SQUARE(x)), (3,), "reduce_sum"),
     "groups": (eqx.nn.Conv1d(4, 4, 3, groups=2, key=KEY), (4, 6), "groups"),
     "padding": (eqx.nn.Conv1d(2, 4, 3, padding=2, key=KEY), (2, 6), "padding"),
     "attention to something else": (

@@ -8,6 +8,7 @@ from same import require_same
 
 import widelimit as wl
 from widelimit import duals
+from widelimit.errors import NetworkError
 
 nnx = pytest.importorskip("flax.nnx")
 WIDTH, OUTPUTS = 64, 2
@@ -103,6 +104,64 @@ def test_a_vision_transformer():
     # Arrays of the model's own have no initialiser on record: their deviation is measured.
     assert float(net.parts[1].std) == pytest.approx(1.0, rel=0.2)
     assert float(net.parts[2].std) == pytest.approx(0.5, rel=0.1)
+
+
+def test_small_embeddings_vanish_in_the_limit_and_are_lifted_at_their_own_width():
+    """Rows of variance 1/n are far below LayerNorm's eps one day, not at this width."""
+
+    def make(width, key):
+        rngs = nnx.Rngs(key)
+        words, norm = nnx.Embed(7, width, rngs=rngs), nnx.LayerNorm(width, rngs=rngs)
+        readout = nnx.Linear(width, 1, rngs=rngs)
+        return lambda ids: readout(norm(words(ids)).mean(axis=0))
+
+    ids = np.array([[1, 2, 3], [1, 2, 4]])
+    with pytest.raises(NetworkError, match=r"vanishes.*wl\.lift"):
+        wl.trace(make, ids).limit().covariance()
+    found = wl.lift(make(WIDTH, jax.random.key(0)), ids).kernel(ids, ntk=False).nngp
+    kept = (1 / WIDTH) / (1 / WIDTH + 1e-6)
+    np.testing.assert_allclose(found, kept * np.array([[3, 2], [2, 3]]) / 9, rtol=1e-5)
+
+
+def test_linen_and_haiku_are_read_by_what_they_do():
+    linen, haiku = pytest.importorskip("flax.linen"), pytest.importorskip("haiku")
+
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, ids):
+            x = linen.Embed(40, WIDTH)(ids) + linen.Embed(4, WIDTH)(jnp.arange(4))
+            x = x + linen.MultiHeadDotProductAttention(4)(linen.LayerNorm()(x))
+            return linen.Dense(OUTPUTS)(x.mean(axis=0))
+
+    def made(x):
+        attention = haiku.MultiHeadAttention(
+            4, WIDTH // 4, w_init=haiku.initializers.VarianceScaling(1.0)
+        )
+        x = haiku.Linear(WIDTH)(x)
+        return haiku.Linear(OUTPUTS)(attention(x, x, x).mean(axis=0))
+
+    ids, x = np.zeros((1, 4), int), np.zeros((1, 4, 3))
+    params = Linen().init(jax.random.key(0), ids[0])
+    found = wl.lift(lambda ids: Linen().apply(params, ids), ids)
+    sizes = {"key_width": 16, "value_width": 16}
+    attention = wl.Attention(WIDTH, heads=4, qk_std=1.0, ov_std=1.0, **sizes)
+    small = {"std": WIDTH**-0.5}
+    require_same(
+        found,
+        wl.Serial(
+            wl.Embedding(WIDTH, vocabulary=40, **small),
+            wl.layers.PositionTable(**small),
+            wl.Residual(wl.Serial(wl.LayerNorm(eps=1e-6), attention)),
+            wl.MeanPool(),
+            wl.Dense(OUTPUTS),
+        ),
+    )
+    both = haiku.without_apply_rng(haiku.transform(made))
+    held = both.init(jax.random.key(0), x[0])
+    lifted = wl.lift(lambda x: both.apply(held, x), x)
+    cut = 0.7737413035499232**0.5  # normal numbers that are cut at two deviations
+    ends = [wl.Dense(n, w_std=cut) for n in (WIDTH, OUTPUTS)]
+    require_same(lifted, wl.Serial(ends[0], attention, wl.MeanPool(), ends[1]))
 
 
 def test_embeddings_are_small_and_sequences_are_opened():

@@ -98,6 +98,26 @@ def test_the_first_of_several_outputs_is_lifted():
     assert [type(part).__name__ for part in net.parts][-1] == "LayerNorm"
 
 
+class Placed(torch.nn.Module):
+    """RoBERTa, which counts positions of tokens that are not padding, or is told them."""
+
+    def __init__(self, *, told):
+        super().__init__()
+        config = transformers.RobertaConfig(**sized(64), **WORDS | {"max_position_embeddings": 16})
+        self.inner, self.told = transformers.RobertaModel(config).eval(), told
+
+    def forward(self, ids):
+        given = {"position_ids": torch.arange(1, ids.shape[1] + 1)[None]} if self.told else {}
+        return self.inner(ids, **given)[0]
+
+
+def test_positions_that_are_counted_are_refused_and_those_that_are_told_are_read():
+    with pytest.raises(wl.errors.WidelimitError, match="position_ids"):
+        wl.lift(Placed(told=False), IDS)
+    net = wl.lift(Placed(told=True), IDS)
+    assert [type(part).__name__ for part in net.parts][:2] == ["Embedding", "PositionTable"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_models_approach_their_lifted_law(name):

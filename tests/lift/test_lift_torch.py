@@ -383,7 +383,10 @@ REFUSED = {
     "probabilities": (
         Probabilities, np.zeros((2, 3)), "logits", lambda: Probabilities(logits=True),
     ),
-    "sines": (lambda: torch_models.Positional(WIDTH), TOKENS, "freshly drawn", None),
+    "sines": (
+        lambda: torch_models.Positional(WIDTH), TOKENS, "Vectors of positions",
+        lambda: torch_models.Positional(WIDTH, torch.randn(16, WIDTH)),
+    ),
     "weights across positions": (
         lambda: torch_models.Mixer(WIDTH), np.zeros((2, 6, 3)), "64 channels", None,
     ),

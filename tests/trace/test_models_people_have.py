@@ -332,6 +332,7 @@ def test_a_model_that_does_not_run_is_refused_with_its_line():
     assert trace(make, np.ones((2, 5, 7))).limit().shape == (2,)
 
 
+@pytest.mark.filterwarnings("ignore::widelimit.lift.LiftWarning")  # of a first law, in most draws
 def test_torch_modules_are_sent_to_lift_and_lift_takes_them():
     torch = pytest.importorskip("torch", reason="torch is not a dependency")
     module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

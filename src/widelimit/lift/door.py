@@ -13,11 +13,11 @@ from ..finite.widths import with_heads
 from ..layers import Serial
 from ..options import choice
 from ..programs.biases import Biases, apart
-from . import equinox_parts
-from .initialisers import Deviations, InitialReading
-from .parts import PartNode
-from .program import read_program
-from .values import TRACING, LiftWarning
+from . import jax_graph
+from .initialisers import Deviations, decide
+from .layout import rearranging
+from .parts import in_order
+from .values import LiftWarning, RefusedModel
 from .writer import written
 
 
@@ -32,63 +32,52 @@ def lift(
 ) -> Serial:
     """The network of layers that a model of known parts is, with the σ of its initialisers.
 
-    `model`: an Equinox or Flax NNX model, or a function around one, that maps ONE example, of parts
-    of `equinox.nn` and `flax.nnx`; or any torch module that maps a batch, read by what its exported
-    program does (of several outputs the first). Between weights the code may add, multiply, apply
-    functions, pool, pick positions and rearrange.
+    `model`: a function of JAX that maps ONE example, of whatever library (Equinox, Flax, Haiku, or
+    none), or any torch module that maps a batch (of several outputs the first). Parts are known by
+    what the code does. Between weights it may add, multiply, apply functions, pool, pick positions
+    and rearrange.
     `x`: a batch of examples, of which only the shape and the kind of number count.
 
-    Weights of variance v on n inputs are `σ_w = √(v n)` at the model's own sizes; v is what the
-    library draws with, or another scale that the weights show (Glorot's 2/(n + m), 0.02², …), or
-    measured. `biases`: what
-    becomes of those whose variance is 1/(3n) (see `Biases`). `deviations`: read σ off initialisers,
-    or measure it (see `Deviations`). `heads`: another number of heads, such as INFINITE.
-    `compare`: say, in a `LiftWarning`, how far the model at its own width is from its limit where
-    biases that vanish outweigh what stays. The network takes inputs in the model's own layout, and
-    has the NTK parameterisation.
+    Weights of variance v on n inputs are `σ_w = √(v n)` at the model's own sizes; v is what
+    libraries draw with, where the weights show it (1/(3n), 1/n, Glorot's 2/(n + m), 0.02², …), or
+    measured. `biases`: what becomes of those whose variance is 1/(3n) (see `Biases`).
+    `deviations`: read σ off initialisers, or measure it (see `Deviations`). `heads`: another number
+    of heads, such as INFINITE. `compare`: say, in a `LiftWarning`, how far the model at its own
+    width is from its limit where biases that vanish outweigh what stays. The network takes inputs
+    in the model's own layout, and has the NTK parameterisation.
     """
     kind = choice(Biases, biases, "biases")
-    reading = InitialReading(choice(Deviations, deviations, "deviations"))
-    if _is_torch(model):
-        from .torch_graph import read_module
+    measure = choice(Deviations, deviations, "deviations")
+    torch = sys.modules.get("torch")
+    of_torch = torch is not None and isinstance(model, torch.nn.Module)
+    if not of_torch and not callable(model):
+        raise OptionError(
+            f"{type(model).__name__} is no model.",
+            got=" ".join(repr(model).split())[:80],
+            remedy="pass a function of one example, such as an Equinox or Flax NNX model, or a "
+            "torch module",
+        )
+    array = _examples(x)
+    if of_torch:
+        from . import torch_graph
 
-        last, first = read_module(model, x, reading)
-        write = _written
+        read, untie, batch = torch_graph.read_module, torch_graph.UNTIE, array
     else:
-        if not callable(model):
-            raise OptionError(
-                f"{type(model).__name__} is no model.",
-                got=" ".join(repr(model).split())[:80],
-                remedy="pass an Equinox or Flax NNX model, a function of one example, or a torch "
-                "module",
-            )
-        array = _numbers(x)
-        tokens = array.dtype.kind in "iu"
-        bad = array.dtype.kind not in "iufb" or array.ndim < (1 if tokens else 2)
-        if bad or array.size == 0:
-            raise ShapeError(
-                "x holds no batch of examples.",
-                got=f"{type(x).__name__} of shape {array.shape} and kind {array.dtype}",
-                remedy="pass x of shape (examples, …), e.g. x[None] for one example",
-            )
-        graph, output = read_program(model, array[0], _stand_ins(), reading)
-        graph.require_output(output)
-        last, first, write = output.node, graph.rearrangement(), written
-    front = () if first is None else (first,)
-    net = Serial(*front, *write(last, kind).layers)
-    if compare and kind is Biases.LIMIT:
-        _compare(net, Serial(*front, *write(last, Biases.OWN).layers), np.asarray(x))
-    return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
-
-
-def _written(last: PartNode, biases: Biases) -> Serial:
-    """The network of a torch module's parts, for which there is no tracing."""
+        read, untie, batch = jax_graph.read_program, jax_graph.UNTIE, array[0]
     try:
-        return written(last, biases)
-    except NetworkError as error:
-        way = "write this part in layers: wl.Serial(…) of wl.Dense, wl.Attention, …"
-        remedy = error.remedy.replace(TRACING, way)
-        raise NetworkError(error.rule, got=error.got, remedy=remedy) from None
+        last, layout = read(model, batch)
+        decide(in_order(last), measure, untie)
+        front = ()
+        if layout.order is not None and not layout.tokens:
+            layer = rearranging(layout.shape, layout.order, layout.source)
+            front = () if layer is None else (layer,)
+        net = Serial(*front, *written(last, kind).layers)
+        if compare and kind is Biases.LIMIT:
+            _compare(net, Serial(*front, *written(last, Biases.OWN).layers), array)
+    except RefusedModel as error:
+        way = "" if of_torch else ", or use wl.trace(make, x), which reads any code"
+        raise NetworkError(error.rule, got=error.got, remedy=error.remedy + way) from None
+    return net if heads is None else with_heads(net, heads)  # pyright: ignore[reportReturnType]
 
 
 def _compare(limit: Serial, own: Serial, x: np.ndarray) -> None:
@@ -105,24 +94,18 @@ def _compare(limit: Serial, own: Serial, x: np.ndarray) -> None:
         )
 
 
-def _numbers(x: Any) -> np.ndarray:
-    """x as an array; of objects where it is no array of numbers."""
+def _examples(x: Any) -> np.ndarray:
+    """x as an array of numbers, examples first."""
     try:
-        return np.asarray(x)
+        array = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     except (TypeError, ValueError):  # lists of different lengths
-        return np.asarray(None)
-
-
-def _stand_ins() -> dict[type, Any]:
-    """Parts of the libraries that are in use; Flax is none of this library's dependencies."""
-    found = dict(equinox_parts.STAND_INS)
-    if "flax.nnx" in sys.modules:
-        from . import flax_parts
-
-        found |= flax_parts.STAND_INS
-    return found
-
-
-def _is_torch(model: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module)
+        array = np.asarray(None)
+    tokens = array.dtype.kind in "iu"
+    bad = array.dtype.kind not in "iufb" or array.ndim < (1 if tokens else 2)
+    if bad or array.size == 0:
+        raise ShapeError(
+            "x holds no batch of examples.",
+            got=f"{type(x).__name__} of shape {array.shape} and kind {array.dtype}",
+            remedy="pass x of shape (examples, …), e.g. x[None] for one example",
+        )
+    return array

@@ -5,8 +5,8 @@ Readers of libraries make this description, the writer turns it into layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,55 @@ class Pick(ModelPart):
 @dataclass(frozen=True)
 class Flat(ModelPart):
     """All positions and channels in one vector."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnWeights:
+    """Weights (inputs, outputs) and a bias as numbers, or a table's rows as outputs."""
+
+    weights: np.ndarray
+    bias: np.ndarray | None
+    where: str
+    what: str = "weights"
+
+    def part(self, channels: Any) -> DrawnWeights:
+        """The weights of some outputs."""
+        bias = None if self.bias is None else self.bias[channels]
+        return DrawnWeights(self.weights[:, channels], bias, self.where)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnPart(ModelPart):
+    """A part whose weights are still numbers: it is made of the laws that these follow."""
+
+    arrays: tuple[DrawnWeights, ...]
+    make: Callable[[Sequence[Affine]], ModelPart]
+    divisible: bool = False
+    """Whether outputs have weights of their own, and may be parted."""
+    biased: bool = False
+    """Whether the last array has a bias, or may be given one."""
+
+    @classmethod
+    def linear(cls, drawn: DrawnWeights) -> DrawnPart:
+        """Weights at every position."""
+
+        def make(laws: Sequence[Affine]) -> Linear:
+            return Linear(laws[0], drawn.weights.shape[1])
+
+        return cls((drawn,), make, divisible=True, biased=True)
+
+    def divided(self, channels: Any) -> DrawnPart:
+        """The part that makes some of the channels."""
+        return DrawnPart.linear(self.arrays[0].part(channels))
+
+    @property
+    def accepts_bias(self) -> bool:
+        """Whether what is added may be the bias."""
+        return self.biased and self.arrays[-1].bias is None
+
+    def with_bias(self, bias: np.ndarray) -> DrawnPart:
+        """The part with a bias."""
+        return replace(self, arrays=(*self.arrays[:-1], replace(self.arrays[-1], bias=bias)))
 
 
 @dataclass(eq=False)

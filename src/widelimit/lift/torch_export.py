@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from ..errors import NetworkError, ShapeError
-
-
-def refusal(failed: str, where: str, remedy: str = "") -> NetworkError:
-    """Why a module is not lifted: what failed, at which module and line, and a way on."""
-    way = "write this part in layers: wl.Serial(…) of wl.Dense, wl.Attention, wl.Elementwise, …"
-    return NetworkError(f"{failed}.", got=where, remedy=remedy or way)
+from ..errors import NetworkError
 
 
 def place_of(node: Any) -> str:
@@ -37,21 +31,10 @@ def place_of(node: Any) -> str:
     return f"'{target.split('.')[0]}' in " + ", ".join(words) if words else f"'{target}'"
 
 
-def batch_of(x: Any) -> Any:
-    """Two examples of the shape and kind of x, as a tensor."""
-    try:
-        array = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
-    tokens = array.dtype.kind in "iu"
-    if array.dtype.kind not in "iuf" or array.size == 0 or array.ndim < (1 if tokens else 2):
-        raise ShapeError(
-            "x holds no batch of examples.",
-            got=f"{type(x).__name__} of shape {array.shape} and kind {array.dtype}",
-            remedy="pass an array of numbers of shape (examples, …), e.g. x[None] for one example",
-        )
-    pair = np.zeros((2, *array.shape[1:]), np.int64 if tokens else np.float32)
-    return torch.as_tensor(pair)
+def batch_of(x: np.ndarray, count: int) -> Any:
+    """Examples of the shape and kind of x, as a tensor."""
+    kind = np.int64 if x.dtype.kind in "iu" else np.float32
+    return torch.as_tensor(np.zeros((count, *x.shape[1:]), kind))
 
 
 def export(model: Any, batch: Any) -> Any:

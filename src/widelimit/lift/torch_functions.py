@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from .activations import factor, recognised
-from .torch_export import refusal
+from .activations import recognised
+from .values import refusal
 
 
 class Traced:
@@ -99,11 +99,6 @@ def on_numpy(function: Callable[[Any], Any]) -> Callable[[Any], np.ndarray]:
             return function(torch.as_tensor(np.asarray(x, np.float64))).numpy()
 
     return call
-
-
-def factor_of(function: Callable[[Any], Any]) -> float | None:
-    """c where the function is `c·x`, otherwise None."""
-    return factor(on_numpy(function))
 
 
 def jax_function(function: Callable[[Any], Any], where: str) -> Callable[[Any], Any]:

@@ -1,378 +1,359 @@
-"""Arrays of a model on their way through its code: which axis is what, and what made them."""
+"""Arrays of a model on their way through its code: of which part's output every entry is which.
+
+An array that was moved, cut, joined or repeated is described by numbers alone: entry by entry, the
+place in the output (batch, positions, channels) of the part that made it. The model's own library
+rearranges these numbers, whatever the operation.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import NetworkError
-from ..layers import Rearrange
 from .activations import factor
-from .initialisers import DrawnArrays
-from .parts import (
-    Activate,
-    Add,
-    FirstToken,
-    Flat,
-    ModelPart,
-    Multiply,
-    PartNode,
-    Pick,
-    Places,
-    Pool,
-    Scale,
-    Source,
-    made,
-)
+from .parts import Activate, DrawnPart, Flat, ModelPart, PartNode, Scale, Source, made, picked
 
-
-class ValueKind(Enum):
-    """Axes that are not positions."""
-
-    CHANNEL = "channel"
-    BATCH = "batch"
-
-
-@dataclass(frozen=True)
-class Raw:
-    """An axis of the input whose meaning the first part will tell."""
-
-    number: int
-
-
-Label = ValueKind | Raw | tuple[int, ...]
-"""An axis: channels, the batch, or positions (several that were merged; none: of length 1)."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """`function` of what a node gives, with the meaning of every axis.
-
-    Axes of length 1 may be missing among the labels.
-    """
-
-    node: PartNode
-    axes: tuple[Label, ...]
-    function: Callable[[Any], Any] | None = None
-    """An elementwise function that is not a part yet; None is the identity."""
-
-    def to(self, node: PartNode, axes: tuple[Label, ...] | None = None) -> Value:
-        """Another node's output with the same axes."""
-        return Value(node, self.axes if axes is None else axes)
-
-    def then(self, function: Callable[[Any], Any]) -> Value:
-        """A function of every entry."""
-        inner = self.function
-        outer = function if inner is None else lambda x: function(inner(x))
-        return replace(self, function=outer)
-
-
-class UnreadStep(Exception):
-    """A step between known parts that lifting has no reading for; said with its line further up."""
+Function = Callable[[Any], Any]
 
 
 class LiftWarning(UserWarning):
     """A lifted network differs from the model's limit; the message says in what."""
 
 
-def refusal(rule: str, *, got: str, remedy: str = "") -> NetworkError:
-    """Why a JAX model is not lifted; a way that is always open is tracing."""
-    return NetworkError(rule, got=got, remedy=f"{remedy}, or {TRACING}" if remedy else TRACING)
+class RefusedModel(NetworkError):
+    """What stands in the way of lifting; of JAX models `lift` adds that tracing reads any code."""
 
 
-TRACING = "use wl.trace(make, x), which reads any code"
+def refusal(failed: str, where: str, remedy: str) -> RefusedModel:
+    """What failed, at which part and line, and a way on."""
+    return RefusedModel(f"{failed}.", got=where, remedy=remedy)
 
 
-class Graph:
-    """Builds the graph of parts from what readers of a library say, in terms of arrays' axes."""
+class Library(Protocol):
+    """What reading asks of the library that a model is written in."""
 
-    def __init__(self, shape: Sequence[int], *, tokens: bool, batch: bool):
-        """`shape` of the model's input; `batch`: its first axis counts examples."""
-        self.shape = tuple(shape)
-        self.tokens = tokens
+    def array(self, numbers: np.ndarray) -> Any:
+        """Numbers as an array of the library, in single precision."""
+        ...
+
+    def numbers(self, array: Any) -> np.ndarray:
+        """An array's numbers, in double precision."""
+        ...
+
+    def slopes(self, function: Function, arrays: list[Any]) -> list[list[np.ndarray]]:
+        """Derivatives of every number in `function(arrays)` by every array."""
+        ...
+
+    def on_numpy(self, function: Function) -> Function:
+        """A function of every entry, on NumPy's arrays."""
+        ...
+
+    def in_jax(self, function: Function, where: str) -> Function:
+        """A function of every entry, on JAX's arrays."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """An array that does not depend on the model's input."""
+
+    array: Any
+    literal: bool = False
+    """Whether the code has it as a number, so that it is no parameter."""
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """The array of NumPy."""
+        array = self.array
+        return np.asarray(array.detach().cpu().double() if hasattr(array, "detach") else array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return tuple(np.shape(self.array))
+
+    @property
+    def number(self) -> Any:
+        """The one number in it, or None."""
+        flat = self.numbers.reshape(-1)
+        return flat[0] if flat.size and (flat == flat[0]).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """`function` of entries of what a node gives; `index` counts them, batch first."""
+
+    node: PartNode
+    index: np.ndarray
+    """Whole numbers, of the shape of the array that they describe."""
+    function: Function | None = None
+    """A function of every entry that is no part yet; None is the identity."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self.index.shape
+
+    def then(self, function: Function) -> Held:
+        """A function of every entry."""
+        inner = self.function
+        return replace(self, function=function if inner is None else lambda x: function(inner(x)))
+
+    def moved(self, move: Callable[[np.ndarray], Any]) -> Held:
+        """The same entries at other places."""
+        return replace(self, index=np.asarray(move(self.index)))
+
+
+def alike(held: Sequence[Held]) -> bool:
+    """Whether arrays are entries of one array, which may be put together."""
+    return all(h.node is held[0].node and h.function is held[0].function for h in held)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """What an operator without a reading of its own makes: `call(*inputs)`.
+
+    It is read later, with those that come after it, by what they do to random numbers.
+    """
+
+    call: Callable[..., Any]
+    inputs: tuple[Held | Computed, ...]
+    shape: tuple[int, ...]
+    where: str
+    name: str
+    """The operator; `softmax` is over the last axis, of the one input."""
+
+    def moved(self, move: Callable[[Any], Any], shape: Sequence[int]) -> Computed:
+        """The same entries at other places."""
+        return Computed(move, (self,), tuple(shape), self.where, "moved")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An array whose one axis is all channels of a node's output, and the rest its positions."""
+
+    node: PartNode
+    rows: np.ndarray
+    """Batch times positions, for every entry of the other axes."""
+
+    def to(self, node: PartNode, axis: int = -1) -> Held:
+        """The array of another node's output at the same positions; `axis` is the channels'."""
+        channels = max(node.channels, 1)
+        index = self.rows[..., None] * channels + np.arange(channels)
+        return Held(node, np.moveaxis(index, -1, axis))
+
+
+class Layout:
+    """What places in the input mean: positions and channels, once the first part has told."""
+
+    def __init__(self, shape: tuple[int, ...], *, tokens: bool, batch: int | None = None):
+        """`shape` of one example; `batch` examples are on an axis in front, None: there is one."""
+        self.shape, self.tokens, self.lead = shape, tokens, () if batch is None else (batch,)
+        self.batch = batch or 1
         self.source = PartNode(Source(), (), (), 0, "the input")
-        self.meaning: dict[int, Label] = {0: ValueKind.BATCH} if batch else {}
-        self.settled = False
-        self.used: set[int] = set()
-        self.arrays = DrawnArrays()
-        # An elementwise function that is used twice is one node; functions are kept with it.
-        self.functions: dict[tuple[int, int], tuple[Any, PartNode]] = {}
+        self.order: np.ndarray | None = None
         if tokens:
-            self._settle([Raw(i) for i in range(len(shape))], channel=None)
+            self.source.positions, self.source.channels = self.shape, 1
+            self.order = np.arange(math.prod(self.shape)).reshape(-1, 1)
 
-    def input(self) -> Value:
+    def input(self) -> Held:
         """The model's input."""
-        return Value(self.source, tuple(Raw(i) for i in range(len(self.shape))))
+        count = math.prod((*self.lead, *self.shape))
+        return Held(self.source, np.arange(count).reshape(*self.lead, *self.shape))
 
-    # ---- the meaning of axes -------------------------------------------------------------------
-
-    def _settle(self, axes: Sequence[Label], channel: int | None) -> None:
-        positions = []
-        for place, label in enumerate(axes):
-            if not isinstance(label, Raw) or label.number in self.meaning:
-                continue
-            if place == channel:
-                self.meaning[label.number] = ValueKind.CHANNEL
-            else:
-                self.meaning[label.number] = (len(positions),)
-                positions.append(self.shape[label.number])
-        self.source.positions = tuple(positions)
-        if channel is not None:
-            label = axes[channel]
-            self.source.channels = self.shape[label.number] if isinstance(label, Raw) else 1
-        self.settled = True
-
-    def known(self, value: Value, channel: int = -1) -> Value:
-        """The value with every axis known; `channel` is the default for channels."""
-        if not self.settled:
-            self._settle(value.axes, channel % len(value.axes))
-        axes = tuple(
-            self.meaning[label.number] if isinstance(label, Raw) else label for label in value.axes
-        )
-        return replace(value, axes=axes)
-
-    def rearrangement(self) -> Rearrange | None:
-        """How the input's axes come into the order of positions and channels; None: they are."""
-        channel = [axis for axis, label in self.meaning.items() if label is ValueKind.CHANNEL]
-        places = [(label, axis) for axis, label in self.meaning.items() if isinstance(label, tuple)]
-        order = [*(axis for _, axis in sorted(places)), *channel]
-        whole = len(channel) == 1 and sorted(order) == list(range(len(self.shape)))
-        return Rearrange(order) if whole and order != sorted(order) else None
-
-    def extent(self, node: PartNode, label: Label) -> int:
-        """The length of an axis."""
-        if isinstance(label, Raw):
-            return self.shape[label.number]
-        if isinstance(label, ValueKind):
-            return node.channels if label is ValueKind.CHANNEL else self.shape[0]
-        return math.prod(node.positions[p] for p in label)
-
-    def shape_of(self, value: Value) -> tuple[int, ...]:
-        """The shape of the array."""
-        return tuple(self.extent(value.node, label) for label in value.axes)
-
-    def channel_last(self, value: Value, where: str) -> Value:
-        """A value whose last axis is the channels', as most parts take it."""
-        value = self.known(value)
-        if not value.axes or value.axes[-1] is not ValueKind.CHANNEL:
+    def settle(self, held: Held, axis: int, where: str) -> None:
+        """The input's channels are what this axis runs over, its positions the other axes."""
+        index = np.moveaxis(held.index, axis, -1)
+        count = math.prod(self.shape)
+        batch = index[..., 0] // count
+        order = np.argsort(batch.reshape(-1), kind="stable")
+        table = index.reshape(-1, index.shape[-1])[order]
+        table = table.reshape(self.batch, -1, table.shape[-1])[0] % count
+        if len(np.unique(table)) != count or index.size != count * self.batch:
             raise refusal(
-                "Weights and normalisations act on channels, the last axis.",
-                got=f"another axis at {where}",
-                remedy="move channels to the last axis",
+                "The first weights act on a part of the input, or on repeated parts of it",
+                where,
+                "cut the inputs before the model; attention of a part to all of them is "
+                "wl.CrossAttention",
             )
-        return value
+        self.order = table
+        outer = index.shape[:-1]
+        # Where the batch has an axis of its own, the other axes are those of positions.
+        own = [
+            a for a, n in enumerate(outer) if (n,) == self.lead and not batch.take(0, axis=a).any()
+        ]
+        rest = [n for a, n in enumerate(outer) if a not in own[:1]]
+        while len(rest) >= len(self.shape) and 1 in rest:
+            rest.remove(1)  # axes that the code added
+        apart = len(own) > 0 or not self.lead
+        self.source.positions = tuple(rest) if apart else (len(table),)
+        self.source.channels = index.shape[-1]
 
-    # ---- nodes ---------------------------------------------------------------------------------
 
-    def settled_value(self, value: Value, where: str) -> Value:
-        """The value with its elementwise function as a part."""
-        value = self.known(value)
-        if value.function is None:
-            return value
-        known = self.functions.get((id(value.node), id(value.function)))
+class Aligner:
+    """Reads arrays as rows of channels, with the parts that this takes."""
+
+    def __init__(self, layout: Layout, library: Library):
+        self.layout, self.library = layout, library
+        self.functions: dict[tuple[int, int], tuple[Any, PartNode]] = {}
+        self.pieces: dict[tuple[int, tuple[int, ...]], PartNode] = {}
+
+    def size(self, node: PartNode) -> tuple[int, int, int]:
+        """The shape of what a node gives: batch, positions, channels."""
+        return self.layout.batch, node.count, max(node.channels, 1)
+
+    def coordinates(self, held: Held) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Batch, position and channel of every entry."""
+        node, index = held.node, held.index
+        if node is self.layout.source:
+            count = math.prod(self.layout.shape)
+            assert self.layout.order is not None
+            inverse = np.argsort(self.layout.order.reshape(-1))
+            index = index // count * count + inverse[index % count]
+        batch, position, channel = np.unravel_index(index, self.size(node))
+        return batch, position, channel
+
+    def divided(self, held: Held, where: str) -> Held:
+        """Some channels of one linear map, as a map of their own: gates beside values."""
+        node = held.node
+        if not isinstance(node.part, DrawnPart) or not node.part.divisible:
+            return held
+        batch, position, channel = self.coordinates(held)
+        numbers = np.unique(channel)
+        if len(numbers) == node.channels:
+            return held
+        key = id(node), tuple(numbers.tolist())
+        if key not in self.pieces:
+            part = node.part.divided(numbers)
+            piece = made(part, *node.inputs, where=where, channels=len(numbers))
+            piece.positions = node.positions
+            self.pieces[key] = piece
+        rows = batch * node.count + position
+        index = rows * len(numbers) + np.searchsorted(numbers, channel)
+        return Held(self.pieces[key], index, held.function)
+
+    def activated(self, held: Held, where: str) -> Held:
+        """The array with its function as a part."""
+        if held.node is self.layout.source and self.layout.tokens:
+            raise refusal(
+                "The model reckons with whole numbers as if they measured something",
+                where,
+                "look tokens up in a table, leave padding to the mask: net.kernel(x, mask=…), or "
+                "pass x.astype(np.float32)",
+            )
+        held = self.divided(held, where)
+        if held.function is None:
+            return held
+        known = self.functions.get((id(held.node), id(held.function)))
         if known is None:
-            node, slope = value.node, factor(value.function)
-            if slope != 1:
-                part = Activate(value.function) if slope is None else Scale(slope)
-                node = made(part, value.node, where=f"the function before {where}")
-            known = value.function, node
-            self.functions[id(value.node), id(value.function)] = known
-        return value.to(known[1])
+            slope = factor(self.library.on_numpy(held.function))
+            node = held.node
+            if slope is None:
+                part: ModelPart = Activate(self.library.in_jax(held.function, where))
+                node = made(part, node, where=f"the function before {where}")
+            elif slope != 1:
+                node = made(Scale(slope), node, where=f"the function before {where}")
+            known = held.function, node
+            self.functions[id(held.node), id(held.function)] = known
+        found = replace(held, node=known[1], function=None)
+        if held.node is self.layout.source and known[1] is not held.node:
+            return replace(found, index=self.canonical(held))
+        return found
 
-    def applied(self, part: ModelPart, value: Value, where: str, **shape: Any) -> Value:
-        """A part on a value that keeps its axes."""
-        value = self.settled_value(value, where)
-        return value.to(made(part, value.node, where=where, **shape))
+    def canonical(self, held: Held) -> np.ndarray:
+        """The index in (batch, positions, channels), also for the input."""
+        return np.ravel_multi_index(self.coordinates(held), self.size(held.node))
 
-    def combined(self, one: Value, two: Value, part: Add | Multiply, where: str) -> Value:
-        """The sum or the product of two values with the same axes."""
-        one, two = (self.settled_value(each, where) for each in (one, two))
-        self.require_alike(one, two, where)
-        return one.to(made(part, one.node, two.node, where=where))
+    def known(self, held: Held, where: str, axis: int = -1) -> Held:
+        """The array once the input's axes are known."""
+        if held.node is self.layout.source and self.layout.order is None:
+            self.layout.settle(held, axis, where)
+        return held
 
-    def require_alike(self, one: Value, two: Value, where: str) -> None:
-        """Raise unless two arrays have the same axes in the same order."""
-        same = one.axes == two.axes and self.shape_of(one) == self.shape_of(two)
-        if not same or one.node.positions != two.node.positions:
-            raise refusal(
-                "Branches that are combined have the same axes.",
-                got=f"arrays of shapes {self.shape_of(one)} and {self.shape_of(two)}, or of "
-                f"different meaning, at {where}",
-            )
+    def ready(self, held: Held, where: str, axis: int = -1) -> Held:
+        """The array of a part, whose axes are known."""
+        return self.activated(self.known(held, where, axis), where)
 
-    def use(self, module: Any, where: str) -> None:
-        """Raise where a module's weights were used before."""
-        if id(module) in self.used:
-            raise refusal(
-                "Every part has weights of its own.",
-                got=f"weights that are used a second time at {where}",
-                remedy="give each place its own module",
-            )
-        self.used.add(id(module))
-
-    def require_output(self, value: Value) -> None:
-        """Raise unless the output's axes are positions in order and channels."""
-        value = self.known(value)
-        found = [p for label in value.axes if isinstance(label, tuple) for p in label]
-        kept = [p for p in found if value.node.positions[p] > 1]
-        missing = value.node.channels > 1 and ValueKind.CHANNEL not in value.axes
-        if kept != sorted(kept) or missing:
-            raise refusal(
-                "Outputs keep positions in order, and their channels.",
-                got=f"an output of shape {self.shape_of(value)}",
-            )
-
-    # ---- rearrangements ------------------------------------------------------------------------
-
-    def reshaped(self, value: Value, shape: Sequence[int], where: str) -> Value:
-        """Axes of length 1 come and go, positions are merged and parted, everything flattened."""
-        long = [extent for extent in self.shape_of(value) if extent != 1]
-        if long != [extent for extent in shape if extent != 1]:
-            value = self.known(value)
-        atoms = [atom for label in value.axes for atom in self._atoms(label)]
-        axes: list[Label] = []
-        flatten = False
-        for extent in shape:
-            group: list[Label] = []
-            total = 1
-            while atoms and (total < extent or (total == extent == 1 and not group)):
-                if extent == 1 and self.extent(value.node, atoms[0]) != 1:
-                    break
-                group.append(atoms.pop(0))
-                total *= self.extent(value.node, group[-1])
-            if total != extent:
-                raise self._rearranged(value, shape, where)
-            if len(group) == 1:
-                axes.append(group[0])
-            elif all(isinstance(atom, tuple) for atom in group):
-                axes.append(tuple(p for atom in group if isinstance(atom, tuple) for p in atom))
-            elif ValueKind.BATCH in group:
-                raise self._rearranged(value, shape, where)
-            else:
-                flatten = True
-                axes.append(ValueKind.CHANNEL)
-        if any(self.extent(value.node, atom) != 1 for atom in atoms):
-            raise self._rearranged(value, shape, where)
-        apart = [label for label in axes if isinstance(label, tuple)]
-        if flatten and any(self.extent(value.node, label) > 1 for label in apart):
-            raise self._rearranged(value, shape, where)
-        # Axes of single positions that went away are gone for good.
-        gone = self.settled and value.node.positions and not any(apart)
-        if not flatten and not (gone and ValueKind.CHANNEL in axes):
-            return replace(value, axes=tuple(axes))
-        value = self.settled_value(value, where)
-        flat = made(
-            Flat(),
-            value.node,
-            where=where,
-            positions=(),
-            channels=value.node.channels * value.node.count,
-        )
-        return value.to(flat, tuple(() if isinstance(a, tuple) else a for a in axes))
-
-    def _atoms(self, label: Label) -> list[Label]:
-        return [(p,) for p in label] if isinstance(label, tuple) else [label]
-
-    def _rearranged(self, value: Value, shape: Sequence[int], where: str) -> NetworkError:
-        return refusal(
-            "Positions are merged, or everything is flattened; channels stay together.",
-            got=f"{self.shape_of(value)} reshaped to {tuple(shape)} at {where}",
-            remedy="rearrange the inputs before the model",
+    def rows(self, held: Held, where: str, axis: int = -1, *, flatten: bool = True) -> Rows:
+        """The array as channels along an axis, at positions along the others."""
+        held = self.ready(held, where, axis)
+        batch, position, channel = (np.moveaxis(c, axis, -1) for c in self.coordinates(held))
+        node = held.node
+        _, count, channels = self.size(node)
+        if not (batch == batch[..., :1]).all():
+            raise refusal("Examples of a batch are mixed", where, "keep examples apart")
+        whole = batch.shape[-1] == channels and (position == position[..., :1]).all()
+        if whole and (np.sort(channel, axis=-1) == np.arange(channels)).all():
+            return self._positions(node, batch[..., 0], position[..., 0], where)
+        both = np.sort(position * channels + channel, axis=-1)
+        if both.shape[-1] == channels * count and (both == np.arange(channels * count)).all():
+            if not flatten and count > 1:
+                raise refusal(
+                    "A normalisation is over positions as well as channels",
+                    where,
+                    "normalise the channels of every position",
+                )
+            flat = made(Flat(), node, where=where, positions=(), channels=channels * count)
+            return Rows(flat, batch[..., 0])
+        across = (channel == channel[..., :1]).all()
+        raise refusal(
+            f"Weights act on {batch.shape[-1]} numbers that are not the {channels} channels of "
+            f"one of {count} positions" + (", but go across positions" if across else ""),
+            where,
+            "mix positions by attention, a convolution or a mean"
+            if across
+            else "rearrange the inputs before the model",
         )
 
-    def transposed(self, value: Value, order: Sequence[int]) -> Value:
-        """Axes in another order."""
-        return replace(value, axes=tuple(value.axes[i] for i in order))
-
-    # ---- positions -----------------------------------------------------------------------------
-
-    def summed(self, value: Value, axes: Sequence[int], where: str, *, keep: bool) -> Value:
-        """The sum over all positions."""
-        value = self.settled_value(value, where)
-        chosen = {axis % len(value.axes) for axis in axes}
-        labels = [value.axes[axis] for axis in sorted(chosen)]
-        found = {p for label in labels if isinstance(label, tuple) for p in label}
-        real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
-        if any(isinstance(label, ValueKind) for label in labels) or not real <= found:
+    def _positions(
+        self, node: PartNode, batch: np.ndarray, position: np.ndarray, where: str
+    ) -> Rows:
+        places = np.unique(position)
+        if len(places) == 1 and batch.size == self.layout.batch:
+            if node.count > 1:
+                return Rows(picked(node, int(places[0]), where), batch)
+            gone = node.positions and batch.ndim == len(self.layout.lead)
+            return Rows(made(Flat(), node, where=where, positions=()) if gone else node, batch)
+        rows = batch * node.count + position
+        if rows.size != self.layout.batch * node.count or len(np.unique(rows)) != rows.size:
             raise refusal(
-                "Pooling is over all positions.",
-                got=f"a sum over some axes of an array of shape {self.shape_of(value)} at {where}",
+                f"{len(places)} of {node.count} positions go on, or some more than once",
+                where,
+                "keep all positions, read one position, or take their mean",
             )
-        node = made(Pool(1.0, None, None), value.node, where=where, positions=())
-        rest: list[Label] = [() if i in chosen else a for i, a in enumerate(value.axes)]
-        left = rest if keep else [a for i, a in enumerate(rest) if i not in chosen]
-        # Positions of length 1 that stay in the array are gone from the node.
-        return value.to(node, tuple(() if isinstance(a, tuple) else a for a in left))
+        return Rows(node, rows)
 
-    def windowed(self, value: Value, pool: Pool, where: str) -> Value:
-        """Sums over windows that lie inside the positions."""
-        assert pool.window is not None
-        assert pool.stride is not None
-        positions = tuple(
-            (extent - window) // stride + 1
-            for extent, window, stride in zip(
-                value.node.positions, pool.window, pool.stride, strict=True
-            )
-        )
-        return value.to(made(pool, value.node, where=where, positions=positions))
-
-    def picked(self, value: Value, axis: int, index: int, where: str) -> Value:
-        """One position: the axis stays, with length 1."""
-        value = self.settled_value(value, where)
-        label = value.axes[axis]
-        if label is ValueKind.CHANNEL and value.node.channels == 1:
-            return value
-        real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
-        if not isinstance(label, tuple) or not real <= set(label):
+    def same_place(self, one: Held, two: Held, where: str) -> tuple[Held, Held]:
+        """Two arrays entry by entry at the same positions and channels."""
+        one, two = (self.ready(h, where) for h in (one, two))
+        if one.shape == two.shape and one.node.positions != two.node.positions:
+            one, two = (self._picked(h, where) for h in (one, two))
+        alike = one.node.positions == two.node.positions and one.node.channels == two.node.channels
+        if not alike or one.shape != two.shape:
             raise refusal(
-                "An index picks one position out of all.",
-                got=f"an index along axis {axis} of an array of shape {self.shape_of(value)} at "
-                f"{where}",
+                f"Arrays of shapes {one.shape} and {two.shape} are combined, of which one is "
+                "repeated, or has other positions or channels",
+                where,
+                "combine arrays of the same positions and channels",
             )
-        extents = [value.node.positions[p] for p in label]
-        places = np.unravel_index(index, extents) if extents else ()
-        found = dict(zip(label, (int(i) for i in places), strict=True))
-        place = tuple(found.get(p, 0) for p in range(len(value.node.positions)))
-        axes: tuple[Label, ...] = tuple(() if isinstance(a, tuple) else a for a in value.axes)
-        if not place:
-            return value.to(value.node, axes)
-        node = made(Pick(place), value.node, where=where, positions=())
-        return value.to(node, axes)
-
-    def placed(self, value: Value, variance: float, common: float, where: str) -> Value:
-        """A random vector at every position is added."""
-        return self.applied(Places(variance, common), value, where)
-
-    def preceded(self, value: Value, axis: int, variance: float, where: str) -> Value:
-        """A random vector in front of all positions."""
-        value = self.settled_value(value, where)
-        label = value.axes[axis]
-        real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
-        if not isinstance(label, tuple) or not real <= set(label) or label != tuple(sorted(label)):
+        if not (self.canonical(one) == self.canonical(two)).all():
             raise refusal(
-                "A token stands in front of all positions.",
-                got=f"a concatenation along axis {axis} at {where}",
+                "Arrays are combined whose entries are in another order",
+                where,
+                "combine entries of the same positions and channels",
             )
-        length = 1 + value.node.count
-        node = made(FirstToken(variance), value.node, where=where, positions=(length,))
-        axes: list[Label] = [() if isinstance(a, tuple) else a for a in value.axes]
-        axes[axis] = (0,)
-        return value.to(node, tuple(axes))
+        return one, two
 
-    def in_sequence(self, value: Value, where: str) -> Value:
-        """A value of (positions, channels), for attention; other axes have length 1."""
-        value = self.channel_last(self.settled_value(value, where), where)
-        label = value.axes[-2] if len(value.axes) > 1 else ValueKind.CHANNEL
-        real = {p for p, extent in enumerate(value.node.positions) if extent > 1}
-        if not isinstance(label, tuple) or not real <= set(label):
-            raise refusal(
-                "Attention is over all positions, the axis before the channels.",
-                got=f"an array of shape {self.shape_of(value)} at {where}",
-                remedy="merge positions into one axis, after the batch",
-            )
-        return value
+    def _picked(self, held: Held, where: str) -> Held:
+        """One position that is left of several, as a part."""
+        batch, position, channel = self.coordinates(held)
+        if held.node.count == 1 or len(np.unique(position)) != 1:
+            return held
+        node = picked(held.node, int(position.flat[0]), where)
+        return Held(node, batch * node.channels + channel)

@@ -28,7 +28,6 @@ from .parts import (
     Places,
     Pool,
     Scale,
-    Source,
     in_order,
 )
 from .values import LiftWarning, refusal
@@ -63,11 +62,6 @@ class _Writer:
 
     def network(self) -> Serial:
         source = self.nodes[0]
-        if not isinstance(source.part, Source) or sum(not n.inputs for n in self.nodes) != 1:
-            raise refusal(
-                "A model is a function of one input.",
-                got="outputs that do not depend on the input",
-            )
         self.warn_of_first_laws()
         return Serial(*self.between(source, self.last))
 
@@ -115,9 +109,9 @@ class _Writer:
         scalable = isinstance(below.part, Linear | Convolution | Attend | Lookup | Pool)
         if not scalable or len(self.above[id(below)]) > 1:
             raise refusal(
-                "Numbers in front are taken into the weights that they follow.",
-                got=f"a factor of {factor:.4g} at {node.where}, which follows none",
-                remedy="scale the weights",
+                f"A factor of {factor:.4g} follows no weights that it could be taken into",
+                node.where,
+                "scale the weights",
             )
         return self.layer(below, factor), below.inputs[0]
 
@@ -183,8 +177,9 @@ class _Writer:
         """Raise where weights would be written into two branches, as if they were two."""
         if id(node) in self.written:
             raise refusal(
-                "Branches that are combined have weights of their own.",
-                got=f"weights that both branches hold, at {node.where}",
+                "Weights stand in both branches that are combined",
+                node.where,
+                "give each branch its own weights",
             )
         self.written.add(id(node))
 
@@ -203,8 +198,10 @@ class _Writer:
         ]
         if abs(shares[0] - shares[1]) > 1e-9:
             raise refusal(
-                "Queries and keys have biases of the same size beside their weights.",
-                got=f"{shares[0]:.4g} and {shares[1]:.4g} of the weights at {node.where}",
+                f"Biases of queries are {shares[0]:.4g} of their weights, of keys {shares[1]:.4g}: "
+                "they are not alike",
+                node.where,
+                "draw them alike",
             )
         projections = None
         if any(shares):
@@ -234,8 +231,9 @@ class _Writer:
         if abs(factor - 1) < 1e-6:
             return layers.SumPool(window, stride=part.stride)
         raise refusal(
-            "Pooling is a mean or a sum.",
-            got=f"{factor:.4g} times a sum over {size} positions at {node.where}",
+            f"A pool is {factor:.4g} times a sum over {size} positions, neither mean nor sum",
+            node.where,
+            "take the mean",
         )
 
     # ---- first layers --------------------------------------------------------------------------

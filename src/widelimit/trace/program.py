@@ -394,8 +394,10 @@ def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]
         raise NetworkError(
             "The output stays of order one as the width grows.",
             got=f"an output that {f'grows as n^{output.power}' if grows else vanishes}",
-            remedy="rescale the last layer; audit() shows where the "
-            + ("growth begins" if grows else "power is lost"),
+            remedy="rescale the last layer; audit() shows where the growth begins"
+            if grows
+            else "rescale the last layer; audit() shows where the power is lost; wl.lift takes a "
+            "model at its own width",
         )
     if isinstance(output, WideVector):  # one channel: all have the same law
         if output.form is None or not output.is_linear or output.layout.cells > 1:
