@@ -18,7 +18,7 @@ from jax.interpreters import batching
 
 from ..errors import NetworkError, WidelimitError
 from ..programs.table import COORDINATEWISE
-from ..trace.places import place_of, said
+from ..trace.alignment import place_of, said
 from .operators import Builder
 from .parts import PartNode
 from .values import Computed, Function, Held, Known, Layout, refusal
