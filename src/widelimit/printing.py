@@ -1,5 +1,6 @@
 """Descriptions print as a person would write them: the class, and what is not at its default."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from enum import Enum
@@ -34,7 +35,7 @@ def written(thing: Any, name: str | None = None, *, hidden: tuple[str, ...] = ()
             continue
         value = _field(thing, parameter.name)
         left_out = parameter.name in hidden or value is _MISSING
-        if left_out or _same(value, parameter.default):
+        if left_out or _same(value, _default(thing, parameter)):
             positional = False
             continue
         if parameter.kind is parameter.KEYWORD_ONLY or not positional:
@@ -78,6 +79,14 @@ def _field(thing: Any, name: str) -> Any:
         if hasattr(part, "__dataclass_fields__") and name in part.__dataclass_fields__:
             return getattr(part, name)
     return _MISSING
+
+
+def _default(thing: Any, parameter: inspect.Parameter) -> Any:
+    """The default of a parameter, also where a dataclass makes it anew for every object."""
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
+        if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+    return parameter.default
 
 
 def _same(value: Any, default: Any) -> bool:
