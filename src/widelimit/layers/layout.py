@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ..errors import NetworkError, OptionError, ShapeError
 from ..state import Outline, Pair
-from .base import Memo, RowMap
+from .base import Facts, Memo, RowMap
 
 
 class Rearrange(RowMap):
@@ -85,6 +85,10 @@ class Rearrange(RowMap):
     def outline(self, before: Outline) -> Outline:
         """That of the rearranged inputs: this happens where inputs enter, not layer by layer."""
         return before
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return x
