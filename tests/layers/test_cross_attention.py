@@ -103,6 +103,21 @@ def test_offsets_between_streams_have_no_meaning():
             wl.CrossAttention(8, positions=positions)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pattern": wl.Causal()},
+        {"scaling": "linear"},
+        {"dropout": 0.1},
+        {"projections": wl.layers.Projections(qk_norm=True)},
+    ],
+)
+def test_options_of_self_attention_alone_are_named(options):
+    for layer in (wl.CrossAttention, wl.AttentionPool):
+        with pytest.raises(wl.WidelimitError, match=f"Got: {next(iter(options))}="):
+            layer(8, **options)
+
+
 @pytest.mark.parametrize("options", [{"score_map": "softmax"}, {"heads": 0}, {"key_width": 0}])
 def test_wrong_options_are_refused(options):
     for layer in (wl.CrossAttention, wl.AttentionPool):

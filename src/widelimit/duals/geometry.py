@@ -64,15 +64,8 @@ def _correlation(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Floa
     return k * left.inverse * right.inverse
 
 
-class Angle(NamedTuple):
-    """`x = |c|` and `sin = √(1 − c²)` of a pair."""
-
-    x: Float[Array, "*s"]
-    sine: Float[Array, "*s"]
-
-
-def angle(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Angle:
-    """The angle of a pair; `1 − |c|` comes from `√(q₁q₂) − |κ|`, which does not cancel."""
+def angle(left: Variance, right: Variance, k: Float[Array, "*s"]) -> tuple[Array, Array]:
+    """`x = |c|` and `√(1 − c²)`; `1 − |c|` comes from `√(q₁q₂) − |κ|`, which does not cancel."""
     x = jnp.minimum(jnp.abs(_correlation(left, right, k)), 1)
     gap = jnp.maximum(_correlation(left, right, _scale(left, right) - jnp.abs(k)), 0)
     gap = jnp.where(x < 0.5, 1 - x, gap)
@@ -80,7 +73,7 @@ def angle(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Angle:
         # An example and itself: what rounding left of the gap would be an angle of 1e-8, and move
         # with the order in which sums are taken. In single precision such pairs are redone.
         gap = jnp.where(gap > _PARALLEL, gap, 0)
-    return Angle(x, jnp.sqrt(gap * (1 + x)))
+    return x, jnp.sqrt(gap * (1 + x))
 
 
 def inverse_sine(sine: Float[Array, "*s"]) -> Float[Array, "*s"]:
@@ -108,7 +101,7 @@ def correlation_tangent(
 @jax.custom_jvp
 def sine(left: Variance, right: Variance, k: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """`√(1 − c²)`; its gradient is 0 at correlation ±1."""
-    return angle(left, right, k).sine
+    return angle(left, right, k)[1]
 
 
 @sine.defjvp

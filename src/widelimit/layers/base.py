@@ -131,7 +131,7 @@ class RowMap(Layer):
 
     @property
     def facts(self) -> Facts:
-        return Facts(linear=True, keeps_zeros=True, cuttable=True)
+        return Facts(linear=True)
 
     @abstractmethod
     def mix(self, f: Array, memo: Memo) -> Array:

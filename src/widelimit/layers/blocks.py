@@ -166,7 +166,7 @@ def VisionTransformer(
     """
     cut = Conv(width, patch, stride=patch, padding="valid", **_deviations(options))
     encoder = TransformerEncoder(width, depth=depth, **options)
-    return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, (0, 0), options))
+    return Serial(cut, *encoder.layers, *_readout(pooling, width, outputs, 2, options))
 
 
 @spell_options(TransformerBlock)
@@ -189,7 +189,7 @@ def TextEncoder(
     if vocabulary is not None:
         first = Embedding(width, vocabulary=vocabulary)
     encoder = TransformerEncoder(width, depth=depth, **options)
-    return Serial(first, *encoder.layers, *_readout(pooling, width, outputs, (0,), options))
+    return Serial(first, *encoder.layers, *_readout(pooling, width, outputs, 1, options))
 
 
 def _deviations(options: BlockOptions) -> dict[str, Any]:
@@ -198,16 +198,12 @@ def _deviations(options: BlockOptions) -> dict[str, Any]:
 
 
 def _readout(
-    pooling: Pooling | str,
-    width: int,
-    outputs: int,
-    first: tuple[int, ...],
-    options: BlockOptions,
+    pooling: Pooling | str, width: int, outputs: int, rank: int, options: BlockOptions
 ) -> tuple[Layer, ...]:
     pools: dict[Pooling, tuple[Layer, ...]] = {
         Pooling.MEAN: (MeanPool(),),
         Pooling.ATTENTION: (AttentionPool(width, heads=options.get("heads", INFINITE)),),
-        Pooling.FIRST: (Select(first),),
+        Pooling.FIRST: (Select((0,) * rank),),
         Pooling.NONE: (),
     }
     return (*pools[choice(Pooling, pooling, "pooling")], Dense(outputs))

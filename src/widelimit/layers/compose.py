@@ -288,11 +288,12 @@ def fold(
     the state has the same shape after a layer as before it.
     """
     kept: list[Any] = []
-    runs = _runs(chain) if loops else [[link] for link in chain]
+    runs = [[link] for link in chain]
     if loops:
+        same = itertools.groupby(chain, lambda link: (link.need, _kind(link.tree)))
+        runs = [list(run) for _, run in same]
         _require_few(len(runs))
-    for run in runs:
-        first, *rest = run
+    for first, *rest in runs:
         state, out = step(state, first.tree, first.need)
         kept.append(out)
         if len(rest) >= _LEAST and _steady(step, state, rest[0]):
@@ -315,29 +316,17 @@ def _require_few(layers: int) -> None:
         )
 
 
-def _runs(chain: Sequence[Link]) -> list[list[Link]]:
-    runs: list[list[Link]] = []
-    for link in chain:
-        if runs and link.need == runs[-1][0].need and _alike(link.tree, runs[-1][0].tree):
-            runs[-1].append(link)
-        else:
-            runs.append([link])
-    return runs
-
-
-def _alike(one: Any, two: Any) -> bool:
-    """Whether two trees differ in the numbers of their arrays only."""
-    (leaves1, structure1), (leaves2, structure2) = map(jax.tree.flatten, (one, two))
-    return structure1 == structure2 and all(
-        hasattr(a, "dtype") and hasattr(b, "dtype") and (a.shape, a.dtype) == (b.shape, b.dtype)
-        for a, b in zip(leaves1, leaves2, strict=True)
-    )
+def _kind(tree: Any) -> tuple[Any, list[Any]]:
+    """All of a tree but the numbers of its arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    kinds = [(x.shape, x.dtype) if hasattr(x, "dtype") else object() for x in leaves]
+    return structure, kinds
 
 
 def _steady(step: Step, state: State, link: Link) -> bool:
     """Whether the state has the same shape after a layer as before it."""
     after = jax.eval_shape(lambda s, tree: step(s, tree, link.need)[0], state, link.tree)
-    return _alike(jax.eval_shape(lambda s: s, state), after)
+    return _kind(jax.eval_shape(lambda s: s, state)) == _kind(after)
 
 
 def _loop(step: Step, state: State, run: list[Link]) -> tuple[State, list[Any]]:

@@ -9,9 +9,14 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
-from ..errors import NetworkError, OptionError, ShapeError
+from ..errors import NetworkError, ShapeError
+from ..options import listed, whole
 from ..state import Outline, Pair
-from .base import Memo, RowMap
+from .base import Facts, Memo, RowMap
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    return tuple(whole(name, value, least=0) for value in listed(name, values))
 
 
 class Rearrange(RowMap):
@@ -35,16 +40,11 @@ class Rearrange(RowMap):
         groups: Sequence[int] | None = None,
     ):
         """See the class; `groups` are counts of axes, by default 1 for each."""
-        try:
-            self.order = tuple(int(axis) for axis in order)
-            self.factors = None if factors is None else tuple(tuple(map(int, f)) for f in factors)
-            self.groups = None if groups is None else tuple(map(int, groups))
-        except (TypeError, ValueError) as error:
-            raise OptionError(
-                "The options of Rearrange are not tuples of whole numbers.",
-                got=f"order={order!r}, factors={factors!r}, groups={groups!r}",
-                remedy="name axes by numbers, such as order=(1, 2, 0)",
-            ) from error
+        self.order = _integers("order", order)
+        self.groups = None if groups is None else _integers("groups", groups)
+        self.factors = None
+        if factors is not None:
+            self.factors = tuple(_integers("factors", f) for f in listed("factors", factors))
         count = len(self.order) if self.factors is None else sum(map(len, self.factors))
         if sorted(self.order) != list(range(count)) or sum(self.merged) != count:
             raise NetworkError(
@@ -85,6 +85,10 @@ class Rearrange(RowMap):
     def outline(self, before: Outline) -> Outline:
         """That of the rearranged inputs: this happens where inputs enter, not layer by layer."""
         return before
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return x

@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import Array
 
 from ..state import Outline, Pair
-from .base import Memo, RowMap, cast, leaf
+from .base import Facts, Memo, RowMap, cast, leaf
 
 
 class Scale(RowMap):
@@ -16,6 +16,10 @@ class Scale(RowMap):
 
     def outline(self, before: Outline) -> Outline:
         return before.to(raw=False)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(linear=True, keeps_zeros=True, cuttable=True)
 
     def forward(self, params: Any, x: Array, mask: Array | None, key: Any):
         return self.mix(x, None)

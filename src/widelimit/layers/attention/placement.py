@@ -83,7 +83,7 @@ def _lift(pair: Pair, b_std: Any) -> Pair:
     return pair.to(pair.nngp + cast(b_std, pair.nngp) ** 2, pair.ntk)
 
 
-def inverse_lengths(variance: Float[Array, "position"]) -> Float[Array, "position"]:
+def inverse_lengths(variance: Float[Array, "*positions"]) -> Float[Array, "*positions"]:
     """1/√κ̃_aa, and 0 where the variance is."""
     return safe_inverse(safe_sqrt(variance))
 

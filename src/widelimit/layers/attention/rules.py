@@ -121,8 +121,10 @@ def _response(
         return one.rule(one, two, value, query, key)
 
     def turn(head: Head, wave: Array) -> Head:
-        wave = wave[:, None] if head.derivative.ndim == 3 else wave  # (query, output, key)
-        return head._replace(derivative=head.derivative * wave)
+        shape = (wave.shape[0], 1, wave.shape[1])  # of rowwise Jacobians (query, output, key)
+        if head.derivative.ndim != 3:
+            shape = (*(1,) * (head.derivative.ndim - 2), *wave.shape)
+        return head._replace(derivative=head.derivative * wave.reshape(shape))
 
     def add(total: Array, waves: tuple[Array, Array]) -> tuple[Array, None]:
         turned = turn(one, waves[0]), turn(two, waves[1])
