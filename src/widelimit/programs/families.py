@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from .entrywise import leading_power, on_scalars, vanished
-from .extents import Extent, Wide
+from .extents import Extent, Wide, shown
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
@@ -121,7 +121,7 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
         return value.moved(numbered(value).reshape(step.results[0].cells), {})
     groups = _matched(old, new)
     if groups is None:
-        raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
+        raise cut_refused(step, f"a reshape from {shown(old)} to {shown(new)}")
     shape: list[int] = []
     axes: dict[int, int] = {}
     moved: dict[int, Layout] = {}
@@ -175,10 +175,6 @@ def _matched(
             groups.append(group)
             sizes, group = [(0, Fraction(1))] * 2, ([], [])
     return groups if not (group[0] or group[1]) else None
-
-
-def _shown(shape: tuple[Extent, ...]) -> str:
-    return f"({', '.join(str(extent) for extent in shape)})"
 
 
 def slices(machine: Machine, step: Step, value: Any) -> Any:

@@ -27,7 +27,7 @@ from .vectors import WideVector
 
 
 @dataclass(frozen=True)
-class Record:
+class Made:
     """What a step made."""
 
     step: Step
@@ -58,7 +58,7 @@ class Machine:
         self.drawn_from: dict[int, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
-        self.records: list[Record] = []
+        self.records: list[Made] = []
         self.laws: list[tuple[Step, EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
@@ -84,7 +84,7 @@ class Machine:
                     ) from error
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
-                    self.records.append(Record(step, value))
+                    self.records.append(Made(step, value))
                 for index in self.program.ends.get(number, ()):
                     self._values.pop(index, None)
             outputs = [self._read(operand, None) for operand in self.program.outputs]

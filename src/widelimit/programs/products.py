@@ -212,7 +212,7 @@ def _with_matrix(machine: Machine, step: Step, sides: list[Any], how: Contractio
     if isinstance(matrix, WideMatrix):
         terms = [matmul(machine, step, matrix, axis, vector, entries, members)]
     else:
-        parts = (p if axis == matrix.axes[0] else p.swapped() for p in matrix.parts)
+        parts = (matrix if axis == matrix.axes[0] else matrix.swapped()).parts
         terms = [_through(machine, step, part, vector, entries, members) for part in parts]
         terms = [replace(term, power=term.power + matrix.power) for term in terms]
     # Scores with a mean are larger than those without one, by √n.
