@@ -186,7 +186,7 @@ class Outer:
     def swapped(self) -> Outer:
         """The same with v first."""
         parts = tuple(OuterProduct(p.v, p.u, p.right, p.left) for p in self.parts)
-        return replace(self, axes=self.axes[::-1], parts=parts)
+        return replace(self, axes=(self.axes[1], self.axes[0]), parts=parts)
 
     def moved(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
         """`axes` maps old width axes to new ones."""
