@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .entrywise import is_key
@@ -155,11 +156,12 @@ class Machine:
     def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """A computation that is done at most once, in double precision."""
 
+        @functools.cache
         def scoped() -> Any:
             with jax.enable_x64(True):
                 return compute()
 
-        return functools.cache(scoped)
+        return scoped
 
     def parameter_name(self) -> str:
         """A name for a new parameter."""
@@ -198,7 +200,10 @@ class Machine:
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""
         record = step.record
-        if any(slot.is_complex and (slot.wide_axes or record.law) for slot in step.results):
+        if any(
+            jnp.issubdtype(slot.dtype, jnp.complexfloating) and (slot.wide_axes or record.law)
+            for slot in step.results
+        ):
             raise step.refuse(
                 "An activation or a parameter is complex.",
                 got=f"'{step.name}' that gives {step.results[0].dtype}",

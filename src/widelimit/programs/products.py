@@ -407,10 +407,9 @@ def matmul(
     origin.method = max(origin.method, method)
 
     def cross() -> np.ndarray:
-        def each() -> list[np.ndarray]:
-            return [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
-
-        found, method = integrator.measured(each)
+        found, method = integrator.measured(
+            lambda: [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
+        )
         origin.method = max(origin.method, method)
         draws = max([1, *map(len, found)])
         rows = [np.broadcast_to(np.swapaxes(c, 1, 2), (draws, *c.shape[:0:-1])) for c in found]
