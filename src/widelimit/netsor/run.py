@@ -12,7 +12,7 @@ from ..errors import NumericalError
 from ..programs.extents import Wide
 from ..programs.integration import Method, Rule
 from ..programs.integrator import Cloud, Integrator
-from ..programs.interpreter import Machine, Record
+from ..programs.interpreter import Machine, Made
 from ..programs.refusals import Place
 from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram, Slot, Step
@@ -131,7 +131,7 @@ class Run:
         slot = Slot(node.index, shape, np.dtype(float))
         step = Step(name, None, (params,) * 3, (), (slot,), place, record_of(name))
         value = self.machine.apply(step, operands)[0]
-        self.machine.records.append(Record(step, value))
+        self.machine.records.append(Made(step, value))
         return value
 
     def _products(self, dots: tuple[Dot, ...]) -> WideVector:

@@ -267,11 +267,10 @@ def _outer_sum(one: Outer, two: Outer) -> Outer:
     kept = [outer for outer in (one, two) if outer.power == power]
     if len(kept) == 1:
         return kept[0]
-    for k in (0, 1):
-        layout = one.layouts[one.axes[k]].common(two.layouts[two.axes[k]])
-        one, two = one.refined_at(one.axes[k], layout), two.refined_at(two.axes[k], layout)
-    if one.axes != two.axes:
-        two = Outer(two.shape, one.axes, tuple(p.swapped() for p in two.parts), two.power)
+    two = two if one.axes == two.axes else two.swapped()
+    for axis in one.axes:
+        layout = one.layouts[axis].common(two.layouts[axis])
+        one, two = one.refined_at(axis, layout), two.refined_at(axis, layout)
     shape = np.broadcast_shapes(one.shape, two.shape)
     return Outer(shape, one.axes, (*one.parts, *two.parts), power)
 

@@ -29,6 +29,11 @@ class Wide:
 Extent = int | Wide
 
 
+def shown(shape: tuple[Extent, ...]) -> str:
+    """A shape in words, such as (3, n)."""
+    return f"({', '.join(map(str, shape))})"
+
+
 def fit_extent(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Extent | None:
     """`a·n + b`, in the limit `a·n`, or a constant; None if the sizes are neither."""
     if len(set(sizes)) == 1:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from .entrywise import leading_power, on_scalars, vanished
-from .extents import Extent, Wide
+from .extents import Extent, Wide, shown
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
@@ -121,7 +121,7 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
         return value.moved(numbered(value).reshape(step.results[0].cells), {})
     groups = _matched(old, new)
     if groups is None:
-        raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
+        raise cut_refused(step, f"a reshape from {shown(old)} to {shown(new)}")
     shape: list[int] = []
     axes: dict[int, int] = {}
     moved: dict[int, Layout] = {}
@@ -177,10 +177,6 @@ def _matched(
     return groups if not (group[0] or group[1]) else None
 
 
-def _shown(shape: tuple[Extent, ...]) -> str:
-    return f"({', '.join(str(extent) for extent in shape)})"
-
-
 def slices(machine: Machine, step: Step, value: Any) -> Any:
     """`slice`; along width axes at fixed fractions of the width."""
     starts = [p["start_indices"] for p in step.params]
@@ -196,43 +192,32 @@ def _sliced(
         slice(int(a), int(b), int(s)) for a, b, s in zip(starts[0], limits[0], strides, strict=True)
     ]
     after: dict[int, Layout] = {}
-    for axis in list(value.layouts):
-        layout = value.layouts[axis]
-        begin = [int(s[axis]) for s in starts]
-        end = [int(s[axis]) for s in limits]
-        stride = int(strides[axis])
-        whole = [layout.extent * w for w in widths]
-        if stride == 1 and all(b == 0 for b in begin) and end == whole:
+    for axis, layout in value.layouts.items():
+        begin, end = ([int(ends[axis]) for ends in bounds] for bounds in (starts, limits))
+        stride, full = int(strides[axis]), [layout.extent * w for w in widths]
+        if stride == 1 and not any(begin) and end == full:
             chosen[axis] = slice(None)
             continue
         if stride > 1:
-            if (
-                len(set(begin)) != 1
-                or begin[0] >= stride
-                or any(w - stride >= e for w, e in zip(whole, end, strict=True))
-            ):
+            whole_axis = all(w - stride < e for w, e in zip(full, end, strict=True))
+            if len(set(begin)) != 1 or begin[0] >= stride or not whole_axis:
                 raise cut_refused(step, f"every {stride}th channel from {begin[0]}")
-            value = value.refined_at(
-                axis, layout.finer(1, stride // math.gcd(layout.minor, stride))
-            )
-            layout = value.layouts[axis]
-            minor = np.arange(layout.cells) % layout.minor
-            keep = np.flatnonzero(minor % stride == begin[0])
-            chosen[axis] = keep
+            layout = layout.finer(1, stride // math.gcd(layout.minor, stride))
+            keep = np.flatnonzero(np.arange(layout.cells) % layout.minor % stride == begin[0])
             after[axis] = Layout(layout.major, layout.minor // stride, layout.unit)
-            continue
-        shares = [
-            {Fraction(e, w) for e, w in zip(ends, widths, strict=True)} for ends in (begin, end)
-        ]
-        if any(len(s) != 1 for s in shares) or layout.minor > 1:
-            raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {whole[0]}")
-        low, high = (s.pop() for s in shares)
-        pieces = math.lcm(*((bound / layout.unit).denominator for bound in (low, high)))
-        value = value.refined_at(axis, layout.finer(pieces, 1))
-        layout = value.layouts[axis]
-        keep = np.arange(int(low / layout.unit), int(high / layout.unit))
-        chosen[axis] = keep
-        after[axis] = Layout(len(keep), 1, layout.unit)
+        else:
+            shares = [
+                {Fraction(*e) for e in zip(ends, widths, strict=True)} for ends in (begin, end)
+            ]
+            if any(len(s) != 1 for s in shares) or layout.minor > 1:
+                raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {full[0]}")
+            low, high = (s.pop() for s in shares)
+            layout = layout.finer(
+                math.lcm(*((bound / layout.unit).denominator for bound in (low, high))), 1
+            )
+            keep = np.arange(int(low / layout.unit), int(high / layout.unit))
+            after[axis] = Layout(len(keep), 1, layout.unit)
+        value, chosen[axis] = value.refined_at(axis, layout), keep
     kept = [np.arange(n)[which] for n, which in zip(value.shape, chosen, strict=True)]
     index = numbered(value)[np.ix_(*kept)]
     result = value.moved(index, {a: a for a in value.layouts})

@@ -120,8 +120,7 @@ class Integrator:
         both = u.form is not None and v.form is not None
         if u.form is not None and v.form is not None:
             found = u.form.covariance(v.form, rows, columns)
-            scales = np.asarray(u.scale)[:, rows], np.asarray(v.scale)[:, columns]
-            total = total + found * scales[0][..., :, None] * scales[1][..., None, :]
+            total = total + found * _table(np.asarray(u.scale), rows, np.asarray(v.scale), columns)
         for k, (mix, product) in enumerate(_pieces(u)):
             for m, (other_mix, other) in enumerate(_pieces(v)):
                 if not (both and k == m == 0):  # the linear parts
@@ -230,29 +229,22 @@ class Integrator:
                 if x is None:
                     raise _NeedsPoints
                 slope, mine = self._slope(two, x), (columns, rows) if turn else (rows, columns)
-                found = form.covariance(x, *mine) * factor[:, mine[0]][..., :, None]
-                found = found * slope[:, mine[1]][..., None, :]
+                found = form.covariance(x, *mine) * _table(factor, mine[0], slope, mine[1])
                 return np.swapaxes(found, -1, -2) if turn else found
         one, two = _closed(a), _closed(b)
         if one is not None and two is not None and one.form is two.form:
             q, r = one.variance[:, rows][..., :, None], two.variance[:, columns][..., None, :]
             c = one.argument.covariance(two.argument, rows, columns)
-            c = c * one.inner[:, rows][..., :, None] * two.inner[:, columns][..., None, :]
-            outer = one.outer[:, rows][..., :, None] * two.outer[:, columns][..., None, :]
-            return outer * one.form.pair(q, c, r)
+            c = c * _table(one.inner, rows, two.inner, columns)
+            return _table(one.outer, rows, two.outer, columns) * one.form.pair(q, c, r)
         x, y = a.univariate(), b.univariate()
         if x is None or y is None:
             raise _NeedsPoints
         self._use_grid(2)
         draws = max(self._draws(a), self._draws(b))
         left, right = self._series(a, x, draws), self._series(b, y, draws)
-        deviations = x.deviation[:, rows][..., :, None] * y.deviation[:, columns][..., None, :]
-        covariance = x.covariance(y, rows, columns)
-        rho = np.divide(
-            covariance,
-            deviations,
-            out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
-            where=deviations > 0,
+        rho = _quotient(
+            x.covariance(y, rows, columns), _table(x.deviation, rows, y.deviation, columns)
         )
         rho = np.where(np.abs(rho) > 1 - PARALLEL, np.sign(rho), rho)
         if not (left.converges(rho) and right.converges(rho)):
@@ -271,9 +263,7 @@ class Integrator:
             return closed.outer * closed.inner * closed.form.slope(closed.variance)
         self._use_grid(1)
         first = self._series(tree, form, self._draws(tree)).coefficient(1)
-        deviation = form.deviation
-        shape = np.broadcast_shapes(first.shape, deviation.shape)
-        return np.divide(first, deviation, out=np.zeros(shape), where=deviation > 0)
+        return _quotient(first, form.deviation)
 
     def _tree_mean(self, tree: Tree) -> np.ndarray:
         closed = _closed(tree)
@@ -493,6 +483,16 @@ def _closed(tree: Tree) -> _Closed | None:
     return None if line is None else _Closed(inner.closed, *line, outer)
 
 
+def _table(a: np.ndarray, rows: np.ndarray, b: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """`a_i b_j` of numbers (draws, size)."""
+    return a[:, rows][..., :, None] * b[:, columns][..., None, :]
+
+
+def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """Zero where the lower number is."""
+    return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), 0.0)
+
+
 def _beside(values: np.ndarray, side: int) -> np.ndarray:
     """Numbers of the rows (side 0) or columns, to be multiplied with tables of both."""
     return values[..., :, None] if side == 0 else values[..., None, :]
@@ -505,8 +505,7 @@ def _covariance(one: _Side, two: _Side) -> np.ndarray:
     (a, rows, side), (b, columns, other) = one, two
     (x, f), (y, g) = scaled_leaf(a), scaled_leaf(b)  # pyright: ignore[reportGeneralTypeIssues]
     if side != other:
-        found = x.covariance(y, rows, columns)
-        return found * f[:, rows][..., :, None] * g[:, columns][..., None, :]
+        return x.covariance(y, rows, columns) * _table(f, rows, g, columns)
     flat = x.covariance(y, rows.reshape(-1, 1), columns.reshape(-1, 1))[..., 0, 0]
     found = flat.reshape(len(flat), *rows.shape) * f[:, rows] * g[:, columns]
     return _beside(found, side)

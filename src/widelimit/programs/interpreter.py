@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .entrywise import is_key
@@ -27,7 +28,7 @@ from .vectors import WideVector
 
 
 @dataclass(frozen=True)
-class Record:
+class Made:
     """What a step made."""
 
     step: Step
@@ -58,7 +59,7 @@ class Machine:
         self.drawn_from: dict[int, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
-        self.records: list[Record] = []
+        self.records: list[Made] = []
         self.laws: list[tuple[Step, EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
@@ -84,7 +85,7 @@ class Machine:
                     ) from error
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
-                    self.records.append(Record(step, value))
+                    self.records.append(Made(step, value))
                 for index in self.program.ends.get(number, ()):
                     self._values.pop(index, None)
             outputs = [self._read(operand, None) for operand in self.program.outputs]
@@ -155,11 +156,12 @@ class Machine:
     def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """A computation that is done at most once, in double precision."""
 
+        @functools.cache
         def scoped() -> Any:
             with jax.enable_x64(True):
                 return compute()
 
-        return functools.cache(scoped)
+        return scoped
 
     def parameter_name(self) -> str:
         """A name for a new parameter."""
@@ -198,7 +200,10 @@ class Machine:
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""
         record = step.record
-        if any(slot.is_complex and (slot.wide_axes or record.law) for slot in step.results):
+        if any(
+            jnp.issubdtype(slot.dtype, jnp.complexfloating) and (slot.wide_axes or record.law)
+            for slot in step.results
+        ):
             raise step.refuse(
                 "An activation or a parameter is complex.",
                 got=f"'{step.name}' that gives {step.results[0].dtype}",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .extents import Wide
+from .extents import Wide, shown
 from .integration import Method
 from .scalars import WideScalar
 from .vectors import WideVector
 
 if TYPE_CHECKING:
-    from .interpreter import Machine, Record
+    from .interpreter import Machine, Made
 
 
 def superscript(power: Fraction) -> str:
@@ -25,7 +25,7 @@ def superscript(power: Fraction) -> str:
     return "n" if power == 1 else f"n^({power})" if power.denominator > 1 else f"n^{power}"
 
 
-def kind_of(record: Record) -> str | None:
+def kind_of(record: Made) -> str | None:
     """What a step is in a tensor program; None for bookkeeping."""
     value, known = record.value, record.step.record
     if known.law is not None:
@@ -33,14 +33,11 @@ def kind_of(record: Record) -> str | None:
     if isinstance(value, WideVector) and not known.moves and not value.is_constant:
         return known.kind if known.kind == "MatMul" and value.is_linear else "Nonlin"
     if isinstance(value, WideScalar) and not known.moves and not value.fixed:
-        if not any(_is_wide(operand) for operand in record.step.operands):
-            return "WideScalar"
+        shapes = (operand.shape for operand in record.step.operands)
+        if not any(isinstance(extent, Wide) for shape in shapes for extent in shape):
+            return "Scalar"
         return "Dot" if known.kind != "Moment" and not value.rough else "Moment"
     return None
-
-
-def _is_wide(operand: Any) -> bool:
-    return any(isinstance(extent, Wide) for extent in operand.shape)
 
 
 def listed(name: str, heads: Iterable[str], lines: Iterable[tuple[str, str]], end: str) -> str:
@@ -59,7 +56,7 @@ def listing(machine: Machine, output: Any, name: str) -> str:
     lines = [
         (
             str(kind),
-            f"{_family(record):<18} {superscript(record.value.power):<9} "
+            f"{shown(record.step.results[0].shape):<18} {superscript(record.value.power):<9} "
             f"{str(place).split(': ')[0]:<{widest}}  {place.code}",
         )
         for place, kind, record in last
@@ -91,7 +88,3 @@ def _law(variance: np.ndarray, which: str, method: Method) -> str:
         return f"Gaussian given {which} scalars"
     low, high = (f"{v:.6g}" for v in (variance.min(), variance.max()))
     return f"N(0, {low if low == high else f'{low} … {high}'}), {method}"
-
-
-def _family(record: Record) -> str:
-    return f"({', '.join(str(extent) for extent in record.step.results[0].shape)})"

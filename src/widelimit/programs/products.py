@@ -212,7 +212,7 @@ def _with_matrix(machine: Machine, step: Step, sides: list[Any], how: Contractio
     if isinstance(matrix, WideMatrix):
         terms = [matmul(machine, step, matrix, axis, vector, entries, members)]
     else:
-        parts = (p if axis == matrix.axes[0] else p.swapped() for p in matrix.parts)
+        parts = (matrix if axis == matrix.axes[0] else matrix.swapped()).parts
         terms = [_through(machine, step, part, vector, entries, members) for part in parts]
         terms = [replace(term, power=term.power + matrix.power) for term in terms]
     # Scores with a mean are larger than those without one, by √n.
@@ -407,10 +407,9 @@ def matmul(
     origin.method = max(origin.method, method)
 
     def cross() -> np.ndarray:
-        def each() -> list[np.ndarray]:
-            return [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
-
-        found, method = integrator.measured(each)
+        found, method = integrator.measured(
+            lambda: [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
+        )
         origin.method = max(origin.method, method)
         draws = max([1, *map(len, found)])
         rows = [np.broadcast_to(np.swapaxes(c, 1, 2), (draws, *c.shape[:0:-1])) for c in found]

@@ -107,9 +107,10 @@ class WideScalar:
     @classmethod
     def constant(cls, value: Any, power: Fraction = ZERO) -> WideScalar:
         """A number or array that is the same in every draw."""
-        array = hasattr(value, "dtype") and not isinstance(value, np.generic)
-        leading = (value if array else np.asarray(value))[None]
-        return cls(np.shape(value), leading, power=power, fixed=True)
+        array: Any = value  # JAX's stay as they are
+        if not hasattr(value, "dtype") or isinstance(value, np.generic):
+            array = np.asarray(value)
+        return cls(np.shape(value), array[None], power=power, fixed=True)
 
     @cached_property
     def base(self) -> Any:

@@ -12,8 +12,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax.numpy as jnp
-
 from .arrays import OnArrays
 from .closed_forms import ClosedForm
 from .extents import Extent, Wide
@@ -104,11 +102,6 @@ class Slot:
     def cells(self) -> tuple[int, ...]:
         """The shape with 1 in place of the width axes."""
         return cells_of(self.shape)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether these are complex numbers; keys are none."""
-        return bool(jnp.issubdtype(self.dtype, jnp.complexfloating))
 
 
 @dataclass(frozen=True)

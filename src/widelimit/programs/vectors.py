@@ -101,8 +101,9 @@ class WideVector:
         """The vector as one expression."""
         trees: list[Tree] = [] if self.form is None else [self.leaf()]
         for mix, product in self.parts:
+            first, *others = product.children
             if mix is None:
-                trees.append(product if len(product.children) > 1 else product.children[0])
+                trees.append(product if others else first)
             else:
                 trees.append(Whole(self._bare((mix, product))))
         if self.constant.any() or not trees:

@@ -133,7 +133,19 @@ class _Aligner:
         if name == "scan":
             return self.scan(equations, operands, place)
         if name == "cond":
-            return self.cond(equations, operands, place, fixed)
+            index, *rest = operands
+            platform = isinstance(index, Slot) and index.index in self.platforms
+            if not platform and not isinstance(index, Given):
+                raise RefusedError(
+                    "Branches are chosen when the program is traced, not by data.",
+                    place=place,
+                    got="lax.cond or lax.switch on a computed value",
+                    remedy="use jnp.where, or choose the branch in Python",
+                )
+            # All branches for platforms compute the same; the first is as good as any.
+            choice = int(index.values[0]) if isinstance(index, Given) else 0
+            branches = [e.params["branches"][choice] for e in equations]
+            return self.run(branches, rest, place, fixed=fixed)
         if name == "while":
             raise RefusedError(
                 "Loops run a number of times that is known when the program is traced.",
@@ -162,25 +174,6 @@ class _Aligner:
     ) -> None:
         step = (name, primitive, params, tuple(operands), tuple(results), place, record_of(name))
         self.steps.append(Step(*step))
-
-    def cond(
-        self, equations: Sequence[Any], operands: list[Operand], place: Place, fixed: bool
-    ) -> list[Operand]:
-        index, *rest = operands
-        if isinstance(index, Slot) and index.index in self.platforms:
-            # All branches compute the same; the first is as good as any.
-            branches = [e.params["branches"][0] for e in equations]
-            return self.run(branches, rest, place, fixed=fixed)
-        if not isinstance(index, Given):
-            raise RefusedError(
-                "Branches are chosen when the program is traced, not by data.",
-                place=place,
-                got="lax.cond or lax.switch on a computed value",
-                remedy="use jnp.where, or choose the branch in Python",
-            )
-        choice = int(index.values[0])
-        branches = [e.params["branches"][choice] for e in equations]
-        return self.run(branches, rest, place, fixed=fixed)
 
     def scan(
         self, equations: Sequence[Any], operands: list[Operand], place: Place

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from ..programs.extents import shown
 from ..programs.integration import Integration
 from ..programs.interpreter import Machine
 from ..programs.listing import kind_of, superscript
@@ -137,7 +138,7 @@ def _rows(machine: Machine) -> list[Row]:
     for record in machine.records:
         step, value, kind = record.step, record.value, kind_of(record)
         slot, known = step.results[0], step.record
-        extents = f"({', '.join(str(e) for e in slot.shape)})"
+        extents = shown(slot.shape)
         if known.law is not None:
             if isinstance(value, (WideVector, WideMatrix)):
                 law, key = laws[id(step)], ("parameter", step.place, extents)

@@ -67,6 +67,8 @@ def _reused(
         for form in v.forms()
         for t in form.terms
     }
+    if not first:
+        return ()
     steps = [step for step, *_ in scores]
     functions = [
         (record.step, {id(t.source) for form in record.value.forms() for t in form.terms})
