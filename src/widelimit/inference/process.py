@@ -145,7 +145,7 @@ class GP:
         noise, amplitude, _ = best_trial(trials)
         noise = noise * amplitude / (1.0 if counts is None else counts)
         net = amplify(self.net, amplitude) if scalable else self.net
-        gp, data = replace(self, net=net, noise=noise), data.with_net(net)
+        gp, data = replace(self, net=net, noise=noise), replace(data, net=net)
         if whole is None:
             return replace(gp.condition(data, y), trials=trials)
         options = {"noise": noise, "jitter": self.jitter, "groups": data.groups}
