@@ -18,7 +18,7 @@ from . import checks
 from .checks import Values
 from .triangular import BLOCK, Triangular, cholesky_in_place, edges
 
-_pstrf, _potri = get_lapack_funcs(("pstrf", "potri"), dtype=np.float64)
+(_pstrf,) = get_lapack_funcs(("pstrf",), dtype=np.float64)
 
 _ALL_EIGENVALUES = 1500  # up to so many rows they take no longer than a search for the smallest
 
@@ -87,17 +87,6 @@ class Factor(Triangular):
     def block(self, i: int, j: int) -> np.ndarray:
         return self.storage[self.spans[i], self.spans[j]]
 
-    def inverse(self) -> Float[np.ndarray, "n n"]:
-        """`A⁻¹` in full, both triangles."""
-        inverse, _ = _potri(self.storage, lower=1)
-        _mirror(inverse)
-        return inverse
-
-    def inverse_block(self, rows: np.ndarray) -> Float[np.ndarray, "rows rows"]:
-        if 4 * len(rows) < len(self):  # above that, the whole inverse is less work
-            return super().inverse_block(rows)
-        return self.inverse()[np.ix_(rows, rows)]
-
 
 def factorise(kernel: Values, *, noise: Values = 0.0, jitter: Jitter | None = None) -> Factor:
     """Cholesky factor of `kernel + diag(noise)` in float64, whatever the kernel's precision.
@@ -141,14 +130,6 @@ def factorise(kernel: Values, *, noise: Values = 0.0, jitter: Jitter | None = No
         remedy="give the data noise, remove repeated examples, check how the kernel was computed, "
         "or allow more with Jitter(limit=...)",
     )
-
-
-def _mirror(symmetric: np.ndarray) -> None:
-    """Overwrite the upper triangle by the lower one, in blocks: no second matrix is needed."""
-    for span in edges(len(symmetric), checks.ROWS_PER_BLOCK):
-        block = symmetric[span, span]
-        symmetric[span, span.stop :] = symmetric[span.stop :, span].T
-        block[:] = np.tril(block) + np.tril(block, -1).T
 
 
 def warn_of_jitter(added: float, scale: float, why: str = "") -> None:
