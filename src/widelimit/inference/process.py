@@ -29,7 +29,7 @@ from .network_kernels import (
     require_layer,
 )
 from .noise import LeaveOneOutNoise, Noise, NoiseTrial, best_trial, noise_trials, settled
-from .solve import Jitter
+from .solve import Factor, Jitter
 from .solvers import Cholesky, Posterior, Solver
 
 
@@ -244,11 +244,12 @@ class FittedGP:
         `noise` is that of the new targets; by default the model's own, if it is one number.
         """
         known, other = self.posterior, self.data.read(x, mask)
-        if not isinstance(known, GPPosterior):
+        if not isinstance(known, GPPosterior) or not isinstance(known.factor, Factor):
             raise OptionError(
-                f"A model with solver={self.gp.solver!r} keeps its landmarks alone.",
+                f"A model with solver={self.gp.solver!r} is fitted to all its data at once.",
                 got="more data for a fitted one",
-                remedy="fit again with the old and the new data",
+                remedy="fit again with the old and the new data (a stored kernel is extended, not "
+                "computed anew), or solve with Cholesky()",
             )
         if noise is None and np.size(self.gp.noise) > 1:
             raise NumericalError(
