@@ -1,6 +1,6 @@
 """Cholesky out of core: the factor of a kernel that no memory holds, in blocks on disk.
 
-Columns are computed from left to right (see `triangular`). A block depends on those to its left and
+Columns are computed from left to right (see `solve`). A block depends on those to its left and
 on the diagonal above it, so the workers of a cluster share them. In memory are one row of blocks
 and a few blocks.
 
@@ -28,9 +28,8 @@ from ..data.files import writing
 from ..errors import NumericalError, WidelimitError
 from ..options import whole
 from . import checks
-from .solve import warn_of_jitter
+from .solve import Triangular, edges, warn_of_jitter
 from .solvers import ExactSolver
-from .triangular import Triangular, edges
 
 Report = Callable[[int, int], None]
 Place = tuple[int, int]

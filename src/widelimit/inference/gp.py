@@ -27,8 +27,7 @@ from ..printing import counted
 from . import checks
 from .checks import Values
 from .repeats import Groups, repeated
-from .solve import Jitter, factorise, semidefinite_root
-from .triangular import Inverse
+from .solve import Inverse, Jitter, factorise, semidefinite_root
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 

@@ -27,8 +27,8 @@ from .checks import Values
 from .conventions import LEFT_OUT
 from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
+from .solve import Inverse
 from .solvers import ExactSolver, refuse_jitter
-from .triangular import Inverse
 
 log = logging.getLogger("widelimit.scale")
 
