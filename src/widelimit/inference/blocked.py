@@ -114,7 +114,9 @@ class BlockedCholesky(ExactSolver):
         whole("block", self.block)
 
     def factor(self, kernel, noise, jitter, client):
-        order = _order(kernel)
+        order = np.arange(len(kernel))
+        if not isinstance(kernel, np.ndarray):  # as examples stand on disk
+            order = np.concatenate(kernel.store.members[0])
         diagonal = np.asarray(kernel.diagonal(), np.float64)
         unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
         failure = None
@@ -258,10 +260,3 @@ def _here(work: _Work, places: list[Place]) -> Iterator[None]:
         if i > j and of != j:
             row, of = [work.files.read((j, k)) for k in range(j + 1)], j
         yield work.compute((i, j), row if i > j else None)
-
-
-def _order(kernel: Any) -> np.ndarray:
-    """Examples as they stand on disk."""
-    if isinstance(kernel, np.ndarray):
-        return np.arange(len(kernel))
-    return np.concatenate(kernel.store.members[0])

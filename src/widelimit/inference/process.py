@@ -270,12 +270,9 @@ class FittedGP:
     def _cross(self, other: Inputs) -> np.ndarray:
         return chosen(self.data.cross(other, ntk=self.gp.with_ntk), self.gp.kind)
 
-    def _corner(self, other: Inputs) -> np.ndarray:
-        return chosen(self.data.corner(other, ntk=self.gp.with_ntk), self.gp.kind)
-
     def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-        other = self.data.read(x, mask)
-        return self._cross(other), self._corner(other)
+        other, gp = self.data.read(x, mask), self.gp
+        return self._cross(other), chosen(self.data.corner(other, ntk=gp.with_ntk), gp.kind)
 
 
 def amplify(net: Layer, amplitude: float) -> Layer:
