@@ -1,5 +1,6 @@
 """From files to posteriors, piece by piece: against closed forms and independent computations."""
 
+import dataclasses
 from contextlib import contextmanager
 
 import jax
@@ -151,7 +152,7 @@ def test_an_interrupted_kernel_goes_on(tmp_path, monkeypatch):
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NNGP]), exact.nngp, rtol=1e-12)
     np.testing.assert_allclose(np.asarray(arrays[KernelKind.NTK]), exact.ntk, rtol=1e-12)
     # Another network, or other examples, are another kernel: nothing is taken over.
-    other = data.with_net(amplify(NET, 2.0))
+    other = dataclasses.replace(data, net=amplify(NET, 2.0))
     again = blocks.compute(other, inputs, kinds, store=store)
     np.testing.assert_allclose(np.asarray(again[KernelKind.NTK]), 2 * exact.ntk, rtol=1e-12)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from widelimit.errors import NumericalError, ShapeError
-from widelimit.inference import Jitter, JitterWarning, factorise, solve, triangular
+from widelimit.inference import Jitter, JitterWarning, factorise, solve
 from widelimit.inference import checks as checks_module
 from widelimit.inference.solve import semidefinite_root
 
@@ -37,7 +37,6 @@ def test_factor_answers_match_numpy(rows, dtype):
 
 def test_blocks_smaller_than_the_matrix_change_nothing(monkeypatch):
     monkeypatch.setattr(checks_module, "ROWS_PER_BLOCK", 16)
-    monkeypatch.setattr(triangular, "BLOCK", 7)
     monkeypatch.setattr(solve, "BLOCK", 7)
     k = kernel(50) + 0.1 * np.eye(50)
     factor = factorise(k)
@@ -187,7 +186,7 @@ def test_other_threads_go_on_meanwhile():
     thread.start()
     try:
         before = turns[0]
-        assert triangular.cholesky_in_place(np.asfortranarray(matrix))
+        assert solve.cholesky_in_place(np.asfortranarray(matrix))
         during = turns[0] - before
     finally:
         done.set()

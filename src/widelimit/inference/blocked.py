@@ -1,6 +1,6 @@
 """Cholesky out of core: the factor of a kernel that no memory holds, in blocks on disk.
 
-Columns are computed from left to right (see `triangular`). A block depends on those to its left and
+Columns are computed from left to right (see `solve`). A block depends on those to its left and
 on the diagonal above it, so the workers of a cluster share them. In memory are one row of blocks
 and a few blocks.
 
@@ -28,9 +28,8 @@ from ..data.files import writing
 from ..errors import NumericalError, WidelimitError
 from ..options import whole
 from . import checks
-from .solve import warn_of_jitter
+from .solve import Triangular, edges, warn_of_jitter
 from .solvers import ExactSolver
-from .triangular import Triangular, edges
 
 Report = Callable[[int, int], None]
 Place = tuple[int, int]
@@ -115,7 +114,9 @@ class BlockedCholesky(ExactSolver):
         whole("block", self.block)
 
     def factor(self, kernel, noise, jitter, client):
-        order = _order(kernel)
+        order = np.arange(len(kernel))
+        if not isinstance(kernel, np.ndarray):  # as examples stand on disk
+            order = np.concatenate(kernel.store.members[0])
         diagonal = np.asarray(kernel.diagonal(), np.float64)
         unit, scale = checks.rounding_unit(np.asarray(kernel[:1])), float(diagonal.mean())
         failure = None
@@ -259,10 +260,3 @@ def _here(work: _Work, places: list[Place]) -> Iterator[None]:
         if i > j and of != j:
             row, of = [work.files.read((j, k)) for k in range(j + 1)], j
         yield work.compute((i, j), row if i > j else None)
-
-
-def _order(kernel: Any) -> np.ndarray:
-    """Examples as they stand on disk."""
-    if isinstance(kernel, np.ndarray):
-        return np.arange(len(kernel))
-    return np.concatenate(kernel.store.members[0])

@@ -177,16 +177,12 @@ def reliability(probabilities: Values, labels: Values, *, groups: int = 15) -> R
         )
     whole("groups", groups)
     truth = checks.class_columns(labels, *table.shape)
-    confidence = table.max(axis=1)
-    correct = (table.argmax(axis=1) == truth).astype(np.float64)
+    confidence = np.minimum(table.max(axis=1), 1.0)  # rounding may be above
     edges = np.linspace(0.0, 1.0, groups + 1)
-    group = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, groups - 1)
-    count = np.bincount(group, minlength=groups)
-    used = count > 0
-    return Reliability(
-        lower=edges[:-1][used],
-        upper=edges[1:][used],
-        count=count[used],
-        confidence=np.bincount(group, confidence, groups)[used] / count[used],
-        accuracy=np.bincount(group, correct, groups)[used] / count[used],
+    correct = (table.argmax(axis=1) == truth).astype(np.float64)
+    count, *sums = (
+        np.histogram(confidence, edges, weights=part)[0] for part in (None, confidence, correct)
     )
+    used = count > 0
+    means = (part[used] / count[used] for part in sums)
+    return Reliability(edges[:-1][used], edges[1:][used], count[used], *means)

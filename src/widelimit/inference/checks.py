@@ -114,9 +114,9 @@ def matrix(
     return array
 
 
-def square(values: Values, name: str) -> Float[np.ndarray, "n n"]:
+def square(values: Values, name: str, *, rows: int | None = None) -> Float[np.ndarray, "n n"]:
     """A finite, non-empty square matrix, symmetric up to the rounding of its precision."""
-    array = matrix(values, name)
+    array = matrix(values, name, rows=rows)
     if array.shape[0] != array.shape[1]:
         raise ShapeError(
             f"{name} must be square.",

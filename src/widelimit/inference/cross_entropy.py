@@ -109,7 +109,15 @@ def cross_entropy_path(
             got=f"row sums from {labels.sum(axis=1).min():.3g} to {labels.sum(axis=1).max():.3g}",
             remedy="pass one-hot rows; the centred targets of the regression do not fit here",
         )
-    initial = _initial(start, labels.shape)
+    initial = np.zeros(labels.shape)
+    if start is not None:
+        initial = checks.real_array(start, "The initial logits").astype(np.float64)
+    if initial.ndim not in (2, 3) or initial.shape[-2:] != labels.shape:
+        raise ShapeError(
+            f"The initial logits must have shape {labels.shape}, or (members, *{labels.shape}).",
+            got=f"shape {initial.shape}",
+            remedy="pass one row of initial logits per training example",
+        )
     grid, order = np.unique(optimizer.check(times).reshape(-1), return_inverse=True)
     if not grid.size or not np.isfinite(grid).all():
         raise NumericalError(
@@ -184,16 +192,3 @@ def sample_initial_functions(
     )
     shape = (whole("draws", draws), root.shape[1], whole("outputs", outputs))
     return np.einsum("ir,dro->dio", root, generator(key).standard_normal(shape))
-
-
-def _initial(start: Values | None, shape: tuple[int, int]) -> np.ndarray:
-    if start is None:
-        return np.zeros(shape)
-    initial = checks.real_array(start, "The initial logits").astype(np.float64)
-    if initial.ndim not in (2, 3) or initial.shape[-2:] != shape:
-        raise ShapeError(
-            f"The initial logits must have shape {shape}, or (members, *{shape}).",
-            got=f"shape {initial.shape}",
-            remedy="pass one row of initial logits per training example",
-        )
-    return initial

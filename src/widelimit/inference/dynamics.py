@@ -159,8 +159,7 @@ class Dynamics:
             )
         rotated = None
         if nngp is not None:
-            initial = checks.square(nngp, "The NNGP kernel of the training examples")
-            checks.matrix(initial, "The NNGP kernel of the training examples", rows=rows)
+            initial = checks.square(nngp, "The NNGP kernel of the training examples", rows=rows)
             rotated = basis.T @ initial.astype(np.float64) @ basis
         return cls(
             eigenvalues=np.maximum(eigenvalues, 0.0),
@@ -292,8 +291,8 @@ class Dynamics:
         if prior.ndim == 1:
             prior = checks.variances(prior, "The NNGP diagonal of the test examples", len(cross))
         else:
-            prior = checks.square(prior, "The NNGP of the test examples").astype(np.float64)
-            checks.matrix(prior, "The NNGP of the test examples", rows=len(cross))
+            prior = checks.square(prior, "The NNGP of the test examples", rows=len(cross))
+            prior = prior.astype(np.float64)
         return replace(seen, initial=first.astype(np.float64) @ self.basis, prior=prior)
 
     def _rates(self, times: Values) -> np.ndarray:

@@ -40,21 +40,15 @@ def taylor_expand(f: Network, params: PyTree, *, degree: int) -> Network:
             shifted = jax.tree.map(lambda c, d: c + s.astype(c.dtype) * d, centre, step)
             return f(eqx.combine(shifted, fixed), *args, **kwargs)
 
-        return _series(along, degree)
+        def derivatives(s: Array, count: int) -> tuple[Array, ...]:
+            """`(g, g′, …, g⁽ᵏ⁾)` at s, of g as a function along the way, in one pass."""
+            if count == 0:
+                return (along(s),)
+            tangent = (jnp.ones_like(s),)
+            values, slopes = jax.jvp(lambda at: derivatives(at, count - 1), (s,), tangent)
+            return (values[0], *slopes)
+
+        first, *others = derivatives(jnp.zeros(()), degree)
+        return sum((g / math.factorial(k) for k, g in enumerate(others, 1)), start=first)
 
     return expanded
-
-
-def _series(along: Callable[[Array], Array], degree: int) -> Array:
-    """Taylor polynomial of `along` about 0, evaluated at 1; one pass gives all derivatives."""
-
-    def derivatives(s: Array, count: int) -> tuple[Array, ...]:
-        """`(g, g′, …, g⁽ᵏ⁾)` at s."""
-        if count == 0:
-            return (along(s),)
-        tangent = (jnp.ones_like(s),)
-        values, slopes = jax.jvp(lambda at: derivatives(at, count - 1), (s,), tangent)
-        return (values[0], *slopes)
-
-    terms = derivatives(jnp.zeros(()), degree)
-    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), start=terms[0])

@@ -27,8 +27,7 @@ from ..printing import counted
 from . import checks
 from .checks import Values
 from .repeats import Groups, repeated
-from .solve import Jitter, factorise, semidefinite_root
-from .triangular import Inverse
+from .solve import Inverse, Jitter, factorise, semidefinite_root
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -177,8 +176,8 @@ class Conditioned(abc.ABC):
     def covariance(self, cross: Values, corner: Values) -> Float[np.ndarray, "m m"]:
         """`K_** − K_* A⁻¹ K_*ᵀ` from that block and (test, test)."""
         block = self._cross(cross)
-        prior = checks.square(corner, "The kernel of the test examples").astype(np.float64)
-        checks.matrix(prior, "The kernel of the test examples", rows=len(block))
+        name = "The kernel of the test examples"
+        prior = checks.square(corner, name, rows=len(block)).astype(np.float64)
         posterior = prior - self._gram(block)
         variance = self._difference(np.diagonal(posterior), np.diagonal(prior), block)
         np.fill_diagonal(posterior, variance)

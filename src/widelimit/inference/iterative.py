@@ -27,8 +27,8 @@ from .checks import Values
 from .conventions import LEFT_OUT
 from .krylov import Solved, block_gradients, log_determinant
 from .pivots import pivoted
+from .solve import Inverse
 from .solvers import ExactSolver, refuse_jitter
-from .triangular import Inverse
 
 log = logging.getLogger("widelimit.scale")
 
@@ -157,13 +157,12 @@ class Iterative(Inverse):
 
     def weights(self, targets: np.ndarray) -> Float[np.ndarray, "n columns"]:
         """The one solve that is long enough to be interrupted: its iterates are kept."""
-        return self._solve(targets, self.solver.keep)
+        return self.solve(targets, self.solver.keep)
 
-    def solve(self, right: Values) -> Float[np.ndarray, "n columns"]:
+    def solve(
+        self, right: Values, keep: str | os.PathLike[str] | None = None
+    ) -> Float[np.ndarray, "n columns"]:
         """`A⁻¹ right` to the tolerance: the residual relative to each column."""
-        return self._solve(right, None)
-
-    def _solve(self, right: Values, keep: str | os.PathLike[str] | None) -> np.ndarray:
         root = np.sqrt(self.noise)[:, None]
         given = np.asarray(right, np.float64)
         scaled = given.reshape(len(given), -1) / root
@@ -204,10 +203,8 @@ class Iterative(Inverse):
     @property
     def calibration_rows(self) -> np.ndarray:
         """Some that stand for all, where each costs a right-hand side."""
-        rows = np.random.default_rng(0).choice(
-            np.arange(len(self)), min(LEFT_OUT, len(self)), replace=False
-        )
-        return np.sort(rows)
+        size = len(self)
+        return np.sort(np.random.default_rng(0).choice(size, min(LEFT_OUT, size), replace=False))
 
     @cached_property
     def _log_determinant(self) -> tuple[float, float]:

@@ -144,10 +144,6 @@ class NetworkKernels:
         """Which training examples are the same input; None where no two are."""
         return input_groups(self.inputs)
 
-    def with_net(self, net: Layer) -> "NetworkKernels":
-        """The same examples and heads under a network with other hyperparameters."""
-        return replace(self, net=net)
-
     def read(self, x: Data, mask: Any = None) -> Inputs:
         """Other examples, checked against the training examples."""
         require_values(x, mask)

@@ -29,7 +29,7 @@ from .network_kernels import (
     require_layer,
 )
 from .noise import LeaveOneOutNoise, Noise, NoiseTrial, best_trial, noise_trials, settled
-from .solve import Jitter
+from .solve import Factor, Jitter
 from .solvers import Cholesky, Posterior, Solver
 
 
@@ -145,7 +145,7 @@ class GP:
         noise, amplitude, _ = best_trial(trials)
         noise = noise * amplitude / (1.0 if counts is None else counts)
         net = amplify(self.net, amplitude) if scalable else self.net
-        gp, data = replace(self, net=net, noise=noise), data.with_net(net)
+        gp, data = replace(self, net=net, noise=noise), replace(data, net=net)
         if whole is None:
             return replace(gp.condition(data, y), trials=trials)
         options = {"noise": noise, "jitter": self.jitter, "groups": data.groups}
@@ -244,11 +244,12 @@ class FittedGP:
         `noise` is that of the new targets; by default the model's own, if it is one number.
         """
         known, other = self.posterior, self.data.read(x, mask)
-        if not isinstance(known, GPPosterior):
+        if not isinstance(known, GPPosterior) or not isinstance(known.factor, Factor):
             raise OptionError(
-                f"A model with solver={self.gp.solver!r} keeps its landmarks alone.",
+                f"A model with solver={self.gp.solver!r} is fitted to all its data at once.",
                 got="more data for a fitted one",
-                remedy="fit again with the old and the new data",
+                remedy="fit again with the old and the new data (a stored kernel is extended, not "
+                "computed anew), or solve with Cholesky()",
             )
         if noise is None and np.size(self.gp.noise) > 1:
             raise NumericalError(
@@ -269,12 +270,9 @@ class FittedGP:
     def _cross(self, other: Inputs) -> np.ndarray:
         return chosen(self.data.cross(other, ntk=self.gp.with_ntk), self.gp.kind)
 
-    def _corner(self, other: Inputs) -> np.ndarray:
-        return chosen(self.data.corner(other, ntk=self.gp.with_ntk), self.gp.kind)
-
     def _joint(self, x: Data, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-        other = self.data.read(x, mask)
-        return self._cross(other), self._corner(other)
+        other, gp = self.data.read(x, mask), self.gp
+        return self._cross(other), chosen(self.data.corner(other, ntk=gp.with_ntk), gp.kind)
 
 
 def amplify(net: Layer, amplitude: float) -> Layer:

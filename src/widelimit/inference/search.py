@@ -1,7 +1,7 @@
 """Choose a network, a kernel and a noise level by their predictions on a validation set.
 
-Every example is encoded once per network. One kernel call gives both kernels of all training and
-validation examples, and one eigendecomposition of each gives the predictions at every noise level.
+Every example is encoded once per network: one kernel call gives both kernels of all training and
+validation examples.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,10 +17,9 @@ from ..options import choice, listed
 from ..progress import Callback, Progress
 from . import checks
 from .checks import Values
-from .gp import KernelKind, Prediction
+from .gp import GPPosterior, KernelKind, Prediction
 from .network_kernels import Engine, NetworkKernels, chosen, joined, require_gaussian, require_layer
 from .process import GP
-from .spectrum import predictions_by_noise
 
 Score = Callable[[Prediction, np.ndarray, float], float]
 """A function of (prediction, targets, noise variance); larger is better."""
@@ -109,8 +108,11 @@ def search(
         checks.matrix(wanted, "The validation targets", columns=targets.shape[1])
         kernels = data.corner(joined(data.inputs, other), ntk=KernelKind.NTK in chosen_kinds)
         for kind in chosen_kinds:
-            found = predictions_by_noise(chosen(kernels, kind), targets, levels)
-            for noise, prediction in zip(map(float, levels), found, strict=True):
+            whole, size = chosen(kernels, kind), len(data)
+            square, cross, prior = whole[:size, :size], whole[size:, :size], np.diagonal(whole)
+            for noise in map(float, levels):
+                posterior = GPPosterior.condition(square, targets, noise=noise)
+                prediction = posterior.predict(cross, prior[size:])
                 value = score(prediction, wanted, noise)
                 if np.ndim(value) or np.isnan(value):
                     raise NumericalError(

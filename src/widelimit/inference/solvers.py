@@ -25,8 +25,7 @@ from .gp import GPPosterior, KernelKind
 from .network_kernels import NetworkKernels, chosen
 from .nystrom import NystromPosterior
 from .pivots import pivoted
-from .solve import Jitter, factorise
-from .triangular import Inverse
+from .solve import Inverse, Jitter, factorise
 
 Posterior = GPPosterior | NystromPosterior
 

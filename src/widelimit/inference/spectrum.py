@@ -1,13 +1,11 @@
 """One eigendecomposition of a kernel, from which answers for every noise variance follow."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
 
-from . import checks
-from .gp import LeaveOneOut, Prediction
+from .gp import LeaveOneOut
 from .repeats import Groups, repeated
 
 
@@ -56,26 +54,3 @@ class Spectrum:
         ]
         diagonal = vectors**2 @ inverse
         return LeaveOneOut.of(targets, weights, diagonal, together=together, missed=missed)
-
-
-def predictions_by_noise(
-    kernel: np.ndarray, targets: Float[np.ndarray, "n outputs"], noises: Sequence[float]
-) -> Iterator[Prediction]:
-    """Predictions at every noise variance `ρ`: mean (m, outputs) and variance (m,).
-
-    `m = (K_* V) (λ+ρ)⁻¹ Vᵀy` and `v = k_** − Σ_j (K_* V)_j² / (λ_j+ρ)`. The kernel is that of the
-    examples that have targets, and then of the others.
-    """
-    whole = checks.square(kernel, "The kernel of training and validation examples")
-    rows, wide, unit = len(targets), whole.astype(np.float64), checks.rounding_unit(whole)
-    spectrum = Spectrum.of(wide[:rows, :rows])
-    response, rotated = wide[rows:, :rows] @ spectrum.vectors, spectrum.vectors.T @ targets
-    prior = np.diagonal(wide)[rows:]
-    for noise in noises:
-        shrunk = response / (spectrum.values + noise)
-        variance = checks.variances_from_difference(
-            prior - np.einsum("mn,mn->m", shrunk, response),
-            largest_prior=float(prior.max()),
-            unit=unit,
-        )
-        yield Prediction(shrunk @ rotated, variance)

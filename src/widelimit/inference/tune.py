@@ -136,7 +136,7 @@ def tune(
             remedy="start from more noise or other hyperparameters",
         )
     model = criterion.model(path[int(np.argmax(values))])
-    fitted = model.condition(data.with_net(model.net), targets)
+    fitted = model.condition(replace(data, net=model.net), targets)
     numbers = [criterion.numbers(point) for point in path]
     table = {name: np.stack([n[name] for n in numbers]) for name in numbers[0]}
     return Tuned(fitted, criterion.objective, np.asarray(values), table, stopped)
@@ -203,8 +203,9 @@ class Criterion:
         """The fitted process at coordinates u."""
         model = self.model(u)
         # A store holds one kernel, and that is the one of the model which tuning ends with.
-        data = replace(self.data, engine=self.data.engine.without_store())
-        kernels = data.with_net(model.net).train(ntk=model.kind is KernelKind.NTK)
+        engine = self.data.engine.without_store()
+        data = replace(self.data, net=model.net, engine=engine)
+        kernels = data.train(ntk=model.kind is KernelKind.NTK)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # the final fit says it again
             noise = np.asarray(model.noise)
@@ -222,7 +223,7 @@ class Criterion:
         value, cotangent = self.objective(posterior)
         slopes, names = [], tuple(h.name for h in self.free)
         if names:
-            data, numbers = self.data.with_net(self.model(u).net), self.numbers(u)
+            data, numbers = replace(self.data, net=self.model(u).net), self.numbers(u)
             dtype = data.engine.dtype
             with precision(dtype):
                 gradients = _pull(

@@ -58,8 +58,15 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
         whole("tile", tile)
     if not KernelStore.exists(place):
         manifest = Manifest.make(problem, tile)
-        if tile is not None:
-            _require_room(manifest, problem.memory)
+        entries = manifest.tile**2 * math.prod(manifest.shape[2:]) * len(manifest.names)
+        taken = entries * manifest.dtype.itemsize
+        if tile is not None and taken > problem.memory:  # a tile is filled in memory
+            raise StoreError(
+                f"One tile of {tile} examples takes {taken / 2**20:,.0f} MiB, more than the memory "
+                "of the call.",
+                got=f"tile={tile} with memory={problem.memory / 2**20:,.0f} MiB",
+                remedy="give a smaller tile=, or leave it out",
+            )
         return problem, KernelStore.begin(place, manifest)
     store = KernelStore(place)
     problem = replace(problem, ntk=problem.ntk or store.ntk is not None)
@@ -74,19 +81,6 @@ def _prepared(problem: Problem, place: Place, tile: int | None) -> tuple[Problem
     if manifest.shape == store.manifest.shape:
         return problem, store
     return problem, KernelStore.begin(place, manifest, extends=True)
-
-
-def _require_room(manifest: Manifest, memory: int) -> None:
-    """A tile is filled in memory."""
-    entries = manifest.tile**2 * math.prod(manifest.shape[2:]) * len(manifest.names)
-    taken = entries * manifest.dtype.itemsize
-    if taken > memory:
-        raise StoreError(
-            f"One tile of {manifest.tile} examples takes {taken / 2**20:,.0f} MiB, more than the "
-            "memory of the call.",
-            got=f"tile={manifest.tile} with memory={memory / 2**20:,.0f} MiB",
-            remedy="give a smaller tile=, or leave it out",
-        )
 
 
 def _fill(

@@ -47,11 +47,6 @@ class StoredMatrix:
     def __repr__(self) -> str:
         return f"StoredMatrix({self.name} of '{self.store}', {self.shape}, {self.dtype})"
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the whole matrix would take in memory."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
     def tile(self, place: tuple[int, int]) -> np.ndarray:
         """The kernel of two strips; below the diagonal the mirror image of what is stored."""
         i, j = place
