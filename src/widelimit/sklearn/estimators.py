@@ -311,11 +311,11 @@ class InfiniteNetworkRegressor(RegressorMixin, _NetworkEstimator):
     def predict(self, X: Data, return_std: bool = False, mask: Any = None) -> Any:
         """Means; with `return_std` also the standard deviation of a new observation."""
         if not return_std:
-            return self._rescaled(self._mean(X, mask))
+            return self._answers(self._mean(X, mask))
         mean, std = self._observed(X, mask)
-        return self._rescaled(mean), np.multiply.outer(std, self.y_scale_)
+        return self._answers(mean), np.multiply.outer(std, self.y_scale_)
 
-    def _rescaled(self, mean: np.ndarray) -> np.ndarray:
+    def _answers(self, mean: np.ndarray) -> np.ndarray:
         return mean.reshape(len(mean), *np.shape(self.y_mean_)) * self.y_scale_ + self.y_mean_
 
     def __sklearn_tags__(self) -> Any:
@@ -378,8 +378,10 @@ class InfiniteNetworkClassifier(ClassifierMixin, _NetworkEstimator):
 
     def predict(self, X: Data, mask: Any = None) -> np.ndarray:
         """The most probable class."""
-        columns = self._mean(X, mask).argmax(axis=1)
-        return self.classes_[columns]
+        return self._answers(self._mean(X, mask))
+
+    def _answers(self, mean: np.ndarray) -> np.ndarray:
+        return self.classes_[mean.argmax(axis=1)]
 
     def predict_proba(self, X: Data, mask: Any = None) -> np.ndarray:
         """Calibrated probabilities, in the order of `classes_`."""

@@ -126,9 +126,7 @@ class Model:
 
     def answers(self, mean: np.ndarray) -> np.ndarray:
         """Classes or numbers from means of the process."""
-        if self.task is Task.CLASSIFY:
-            return self.estimator.classes_[mean.reshape(len(mean), -1).argmax(axis=1)]
-        return self.estimator._rescaled(mean)
+        return self.estimator._answers(mean.reshape(len(mean), -1))
 
     def predict(self, source: Source) -> Predicted:
         """Calibrated probabilities, or numbers with the deviation of a new observation."""
