@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import MissingExtraError
+from ...printing import counted
 
 BLUE, RED, GREY, GREEN = "#24527a", "#c0392b", "#8a97a5", "#1e7a55"
 _MOST_PIXELS = 400  # rows of a heat map; more cannot be seen
@@ -18,9 +19,10 @@ def canvas(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise MissingExtraError("matplotlib", "plots") from None
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure((width * columns, height * rows), layout=ConstrainedLayoutEngine(w_pad=0.12))
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -74,10 +76,10 @@ def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> No
     axis.xaxis.set_minor_formatter("")  # a few eigenvalues would have names on top of each other
     if noise is not None:
         axis.axhline(noise, color=RED, ls="--", lw=1.2)
-        above = int(np.sum(eigenvalues > noise))
+        above = counted(int(np.sum(eigenvalues > noise)), "direction")
         axis.annotate(
-            f"noise: {above} directions above", (1, noise), (3, 4), textcoords="offset points",
-            color=RED, fontsize=8,
+            f"noise: {above} above", (1, noise), (3, 4), textcoords="offset points", color=RED,
+            fontsize=8,
         )  # fmt: skip
     axis.set(title="eigenvalues of the kernel", xlabel="index", ylabel="eigenvalue")
 
