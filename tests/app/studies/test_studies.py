@@ -110,4 +110,4 @@ def test_tables_of_a_page_fit_on_it():
     many = {name: {f"part_{i}": i for i in range(9)} for name in ("16", "64")}
     ((columns, rows),) = plain_tables({"widths": many})
     assert columns == ["", "16", "64"]
-    assert rows[3] == ["part 3", 3, 3]
+    assert rows[3] == ["part 3", "3", "3"]

@@ -178,7 +178,8 @@ def _page(
     figure, axes = canvas(2, width=5.2, height=4.2)
     names, groups = (), None
     if source.y is not None:
-        names, groups = np.unique(source.y, return_inverse=True)
+        classes, groups = np.unique(source.y, return_inverse=True)
+        names = classes.tolist()
     plot_kernel(axes[0, 0], kernel, groups, names)
     plot_spectrum(axes[0, 1], values, None)
     diagonal = np.diagonal(part)

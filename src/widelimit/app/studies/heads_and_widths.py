@@ -15,6 +15,7 @@ import numpy as np
 from ...laws.marginal import Marginal, ScaleMixture
 from ...laws.simulation_inputs import relu
 from ...layers.attention.layer import Attention
+from ...printing import counted
 from ...progress import Callback
 from ..drawing.plots import canvas
 from . import finite_heads as setting
@@ -50,7 +51,11 @@ def run(
         samples.setdefault((layer.heads, layer.width), y)
         found = setting.compared(y, variances, limits[int(layer.heads)], gaussian, seed=seed)
         rows.append({"heads": layer.heads, "width": layer.width, "seed": seed, **found})
-    result: dict[str, Any] = {"runs": scale.runs, "seeds": scale.seeds, "gaussian": variance}
+    result: dict[str, Any] = {
+        "runs": scale.runs,
+        "seeds": scale.seeds,
+        "gaussian_variance": variance,
+    }
     for layer in layers:
         here = [r for r in rows if (r["heads"], r["width"]) == (layer.heads, layer.width)]
         label = layer.width if len(counts) == 1 else layer.heads
@@ -124,15 +129,20 @@ def _plot_estimators(axis: Any, found: Mapping[int, Mapping[str, float]]) -> Non
 
 def conclude(result: Result) -> list[str]:
     """What the numbers say, in sentences."""
-    return [
-        f"{one['heads']} head{'s' if one['heads'] != 1 else ''}, width {one['width']}: networks "
-        f"are {one['ks']:.4f} from the law and {one['ks_gaussian']:.4f} from the Gaussian of "
-        "infinitely many heads (Kolmogorov distances), and by divergence "
-        f"{max(one['kl_density'] - one['kl_density_floor'], 0.0):.1e} from the law beyond what "
-        f"chance gives; the law is {one['law_ks_from_gaussian']:.4f} from that Gaussian, with "
-        f"excess kurtosis {one['law_kurtosis']:.3f} ± {one['law_kurtosis_error']:.3f}."
-        for one in result.values()
-        if isinstance(one, Mapping)
+    cases = [one for one in result.values() if isinstance(one, Mapping)]
+    laws = {one["heads"]: one for one in cases}
+    said = [
+        f"The law of {counted(heads, 'head')} is {one['law_ks_from_gaussian']:.4f} from the "
+        "Gaussian of infinitely many (Kolmogorov distance), with excess kurtosis "
+        f"{one['law_kurtosis']:.3f} ± {one['law_kurtosis_error']:.3f}."
+        for heads, one in laws.items()
+    ]
+    return said + [
+        f"Networks of {counted(one['heads'], 'head')} and width {one['width']:,} are "
+        f"{one['ks']:.4f} from their law and {one['ks_gaussian']:.4f} from the Gaussian; by "
+        "divergence, beyond what chance gives, they are "
+        f"{max(one['kl_density'] - one['kl_density_floor'], 0.0):.1e} from their law."
+        for one in cases
     ]
 
 

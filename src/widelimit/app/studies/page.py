@@ -68,6 +68,7 @@ def _table(groups: Mapping[str, Mapping[str, Any]]) -> Table:
         if (of := error.rpartition("_")[0]) in frame:
             pairs = zip(frame[of], frame.pop(error), strict=True)
             frame[of] = [f"{v:.4g} ± {e:.1g}" if "" not in (v, e) else v for v, e in pairs]
+    frame = frame.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
     frame.columns = frame.columns.str.replace("_", " ")
     if frame.shape[1] > max(_MOST_COLUMNS, len(frame)):
         frame = frame.T
