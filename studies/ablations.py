@@ -6,12 +6,10 @@ place of identity scores changes nothing here: after a ReLU all covariances are 
 """
 
 import math
-from pathlib import Path
-from typing import Any
 
-from widelimit.app.studies import cifar10, results, sources
-from widelimit.app.studies.comparison import Claim, FamilyGroup, KernelFamily, Trunk, contest
-from widelimit.app.studies.study import Size, Study
+from widelimit.app.studies import cifar10, sources
+from widelimit.app.studies.comparison import Claim, ContestSize, FamilyGroup, Trunk, contest
+from widelimit.app.studies.study import Size
 from widelimit.layers.activations import Relu
 from widelimit.layers.attention.layer import Attention
 from widelimit.layers.attention.positional import Combine, Decay
@@ -22,11 +20,10 @@ from widelimit.layers.conv import Conv
 from widelimit.layers.dense import Dense
 from widelimit.layers.norm import LayerNorm
 from widelimit.layers.pool import MeanPool
-from widelimit.progress import Callback
 
 SCALES = {
-    Size.SMALL: cifar10.ImageSize(8, 160, 300),
-    Size.LARGE: cifar10.ImageSize(8, 1000, 1000),
+    Size.SMALL: ContestSize((cifar10.ImageSize(8, 160, 300),), 160),
+    Size.LARGE: ContestSize((cifar10.ImageSize(8, 1000, 1000),), 1000),
 }
 _STRUCTURED = Decay(0.5, strength=math.sqrt(0.9), combine=Combine.MIX)
 BASE = "base: depth 2, softmax, structured"
@@ -63,7 +60,7 @@ def groups() -> list[FamilyGroup]:
     """Variants of the trunk, each on its own; variants of the readout, computed together."""
 
     def on(label: str, layers: Layer, readouts: dict[str, Layer]) -> FamilyGroup:
-        families = [KernelFamily(name, {"fixed": layer}) for name, layer in readouts.items()]
+        families = {name: {"fixed": layer} for name, layer in readouts.items()}
         return FamilyGroup([Trunk(label, sources.WHITE, layers)], families)
 
     attended = {
@@ -83,36 +80,20 @@ def groups() -> list[FamilyGroup]:
 
 
 CLAIMS = (
-    Claim("LayerNorm helps", "LayerNorm", BASE),
-    Claim("identity scores are better than softmax", "identity scores", BASE),
-    Claim("encodings help", BASE, "no encodings"),
-    Claim("structured encodings beat added ones", BASE, "added encodings"),
-    Claim("three convolutions beat two", "depth 3", BASE),
-    Claim("two convolutions beat one", BASE, "depth 1"),
+    Claim("LayerNorm", BASE),
+    Claim("identity scores", BASE),
+    Claim(BASE, "no encodings"),
+    Claim(BASE, "added encodings"),
+    Claim("depth 3", BASE),
+    Claim(BASE, "depth 1"),
 )
-
-
-def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
-    """Write `ablations.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    part = SCALES[Size(size).at_most_large]
-    return contest(
-        "ablations",
-        groups(),
-        [cifar10.arena(Size(size), part, out)],
-        tuned_on=part.train,
-        baselines=[sources.WHITE],
-        claims=CLAIMS,
-        out=out,
-        progress=progress,
-    )
-
-
-STUDY = Study(
+STUDY = contest(
     "ablations",
     "Depth, LayerNorm, score maps and encodings",
     "What each part of an attention kernel is worth in accuracy on CIFAR-10.",
-    run,
-    {"ablations": results.CAPTION},
-    results.conclude,
-    tables=results.tables,
+    groups=groups,
+    scales=SCALES,
+    arena=cifar10.arena,
+    baselines=[sources.WHITE],
+    claims=CLAIMS,
 )

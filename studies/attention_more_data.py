@@ -11,55 +11,23 @@ a kernel's last axes is with attention, (1, 1) without.
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import typer
-from jaxtyping import Array
 
-from widelimit import Dense, MeanPool, Serial, register
+from widelimit import Dense, MeanPool, Serial
 from widelimit.app.studies import cifar10
 from widelimit.app.studies.accuracy import gap
+from widelimit.app.studies.readouts import Readouts
 from widelimit.inference import KernelKind
-from widelimit.layers.base import Facts, Layer
-from widelimit.layers.branches import Branches
-from widelimit.state import Outline, Pair
+from widelimit.layers.base import Layer
 
 from .phases import Sizes, Study, Workers
-
-
-class Beside(Branches):
-    """Networks without positions, independent of one another, as positions of one output.
-
-    κ_ii = κ_i,  κ_ij = 0;  Θ likewise
-    """
-
-    @property
-    def facts(self) -> Facts:
-        return Facts(linear=True)
-
-    def merge_outlines(self, before: Outline, outlines: list[Outline]) -> Outline:
-        return outlines[0].to(positions=(len(outlines),))
-
-    def merge_outputs(self, outputs: list[Array]) -> Array:
-        return jnp.stack(outputs)
-
-    def merge_pairs(self, pairs: list[Pair], shares: Array) -> Pair:
-        forced = [pair.compute() for pair in pairs]
-        nngp = jnp.diag(jnp.stack([pair.nngp for pair in forced]))
-        ntks = [pair.ntk for pair in forced if pair.ntk is not None]
-        return Pair(nngp, jnp.diag(jnp.stack(ntks)) if ntks else None, 1, True)
-
-    def merge_means(self, means: list[Array], shares: Array) -> Array:
-        return jnp.stack(means)
-
-
-register("studies.Beside", Beside)
 
 
 def network() -> Layer:
     """The trunk, then attention between it and a readout, beside the readout alone."""
     trunk = cifar10.trunks()[0].network
     attention = Serial(cifar10.structured(0.5, 4.0), MeanPool(), Dense(1))
-    return Serial(trunk, Beside(attention, Serial(MeanPool(), Dense(1))))
+    return Serial(trunk, Readouts(attention, Serial(MeanPool(), Dense(1))))
 
 
 def table(known: dict[str, Any]) -> str:

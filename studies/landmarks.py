@@ -126,8 +126,7 @@ def everything(place: Arena, size: Size) -> tuple[Selection, Any]:
         for trial in place.validated(trunk, group.families, tuned_on)
     ]
     choice = choose(group, trials)
-    layers = [family.readouts[choice.readouts[family.name]] for family in group.families]
-    return choice, place.kernels(choice.trunk, layers, None)
+    return choice, place.kernels(choice.trunk, choice.layers(group.families), None)
 
 
 def compared(

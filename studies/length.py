@@ -7,8 +7,8 @@ import numpy as np
 
 from widelimit.app.drawing.plots import canvas
 from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.heads_and_widths import HEADS, WIDTHS
 from widelimit.app.studies.study import Result, Size, Study, publish, tracked
-from widelimit.app.studies.width import HEADS, WIDTHS
 from widelimit.layers.attention.layer import Attention
 from widelimit.progress import Callback
 

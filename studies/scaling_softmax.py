@@ -7,40 +7,51 @@ published.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from widelimit.app.studies import results, sources
+from widelimit.app.studies import sources
 from widelimit.app.studies.cifar10 import WIDTH, hidden
-from widelimit.app.studies.comparison import Arena, Claim, FamilyGroup, KernelFamily, Trunk, contest
+from widelimit.app.studies.comparison import (
+    Arena,
+    Claim,
+    ContestSize,
+    Families,
+    FamilyGroup,
+    Trunk,
+    contest,
+)
 from widelimit.app.studies.kept_kernels import KeptKernels
-from widelimit.app.studies.study import Size, Study
+from widelimit.app.studies.study import Size
 from widelimit.layers.attention.layer import Attention
 from widelimit.layers.attention.scores import Scaling
 from widelimit.layers.base import Layer
 from widelimit.layers.compose import Serial
 from widelimit.layers.pool import MeanPool
-from widelimit.progress import Callback
 
 RANDOM, FIXED, MEAN = "softmax at 1/√d, infinite heads", "softmax at 1/d", "mean of words"
 
 
 class SentenceSize(NamedTuple):
-    """Words of a sentence, training and test sentences, tuning ones, heads in each of 8 copies."""
+    """Words of a sentence, training and test sentences, heads in each of 8 copies."""
 
     length: int
     train: int
     test: int
-    tuned_on: int
     heads: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example, at most."""
+        return self.length, 100
 
 
 SCALES = {
-    Size.SMALL: SentenceSize(8, 80, 120, 40, 2),
-    Size.LARGE: SentenceSize(16, 600, 1000, 150, 4),
+    Size.SMALL: ContestSize((SentenceSize(8, 80, 120, 2),), 40),
+    Size.LARGE: ContestSize((SentenceSize(16, 600, 1000, 4),), 150),
 }
 
 
-def families() -> list[KernelFamily]:
+def families() -> Families:
     """Attention on word vectors with both scalings, and no attention; two settings each."""
 
     def read(*layers: Layer) -> Layer:
@@ -52,50 +63,30 @@ def families() -> list[KernelFamily]:
             for scores in (1.0, 4.0)
         }
 
-    return [
-        KernelFamily(MEAN, {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)}),
-        KernelFamily(FIXED, attended(Scaling.LINEAR)),
-        KernelFamily(RANDOM, attended(Scaling.SQRT)),
-    ]
+    return {
+        MEAN: {f"{d} hidden": Serial(MeanPool(), hidden(d)) for d in (1, 2)},
+        FIXED: attended(Scaling.LINEAR),
+        RANDOM: attended(Scaling.SQRT),
+    }
 
 
-CLAIMS = (
-    Claim("1/√d softmax beats 1/d softmax", RANDOM, FIXED),
-    Claim("1/√d softmax beats the mean of word vectors", RANDOM, MEAN),
-    Claim("1/d softmax beats the mean of word vectors", FIXED, MEAN),
-)
-
-
-def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
-    """Write `scaling_softmax.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    scale = SCALES[Size(size).at_most_large]
-    texts, real = sources.rt_polarity(Size(size))
+def arena(size: Size, part: SentenceSize, out: Path) -> Arena:
+    """The sentences, at one length."""
+    texts, real = sources.rt_polarity(size)
     views = sources.text_views(
-        texts,
-        sources.glove(Size(size)),
-        length=scale.length,
-        train=scale.train,
-        test=scale.test,
+        texts, sources.glove(size), length=part.length, train=part.train, test=part.test
     )
-    title = f"{'rt-polarity' if real else 'sample sentences'}, {scale.length} words"
-    return contest(
-        "scaling_softmax",
-        [FamilyGroup([Trunk("no layer", sources.UNIT, Serial())], families())],
-        [Arena(title, views, KeptKernels.beside(out), heads=scale.heads)],
-        tuned_on=scale.tuned_on,
-        baselines=[sources.mean_of(sources.UNIT)],
-        claims=CLAIMS,
-        out=out,
-        progress=progress,
-    )
+    title = f"{'rt-polarity' if real else 'sample sentences'}, {part.length} words"
+    return Arena(title, views, KeptKernels(out.parent / "kernels"), heads=part.heads)
 
 
-STUDY = Study(
+STUDY = contest(
     "scaling-softmax",
     "Softmax at 1/√d against softmax at 1/d",
     "Infinitely many heads with random scores against deterministic scores, on sentences.",
-    run,
-    {"scaling_softmax": results.CAPTION},
-    results.conclude,
-    tables=results.tables,
+    groups=lambda: [FamilyGroup([Trunk("no layer", sources.UNIT, Serial())], families())],
+    scales=SCALES,
+    arena=arena,
+    baselines=[sources.mean_of(sources.UNIT)],
+    claims=(Claim(RANDOM, FIXED), Claim(RANDOM, MEAN), Claim(FIXED, MEAN)),
 )

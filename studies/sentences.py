@@ -3,7 +3,7 @@
 from functools import partial
 
 from widelimit.app.studies import film_texts, sources
-from widelimit.app.studies.comparison import ContestSize, contest_study
+from widelimit.app.studies.comparison import ContestSize, contest
 from widelimit.app.studies.film_texts import TextSize
 from widelimit.app.studies.study import Size
 
@@ -11,7 +11,7 @@ SCALES = {
     Size.SMALL: ContestSize((TextSize(24, 1, 300, 400),), 300),
     Size.LARGE: ContestSize((TextSize(32, 1, 6000, 1662),), 1000),
 }
-STUDY = contest_study(
+STUDY = contest(
     "rt-polarity",
     "Sentences about films",
     "The kernels of the IMDb study on short sentences of every length.",
@@ -19,6 +19,5 @@ STUDY = contest_study(
     scales=SCALES,
     arena=partial(film_texts.arena, sources.rt_polarity, "rt-polarity"),
     baselines=film_texts.BASELINES,
-    claims=film_texts.claims,
-    published="",
+    claims=film_texts.CLAIMS,
 )

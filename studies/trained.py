@@ -65,7 +65,7 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
     data = sources.image_views(data)[sources.WHITE]
     sizes = {"data": name, "train": len(data.y_train), "test": len(data.y_test)}
     rows: list[dict[str, Any]] = []
-    kept = KeptKernels.beside(out)
+    kept = KeptKernels(out.parent / "kernels")
     for label, net in tracked(list(networks(scale.width, 1).items()), progress):
         kernels = kept.get(net, data.train, data.test)
         for kind, kernel in zip(KINDS, kernels, strict=True):

@@ -17,7 +17,7 @@ def sample(monkeypatch, tmp_path):
     monkeypatch.setitem(landmarks.PARTS, Size.SMALL, part)
     texts = ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)
     monkeypatch.setitem(sentences.SCALES, Size.SMALL, texts)
-    monkeypatch.setitem(ablations.SCALES, Size.SMALL, part)
+    monkeypatch.setitem(ablations.SCALES, Size.SMALL, ContestSize((part,), 40))
     monkeypatch.setitem(trained.SCALES, Size.SMALL, TrainingSize(60, 40, 8, 60, 2))
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 import widelimit as wl
 from studies import phases
-from studies.attention_more_data import Beside
 from studies.cifar10_all import networks
+from widelimit.app.studies.readouts import Readouts
 from widelimit.inference import KernelKind
 from widelimit.layers.base import Layer
 
@@ -88,7 +88,7 @@ def test_networks_beside_one_another_are_learned_as_each_alone(folder):
     study = phases.Study(folder, folder / "out", "40", 12, "cholesky", 0)
     trunk = wl.Serial(wl.Conv(8, 3), wl.Relu())
     ends = (wl.Serial(wl.MeanPool(), wl.Dense(1)), wl.Serial(wl.Flatten(), wl.Dense(1)))
-    both = study.learned("both", wl.Serial(trunk, Beside(*ends)), 40, (0, 1))
+    both = study.learned("both", wl.Serial(trunk, Readouts(*ends)), 40, (0, 1))
     for number, end in enumerate(ends):
         [alone] = study.learned(f"alone{number}", wl.Serial(trunk, end), 40)
         for kind in KernelKind:

@@ -11,21 +11,21 @@ from widelimit.app.studies.accuracy import Gap
 from widelimit.app.studies.comparison import (
     Arena,
     Claim,
+    ContestSize,
     FamilyGroup,
-    KernelFamily,
     Selection,
     Trunk,
     choose,
     contest,
-    judged,
     require_equal_effort,
 )
 from widelimit.app.studies.kept_kernels import KeptKernels
+from widelimit.app.studies.study import Size
 from widelimit.data import Dataset
 from widelimit.engine.tiles import Pairs
 from widelimit.errors import WidelimitError
 
-CLAIM = Claim("useful beats useless", "useful", "useless")
+CLAIM = Claim("useful", "useless")
 
 
 def parity(count, seed):
@@ -46,16 +46,23 @@ def groups():
         return wl.Serial(wl.Repeat(layer, depth), wl.Dense(1))
 
     trunks = [Trunk("none", view, wl.Serial()) for view in ("shuffled", "real")]
-    useful = KernelFamily("useful", {"linear": wl.Serial(wl.Dense(1)), "two": read(2)})
-    useless = KernelFamily(
-        "useless", {"w 1": wl.Serial(wl.Dense(1)), "w 2": wl.Dense(1, w_std=2.0)}
-    )
-    return [FamilyGroup(trunks, [useful, useless])]
+    useful = {"linear": wl.Serial(wl.Dense(1)), "two": read(2)}
+    useless = {"w 1": wl.Serial(wl.Dense(1)), "w 2": wl.Dense(1, w_std=2.0)}
+    return [FamilyGroup(trunks, {"useful": useful, "useless": useless})]
 
 
 def held(folder):
-    options = {"tuned_on": 80, "baselines": ["real"], "claims": (CLAIM,)}
-    return contest("parity", groups(), [arena(folder)], out=folder / "out", **options)
+    study = contest(
+        "parity",
+        "Parity",
+        "Signs of a product.",
+        groups=groups,
+        scales={Size.SMALL: ContestSize((None,), 80)},
+        arena=lambda size, part, out: arena(out.parent),
+        baselines=["real"],
+        claims=(CLAIM,),
+    )
+    return study.run(Size.SMALL, folder / "out")
 
 
 def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
@@ -65,12 +72,15 @@ def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
     assert rows["useful", "NTK"]["settings"] == "none, real; two"
     assert rows["useless", "NNGP"]["accuracy"] < 0.65
     assert rows["ridge, real", "ridge"]["accuracy"] < 0.65
-    assert [claim["verdict"] for claim in result["claims"]] == ["holds"]
+    verdicts = {(one["first"], one["second"]): one["verdict"] for one in result["claims"]}
+    assert verdicts.pop(CLAIM[:2]) == "holds"
+    assert verdicts.pop(("useful", "ridge, real")) == "holds"  # what every family is held against
+    assert verdicts == {("useless", "ridge, real"): "does not hold: the opposite is seen"}
     assert len(result["tuning"]) == 8
     assert json.loads((tmp_path / "out" / "parity.json").read_text()).keys() == result.keys()
     accuracies, claims = results.tables(result)
     assert len(accuracies[1]) == len(result["rows"])
-    assert [line[0] for line in claims[1]] == ["useful beats useless"]
+    assert claims[1][0][0] == "useful better than useless"
     assert claims[1][0][-1] == "holds"
     for ending in ("csv", "png"):
         assert (tmp_path / "out" / f"parity.{ending}").stat().st_size > 100
@@ -84,9 +94,9 @@ def test_a_contest_finds_what_is_there(tmp_path, monkeypatch):
 
 def test_unequal_effort_is_refused():
     (group,) = groups()
-    more = KernelFamily("more", {str(i): wl.Dense(1) for i in range(3)})
-    with pytest.raises(WidelimitError, match="different effort"):
-        require_equal_effort([FamilyGroup(group.trunks, [*group.families, more])])
+    more = {"more": {str(i): wl.Dense(1) for i in range(3)}}
+    with pytest.raises(WidelimitError, match=r"different effort[\s\S]*more: 6 settings"):
+        require_equal_effort([FamilyGroup(group.trunks, {**group.families, **more})])
 
 
 def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
@@ -117,4 +127,4 @@ def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
     ],
 )
 def test_claims_are_judged_by_their_intervals(found, verdict):
-    assert judged(CLAIM, found)["verdict"] == verdict
+    assert CLAIM.judged(found)["verdict"] == verdict

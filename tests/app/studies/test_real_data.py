@@ -13,8 +13,8 @@ NAMES = ("cifar10", "imdb", "modified-attention")
 @pytest.fixture
 def sample(monkeypatch, tmp_path):
     monkeypatch.setenv("WIDELIMIT_DATA", str(tmp_path))
-    tiny = {Size.SMALL: ContestSize((cifar10.ImageSize(8, 60, 40),), 40)}
-    monkeypatch.setattr(cifar10, "SCALES", tiny)
+    images = ContestSize((cifar10.ImageSize(8, 60, 40),), 40)
+    monkeypatch.setitem(cifar10.SCALES, Size.SMALL, images)
     size = training.TrainingSize(60, 40, 8, 60, 2)
     monkeypatch.setattr(modified, "SCALES", {Size.SMALL: size})
     texts = ContestSize((film_texts.TextSize(12, 2, 60, 80),), 40)

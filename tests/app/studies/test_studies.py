@@ -7,6 +7,8 @@ from study_runs import run_and_check
 
 from widelimit.app.studies import STUDIES, results
 from widelimit.app.studies import finite_heads as setting
+from widelimit.app.studies.accuracy import Gap
+from widelimit.app.studies.comparison import Claim
 from widelimit.app.studies.finite_heads import SimulationSize
 from widelimit.app.studies.page import plain_tables, sample_notice, settings
 
@@ -22,7 +24,7 @@ def run(name, folder):
 
 @pytest.mark.parametrize("name", ["width", pytest.param("relu", marks=pytest.mark.slow)])
 def test_divergence_falls_with_width(name, tmp_path):
-    found = run(name, tmp_path)["widths"]
+    found = run(name, tmp_path)
     excess = [
         found[str(n)]["kl_density"] - found[str(n)]["kl_density_floor"] for n in (16, 64, 256, 1024)
     ]
@@ -78,8 +80,8 @@ def contest(data):
     return {
         "rows": [{**row, "accuracy": 0.6, "low": 0.5, "high": 0.7}],
         "claims": [
-            {"claim": "pooling beats flattening", "verdict": "holds", "low": 0.1},
-            {"claim": "pooling beats ridge regression", "verdict": "holds", "low": 0.1},
+            {"data": data, **Claim("pooling", second).judged(Gap(0.2, 0.1, 0.3))}
+            for second in ("flatten", "ridge, whitened")
         ],
     }
 
@@ -94,7 +96,7 @@ def test_comparisons_are_concluded_from_their_claims():
     result = contest("CIFAR-10 8×8")
     said = results.conclude(result)
     assert "0.600" in said[0]
-    assert said[1] == "“pooling beats flattening”: holds."
+    assert said[1] == "Holds (CIFAR-10 8×8): pooling better than flatten."
     assert said[2].startswith("1 of 1")
     assert settings(result) == [("CIFAR-10 8×8", "160 training examples, 80 to test")]
 
@@ -108,4 +110,4 @@ def test_tables_of_a_page_fit_on_it():
     many = {name: {f"part_{i}": i for i in range(9)} for name in ("16", "64")}
     ((columns, rows),) = plain_tables({"widths": many})
     assert columns == ["", "16", "64"]
-    assert rows[3] == ["part 3", 3, 3]
+    assert rows[3] == ["part 3", "3", "3"]

@@ -17,10 +17,9 @@ except ImportError as error:
 from .about import info
 from .audit import audit
 from .ending import ended_well, keep_programs, prepare_streams
-from .estimate import estimate
 from .law import law
 from .learn import classify, regress
-from .matrix import kernel
+from .matrix import estimate, kernel
 from .predict import predict
 from .studies import reproduce
 
@@ -38,7 +37,8 @@ app.command(
 app.command(
     "regress", help="Learn a number from a file of your own: R², predictive deviations, a page."
 )(regress)
-for command in (predict, kernel, estimate, law, audit, reproduce, info):
+app.command(help="Run a published figure or a published claim as a study.")(reproduce)
+for command in (predict, kernel, estimate, law, audit, info):
     app.command()(command)
 
 

@@ -34,23 +34,16 @@ def ended_well() -> Iterator[None]:
         except (WidelimitError, MissingExtraError) as error:
             Screen().wrong(error)
             sys.exit(2)
-        except KeyboardInterrupt:
-            interrupted()
-        except SystemExit as leaving:
-            if leaving.code == 130:
-                interrupted()
-            raise
+        except (KeyboardInterrupt, SystemExit) as leaving:
+            if getattr(leaving, "code", 130) != 130:
+                raise
+            Screen().say(_INTERRUPTED)
+            sys.exit(130)
         except BrokenPipeError:  # the reader of our output has left, for instance `head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
         except Exception as error:
             _unexpected(error)
-
-
-def interrupted() -> None:
-    """One line, and the exit code of programs that Ctrl-C has ended."""
-    Screen().say(_INTERRUPTED)
-    sys.exit(130)
 
 
 def _unexpected(error: Exception) -> None:

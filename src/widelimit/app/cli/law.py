@@ -1,6 +1,7 @@
 """`widelimit law`: the law of one output with infinite width and few heads."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,6 @@ import numpy as np
 import typer
 
 from ...data import DataError, Standardise
-from ...errors import WidelimitError
 from ..drawing.diagram import diagram
 from ..drawing.plots import canvas, plot_law
 from ..report import Report
@@ -23,99 +23,76 @@ from .screen import Screen, print_json
 _GRID = np.linspace(-6, 6, 241)
 
 
-@o.with_groups
-def law(
-    source: o.FileOptions,
+@dataclass(frozen=True, kw_only=True)
+class LawOptions(o.FileOptions):
+    """Which input, which network, how much is drawn."""
+
     file: Annotated[
         Path | None,
         typer.Argument(help="A file with texts or sequences; without one: random inputs."),
-    ] = None,
-    row: Annotated[int, typer.Option(help="Which example of the file, from 0.", min=0)] = 0,
-    positions: Annotated[
-        int, typer.Option(help="How many positions (words) of the input to use.", min=1)
-    ] = 5,
-    channels: Annotated[int, typer.Option(help="Channels of random inputs.", min=1)] = 16,
-    network: Annotated[
-        LawNetwork, typer.Option(help="attention: one layer; residual; transformer: one block.")
-    ] = LawNetwork.ATTENTION,
-    heads: Annotated[
-        list[int] | None,
-        typer.Option(help="Number of heads; give it several times.", show_default="1, 4, 16"),
-    ] = None,
-    qk_std: Annotated[float, typer.Option(help="Multiplies the scores.")] = 2.0,
-    width: Annotated[
-        int, typer.Option(help="Width of the finite networks in the histogram; 0 for none.", min=0)
-    ] = 128,
-    draws: Annotated[int, typer.Option(help="Draws of the scores.", min=16)] = 4096,
-    networks: Annotated[int, typer.Option(help="Finite networks to draw.", min=10)] = 1000,
-    vectors: o.Vectors = None,
-    data_dir: o.DataDir = None,
-    seed: o.Seed = 0,
-    report: o.Page = None,
-    open_page: o.Open = False,
-    as_json: o.Json = False,
-) -> None:
+    ] = None
+    row: int = o.option(0, "Which example of the file, from 0.", min=0)
+    positions: int = o.option(5, "How many positions (words) of the input to use.", min=1)
+    channels: int = o.option(16, "Channels of random inputs.", min=1)
+    network: LawNetwork = o.option(
+        LawNetwork.ATTENTION, "attention: one layer; residual; transformer: one block."
+    )
+    heads: list[int] | None = o.option(None, "Number of heads; repeatable.", shown="1, 4, 16")
+    qk_std: float = o.option(2.0, "Multiplies the scores.")
+    width: int = o.option(128, "Width of the finite networks in the histogram; 0 for none.", min=0)
+    draws: int = o.option(4096, "Draws of the scores.", min=16)
+    networks: int = o.option(1000, "Finite networks to draw.", min=10)
+    vectors: o.Vectors = None
+    data_dir: o.DataDir = None
+    seed: o.Seed = 0
+    report: o.Page = None
+    open_page: o.Open = False
+    as_json: o.Json = False
+
+
+@o.taking(LawOptions)
+def law(options: LawOptions) -> None:
     """Density, kurtosis and quantiles of one output: Gaussian only with many heads."""
-    use_data_dir(data_dir)
-    path = report or Path("out") / "law" / "report.html"
-    ready({"--report": path}, [file, vectors])
+    use_data_dir(options.data_dir)
+    path = options.report or Path("out") / "law" / "report.html"
+    ready({"--report": path}, [options.file, options.vectors])
     screen, begin = Screen(), time.monotonic()
-    if file is None:
-        x = np.random.default_rng(seed).normal(size=(1, positions, channels))
-        shown = f"{positions} random positions of {channels} channels"
+    if options.file is None:
+        size = (1, options.positions, options.channels)
+        x = np.random.default_rng(options.seed).normal(size=size)
+        shown = f"{options.positions} random positions of {options.channels} channels"
     else:
-        x, shown = _input(file, source, row, Settings(vectors=vectors, length=positions))
-    counts = _counts(heads)
-    screen.say(f"{LAW_NETWORKS[network]}; input: {shown}")
+        x, shown = _input(options.file, options)
+    counts = sorted(set(options.heads or (1, 4, 16)))
+    screen.say(f"{LAW_NETWORKS[options.network]}; input: {shown}")
     found: list[HeadLaw] = []
     with screen.bar("laws") as advance:
         for done, count in enumerate(counts):
             found.append(
                 head_law(
-                    network,
+                    options.network,
                     x,
                     heads=count,
-                    qk_std=qk_std,
-                    width=width,
-                    draws=draws,
-                    networks=networks,
-                    key=jax.random.key(seed),
+                    qk_std=options.qk_std,
+                    width=options.width,
+                    draws=options.draws,
+                    networks=options.networks,
+                    key=jax.random.key(options.seed),
                 )
             )
             advance(done + 1, len(counts))
     for one in found:
         screen.say(_line(one))
-    page = _page(found, network, x, shown, width, networks, time.monotonic() - begin)
-    page.write(path)
+    _page(found, options, x, shown, time.monotonic() - begin).write(path)
     screen.say(f"report: {path}")
-    if as_json:
+    if options.as_json:
         print_json({"input": shown, "laws": [one.numbers for one in found], "report": str(path)})
-    show(path, open_page)
+    show(path, options.open_page)
 
 
-def _counts(heads: list[int] | None) -> list[int]:
-    counts = sorted(set(heads or (1, 4, 16)))
-    if counts[0] < 1:
-        raise WidelimitError(
-            f"There is no network of {counts[0]} heads.",
-            got=str(counts[0]),
-            remedy="give 1, 2 …",
-            option="heads",
-        )
-    if len(counts) > 5:
-        raise WidelimitError(
-            f"A picture does not show {len(counts)} numbers of heads.",
-            got=", ".join(map(str, counts)),
-            remedy="give up to five",
-            option="heads",
-        )
-    return counts
-
-
-def _input(
-    file: Path, options: o.FileOptions, row: int, settings: Settings
-) -> tuple[np.ndarray, str]:
+def _input(file: Path, options: LawOptions) -> tuple[np.ndarray, str]:
     """One input of a file (1, positions, channels) and what it is in words."""
+    settings, row = Settings(vectors=options.vectors, length=options.positions), options.row
     source = read_source(file, Task.CLASSIFY, options.reading(), labels_needed=False)
     if row >= len(source):
         raise DataError(
@@ -152,20 +129,15 @@ def _line(one: HeadLaw) -> str:
 
 
 def _page(
-    found: list[HeadLaw],
-    network: LawNetwork,
-    x: np.ndarray,
-    shown: str,
-    width: int,
-    networks: int,
-    seconds: float,
+    found: list[HeadLaw], options: LawOptions, x: np.ndarray, shown: str, seconds: float
 ) -> Report:
+    width = options.width
     densities = {one.name: one.density(_GRID) for one in found}
     samples = {one.name: one.samples for one in found if one.samples is not None}
     figure, axes = canvas(2, width=5.4, height=4.0)
     for axis, logarithmic in zip(axes[0], (False, True), strict=True):
         plot_law(axis, _GRID, densities, draws=samples, logarithmic=logarithmic)
-    dots = f" Dots: outputs of {networks:,} random networks of width {width} by number of heads."
+    dots = f" Dots: outputs of {options.networks:,} random networks of width {width}."
     table = {"": [one.name for one in found] + ["Gaussian"]}
     table["excess kurtosis"] = [one.kurtosis for one in found] + ["0"]
     if width:
@@ -187,6 +159,6 @@ def _page(
     report.section("The law", f"Input: {shown}.")
     report.figure(figure, "Lines: the exact law at infinite width." + dots * bool(width))
     report.table(tuple(table), list(zip(*table.values(), strict=True)))
-    drawing = diagram(found[0].net, x.shape[1:], title=f"network '{network.value}'")
-    report.section("The network").diagram(drawing, LAW_NETWORKS[network])
+    drawing = diagram(found[0].net, x.shape[1:], title=f"network '{options.network.value}'")
+    report.section("The network").diagram(drawing, LAW_NETWORKS[options.network])
     return report.section("The command").command()

@@ -1,10 +1,9 @@
 """`widelimit classify` and `widelimit regress`: a user's file to a tested model and a page."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,119 +21,90 @@ from .screen import Screen, print_json
 
 _learning = partial(o.option, panel=o.LEARN)
 _solving = partial(o.option, panel="The solver")
+_writing = partial(o.option, panel=o.OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnOptions:
-    """How is learned and tested."""
+class LearnOptions(o.KernelOptions):
+    """How is learned and tested, how the model is solved, what is written."""
 
-    split: Annotated[
-        str | None,
-        o.option("Column that says 'train' or 'test'.", panel=o.DATA, shown="detected"),
-    ] = None
-    test: Annotated[float, _learning("Share held out for the test.")] = 0.2
-    max_train: Annotated[
-        int | None, _learning("Examples to learn from, at most.", shown="a few minutes' worth")
-    ] = None
-    max_test: Annotated[
-        int | None, _learning("Examples to test on, at most.", shown="1000; images: 500")
-    ] = None
-    folds: Annotated[int, _learning("Parts for cross-validation; 0 for none.")] = 5
-    noise: Annotated[
-        float | None, _learning("Noise variance.", shown="chosen by leave-one-out")
-    ] = None
-    class_weight: Annotated[
-        str | None,
-        _learning("'balanced': all classes count alike.", shown="by their frequency"),
-    ] = None
-    weight: Annotated[
-        str | None,
-        _learning("Column that says how much a row counts.", shown="all rows alike"),
-    ] = None
+    split: str | None = o.option(
+        None, "Column that says 'train' or 'test'.", panel=o.DATA, shown="detected"
+    )
+    test: float = _learning(0.2, "Share held out for the test.")
+    max_train: int | None = _learning(
+        None, "Examples to learn from, at most.", shown="a few minutes' worth"
+    )
+    max_test: int | None = _learning(
+        None, "Examples to test on, at most.", shown="1000; images: 500"
+    )
+    folds: int = _learning(5, "Parts for cross-validation; 0 for none.")
+    noise: float | None = _learning(None, "Noise variance.", shown="chosen by leave-one-out")
+    class_weight: str | None = _learning(
+        None, "'balanced': all classes count alike.", shown="by their frequency"
+    )
+    weight: str | None = _learning(
+        None, "Column that says how much a row counts.", shown="all rows alike"
+    )
     workers: o.Workers = None
+    solver: SolverName = _solving(
+        SolverName.CHOLESKY,
+        "How the model is solved: in memory, in blocks on disk, by iterations or through "
+        "landmarks.",
+    )
+    landmarks: int | None = _solving(
+        None, "nystrom: training examples that stand for all.", shown=False, min=1
+    )
+    tolerance: float | None = _solving(
+        None, "conjugate-gradients: relative residual to reach.", shown="1e-10"
+    )
+    block: int | None = _solving(
+        None, "blocked-cholesky: examples on the side of a block.", shown="2048", min=1
+    )
+    out: Path | None = _writing(
+        None, "Folder for predictions, page and kernel.", shown="out/<name of the file>"
+    )
+    save: Path | None = _writing(None, "Save the model for 'predict'.")
+    report: o.Page = None
+    open_page: o.Open = False
+    as_json: o.Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class SolverOptions:
-    """How the model is solved."""
-
-    solver: Annotated[
-        SolverName,
-        _solving(
-            "How the model is solved: in memory, in blocks on disk, by iterations or through "
-            "landmarks."
-        ),
-    ] = SolverName.CHOLESKY
-    landmarks: Annotated[
-        int | None,
-        _solving("nystrom: training examples that stand for all.", shown=False, min=1),
-    ] = None
-    tolerance: Annotated[
-        float | None,
-        _solving("conjugate-gradients: relative residual to reach.", shown="1e-10"),
-    ] = None
-    block: Annotated[
-        int | None,
-        _solving("blocked-cholesky: examples on the side of a block.", shown="2048", min=1),
-    ] = None
-
-
-def _command(task: Task) -> Callable[..., None]:
-    """The function behind a command: both tasks have the same options."""
-
-    @o.with_groups
-    def learn(
-        file: o.File,
-        data: o.DataOptions,
-        net: o.NetworkOptions,
-        learning: LearnOptions,
-        solving: SolverOptions,
-        out: Annotated[
-            Path | None,
-            o.option(
-                "Folder for predictions, page and kernel.",
-                panel=o.OUTPUT,
-                shown="out/<name of the file>",
-            ),
-        ] = None,
-        save: Annotated[
-            Path | None, o.option("Save the model for 'predict'.", panel=o.OUTPUT)
-        ] = None,
-        report: o.Page = None,
-        open_page: o.Open = False,
-        as_json: o.Json = False,
-    ) -> None:
-        use_data_dir(data.data_dir)
-        solver = solver_named(**asdict(solving), key=net.seed)
-        _require_savable(solver, save)
-        settings = o.settings(data, net, learning, solver=solver)
-        screen = Screen()
-        folder = out or Path("out") / own_name(file)
-        predictions, path = folder / "predictions.csv", report or folder / "report.html"
-        ready(
-            {"--out": predictions, "--save": save, "--report": path},
-            [file, settings.vectors],
-            store=kept_kernel(folder, settings),
+def _learn(task: Task, options: LearnOptions) -> None:
+    use_data_dir(options.data_dir)
+    solver = solver_named(
+        options.solver,
+        landmarks=options.landmarks,
+        tolerance=options.tolerance,
+        block=options.block,
+        key=options.seed,
+    )
+    _require_savable(solver, options.save)
+    settings = options.settings(solver=solver)
+    screen = Screen()
+    folder = options.out or Path("out") / own_name(options.file)
+    predictions, path = folder / "predictions.csv", options.report or folder / "report.html"
+    ready(
+        {"--out": predictions, "--save": options.save, "--report": path},
+        [options.file, settings.vectors],
+        store=kept_kernel(folder, settings),
+    )
+    how = options.reading()
+    with alone(folder / ".lock"):
+        result = run(
+            options.file, task, how=how, settings=settings, kernel_folder=folder, listener=screen
         )
-        how = data.reading(learning)
-        with alone(folder / ".lock"):
-            result = run(
-                file, task, how=how, settings=settings, kernel_folder=folder, listener=screen
-            )
-            written = _write(result, predictions, save, path)
-        for line in _summary(result):
-            screen.say(line)
-        for what, where in written.items():
-            screen.say(f"{what}: {where}")
-        if as_json:
-            print_json(_numbers(result) | {"files": written})
-        show(path, open_page)
-
-    return learn
+        written = _write(result, predictions, options.save, path)
+    for line in _summary(result):
+        screen.say(line)
+    for what, where in written.items():
+        screen.say(f"{what}: {where}")
+    if options.as_json:
+        print_json(_numbers(result) | {"files": written})
+    show(path, options.open_page)
 
 
-classify = _command(Task.CLASSIFY)
-regress = _command(Task.REGRESS)
+classify, regress = (o.taking(LearnOptions)(partial(_learn, task)) for task in Task)
 
 
 def _require_savable(solver: Solver, save: Path | None) -> None:

@@ -1,18 +1,19 @@
-"""`widelimit kernel`: the kernel matrix of a file's examples, to a file."""
+"""`widelimit kernel` and `estimate`: the kernel matrix of a file's examples, and what it takes."""
 
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
-import typer
 
 from ...data import save_npz
 from ...data.locks import alone
+from ...engine.inputs import Inputs
 from ...errors import WidelimitError
-from ...inference import KernelKind
+from ...inference import KernelKind, NetworkKernels
 from ...inference.spectrum import Spectrum
 from ...sklearn.networks import NamedNetwork
 from ..drawing.diagram import diagram
@@ -26,32 +27,26 @@ from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
 _MOST_EIGENVALUES = 2000  # examples whose spectrum a page shows
-_MOST_CLASSES = 12  # by which examples are sorted and named in a picture
+_SAMPLE = 2000  # examples that an estimate looks at
 
 
-@o.with_groups
-def kernel(
-    file: o.File,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help=".npy: one kernel; .npz: both, with the labels.",
-        ),
-    ],
-    data: o.DataOptions,
-    net: o.NetworkOptions,
-    limit: Annotated[
-        int | None, typer.Option(help="Only this many examples, from the first on.", min=1)
-    ] = None,
-    workers: o.Workers = None,
-    report: o.Page = None,
-    open_page: o.Open = False,
-    as_json: o.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class MatrixOptions(o.KernelOptions):
+    """Where the kernel goes, and of how many examples."""
+
+    out: Path = o.option(..., ".npy: one kernel; .npz: both, with the labels.", "--out", "-o")
+    limit: int | None = o.option(None, "Only this many examples, from the first on.", min=1)
+    workers: o.Workers = None
+    report: o.Page = None
+    open_page: o.Open = False
+    as_json: o.Json = False
+
+
+@o.taking(MatrixOptions)
+def kernel(options: MatrixOptions) -> None:
     """Compute the kernel matrix of all examples in a file, in the order of the file."""
-    use_data_dir(data.data_dir)
+    use_data_dir(options.data_dir)
+    out, which = options.out, options.kernel
     if out.suffix not in (".npy", ".npz"):
         raise WidelimitError(
             f"'{out}' is neither a .npy nor an .npz file by its name.",
@@ -59,24 +54,20 @@ def kernel(
             remedy="choose .npy for one kernel, .npz for both kernels and the labels",
             option="out",
         )
-    wanted = report or (out.with_suffix(".html") if open_page else None)
+    wanted = options.report or (out.with_suffix(".html") if options.open_page else None)
     store = out.with_name(f"{out.name}.store")
-    ready({"--out": out, "--report": wanted}, [file, data.vectors], store=store)
+    ready({"--out": out, "--report": wanted}, [options.file, options.vectors], store=store)
     screen, begin = Screen(), time.monotonic()
-    settings = o.settings(data, net)
-    source = read_source(file, Task.CLASSIFY, data.reading(), labels_needed=False)
-    if limit is not None and limit < len(source):
-        source = source.take(np.arange(limit))
+    source, _ = _read(options, options.limit)
     for note in source.notes:
         screen.say(note)
-    examples = examples_of(source, settings)
-    choice = network_of(examples, settings)
-    screen.say(f"network '{choice.name}': {choice.summary}")
-    inputs, kernels = kernels_of(choice, examples, settings)
+    shape, choice, inputs, kernels = _prepared(source, options, screen)
     both = out.suffix == ".npz"
-    kinds = tuple(KernelKind) if both else (net.kernel,)
+    kinds = tuple(KernelKind) if both else (which,)
     with alone(out.with_name(f".{out.name}.lock")):
-        found = compute(kernels, inputs, kinds, store=store, workers=workers, listener=screen)
+        found = compute(
+            kernels, inputs, kinds, store=store, workers=options.workers, listener=screen
+        )
         arrays = _written(out, found, store)
         if both:
             labels = {} if source.y is None else {"y": _plain(source.y)}
@@ -95,14 +86,67 @@ def kernel(
         "seconds": seconds,
     }
     if wanted is not None:
-        shape = jax.tree.map(lambda x: x.shape[1:], examples.x)
-        page = _page(source, choice, shape, arrays[net.kernel], net.kernel, seconds)
-        page.write(wanted)
+        _page(source, choice, shape, arrays[which], which, seconds).write(wanted)
         screen.say(f"report: {wanted}")
         numbers["report"] = str(wanted)
-        show(wanted, open_page)
-    if as_json:
+        show(wanted, options.open_page)
+    if options.as_json:
         print_json(numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions(o.KernelOptions):
+    """For how many examples, and whose work."""
+
+    examples: int | None = o.option(None, "Number of examples, if not those of the file.", min=1)
+    tests: int = o.option(0, "Number of test examples.", min=0)
+    workers: list[int] | None = o.option(
+        None, "Number of single-threaded workers; give it several times.", min=1
+    )
+    as_json: o.Json = False
+
+
+@o.taking(EstimateOptions)
+def estimate(options: EstimateOptions) -> None:
+    """Say what the kernel of a file's examples takes on this machine: time, memory, disk."""
+    use_data_dir(options.data_dir)
+    screen = Screen()
+    few, count = _read(options, _SAMPLE)
+    _, choice, inputs, kernels = _prepared(few, options, screen)
+    cost = choice.net.cost(
+        inputs,
+        examples=options.examples or count,
+        tests=options.tests,
+        sampler=kernels.sampler,
+        ntk=options.kernel is KernelKind.NTK,
+    )
+    screen.say(str(cost))
+    shared = {str(count): cost.with_workers(count).seconds for count in options.workers or ()}
+    for workers, seconds in shared.items():
+        screen.say(f"with {workers} workers: {seconds:,.0f} s")
+    if options.as_json:
+        names = ("examples", "tests", "pairs", "rate", "seconds", "disk", "memory", "dense")
+        numbers = {name: getattr(cost, name) for name in names}
+        print_json(numbers | {"solve_seconds": cost.factorising, "workers": shared})
+
+
+def _read(options: o.KernelOptions, most: int | None) -> tuple[Source, int]:
+    """The first examples of the file, and how many it has."""
+    source = read_source(options.file, Task.CLASSIFY, options.reading(), labels_needed=False)
+    few = most is not None and most < len(source)
+    return source.take(np.arange(most)) if few else source, len(source)
+
+
+def _prepared(
+    source: Source, options: o.KernelOptions, screen: Screen
+) -> tuple[Any, NamedNetwork, Inputs, NetworkKernels]:
+    """The shape of an example, the network that suits it, its inputs and its kernels."""
+    settings = options.settings()
+    examples = examples_of(source, settings)
+    choice = network_of(examples, settings)
+    screen.say(f"network '{choice.name}': {choice.summary}")
+    shape = jax.tree.map(lambda x: x.shape[1:], examples.x)
+    return shape, choice, *kernels_of(choice, examples, settings)
 
 
 def _plain(y: np.ndarray) -> np.ndarray:
@@ -135,7 +179,7 @@ def _page(
     names, groups = (), None
     if source.y is not None:
         classes, groups = np.unique(source.y, return_inverse=True)
-        names = tuple(classes.tolist()) if len(classes) <= _MOST_CLASSES else ()
+        names = classes.tolist()
     plot_kernel(axes[0, 0], kernel, groups, names)
     plot_spectrum(axes[0, 1], values, None)
     diagonal = np.diagonal(part)

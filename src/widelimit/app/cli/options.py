@@ -1,9 +1,9 @@
-"""Options that several commands share, spelled once, alone and in groups."""
+"""Options that several commands share, spelled once, alone and in records."""
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 
 def option(
-    help: str, *names: str, panel: str | None = None, shown: Any = True, **limits: Any
+    default: Any, help: str, *names: str, panel: str | None = None, shown: Any = True, **limits: Any
 ) -> Any:
     """An option below the heading `panel`; `shown` is its default in words."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=shown, **limits)
+    known = {"help": help, "rich_help_panel": panel, "show_default": shown}
+    return typer.Option(default, *names, **known, **limits)
 
 
 _data = functools.partial(option, panel=DATA)
@@ -36,6 +37,7 @@ File = Annotated[
 Vectors = Annotated[
     Path | None,
     _data(
+        ...,
         "Word vectors: GloVe text or .npz.",
         shown="GloVe in the data directory or beside the file, else a small sample",
     ),
@@ -43,43 +45,40 @@ Vectors = Annotated[
 DataDir = Annotated[
     Path | None,
     _data(
-        "Where data sets and GloVe files are (else WIDELIMIT_DATA, else the cache).", shown=False
+        ...,
+        "Where data sets and GloVe files are (else WIDELIMIT_DATA, else the cache).",
+        shown=False,
     ),
 ]
 Workers = Annotated[
-    int | None, option("Number of processes that share the kernel.", shown=False, min=1)
+    int | None, option(..., "Number of processes that share the kernel.", shown=False, min=1)
 ]
-Seed = Annotated[int, option("Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, option(..., "Fixes splits, subsets and sampled heads.", min=0, max=2**63 - 1)]
 Json = Annotated[
-    bool, option("Numbers as JSON on standard output; text on standard error.", "--json")
+    bool, option(..., "Numbers as JSON on standard output; text on standard error.", "--json")
 ]
-Page = Annotated[Path | None, option("Write a page with pictures here.", "--report", panel=OUTPUT)]
-Open = Annotated[bool, option("Open the page when done.", "--open", panel=OUTPUT)]
+Page = Annotated[
+    Path | None, option(..., "Write a page with pictures here.", "--report", panel=OUTPUT)
+]
+Open = Annotated[bool, option(..., "Open the page when done.", "--open", panel=OUTPUT)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
     """How a file is read, as far as every command reads files."""
 
-    text: Annotated[str | None, _data("Column with the texts.", shown="detected")] = None
-    label: Annotated[
-        str | None, _data("Column to predict.", "--label", "--target", shown="detected")
-    ] = None
-    encoding: Annotated[str, _data("Encoding of text files.")] = "utf-8"
-    delimiter: Annotated[
-        str | None, _data("What separates columns in a CSV file.", shown="detected")
-    ] = None
-    decimal: Annotated[str, _data("Decimal mark of numbers, . or ,")] = "."
-    no_header: Annotated[
-        bool,
-        _data("The first line is a row: columns are 'column 1', 'column 2' …", "--no-header"),
-    ] = False
-    skip: Annotated[
-        bool, _data("Leave out incomplete rows, and files that are not images.", "--skip")
-    ] = False
+    text: str | None = _data(None, "Column with the texts.", shown="detected")
+    label: str | None = _data(None, "Column to predict.", "--label", "--target", shown="detected")
+    encoding: str = _data("utf-8", "Encoding of text files.")
+    delimiter: str | None = _data(None, "What separates columns in a CSV file.", shown="detected")
+    decimal: str = _data(".", "Decimal mark of numbers, . or ,")
+    no_header: bool = _data(
+        False, "The first line is a row: columns are 'column 1', 'column 2' …", "--no-header"
+    )
+    skip: bool = _data(False, "Leave out incomplete rows, and files that are not images.", "--skip")
 
-    def reading(self, *groups: Any) -> Reading:
-        """The options for the reader, with those of other groups."""
+    def reading(self) -> Reading:
+        """The options for the reader."""
         more = {}
         if self.delimiter is not None:
             more["delimiter"] = self.delimiter.replace("\\t", "\t")
@@ -90,90 +89,61 @@ class FileOptions:
                     remedy="give for instance ';' or '\\t'",
                     option="delimiter",
                 )
-        return _made(Reading, (self, *groups), **more)
+        return _made(Reading, self, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(FileOptions):
-    """How a file is read, and how its examples become arrays."""
+class KernelOptions(FileOptions):
+    """How a file is read, how its examples become arrays, which network, which of its kernels."""
 
-    features: Annotated[
-        list[str] | None,
-        _data("Column to use, of numbers or categories; repeatable.", "--feature", shown="all"),
-    ] = None
-    drop: Annotated[list[str] | None, _data("Column to leave out; repeatable.", shown=False)] = None
-    vectors: Vectors = None
-    length: Annotated[int, _data("How many words of a text are read.", min=1)] = WORDS
-    keep: Annotated[data.Keep, _data("Which words of a longer text are read.")] = data.Keep.FIRST
-    phrase: Annotated[
-        int | None,
-        _data(
-            "Neighbouring words averaged into one position.",
-            shown="enough for most texts to have 60",
-            min=1,
-        ),
-    ] = None
-    image_size: Annotated[int, _data("Images are shrunk to this many pixels a side.")] = IMAGE_SIZE
-    data_dir: DataDir = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOptions:
-    """Which network, and which of its kernels."""
-
-    network: Annotated[
-        NetworkName | None, _network("Which network.", shown="by the kind of data")
-    ] = None
-    depth: Annotated[int | None, _network("Hidden layers or blocks.", shown="by the network")] = (
-        None
+    file: File
+    features: list[str] | None = _data(
+        None, "Column to use, of numbers or categories; repeatable.", "--feature", shown="all"
     )
-    kernel: Annotated[
-        KernelKind, _network("nngp: the Bayesian network; ntk: the trained network.")
-    ] = KernelKind.NNGP
-    samples: Annotated[
-        int | None, _network("Heads to sample for softmax attention at 1/√d.", shown="enough")
-    ] = None
+    drop: list[str] | None = _data(None, "Column to leave out; repeatable.", shown=False)
+    vectors: Vectors = None
+    length: int = _data(WORDS, "How many words of a text are read.", min=1)
+    keep: data.Keep = _data(data.Keep.FIRST, "Which words of a longer text are read.")
+    phrase: int | None = _data(
+        None,
+        "Neighbouring words averaged into one position.",
+        shown="enough for most texts to have 60",
+        min=1,
+    )
+    image_size: int = _data(IMAGE_SIZE, "Images are shrunk to this many pixels a side.")
+    data_dir: DataDir = None
+    network: NetworkName | None = _network(None, "Which network.", shown="by the kind of data")
+    depth: int | None = _network(None, "Hidden layers or blocks.", shown="by the network")
+    kernel: KernelKind = _network(
+        KernelKind.NNGP, "nngp: the Bayesian network; ntk: the trained network."
+    )
+    samples: int | None = _network(
+        None, "Heads to sample for softmax attention at 1/√d.", shown="enough"
+    )
     seed: Seed = 0
 
+    def settings(self, **more: Any) -> Settings:
+        """The options for a run."""
+        return _made(Settings, self, **more)
 
-def settings(*groups: Any, **more: Any) -> Settings:
-    """The options of all groups for a run."""
-    return _made(Settings, groups, **more)
 
-
-def _made(kind: Callable[..., T], groups: tuple[Any, ...], **more: Any) -> T:
+def _made(kind: Callable[..., T], options: Any, **more: Any) -> T:
     """A record from the options that are called like its fields; None is its own default."""
     names = [one.name for one in fields(kind)]  # pyright: ignore[reportArgumentType]
-    given = {n: getattr(group, n) for group in groups for n in names if hasattr(group, n)}
+    given = {name: getattr(options, name, None) for name in names}
     return kind(**{name: value for name, value in given.items() if value is not None} | more)
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as Typer takes it: in place of a group of options, the options."""
-    groups, parameters = {}, []
-    for name, parameter in inspect.signature(command).parameters.items():
-        group = parameter.annotation
-        if not is_dataclass(group):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[name] = group
-        hints = get_type_hints(group, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=hints[option.name],
-            )
-            for option in fields(group)
-        ]
+def taking(kind: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """A command that takes one record of options, as Typer takes it: with the options."""
 
-    @functools.wraps(command)
-    def flat(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
-        command(**given)
+    def flat(command: Callable[[Any], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(kind(**given))
 
-    flat.__annotations__ = {one.name: one.annotation for one in parameters}
-    flat.__signature__ = inspect.Signature(parameters)  # pyright: ignore
+        called.__annotations__ = get_type_hints(kind, include_extras=True)
+        called.__signature__ = inspect.signature(kind)  # pyright: ignore
+        return called
+
     return flat

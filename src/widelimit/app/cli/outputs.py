@@ -55,7 +55,7 @@ def ready(
                 )
         require_writable(path.parent)
     for path in (*wanted.values(), *inputs):
-        if store is not None and path is not None and _is_inside(path, store):
+        if store and path and path.resolve().is_relative_to(store.resolve()):
             raise WidelimitError(
                 f"'{path}' lies in the folder of the kernel's tiles.",
                 got=f"'{store}'",
@@ -63,19 +63,12 @@ def ready(
             )
 
 
-def _is_inside(path: Path, folder: Path) -> bool:
-    path, folder = path.resolve(), folder.resolve()
-    return path == folder or folder in path.parents
-
-
 def _is_part(path: Path, given: Path) -> bool:
-    """Whether a file is the input, or lies in one of its folders of classes."""
+    """Whether a file is the input, under any name, or lies in one of its folders of classes."""
+    if path.exists() and given.exists() and path.samefile(given):
+        return True
     path, given = path.resolve(), given.resolve()
-    if path == given:
-        return True
-    if path.exists() and given.exists() and path.samefile(given):  # another name of it
-        return True
-    return given.is_dir() and given in path.parent.parents
+    return path == given or (given.is_dir() and path.parent.parent.is_relative_to(given))
 
 
 def require_writable(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`widelimit predict`: a saved model on new examples."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,26 +12,27 @@ from .outputs import own_name, ready, write_predictions
 from .screen import Screen, print_json
 
 
-@o.with_groups
-def predict(
-    model: Annotated[Path, typer.Argument(help="A model saved by 'classify' or 'regress'.")],
-    file: Annotated[Path, typer.Argument(help="Examples like those it was trained on.")],
-    source: o.FileOptions,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="CSV file to write.", show_default="<file>.predictions.csv"
-        ),
-    ] = None,
-    score: Annotated[bool, typer.Option(help="Compare with labels if the file has them.")] = True,
-    as_json: o.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(o.FileOptions):
+    """Which model, which examples, what is written."""
+
+    model: Annotated[Path, typer.Argument(help="A model saved by 'classify' or 'regress'.")]
+    file: Annotated[Path, typer.Argument(help="Examples like those it was trained on.")]
+    out: Path | None = o.option(
+        None, "CSV file to write.", "--out", "-o", shown="<file>.predictions.csv"
+    )
+    score: bool = o.option(True, "Compare with labels if the file has them.")
+    as_json: o.Json = False
+
+
+@o.taking(PredictOptions)
+def predict(options: PredictOptions) -> None:
     """Predict new examples with a saved model: probabilities or numbers with deviations."""
-    screen = Screen()
-    path = out or file.with_name(f"{own_name(file)}.predictions.csv")
-    ready({"--out": path}, [model, file])
-    loaded = load_model(model)
-    new = read_new_examples(loaded, file, source.reading(), score=score)
+    screen, file = Screen(), options.file
+    path = options.out or file.with_name(f"{own_name(file)}.predictions.csv")
+    ready({"--out": path}, [options.model, file])
+    loaded = load_model(options.model)
+    new = read_new_examples(loaded, file, options.reading(), score=options.score)
     screen.say(f"model trained on {loaded.trained}")
     for note in (*new.notes, *loaded.lost_words(new)):
         screen.say(note)
@@ -48,5 +50,5 @@ def predict(
             screen.say(f"R² {found} (95 %)")
             numbers["r2"] = found.numbers()
     screen.say(f"predictions: {path}")
-    if as_json:
+    if options.as_json:
         print_json(numbers)

@@ -9,13 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 
 from ...errors import WidelimitError
 from ...progress import Callback
@@ -24,17 +18,12 @@ from ..workflow.kinds import Listener
 _LONGEST = 600  # characters of what came instead: a whole array helps nobody
 
 
-def screen() -> Console:
-    """Standard error, for people."""
-    return Console(stderr=True, highlight=False)
-
-
 class Screen(Listener):
     """Says what happens and draws bars on a terminal; bars are silent elsewhere."""
 
     def __init__(self) -> None:
         """On standard error."""
-        self.console = screen()
+        self.console = Console(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
         """One line; not wrapped where nobody looks."""
@@ -46,15 +35,7 @@ class Screen(Listener):
         if not self.console.is_terminal:
             yield lambda done, total: None
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        with Progress(console=self.console, transient=True) as progress:
             task = progress.add_task(label, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
 

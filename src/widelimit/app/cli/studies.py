@@ -1,9 +1,9 @@
 """`widelimit reproduce`: what the two papers claim or show, as studies."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,74 +17,69 @@ from . import options as o
 from .outputs import ready, show, use_data_dir
 from .screen import Screen, print_json
 
-StudySize = Annotated[
-    Size, typer.Option(help="small: minutes; large: an hour or two; paper: as published.")
-]
-Out = Annotated[Path, typer.Option(help="Folder for data, figures and the page.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start '--size paper' without asking.")]
 
+def command_for(studies: Mapping[str, Study], largest: Size = Size.PAPER) -> Callable[..., None]:
+    """A command that runs one of the studies, or all, each into a folder of its own."""
 
-def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A study, or 'all'; without one: the list.",
-            autocompletion=lambda: [*STUDIES, "all"],
+    def reproduce(
+        name: Annotated[
+            str | None,
+            typer.Argument(
+                help="A study, or 'all'; without one: the list.",
+                autocompletion=lambda: [*studies, "all"],
+            ),
+        ] = None,
+        size: Annotated[
+            Size, typer.Option(help="small: minutes; large: an hour or two; paper: as published.")
+        ] = Size.SMALL,
+        out: Annotated[Path, typer.Option(help="Folder for data, figures and the page.")] = Path(
+            "out"
         ),
-    ] = None,
-    size: StudySize = Size.SMALL,
-    out: Out = Path("out"),
-    data_dir: o.DataDir = None,
-    yes: Yes = False,
-    open_page: o.Open = False,
-    as_json: o.Json = False,
-) -> None:
-    """Run a published figure or a published claim as a study."""
-    use_data_dir(data_dir)
-    run_studies(STUDIES, name, size, out, yes=yes, open_page=open_page, as_json=as_json)
+        data_dir: o.DataDir = None,
+        yes: Annotated[
+            bool, typer.Option("--yes", "-y", help="Start '--size paper' without asking.")
+        ] = False,
+        open_page: o.Open = False,
+        as_json: o.Json = False,
+    ) -> None:
+        """Run a study, or all: numbers, figures and a page."""
+        use_data_dir(data_dir)
+        if name is None:
+            _list_studies(studies, as_json)
+            return
+        if name not in (*studies, "all"):
+            raise WidelimitError(
+                f"There is no study {name!r}.",
+                got="another name",
+                remedy=f"give one of {', '.join(studies)}, or 'all'",
+            )
+        screen = Screen()
+        results: dict[str, Any] = {}
+        size = size if largest is Size.PAPER else size.at_most_large
+        for study in studies.values() if name == "all" else [studies[name]]:
+            folder = out / study.name
+            screen.say(f"{study.title} ({size.value}) – {study.description}")
+            if not _agreed(study, size, screen, yes=yes):
+                screen.say("not started")
+                continue
+            ready({"--out": folder / "report.html"}, [])
+            begin = time.monotonic()
+            with alone(folder / ".lock"):
+                with screen.bar(study.name) as advance:
+                    results[study.name] = study.run(size, folder, advance)
+                seconds = time.monotonic() - begin
+                page = write_page(study, size, folder, seconds, results[study.name])
+            if notice := sample_notice(results[study.name]):
+                screen.say(notice)
+            screen.say(f"done in {seconds:.0f} s: {page}")
+            show(page, open_page)
+        if as_json:
+            print_json(results if name == "all" else next(iter(results.values()), {}))
+
+    return reproduce
 
 
-def run_studies(
-    studies: Mapping[str, Study],
-    name: str | None,
-    size: Size,
-    out: Path,
-    *,
-    yes: bool = False,
-    open_page: bool = False,
-    as_json: bool = False,
-) -> None:
-    """Run one of the studies, or 'all', each into a folder of its own; without a name list them."""
-    if name is None:
-        _list_studies(studies, as_json)
-        return
-    if name not in (*studies, "all"):
-        raise WidelimitError(
-            f"There is no study {name!r}.",
-            got="another name",
-            remedy=f"give one of {', '.join(studies)}, or 'all'",
-        )
-    screen = Screen()
-    results = {}
-    for study in studies.values() if name == "all" else [studies[name]]:
-        folder = out / study.name
-        screen.say(f"{study.title} ({size.value}) – {study.description}")
-        if not _agreed(study, size, screen, yes=yes):
-            screen.say("not started")
-            continue
-        ready({"--out": folder / "report.html"}, [])
-        begin = time.monotonic()
-        with alone(folder / ".lock"):
-            with screen.bar(study.name) as advance:
-                results[study.name] = study.run(size, folder, advance)
-            seconds = time.monotonic() - begin
-            page = write_page(study, size, folder, seconds, results[study.name])
-        if notice := sample_notice(results[study.name]):
-            screen.say(notice)
-        screen.say(f"done in {seconds:.0f} s: {page}")
-        show(page, open_page)
-    if as_json:
-        print_json(results if name == "all" else next(iter(results.values()), {}))
+reproduce = command_for(STUDIES)
 
 
 def _agreed(study: Study, size: Size, screen: Screen, *, yes: bool) -> bool:

@@ -1,14 +1,17 @@
 """Plots that pages share. Each draws on axes that it is given; nothing here touches a screen."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import MissingExtraError
+from ...printing import counted
 
 BLUE, RED, GREY, GREEN = "#24527a", "#c0392b", "#8a97a5", "#1e7a55"
 _MOST_PIXELS = 400  # rows of a heat map; more cannot be seen
+_MOST_NAMES = 12  # of classes, before they are on top of each other
 
 
 def canvas(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float = 3.6) -> Any:
@@ -16,9 +19,10 @@ def canvas(columns: int = 1, *, rows: int = 1, width: float = 4.6, height: float
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise MissingExtraError("matplotlib", "plots") from None
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure((width * columns, height * rows), layout=ConstrainedLayoutEngine(w_pad=0.12))
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -43,18 +47,15 @@ def plot_kernel(
     axis.set_title("kernel between examples")
     axis.set_xticks([])
     axis.set_yticks([])
-    if names and groups is not None:
-        sorted_groups = groups[chosen]
-        for number, name in enumerate(names):
-            inside = np.flatnonzero(sorted_groups == number)
-            if len(inside) and len(names) <= 12:
-                axis.annotate(
-                    _clipped(str(name)), (-0.5, inside.mean()), (-6, 0), textcoords="offset points",
-                    ha="right", va="center", fontsize=8, annotation_clip=False,
-                )  # fmt: skip
-                if inside[0] > 0:
-                    axis.axhline(inside[0] - 0.5, color="white", lw=0.6)
-                    axis.axvline(inside[0] - 0.5, color="white", lw=0.6)
+    if groups is not None and 0 < len(names) <= _MOST_NAMES:
+        edges = np.searchsorted(groups[chosen], np.arange(len(names) + 1))
+        seen = np.flatnonzero(np.diff(edges))
+        middles = (edges[seen] + edges[seen + 1] - 1) / 2
+        axis.set_yticks(middles, [_clipped(str(names[i])) for i in seen], fontsize=8)
+        axis.tick_params("y", length=0)
+        for edge in edges[seen[1:]] - 0.5:
+            axis.axhline(edge, color="white", lw=0.6)
+            axis.axvline(edge, color="white", lw=0.6)
 
 
 def verbatim(text: str) -> str:
@@ -75,10 +76,10 @@ def plot_spectrum(axis: Any, eigenvalues: np.ndarray, noise: float | None) -> No
     axis.xaxis.set_minor_formatter("")  # a few eigenvalues would have names on top of each other
     if noise is not None:
         axis.axhline(noise, color=RED, ls="--", lw=1.2)
-        above = int(np.sum(eigenvalues > noise))
+        above = counted(int(np.sum(eigenvalues > noise)), "direction")
         axis.annotate(
-            f"noise: {above} directions above", (1, noise), (3, 4), textcoords="offset points",
-            color=RED, fontsize=8,
+            f"noise: {above} above", (1, noise), (3, 4), textcoords="offset points", color=RED,
+            fontsize=8,
         )  # fmt: skip
     axis.set(title="eigenvalues of the kernel", xlabel="index", ylabel="eigenvalue")
 
@@ -132,7 +133,7 @@ def plot_confusion(axis: Any, truth: np.ndarray, guess: np.ndarray, names: Seque
     """Rows: true classes; columns: predicted ones; numbers of test examples."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    few = len(names) <= 12
+    few = len(names) <= _MOST_NAMES
     found = ConfusionMatrixDisplay.from_predictions(
         truth,
         guess,
@@ -184,7 +185,7 @@ def plot_law(
     colours = (RED, BLUE, GREEN, "#7d5ba6", "#a05a00")
     step = 0.25
     edges = np.arange(grid[0], grid[-1] + step, step)
-    for colour, (name, density) in zip(colours, densities.items(), strict=False):
+    for colour, (name, density) in zip(itertools.cycle(colours), densities.items()):
         axis.plot(grid, density, color=colour, lw=2, label=name)
         if draws is not None and name in draws:
             counts, _ = np.histogram(draws[name], edges)
@@ -197,10 +198,7 @@ def plot_law(
     normal = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
     axis.plot(grid, normal, color=GREY, ls="--", lw=1.5, label="Gaussian")
     axis.set(xlabel="output, in standard deviations", ylabel="density", xlim=(grid[0], grid[-1]))
+    axis.set_title("law of one output")
     if logarithmic:
-        axis.set_yscale("log")
-        axis.set_ylim(1e-5, 2)
-        axis.set_title("tails (logarithmic)")
-    else:
-        axis.set_title("law of one output")
+        axis.set(yscale="log", ylim=(1e-5, 2), title="tails (logarithmic)")
     axis.legend(frameon=False, fontsize=8)

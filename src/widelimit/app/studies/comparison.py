@@ -7,7 +7,7 @@ at once. NNGP and tangent kernel come from one computation and share their setti
 its own ridge.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,25 +20,18 @@ from ...layers.base import Layer
 from ...layers.compose import Serial, is_sampled
 from ...progress import Callback
 from ...state import Kernels
-from .accuracy import (
-    Accuracy,
-    Gap,
-    evaluate,
-    gap,
-    linear_kernel,
-    row,
-    validate,
-)
+from .accuracy import Accuracy, Gap, evaluate, gap, linear_kernel, row, validate
 from .kept_kernels import KeptKernels
 from .readouts import Readouts
 from .results import CAPTION, conclude, tables, write
 from .study import Size, Study, tracked
 
 KINDS = ("NNGP", "NTK")
+Families = Mapping[str, Mapping[str, Layer]]
+"""Kernels of a comparison by name: the readouts each may try, by what distinguishes them."""
 
 
-@dataclass(frozen=True)
-class Trunk:
+class Trunk(NamedTuple):
     """Layers that all families share, and the view of the data they are given."""
 
     label: str
@@ -46,24 +39,21 @@ class Trunk:
     network: Layer
 
 
-@dataclass(frozen=True)
-class KernelFamily:
-    """A kernel of the comparison: the readouts it may try, by what distinguishes them."""
-
-    name: str
-    readouts: Mapping[str, Layer]
-
-
 class FamilyGroup(NamedTuple):
     """Families that are computed together on the same trunks."""
 
     trunks: Sequence[Trunk]
-    families: Sequence[KernelFamily]
+    families: Families
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """How many settings every family tries: trunks × readouts."""
+        return {name: len(self.trunks) * len(tried) for name, tried in self.families.items()}
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to choose."""
-        return len(self.trunks) == 1 and all(len(f.readouts) == 1 for f in self.families)
+        return set(self.settings.values()) == {1}
 
 
 class ContestSize(NamedTuple):
@@ -77,12 +67,22 @@ class ContestSize(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A statement, published or a question of ours: the first family is better than the second."""
+    """Published, or a question of ours: the first family is better than the second."""
 
-    text: str
     first: str
     second: str
     published: bool = False
+
+    def judged(self, found: Gap) -> dict[str, Any]:
+        """The claim, the difference it is about, and whether it holds."""
+        says = {
+            "better": "holds",
+            "worse": "does not hold: the opposite is seen",
+            "no clear difference": "is not seen: no clear difference",
+        }
+        text = f"{self.first} better than {self.second}"
+        verdict = {"verdict": says[found.verdict]}
+        return {"claim": text, **self._asdict(), **found._asdict(), **verdict}
 
 
 class Selection(NamedTuple):
@@ -91,25 +91,9 @@ class Selection(NamedTuple):
     trunk: Trunk
     readouts: Mapping[str, str]
 
-
-def beats_ridge(names: Iterable[str], views: Sequence[str]) -> list[Claim]:
-    """That every family is better than ridge regression on every view."""
-    return [Claim(f"{name} beats ridge, {v}", name, f"ridge, {v}") for name in names for v in views]
-
-
-def require_equal_effort(groups: Sequence[FamilyGroup]) -> None:
-    """Raise unless all families try equally many settings: trunks × readouts."""
-    counts = {
-        family.name: len(group.trunks) * len(family.readouts)
-        for group in groups
-        for family in group.families
-    }
-    if len(set(counts.values())) > 1:
-        raise WidelimitError(
-            "The kernels of a comparison are tuned with different effort.",
-            got=", ".join(f"{name}: {count} settings" for name, count in counts.items()),
-            remedy="give every family equally many readouts and trunks",
-        )
+    def layers(self, families: Families) -> list[Layer]:
+        """The chosen readouts."""
+        return [readouts[self.readouts[name]] for name, readouts in families.items()]
 
 
 @dataclass
@@ -129,23 +113,19 @@ class Arena:
 
     def kernels(self, trunk: Trunk, readouts: Sequence[Layer], examples: int | None) -> Kernels:
         """Of all examples, or of the first `examples` training examples alone."""
-        data = self.views[trunk.view]
-        net, test = Serial(trunk.network, Readouts(*readouts)), None
-        train = data.train if examples is None else beginning(data.train, examples)
-        if examples is None:
-            test = data.test
+        data, net = self.views[trunk.view], Serial(trunk.network, Readouts(*readouts))
+        train, test = data.train, data.test
+        if examples is not None:
+            train, test = beginning(train, examples), None
         options = {}
         if is_sampled(net):  # random scores are drawn once for all bands
             options["sampler"] = net.sampler(train.x, train.mask, samples=self.heads)
         return self.kept.get(net, train, test, **options)
 
-    def validated(
-        self, trunk: Trunk, families: Sequence[KernelFamily], examples: int
-    ) -> list[dict[str, Any]]:
+    def validated(self, trunk: Trunk, families: Families, examples: int) -> list[dict[str, Any]]:
         """Every readout of every family on one trunk: accuracy on the first training examples."""
-        labels = [(family.name, label) for family in families for label in family.readouts]
-        layers = [layer for family in families for layer in family.readouts.values()]
-        kernels = self.kernels(trunk, layers, examples)
+        labels = [(name, label) for name, readouts in families.items() for label in readouts]
+        kernels = self.kernels(trunk, [families[n][label] for n, label in labels], examples)
         wanted = beginning(self.views[trunk.view].train, examples).y
         trials = []
         for (name, label), *both in zip(labels, *kernels, strict=True):
@@ -154,29 +134,25 @@ class Arena:
             trials.append(facts | dict(zip(KINDS, scores, strict=True)))
         return trials
 
-    def test(self, choice: Selection, families: Sequence[KernelFamily]) -> None:
+    def test(self, choice: Selection, families: Families) -> None:
         """Compute the chosen kernels of all examples, and test them."""
-        layers = [family.readouts[choice.readouts[family.name]] for family in families]
-        kernels = self.kernels(choice.trunk, layers, None)
-        for family, *both in zip(families, *kernels, strict=True):
-            settings = f"{choice.trunk.label}, {choice.trunk.view}; {choice.readouts[family.name]}"
+        kernels = self.kernels(choice.trunk, choice.layers(families), None)
+        for name, *both in zip(families, *kernels, strict=True):
+            settings = f"{choice.trunk.label}, {choice.trunk.view}; {choice.readouts[name]}"
             for kind, kernel in zip(KINDS, both, strict=True):
-                self.note(family.name, kind, kernel, settings)
+                self.add(name, kind, kernel, settings)
 
     def baseline(self, view: str) -> None:
         """Ridge regression on the inputs as one vector."""
         data = self.views[view]
         both = np.concatenate([data.x_train, data.x_test])
-        self.note(f"ridge, {view}", "ridge", linear_kernel(both, len(data.y_train)), "")
+        self.add(f"ridge, {view}", "ridge", linear_kernel(both, len(data.y_train)), "")
 
-    def note(self, name: str, kind: str, kernel: np.ndarray, settings: str) -> None:
-        """Test a kernel and add a line to the table."""
+    def add(self, name: str, kind: str, tested: np.ndarray | Accuracy, settings: str) -> None:
+        """A line of the table, of a kernel that is yet to be tested or of what was."""
         data = next(iter(self.views.values()))
-        self.add(name, kind, evaluate(kernel, data.y_train, data.y_test), settings)
-
-    def add(self, name: str, kind: str, tested: Accuracy, settings: str) -> None:
-        """A line of the table."""
-        data = next(iter(self.views.values()))
+        if not isinstance(tested, Accuracy):
+            tested = evaluate(tested, data.y_train, data.y_test)
         self.found[name, kind] = tested
         sizes = {"data": self.name, "train": len(data.y_train), "test": len(data.y_test)}
         self.rows.append(row(name, kind, tested, **sizes, settings=settings))
@@ -195,7 +171,7 @@ class Arena:
             if kind in kinds and better:
                 best[name] = tested
         return [
-            {"data": self.name + what, **judged(claim, gap(best[claim.first], best[claim.second]))}
+            {"data": self.name + what, **claim.judged(gap(best[claim.first], best[claim.second]))}
             for claim in claims
             if {claim.first, claim.second} <= best.keys()
         ]
@@ -206,65 +182,25 @@ def choose(group: FamilyGroup, trials: Sequence[dict[str, Any]]) -> Selection:
 
     One trunk for all families of a group: they are compared by their readouts.
     """
-
     if group.settled:
-        return Selection(group.trunks[0], {f.name: next(iter(f.readouts)) for f in group.families})
+        return Selection(group.trunks[0], {n: next(iter(r)) for n, r in group.families.items()})
 
     def score(trial: Mapping[str, Any]) -> float:
-        return float(np.mean([trial[kind] for kind in KINDS]))
+        return max(trial[kind] for kind in KINDS)
 
-    def best(trunk: Trunk, family: KernelFamily) -> Mapping[str, Any]:
-        here = (family.name, trunk.label, trunk.view)
+    def best(trunk: Trunk, name: str) -> Mapping[str, Any]:
+        here = (name, trunk.label, trunk.view)
         mine = [t for t in trials if (t["kernel"], t["trunk"], t["view"]) == here]
         return max(mine, key=score)
 
     def together(trunk: Trunk) -> float:
-        return float(np.mean([score(best(trunk, family)) for family in group.families]))
+        return float(np.mean([score(best(trunk, name)) for name in group.families]))
 
     trunk = max(group.trunks, key=together)
-    return Selection(trunk, {f.name: best(trunk, f)["readout"] for f in group.families})
+    return Selection(trunk, {name: best(trunk, name)["readout"] for name in group.families})
 
 
 def contest(
-    name: str,
-    groups: Sequence[FamilyGroup],
-    places: Sequence[Arena],
-    *,
-    tuned_on: int,
-    baselines: Sequence[str],
-    claims: Sequence[Claim],
-    out: Path,
-    progress: Callback | None = None,
-) -> dict[str, Any]:
-    """Tune in the first arena, test in all, and write what was found after every step.
-
-    `baselines` are the views on which ridge regression is done.
-    """
-    require_equal_effort(groups)
-    trials: list[dict[str, Any]] = []
-    result: dict[str, Any] = {}
-    open_ones = [group for group in groups if not group.settled]
-    tuning = [(places[0], group, trunk) for group in open_ones for trunk in group.trunks]
-    testing = [(place, group, None) for place in places for group in groups]
-    for place, group, trunk in tracked([*tuning, *testing], progress):
-        if trunk is not None:
-            trials += place.validated(trunk, group.families, tuned_on)
-            continue
-        if group is groups[0]:
-            for view in baselines:
-                place.baseline(view)
-        place.test(choose(group, trials), group.families)
-        result = {
-            "rows": [line for done in places for line in done.rows],
-            "claims": [claim for done in places for claim in done.check(claims)],
-            "tuned_on": tuned_on,
-            "tuning": trials,
-        }
-        write(name, out, result)
-    return result
-
-
-def contest_study(
     name: str,
     title: str,
     description: str,
@@ -273,35 +209,54 @@ def contest_study(
     scales: Mapping[Size, ContestSize],
     arena: Callable[..., Arena],
     baselines: Sequence[str],
-    claims: Callable[[], Sequence[Claim]],
-    published: str,
+    claims: Sequence[Claim],
+    published: str = "",
 ) -> Study:
-    """A contest at several sizes: the parts of a size are made by `arena(size, part, out)`."""
+    """A study that tunes on the first data set of a size and tests on all.
+
+    The parts of a size are made by `arena(size, part, out)`. `baselines` are the views on which
+    ridge regression is done; that every kernel beats it is claimed too.
+    """
     file = name.replace("-", "_")
 
     def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
-        scale = scales[Size(size)]
-        return contest(
-            file,
-            groups(),
-            [arena(Size(size), part, out) for part in scale.parts],
-            tuned_on=scale.tuned_on,
-            baselines=baselines,
-            claims=claims(),
-            out=out,
-            progress=progress,
-        )
+        known, scale = groups(), scales[size]
+        require_equal_effort(known)
+        names = [name for group in known for name in group.families]
+        asked = [*claims, *(Claim(n, f"ridge, {view}") for n in names for view in baselines)]
+        places = [arena(size, part, out) for part in scale.parts]
+        trials: list[dict[str, Any]] = []
+        result: dict[str, Any] = {}
+        unsettled = [group for group in known if not group.settled]
+        tuning = [(places[0], group, trunk) for group in unsettled for trunk in group.trunks]
+        testing = [(place, group, None) for place in places for group in known]
+        for place, group, trunk in tracked([*tuning, *testing], progress):
+            if trunk is not None:
+                trials += place.validated(trunk, group.families, scale.tuned_on)
+                continue
+            if group is known[0]:
+                for view in baselines:
+                    place.baseline(view)
+            place.test(choose(group, trials), group.families)
+            result = {  # written after every step
+                "rows": [line for done in places for line in done.rows],
+                "claims": [claim for done in places for claim in done.check(asked)],
+                "tuned_on": scale.tuned_on,
+                "tuning": trials,
+            }
+            write(file, out, result)
+        return result
 
     def cost(size: Size) -> str:
         """What one setting of every family takes, measured on random examples."""
         lines = []
-        for part in scales[Size(size)].parts:
+        for part in scales[size].parts:
             x = np.random.default_rng(0).normal(size=(64, *part.shape)).astype(np.float32)
             for group in groups():
-                layers = [next(iter(family.readouts.values())) for family in group.families]
+                layers = [next(iter(readouts.values())) for readouts in group.families.values()]
                 net = Serial(group.trunks[-1].network, Readouts(*layers))
-                names = ", ".join(family.name for family in group.families)
-                lines.append(f"{names}: {net.cost(x, examples=part.train, tests=part.test)}")
+                told = net.cost(x, examples=part.train, tests=part.test)
+                lines.append(f"{', '.join(group.families)}: {told}")
         return "\n".join(lines)
 
     return Study(
@@ -309,23 +264,15 @@ def contest_study(
     )
 
 
-def judged(claim: Claim, found: Gap) -> dict[str, Any]:
-    """A claim, the difference it is about, and whether it holds."""
-    says = {
-        "better": "holds",
-        "worse": "does not hold: the opposite is seen",
-        "no clear difference": "is not seen: no clear difference",
-    }
-    return {
-        "claim": claim.text,
-        "published": claim.published,
-        "first": claim.first,
-        "second": claim.second,
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
-        "verdict": says[found.verdict],
-    }
+def require_equal_effort(groups: Sequence[FamilyGroup]) -> None:
+    """Raise unless all families try equally many settings."""
+    counts = {name: count for group in groups for name, count in group.settings.items()}
+    if len(set(counts.values())) > 1:
+        raise WidelimitError(
+            "The kernels of a comparison are tuned with different effort.",
+            got=", ".join(f"{name}: {count} settings" for name, count in counts.items()),
+            remedy="give every family equally many readouts and trunks",
+        )
 
 
 def beginning(part: Labelled, count: int) -> Labelled:

@@ -22,17 +22,12 @@ from ...state import Kernels, Outline
 
 
 class KeptKernels:
-    """Kernels in a folder, by what they are kernels of."""
+    """Kernels in a folder, by what they are kernels of: `kernels` beside those of the studies."""
 
     def __init__(self, folder: Path, *, tile: int | None = None):
         """`tile`: examples on the side of a tile, which is how much work an interruption costs."""
         self.folder, self.tile = Path(folder), tile
         self.client: Any = None  # whose workers compute, while somebody has one
-
-    @classmethod
-    def beside(cls, out: Path) -> "KeptKernels":
-        """The folder `kernels` beside a study's own, which all studies share."""
-        return cls(out.parent / "kernels")
 
     def get(
         self,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ...data import Keep
 from ...finite.widths import with_heads
 from ...layers.activations import Relu
 from ...layers.attention.layer import Attention
@@ -27,10 +26,9 @@ from ...layers.conv import Conv
 from ...layers.dense import Dense
 from ...layers.pool import MeanPool
 from ...progress import Callback
-from . import cifar10, results, sources
-from .comparison import KINDS, Arena, Claim, KernelFamily, Selection, Trunk
-from .kept_kernels import KeptKernels
-from .study import Result, Size, Study, tracked
+from . import cifar10, film_texts, results, sources
+from .comparison import KINDS, Arena, Claim, Selection, Trunk
+from .study import Size, Study, tracked
 from .training import HEADS, TrainingSize, best_trained
 
 SCALES = {
@@ -63,66 +61,56 @@ def attentions(width: int) -> dict[str, Layer]:
 
 
 CLAIMS = (
-    *(Claim(f"{name} instead of plain softmax", name, PLAIN) for name in list(attentions(1))[2:]),
-    Claim("encodings on values too", "encodings on scores and values", "encodings on scores"),
-    Claim("softmax attention instead of none", PLAIN, WITHOUT),
+    *(Claim(name, PLAIN) for name in list(attentions(1))[2:]),
+    Claim("encodings on scores and values", "encodings on scores"),
+    Claim(PLAIN, WITHOUT),
 )
 
 
-def first_layer(window: int, pool: Layer, width: int) -> Serial:
-    """Filters over neighbouring positions, with ReLU."""
-    return Serial(Conv(width, window, w_std=math.sqrt(2), b_std=0.1), Relu(), pool)
+def trunks(width: int) -> tuple[Trunk, Trunk]:
+    """What all variants share, for images and for texts: filters over neighbours, with ReLU."""
+
+    def filters(window: int, *pool: Layer) -> Serial:
+        return Serial(Conv(width, window, w_std=math.sqrt(2), b_std=0.1), Relu(), *pool)
+
+    images = Trunk("convolution", sources.WHITE, filters(3, MeanPool(2)))
+    return images, Trunk("words", sources.UNIT, filters(1))
 
 
-def trunks(width: int) -> dict[str, Trunk]:
-    """What all variants share, for images and for texts."""
-    return {
-        "images": Trunk("convolution", sources.WHITE, first_layer(3, MeanPool(2), width)),
-        "texts": Trunk("words", sources.UNIT, first_layer(1, Serial(), width)),
-    }
-
-
-def arenas(size: Size, out: Path) -> dict[str, Arena]:
+def arenas(size: Size, out: Path) -> tuple[Arena, Arena]:
     """Images of 8×8 pixels, and sentences about films."""
-    scale, kept = SCALES[size.at_most_large], KeptKernels.beside(out)
-    data, name = sources.images(size, side=8, train=scale.train, test=scale.test)
-    texts, real = sources.rt_polarity(size)
-    views = sources.text_views(
-        texts,
-        sources.glove(size),
-        length=WORDS,
-        keep=Keep.LAST,
-        train=scale.train,
-        test=scale.test,
+    train, test = SCALES[size.at_most_large][:2]
+    texts = film_texts.TextSize(WORDS, 1, train, test)
+    return (
+        cifar10.arena(size, cifar10.ImageSize(8, train, test), out),
+        film_texts.arena(sources.rt_polarity, "rt-polarity", size, texts, out),
     )
-    title = "rt-polarity" if real else "sample sentences"
-    return {
-        "images": Arena(name, sources.image_views(data), kept),
-        "texts": Arena(f"{title}, {WORDS} words", views, kept),
-    }
 
 
 def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `modified.csv`, `.json` and `.png` into `out`, kernels beside it."""
-    scale = SCALES[Size(size).at_most_large]
-    places, names = arenas(Size(size), out), list(attentions(1))
+    scale = SCALES[size.at_most_large]
+    places = arenas(size, out)
+    variants = attentions(scale.width)
     shown = f"width {scale.width}, {scale.starts} starts, learning rate "
     result: dict[str, Any] = {}
-    for part, name in tracked([(part, name) for part in places for name in names], progress):
-        place, trunk = places[part], trunks(scale.width)[part]
-        if not place.rows:
-            _kernels(place, trunk, scale.width)
+    parts = zip(places, trunks(scale.width), strict=True)
+    for (place, trunk), name in tracked(
+        [(part, name) for part in parts for name in variants], progress
+    ):
+        if not place.rows:  # all variants at infinite width, which share the first layer
+            readouts = {n: Serial(one, MeanPool(), Dense(1)) for n, one in variants.items()}
+            families = {n: {"fixed": readout} for n, readout in readouts.items()}
+            place.test(Selection(trunk, dict.fromkeys(families, "fixed")), families)
         data = place.views[trunk.view]
-        outputs = len(np.unique(data.y_train))
-        layer = attentions(scale.width)[name]
-        net = Serial(trunk.network, layer, MeanPool(), Dense(outputs))
+        net = Serial(trunk.network, variants[name], MeanPool(), Dense(len(np.unique(data.y_train))))
         found = best_trained(with_heads(net, HEADS), data, scale)
         place.add(name, TRAINED, found, f"{shown}{found.validated.ridge:g}")
         result = {
-            "rows": [line for there in places.values() for line in there.rows],
+            "rows": [line for there in places for line in there.rows],
             "claims": [
                 claim
-                for there in places.values()
+                for there in places
                 for kinds, what in (((TRAINED,), ", trained networks"), (KINDS, ", kernels"))
                 for claim in there.check(CLAIMS, kinds, what)
             ],
@@ -131,37 +119,12 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
     return result
 
 
-def _kernels(place: Arena, trunk: Trunk, width: int) -> None:
-    """All variants at infinite width, which share the first layer."""
-    families = [
-        KernelFamily(name, {"fixed": Serial(layer, MeanPool(), Dense(1))})
-        for name, layer in attentions(width).items()
-    ]
-    place.test(Selection(trunk, {family.name: "fixed" for family in families}), families)
-
-
-def conclude(result: Result) -> list[str]:
-    """What the numbers say, in sentences."""
-    claims = [claim for claim in result["claims"] if claim["second"] == "softmax"]
-    said = []
-    for data in dict.fromkeys(claim["data"] for claim in claims):
-        here = [claim for claim in claims if claim["data"] == data]
-        better = [claim["first"] for claim in here if claim["low"] > 0]
-        worse = [claim["first"] for claim in here if claim["high"] < 0]
-        said.append(
-            f"{data}: of {len(here)} modifications {len(better)} are clearly better than plain "
-            f"softmax ({', '.join(better) or 'none'}), {len(worse)} clearly worse "
-            f"({', '.join(worse) or 'none'})."
-        )
-    return [*said, *results.conclude(result)]
-
-
 STUDY = Study(
     "modified-attention",
     "Modified attention in trained networks",
     "Score maps, encodings and residual weight, one at a time, trained and as kernels.",
     run,
     {"modified": results.CAPTION},
-    conclude,
+    results.conclude,
     results.tables,
 )

@@ -35,57 +35,47 @@ def write_page(study: Study, size: Size, folder: Path, seconds: float, result: R
 
 def settings(result: Result) -> list[tuple[str, Any]]:
     """What a study was run with: its single numbers, and its data sets with their sizes."""
-    found: list[tuple[str, Any]] = [
-        (name.replace("_", " "), value)
-        for name, value in result.items()
-        if isinstance(value, int | float | str)
+    single = [
+        (k.replace("_", " "), v) for k, v in result.items() if isinstance(v, int | float | str)
     ]
-    seen = {}
-    for row in result.get("rows", ()):
-        if "data" in row and "train" in row:
-            seen.setdefault(row["data"], []).append(row)
-    for data, rows in seen.items():
-        sizes = sorted({row["train"] for row in rows})
-        train = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-        test = f", {rows[0]['test']:,} to test" if "test" in rows[0] else ""
-        found.append((str(data), f"{train} training examples{test}"))
-    return found
+    sets = {row["data"]: row for row in result.get("rows", ()) if {"data", "test"} <= row.keys()}
+    return single + [
+        (name, f"{one['train']:,} training examples, {one['test']:,} to test")
+        for name, one in sets.items()
+    ]
 
 
 def plain_tables(result: Result) -> list[Table]:
     """The numbers of a study that writes no table of its own: by width, by heads, by row."""
     found = []
     for name, part in (("", result), *result.items()):
-        if name == "rows" and not isinstance(part, Mapping):
-            found.append(_table({str(i): row for i, row in enumerate(part, 1)}))
-        elif isinstance(part, Mapping):
-            groups = {key: one for key, one in part.items() if _numbers(one)}
-            if len(groups) > 1:
-                found.append(_table(groups))
+        rows = {str(i): row for i, row in enumerate(part, 1)} if name == "rows" else part
+        if isinstance(rows, Mapping):
+            groups = {key: one for key, one in rows.items() if _has_numbers(one)}
+            found += [_table(groups)] if len(groups) > 1 else []
     return found
 
 
 def _table(groups: Mapping[str, Mapping[str, Any]]) -> Table:
     """A line for each group; one for each quantity where these are more. Errors stand beside."""
-    columns = list(dict.fromkeys(key for one in groups.values() for key in one))
-    columns = [c for c in columns if not isinstance(next(iter(groups.values())).get(c), list)]
-    errors = {c: e for c in columns for e in (f"{c}_se", f"{c}_error") if e in columns}
-    columns = [column for column in columns if column not in errors.values()]
+    import pandas as pd
 
-    def cell(one: Mapping[str, Any], column: str) -> Any:
-        value, error = one.get(column, ""), one.get(errors.get(column, ""))
-        return value if error is None or value == "" else f"{value:.4g} ± {error:.1g}"
+    single = int | float | str
+    plain = [{k: v for k, v in one.items() if isinstance(v, single)} for one in groups.values()]
+    frame = pd.DataFrame(plain, index=list(groups), dtype=object)
+    frame = frame.where(frame.notna(), "")
+    for error in [name for name in frame if name.endswith(("_se", "_error"))]:
+        if (of := error.rpartition("_")[0]) in frame:
+            pairs = zip(frame[of], frame.pop(error), strict=True)
+            frame[of] = [f"{v:.4g} ± {e:.1g}" if "" not in (v, e) else v for v, e in pairs]
+    frame = frame.map(lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
+    frame.columns = frame.columns.str.replace("_", " ")
+    if frame.shape[1] > max(_MOST_COLUMNS, len(frame)):
+        frame = frame.T
+    return ["", *frame], frame.reset_index().to_numpy().tolist()
 
-    names = [column.replace("_", " ") for column in columns]
-    rows = [[name, *(cell(one, c) for c in columns)] for name, one in groups.items()]
-    if len(columns) <= max(_MOST_COLUMNS, len(groups)):
-        return ["", *names], rows
-    head, *lines = zip(*rows, strict=True)
-    return ["", *head], [[name, *line] for name, line in zip(names, lines, strict=True)]
 
-
-def _numbers(value: Any) -> bool:
-    """Whether these are named numbers."""
+def _has_numbers(value: Any) -> bool:
     return isinstance(value, Mapping) and any(isinstance(v, int | float) for v in value.values())
 
 

@@ -52,12 +52,14 @@ def conclude(result: Result) -> list[str]:
         f"The highest test accuracy is {best['accuracy']:.3f} ({best['low']:.3f} to "
         f"{best['high']:.3f}): {best['kernel']}, {best['kind']}, on {best['data']}."
     ]
-    verdicts: dict[str, list[str]] = {}
-    for one in result.get("claims", ()):
-        if "ridge" not in one["claim"]:
-            verdicts.setdefault(one["verdict"], []).append(one["claim"])
-    said += [f"“{'”, “'.join(claims)}”: {verdict}." for verdict, claims in verdicts.items()]
-    ridge = [one for one in result.get("claims", ()) if "ridge" in one["claim"]]
+    asked = result.get("claims", ())
+    ridge = [one for one in asked if one["second"].startswith("ridge, ")]
+    verdicts: dict[tuple[str, str], list[str]] = {}
+    for one in asked:
+        if one not in ridge:
+            verdicts.setdefault((one["data"], one["verdict"]), []).append(one["claim"])
+    for (data, verdict), claims in verdicts.items():
+        said.append(f"{verdict[0].upper()}{verdict[1:]} ({data}): {'; '.join(claims)}.")
     if ridge:
         clear = sum(one["low"] > 0 for one in ridge)
         said.append(f"{clear} of {len(ridge)} comparisons with ridge regression are clear gains.")

@@ -17,24 +17,20 @@ from . import finite_heads as setting
 from .study import Result, Size, Study, publish, tracked
 
 WIDTH = 256
-
-
-def layers() -> dict[str, Attention]:
-    """The published pair, and the tied 1/d attention whose scores tend to κ_11 = 1."""
-    scalings = {"1/√n": Scaling.SQRT, "1/n": Scaling.UNTIED, "1/n, Q = K": Scaling.LINEAR}
-    return {name: Attention(WIDTH, heads=1, scaling=each) for name, each in scalings.items()}
+ROOT, PLAIN, TIED = "1/√n", "1/n", "1/n, Q = K"
+SCALINGS = {ROOT: Scaling.SQRT, PLAIN: Scaling.UNTIED, TIED: Scaling.LINEAR}
+"""The published pair, and the tied 1/n attention whose scores tend to κ_11 = 1."""
 
 
 def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, Any]:
     """Write `scores.csv` (histograms), `scores.json` and `scores.png` into `out`."""
     scale = setting.simulation_size(size)
-    inputs = GaussianInputs(positions=setting.TOKENS)
     result: dict[str, Any] = {"width": WIDTH, "runs": scale.runs}
     rows, samples = [], {}
-    for name, layer in tracked(list(layers().items()), progress):
+    for name, scaling in tracked(list(SCALINGS.items()), progress):
         done = simulate(
-            layer,
-            inputs,
+            Attention(WIDTH, heads=1, scaling=scaling),
+            GaussianInputs(positions=setting.TOKENS),
             draws=scale.runs,
             positions=[0],
             scores=True,
@@ -49,35 +45,43 @@ def run(size: Size, out: Path, progress: Callback | None = None) -> dict[str, An
             for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
         ]
     unit = ScaleMixture(np.ones(1))
-    kurtosis, error = setting.sample_kurtosis(samples["1/√n"])
-    ks = scipy.stats.kstest(samples["1/√n"], unit.cdf)
-    result["1/√n"] |= {
+    kurtosis, error = setting.sample_kurtosis(samples[ROOT])
+    ks = scipy.stats.kstest(samples[ROOT], unit.cdf)
+    result[ROOT] |= {
         "kurtosis": kurtosis,
         "kurtosis_error": error,
         "ks_from_limit": ks.statistic,
         "ks_p_value": ks.pvalue,
     }
+    publish(out, "scores", result, rows, _plot(samples))
+    return result
+
+
+def _plot(samples: dict[str, np.ndarray]) -> Any:
     figure, axes = canvas(2)
+    style = {"bins": 100, "density": True}
     grid = np.linspace(-4.5, 4.5, 301)
-    axes[0, 0].hist(samples["1/√n"], bins=100, density=True, color="0.82", label=f"n={WIDTH}")
-    axes[0, 0].plot(grid, unit.density(grid), color="C3", label=r"limit $N(0, \kappa_{11}^2)$")
-    axes[0, 0].set_title("$QK^T/\\sqrt{n}$: stays random")
-    for name, color, limit in (("1/n", "C0", 0.0), ("1/n, Q = K", "C1", 1.0)):
-        label = "independent Q, K" if name == "1/n" else "Q = K"
-        axes[0, 1].hist(samples[name], bins=100, density=True, color=color, alpha=0.5, label=label)
-        axes[0, 1].axvline(limit, color=color, lw=1)
-    axes[0, 1].set_title("$QK^T/n$: tends to a constant (lines)")
+    random, constant = axes[0]
+    random.hist(samples[ROOT], **style, color="0.82", label=f"n={WIDTH}")
+    normal = ScaleMixture(np.ones(1)).density(grid)
+    random.plot(grid, normal, color="C3", label=r"limit $N(0, \kappa_{11}^2)$")
+    random.set(title="$QK^T/\\sqrt{n}$: stays random", ylabel="density")
+    for name, color, label, limit in (
+        (PLAIN, "C0", "independent Q, K", 0),
+        (TIED, "C1", "Q = K", 1),
+    ):
+        constant.hist(samples[name], **style, color=color, alpha=0.5, label=label)
+        constant.axvline(limit, color=color, lw=1)
+    constant.set_title("$QK^T/n$: tends to a constant (lines)")
     for axis in axes[0]:
         axis.set_xlabel("score $G_{11}$")
         axis.legend(frameon=False)
-    axes[0, 0].set_ylabel("density")
-    publish(out, "scores", result, rows, figure)
-    return result
+    return figure
 
 
 def conclude(result: Result) -> list[str]:
     """What the numbers say, in sentences."""
-    root, plain, tied = (result[name] for name in ("1/√n", "1/n", "1/n, Q = K"))
+    root, plain, tied = (result[name] for name in (ROOT, PLAIN, TIED))
     return [
         f"Divided by √n a score keeps a standard deviation of {root['std']:.3f} at width "
         f"{result['width']} (limit 1).",

@@ -61,19 +61,15 @@ def images(size: Size, *, side: int, train: int, test: int) -> tuple[Dataset, st
     """CIFAR-10 shrunk to side×side pixels, and what to call it."""
     data, real = real_or_sample(size, load_cifar10, lambda: load_sample_images(standardise=False))
     name = f"{'CIFAR-10' if real else 'CIFAR-10 sample'} {side}×{side}"
-    return _subset(data, train, test).map(lambda x: downsample(x, (side, side))), name
+    train, test = min(train, len(data.y_train)), min(test, len(data.y_test))
+    data = data.subset(train=train, test=test, key=_SPLIT_SEED)
+    return data.map(lambda x: downsample(x, (side, side))), name
 
 
-def _subset(data: Dataset, train: int, test: int) -> Dataset:
-    return data.subset(
-        train=min(train, len(data.y_train)), test=min(test, len(data.y_test)), key=_SPLIT_SEED
-    )
-
-
-def image_views(data: Dataset, *, strength: float = 1.0) -> dict[str, Dataset]:
+def image_views(data: Dataset) -> dict[str, Dataset]:
     """Channels standardised, and all pixels whitened together; fitted on the training images."""
     standard = data.map(Standardise.per_channel(data.x_train))
-    white = data.map(ZCA.fit(data.x_train, strength=strength))
+    white = data.map(ZCA.fit(data.x_train, strength=1.0))
     return {STANDARD: standard, WHITE: white.map(Standardise.per_channel(white.x_train))}
 
 
@@ -135,7 +131,7 @@ def text_views(
         embedder = Embedder(vectors=table, length=length, keep=keep, empty=Empty.MEAN)
         data = Dataset.of_texts(chosen, embedder)
         data = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))
-        means = Dataset.join(_mean(data.train), _mean(data.test))
+        means = Dataset.join(*(_mean(part) for part in (data.train, data.test)))
         views[mean_of(name)] = means.map(Standardise.per_channel(means.x_train))
         data = Dataset.join(*(_in_phrases(part, phrase) for part in (data.train, data.test)))
         views[name] = data.map(Standardise.per_channel(data.x_train, mask=data.mask_train))

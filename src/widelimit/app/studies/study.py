@@ -68,7 +68,7 @@ def publish(
     out: Path,
     name: str,
     result: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]] = (),
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any] = (),
     figure: Any = None,
 ) -> None:
     """Write what a study found: `name.json`, with rows `name.csv`, with a figure `name.png`."""

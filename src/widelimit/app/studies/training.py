@@ -6,7 +6,6 @@ and learning rate are the same for every start; the rate is chosen on a held-out
 training examples.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...compilation import jitted
-from ...data import Dataset
+from ...data import Dataset, stratified_order
 from ...errors import MissingExtraError
 from ...inference import centred_one_hot
 from ...layers.base import Layer, Params
@@ -35,47 +34,30 @@ class TrainingSize(NamedTuple):
 
 
 def best_trained(net: Layer, data: Dataset, scale: TrainingSize) -> Accuracy:
-    """Networks of all starts, with the learning rate that does best on a held-out fifth."""
-    held = data.train.split(0.2, key=1)
-    kept, labels = len(held.y_train), np.concatenate([held.y_train, held.y_test])
-    masks = [mask for mask in (held.mask_train, held.mask_test) if mask is not None]
-    mask = np.concatenate(masks) if masks else None
-    given = Examples(np.concatenate([held.x_train, held.x_test]), mask)
-    learn = trainer(net, given, labels, Examples(data.x_test, data.mask_test), scale.steps)
-    scores = {}
-    for rate in RATES:
-        outputs, _ = learn(rate, 1, kept)
-        scores[rate] = float(np.mean(np.argmax(outputs[0, kept:], axis=-1) == held.y_test))
-    rate = max(scores, key=lambda one: scores[one])
-    _, outputs = learn(rate, scale.starts, len(labels))
-    return Accuracy(Validated(rate, scores[rate]), np.argmax(outputs, axis=-1) == data.y_test)
+    """Networks of all starts, with the learning rate that does best on a held-out fifth.
 
-
-def trainer(
-    net: Layer, given: "Examples", labels: np.ndarray, tested: "Examples", steps: int
-) -> Callable[[float, int, int], tuple[np.ndarray, np.ndarray]]:
-    """Training from several starts, compiled once.
-
-    The function takes a learning rate, how many starts, and how many of the given examples are
-    learned from: the first. It returns outputs (start, example, class) of given and tested ones.
     Adam with a cosine schedule on the squared error of the outputs' change, in random batches.
     """
     try:
         import optax
     except ImportError:
         raise MissingExtraError("optax", "fit") from None
-    targets = centred_one_hot(labels)[0].astype(np.float32)
+    held = round(0.2 * len(data.y_train))
+    given = data.train.take(np.roll(stratified_order(data.y_train, key=1), -held))
+    kept, targets = len(given) - held, centred_one_hot(given.y)[0].astype(np.float32)
 
-    def one(key: Any, rate: Any, count: Any, given: Examples, tested: Examples) -> Any:
+    @jitted
+    def train(key: Any, rate: Any, count: Any, *sides: tuple[Any, Any]) -> Any:
+        """Outputs for both sides, learned from the first examples of the first side."""
         first, second = jax.random.split(key)
-        begin = net.init(first, given.x.shape[1:])
-        sides = given, tested
-        before = [side.outputs(net, begin) for side in sides]
+        begin = net.init(first, sides[0][0].shape[1:])
+        before = [net.apply(begin, *side) for side in sides]
         aims = targets + before[0]
-        optimiser = optax.adam(optax.cosine_decay_schedule(rate, steps))
+        optimiser = optax.adam(optax.cosine_decay_schedule(rate, scale.steps))
 
         def loss(params: Params, index: Any) -> Any:
-            return jnp.mean((given.at(index).outputs(net, params) - aims[index]) ** 2)
+            batch = jax.tree.map(lambda values: values[index], sides[0])
+            return jnp.mean((net.apply(params, *batch) - aims[index]) ** 2)
 
         def step(carry: Any, subkey: Any) -> Any:
             params, memory = carry
@@ -84,35 +66,20 @@ def trainer(
             return (optax.apply_updates(params, change), memory), None
 
         carry = (begin, optimiser.init(begin))
-        (end, _), _ = jax.lax.scan(step, carry, jax.random.split(second, steps))
-        return tuple(side.outputs(net, end) - b for side, b in zip(sides, before, strict=True))
+        (end, _), _ = jax.lax.scan(step, carry, jax.random.split(second, scale.steps))
+        return tuple(net.apply(end, *side) - b for side, b in zip(sides, before, strict=True))
 
-    compiled = jitted(one)
-    arrays = given.single(), tested.single()
+    sides = [(part.x.astype(np.float32), part.mask) for part in (given, data.test)]
 
-    def learn(rate: float, starts: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        options = (np.float32(rate), np.int32(count), *arrays)
-        found = [compiled(jax.random.key(start), *options) for start in range(starts)]
-        ours, others = zip(*found, strict=True)
-        return np.stack(ours), np.stack(others)
+    def classes(side: int, rate: float, starts: int, count: int) -> np.ndarray:
+        options = (np.float32(rate), np.int32(count), *sides)
+        found = [train(jax.random.key(start), *options)[side] for start in range(starts)]
+        return np.argmax(np.stack(found), axis=-1)
 
-    return learn
-
-
-class Examples(NamedTuple):
-    """Inputs, and a mask if they are padded."""
-
-    x: Any
-    mask: Any
-
-    def single(self) -> "Examples":
-        """In single precision."""
-        return Examples(self.x.astype(np.float32), self.mask)
-
-    def at(self, index: Any) -> "Examples":
-        """Some of them."""
-        return Examples(self.x[index], None if self.mask is None else self.mask[index])
-
-    def outputs(self, net: Layer, params: Params) -> Any:
-        """Of the finite network."""
-        return net.apply(params, self.x, self.mask)
+    scores = {
+        rate: float(np.mean(classes(0, rate, 1, kept)[0, kept:] == given.y[kept:]))
+        for rate in RATES
+    }
+    rate = max(RATES, key=lambda one: scores[one])
+    correct = classes(1, rate, scale.starts, len(given)) == data.y_test
+    return Accuracy(Validated(rate, scores[rate]), correct)
