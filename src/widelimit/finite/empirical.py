@@ -333,7 +333,15 @@ def traced_ntk(
     function, other = _Function(f, fixed), x1 if x2 is None else x2
     outputs = [_output_shape(function, trained, x) for x in (x1, other)]
     rows = max(_size(x1), _size(other))
-    method = _choose(method, function, trained, x1, axes, outputs[0], DEFAULT_MEMORY // rows)
+    if (
+        method is NtkMethod.AUTO
+        and 4 * rows * math.prod(outputs[0]) * _bytes(trained) > DEFAULT_MEMORY
+    ):
+        method = NtkMethod.PRODUCTS
+    try:
+        method = _choose(method, function, trained, x1, axes, outputs[0], DEFAULT_MEMORY)
+    except (TypeError, jax.errors.UnexpectedTracerError):  # f holds abstract values: no count
+        method = NtkMethod.JACOBIANS
     products = method is NtkMethod.PRODUCTS
     tile, x2 = (_product_tile, other) if products else (_jacobian_tile, x2)
     return axes.arrange(tile(function, trained, x1, x2, axes), *outputs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,13 +48,13 @@ def _read_axes(vmap_axes: Any) -> tuple[bool, frozenset[str]]:
     several = isinstance(vmap_axes, tuple) and len(vmap_axes) == 3
     *ends, named = vmap_axes if several else (vmap_axes, {})
     found = set(jax.tree.leaves(ends, is_leaf=lambda axis: axis is None))
-    if found not in ({0}, {None}) or set(jax.tree.leaves(named)) - {0}:
+    if found not in ({0}, {None}) or not isinstance(named, dict) or {*named.values()} - {0, None}:
         raise OptionError(
             "vmap_axes= names other axes than 0, along which examples stand here.",
             got=f"vmap_axes={vmap_axes!r}",
             remedy="move this axis to the front inside f and its inputs, and pass vmap_axes=0",
         )
-    return found == {0}, _OWN | set(named)
+    return found == {0}, _OWN | {name for name, axis in named.items() if axis == 0}
 
 
 def _applied(
@@ -137,15 +138,17 @@ def _stand_apart(f: Callable[..., Any], params: Any, x: Any) -> bool:
 
     def drawn(leaf: Any, *lead: int) -> Any:
         shape, dtype = (*lead, *jnp.shape(leaf)[len(lead) :]), jnp.result_type(leaf)
-        numbers = jnp.issubdtype(dtype, jnp.floating)
-        return rng.normal(size=shape).astype(dtype) if numbers else np.zeros(shape, dtype)
+        if jnp.issubdtype(dtype, jnp.floating):
+            return np.asarray(rng.normal(size=shape), dtype)
+        return jnp.ones(shape, dtype)  # keys too
 
-    with jax.ensure_compile_time_eval():
-        params = jax.tree.map(drawn, params)
-        both = jax.tree.map(lambda leaf: drawn(leaf, 2), x)
-        ends = [f(params, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], both)) for i in range(2)]
-        found = f(params, both), jnp.concatenate(ends)
-    if is_traced(found):  # of a function that holds abstract values
+    try:
+        with jax.ensure_compile_time_eval():
+            params = jax.tree.map(drawn, params)
+            both = jax.tree.map(lambda leaf: drawn(leaf, 2), x)
+            one, two = (jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], both) for i in range(2))
+            found = f(params, both), jnp.concatenate([f(params, one), f(params, two)])
+    except jax.errors.UnexpectedTracerError:  # f holds abstract values
         return False
     together, alone = map(np.asarray, found)
     size = np.abs(together).max(initial=0, where=np.isfinite(together))
@@ -154,15 +157,16 @@ def _stand_apart(f: Callable[..., Any], params: Any, x: Any) -> bool:
 
 def _of_batches(f: Callable[..., Any], params: Any, x1: Any, x2: Any, axes: Axes) -> Array:
     """The kernel of a function whose outputs depend on all examples of their batch."""
-    sizes = [jax.eval_shape(f, params, x).shape[0] for x in (x1, x2) if x is not None]
+    batches = [x1] if x2 is None else [x1, x2]
+    trained, fixed = eqx.partition(params, eqx.is_inexact_array)
 
-    def one(params: Any, place: Any) -> Array:
-        outputs = [f(params, x) for x in (x1, x2) if x is not None]
-        return jnp.concatenate(outputs)[place]
+    def one(trained: Any, place: Any) -> Array:
+        return jnp.concatenate([f(eqx.combine(trained, fixed), x) for x in batches])[place]
 
-    places = jnp.arange(sum(sizes))
-    second = None if x2 is None else places[sizes[0] :]
-    return jacobian_kernel(one, params, places[: sizes[0]], second, axes)
+    size = jax.eval_shape(f, params, x1).shape[0]
+    total = jax.eval_shape(lambda: jnp.concatenate([f(params, x) for x in batches])).shape[0]
+    places = jnp.arange(total)
+    return jacobian_kernel(one, trained, places[:size], None if x2 is None else places[size:], axes)
 
 
 def empirical_kernel_fn(
@@ -225,14 +229,19 @@ def monte_carlo_kernel_fn(
 
     For one number of samples the mean; for several a generator over the means.
     """
-    empirical_fn = empirical_kernel_fn(
-        apply_fn, trace_axes, diagonal_axes, vmap_axes, implementation=implementation
-    )
     several = not isinstance(n_samples, int)
     counts = sorted(set(n_samples)) if several else [whole("n_samples", n_samples)]
     root = as_key(key)
     inputs = inspect.signature(apply_fn).parameters.values()
     takes_rng = any(p.name == "rng" or p.kind is p.VAR_KEYWORD for p in inputs)
+
+    def drawn(params: Any, x: Any, **options: Any) -> Any:
+        """One function for all draws, which is compiled once: keys stand beside the weights."""
+        return apply_fn(params[0], x, **({"rng": params[1]} if takes_rng else {}), **options)
+
+    empirical_fn = empirical_kernel_fn(
+        drawn, trace_axes, diagonal_axes, vmap_axes, implementation=implementation
+    )
 
     def means(x1: Any, x2: Any, get: Any, options: dict[str, Any]) -> Iterator[Any]:
         x1 = jax.tree.map(numbers, x1)
@@ -241,9 +250,9 @@ def monte_carlo_kernel_fn(
         total = None
         for count in range(1, counts[-1] + 1):
             weights, noise = jax.random.split(jax.random.fold_in(root, count))
+            noise = jax.random.key_data(noise)
             _, params = init_fn(weights, shape)
-            rng = {"rng": noise} if takes_rng else {}
-            found = empirical_fn(x1, x2, get, params, **rng, **options)
+            found = empirical_fn(x1, x2, get, (params, noise), **options)
             total = found if total is None else jax.tree.map(lambda a, b: a + b, total, found)
             if count in counts:
                 yield jax.tree.map(lambda a, n=count: a / n, total)
