@@ -59,6 +59,14 @@ def markdown(result: dict[str, Any], stem: str) -> str:
             "",
             f"*Other* is neural-tangents 0.6.5; in (g) and (h), {', '.join(sorted(others))}.",
         ]
+    runs: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if "run" in row:
+            at = row["run"]
+            run = f"on {at['date']} on {at['machine']} (load {at['load']:.1f})"
+            runs.setdefault(run, []).append(row["title"].split()[0])
+    for run, names in runs.items():
+        lines += ["", f"Measured in a run of their own {run}: {', '.join(names)}."]
     for row in result["rows"]:
         if "failed" in row or "refused" in row:
             reason = row.get("failed") or f"{row['peer_name']}: {row['refused']}"

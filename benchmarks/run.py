@@ -2,7 +2,7 @@
 
 python benchmarks/run.py                 # everything
 python benchmarks/run.py --quick         # small sizes: does it all run?
-python benchmarks/run.py --only a8 c     # some rows; the others keep their last values
+python benchmarks/run.py --only a8 c     # some rows; the others keep what their run found
 """
 
 import argparse
@@ -91,10 +91,12 @@ class Worker:
         """Starts it; the first answer is the time of the first call."""
         command = [str(python), str(_HERE / script), name, str(size), str(result)]
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env=environment,
-        )  # fmt: skip
+        self.errors = result.with_suffix(".log")
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, text=True, env=environment,
+            )  # fmt: skip
         self.answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
         self.times: list[float] = []
@@ -113,7 +115,14 @@ class Worker:
         except queue.Empty:
             self.end()
             return {"refused": f"no answer within {_PATIENCE} s"}
-        return json.loads(line) if line else {"refused": "the process ended (out of memory?)"}
+        return json.loads(line) if line else self._ended()
+
+    def _ended(self) -> dict[str, Any]:
+        """How the process ended, and the last thing it said."""
+        code = self.process.wait()
+        last = self.errors.read_text().strip().rsplit("\n", 1)[-1][:200]
+        why = f"signal {-code} (out of memory?)" if code < 0 else f"code {code}: {last}"
+        return {"refused": f"the process ended with {why}"}
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a word and wait for the answer."""
@@ -122,7 +131,7 @@ class Worker:
             self.process.stdin.write(word + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            return {"refused": "the process ended"}
+            return self._ended()
         return self.hear()
 
     def run(self) -> str | None:
@@ -264,39 +273,51 @@ def main() -> None:
     build_peer_environment()
     path = _RESULTS / ("quick.json" if options.quick else "latest.json")
     chosen = options.only or [*rows(), "growth"]
-    kept: dict[str, Any] = {}
-    grown: dict[str, Any] = {}
+    before: dict[str, Any] = {"rows": [], "growth": {}}
     if options.only and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        kept, grown = {row["name"]: row for row in before["rows"]}, before["growth"]
+    kept = {row["name"]: row for row in before["rows"]}
     # Before and after: what the machine reached once, it can do.
-    most = limits.measure()
+    most, found = limits.measure(), {}
     for name in [name for name in rows() if name in chosen]:
-        kept[name] = measured(name, rows()[name], options.quick)
-        _write(path, kept, most, grown)
-        print(report.line(kept[name]), flush=True)
+        found[name] = measured(name, rows()[name], options.quick)
+        _write(path, kept, found, most, before)
+        print(report.line(found[name]), flush=True)
     if "growth" in chosen:
-        grown = measured_growth(options.quick)
-    most = most.best(limits.measure())
-    result = _write(path, kept, most, grown)
+        before["growth"] = measured_growth(options.quick)
+    result = _write(path, kept, found, most.best(limits.measure()), before)
     report.picture(result, path.with_suffix(".png"))
     print(report.markdown(result, path.stem))
 
 
 def _write(
-    path: Path, kept: dict[str, Any], most: limits.Limits, grown: dict[str, Any]
+    path: Path,
+    kept: dict[str, Any],
+    found: dict[str, Any],
+    most: limits.Limits,
+    before: dict[str, Any],
 ) -> dict[str, Any]:
-    """What is known so far, as JSON and as a table."""
-    for row in kept.values():
-        if "operations" in row and "seconds" in row:
-            row["limit"] = most.seconds(Operations(**row["operations"])) / row["seconds"]
-    result = {
+    """What is known so far, as JSON and as a table.
+
+    Rows of an earlier run are `kept` as they are, and what is said about that run stays; rows
+    `found` beside them carry day, machine and load of their own.
+    """
+    here = {
         "date": datetime.date.today().isoformat(),
         "machine": limits.machine(),
         "load": os.getloadavg()[0],
-        "limits": asdict(most),
-        "rows": [kept[name] for name in rows() if name in kept],
-        "growth": grown,
+    }
+    earlier = "date" in before
+    for row in found.values():
+        row |= {"run": here} if earlier else {}
+        if "operations" in row and "seconds" in row:
+            row["limit"] = most.seconds(Operations(**row["operations"])) / row["seconds"]
+    rest = kept | found
+    result = {
+        **({key: before[key] for key in here} if earlier else here),
+        "limits": before["limits"] if earlier else asdict(most),
+        "rows": [rest[name] for name in rows() if name in rest],
+        "growth": before["growth"],
     }
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1), encoding="utf-8")

@@ -85,25 +85,46 @@ def test_blocks_of_any_size_give_the_same(problem):
         np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_many_outputs_of_a_dense_network_choose_products():
-    """A pass costs 2P, the contraction P for every output of the second input."""
+def test_the_way_with_fewer_operations_is_chosen():
+    """Dense weights make Jacobians that take longer to write than products; shared weights do not.
+
+    A Jacobian serves for all examples of a tile, a product for one pair.
+    """
     from widelimit.finite.empirical import Axes, _choose, _Function
 
-    def f(params, x):
+    def dense(params, x):
         return jnp.tanh(x @ params[0]) @ params[1]
 
-    x = jnp.ones((2, 32))
+    def shared(params, x):
+        return jnp.tanh(x @ params[0]).mean(axis=1) @ params[1]
 
-    def choice(outputs, trace, memory=2**30):
+    def choice(f, x, trace=-1, outputs=1, memory=2**30):
         params = (jnp.ones((32, 64)), jnp.ones((64, outputs)))
         axes = Axes.make(1, trace, ())
         function = _Function(f, (None, None))
         return _choose(NtkMethod.AUTO, function, params, x, axes, (outputs,), memory)
 
-    assert choice(64, ()) is NtkMethod.PRODUCTS
-    assert choice(64, -1) is NtkMethod.JACOBIANS
-    assert choice(1, ()) is NtkMethod.JACOBIANS
-    assert choice(1, (), memory=10_000) is NtkMethod.PRODUCTS
+    vectors, sequences = jnp.ones((16, 32)), jnp.ones((256, 50, 32))
+    assert choice(dense, vectors) is NtkMethod.PRODUCTS
+    assert choice(dense, vectors, outputs=64, trace=()) is NtkMethod.PRODUCTS
+    assert choice(shared, sequences) is NtkMethod.JACOBIANS
+    assert choice(shared, sequences[:1]) is NtkMethod.PRODUCTS
+    assert choice(shared, sequences, memory=10_000) is NtkMethod.PRODUCTS
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"trace_axes": ()}, {"trace_axes": (), "diagonal_axes": 1}]
+)
+@pytest.mark.parametrize("method", NtkMethod)
+def test_inside_a_transformation_the_kernel_is_the_same(problem, method, options):
+    from widelimit.finite.empirical import Axes, traced_ntk
+
+    params, x1, x2 = problem
+    axes = Axes.make(2, options.get("trace_axes", -1), options.get("diagonal_axes", ()))
+    for other in (x2, None):
+        expected = empirical_ntk(_function, params, x1, other, method="jacobians", **options)
+        found = jax.jit(lambda p, o=other: traced_ntk(_function, p, x1, o, axes, method))(params)
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
 
 
 def test_tuples_as_inputs_and_double_precision(problem, full):

@@ -251,6 +251,37 @@ def _empirical_ntk_fn_of_jitted(nt):
     return kernel_fn(x1, x2, params), kernel_fn(x1, None, params)
 
 
+@_call(*_every(implementation=(0, 1, 2, 3), vmap_axes=(None, 0)))
+def _empirical_ntk_fn_inside_jit(nt, **options):
+    params, x1, x2 = _setting()
+    kernel_fn = jax.jit(nt.empirical_ntk_fn(_function, trace_axes=(1,), **options))
+    return kernel_fn(x1, x2, params), kernel_fn(x1, None, params)
+
+
+@_call(*_every(trace_axes=((), (-1,)), implementation=(1, 2)), {"jit": True})
+def _empirical_ntk_fn_of_batches(nt, jit=False, **options):
+    """Of a function whose outputs depend on all examples, as with batch normalisation."""
+
+    def normalised(params, x):
+        return _function(params, (x - jnp.mean(x, axis=0)) / jnp.std(x, axis=0))
+
+    params, x1, x2 = _setting()
+    kernel_fn = nt.empirical_ntk_fn(normalised, **options)
+    kernel_fn = jax.jit(kernel_fn) if jit else kernel_fn
+    return kernel_fn(x1, x2, params), kernel_fn(x1, None, params)
+
+
+@_call()
+def _empirical_ntk_fn_with_an_argument_for_each_example(nt):
+    def scaled(params, x, scale):
+        return scale[:, None, None] * _function(params, x)
+
+    params, x1, x2 = _setting()
+    one, two = jnp.arange(1.0, 5.0), jnp.arange(2.0, 5.0)
+    kernel_fn = nt.empirical_ntk_fn(scaled, vmap_axes=(0, 0, {"scale": 0}))
+    return kernel_fn(x1, x2, params, scale=(one, two)), kernel_fn(x1, None, params, scale=one)
+
+
 @_call()
 def _empirical_ntk_vp_fn(nt):
     params, x1, x2 = _setting()

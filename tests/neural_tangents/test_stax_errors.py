@@ -73,13 +73,19 @@ def _of(layer, **options):
         ("tuple of 2 inputs", lambda: stax.parallel(stax.Dense(4), stax.Dense(4))[2](_X)),
         ("stax.parallel", lambda: _of(stax.serial(stax.FanOut(3), stax.parallel(stax.Relu())))),
         ("FanInSum", lambda: _of(stax.serial(stax.Dense(4), stax.FanInSum()))),
-        ("several inputs", lambda: _of(stax.serial(stax.FanOut(2), stax.Dense(4)))),
+        ("stax.Dense does not take 2", lambda: _of(stax.serial(stax.FanOut(2), stax.Dense(4)))),
         ("merges several inputs", lambda: _forked_after_merge((_X, _X))),
         ("channel_axis", lambda: _of(stax.serial(stax.Dense(4), stax.Dense(4, channel_axis=1)))),
         ("one axis", lambda: _of(stax.Dense(4, batch_axis=2))),
         ("channel_axis", lambda: _of(stax.Dense(4, channel_axis=7))),
         ("pattern", lambda: _of(stax.Dense(4), pattern=(np.eye(5), np.eye(5)))),
         ("beside a Kernel", lambda: stax.Relu()[2](stax.Dense(4)[2](_X), _X)),
+        ("diagonal_batch", lambda: stax.Relu()[2](stax.Dense(4)[2](_X), diagonal_batch=False)),
+        ("mask_constant", lambda: stax.Relu()[2](stax.Dense(4)[2](_X), mask_constant=0.0)),
+        ("vmap_axes", lambda: nt.empirical_ntk_fn(lambda p, x: p * x, vmap_axes=1)),
+        ("vmap_axes", lambda: nt.empirical_ntk_fn(lambda p, x: p * x, vmap_axes=(0, 1, {}))),
+        ("shift", lambda: _empirical(shift=(1.0, 2.0))),
+        ("of your own", lambda: _own(stax.Dense(4, channel_axis=1))),
         ("batch_size", lambda: nt.batch(stax.Dense(4)[2], batch_size=-1)),
         ("n_samples", lambda: nt.monte_carlo_kernel_fn(*stax.Dense(4)[:2], jax.random.key(0), 0)),
         ("rng", lambda: _dropped()),
@@ -117,7 +123,12 @@ def _of_several(get):
 
 
 def _empirical(**options):
-    return nt.empirical_ntk_fn(lambda p, x, rng: p * x)(_X, None, 1.0, **options)
+    return nt.empirical_ntk_fn(lambda p, x, **_: p * x)(_X, None, 1.0, **options)
+
+
+def _own(first):
+    own = (lambda rng, shape: (shape, ()), lambda params, x, **_: x, lambda kernel, **_: kernel)
+    return stax.serial(first, own)[2](_X)
 
 
 def _dot(shape, sums):

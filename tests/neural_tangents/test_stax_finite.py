@@ -50,7 +50,7 @@ def test_padded_kernels_are_those_of_finite_networks_without_padding(name):
     padded, apart = _sequences()
     kernel_fn = stax.serial(*_PADDED[name], stax.GlobalAvgPool(), stax.Dense(8))[2]
     found = kernel_fn(jnp.asarray(padded), None, ("nngp", "ntk"), mask_constant=10.0)
-    net = kernel_fn.network([3], padded=True)[0].single
+    (net,), _ = kernel_fn.network([3], padded=True)
     assert_agrees(net, apart, Kernels(np.asarray(found.nngp), np.asarray(found.ntk)))
 
 
@@ -75,6 +75,6 @@ def test_kernels_are_those_of_finite_networks(name):
     layers = [stax.Dense(8, 1.2, 0.1), *_WHOLE[name](), stax.GlobalAvgPool(), stax.Dense(8)]
     kernel_fn = stax.serial(*layers)[2]
     found = kernel_fn(jnp.asarray(x), None, ("nngp", "ntk"))
-    net = kernel_fn.network([3], padded=False)[0].single
+    (net,), _ = kernel_fn.network([3], padded=False)
     # Cubes have heavy tails, which take more draws than others for the same standard error.
     assert_agrees(net, x, Kernels(np.asarray(found.nngp), np.asarray(found.ntk)), rounds=30)

@@ -15,9 +15,11 @@ from .empirical import (
     empirical_nngp_fn,
     empirical_ntk_fn,
     empirical_ntk_vp_fn,
+    monte_carlo_kernel_fn,
+    taylor_expand,
 )
+from .functions import batch
 from .kernel import Kernel
-from .sampling import batch, monte_carlo_kernel_fn, taylor_expand
 
 __all__ = [
     "Kernel",

@@ -1,9 +1,10 @@
 """The three functions of a layer, `(init_fn, apply_fn, kernel_fn)`."""
 
 import functools
+import itertools
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +16,12 @@ from .. import finite
 from ..engine.inputs import outline_of
 from ..errors import NetworkError, OptionError, ShapeError
 from ..layers import INFINITE, Graph, Layer, Serial
+from ..layers import Parallel as Streams
 from ..layers.compose import is_noisy
 from .kernel import Kernel, propagate, read_kernel, shaped
 from .layout import Layout
-from .network import (
-    Foreign,
-    Network,
-    Parts,
-    assemble,
-    count_streams,
-    find_edges,
-    named_axes,
-)
+from .network import Foreign, Parts, Steps, assemble, find_edges, named_axes
+from .network import Parallel as Fork
 
 Triple = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
@@ -37,25 +32,20 @@ class _Function:
     def __init__(self, parts: Parts):
         self.parts = parts
         self.__name__ = type(self).__name__
-        self._made: dict[Any, tuple[Network, list[Layout]]] = {}
+        # Of `Fork`s that meet inputs, which are a tuple then.
+        first = parts[0] if parts else None
+        self.branches = first.branches if isinstance(first, Fork) else (parts,)
+        self._made: dict[Any, tuple[Steps, list[Layout]]] = {}
 
     def __repr__(self) -> str:
-        names = [getattr(part, "name", type(part).__name__) for part in self.parts]
+        names = [part.name for part in self.parts]
         return f"<{self.__name__} of {', '.join(names) or 'Identity'}>"
 
-    @property
-    def streams(self) -> int:
-        """How many arrays an input is a tuple of."""
-        return count_streams(self.parts)
-
-    def network(self, ranks: Sequence[int], padded: bool) -> tuple[Network, list[Layout]]:
+    def network(self, ranks: Sequence[int], *, padded: bool) -> tuple[Steps, list[Layout]]:
         """The network for inputs with so many axes, and their layouts."""
         key = (tuple(ranks), padded)
         if key not in self._made:
-            if self.streams == 1:
-                axes = [named_axes(self.parts)]
-            else:
-                axes = [named_axes(branch) for branch in self.parts[0].branches]  # type: ignore[union-attr]
+            axes = [named_axes(branch)[0] for branch in self.branches]
             layouts = [Layout.of(*one) for one in zip(ranks, axes, strict=True)]
             self._made[key] = assemble(self.parts, layouts, padded=padded), layouts
         return self._made[key]
@@ -75,29 +65,24 @@ class _Function:
 
     def split(self, x: Any, name: str) -> list[Any]:
         """An input, or the inputs of several streams."""
-        if self.streams == 1:
+        streams = len(self.branches)
+        if streams == 1:
             return [x]
-        if not isinstance(x, tuple | list) or len(x) != self.streams:
+        if not isinstance(x, tuple | list) or len(x) != streams:
             raise ShapeError(
-                f"'{name}' is not a tuple of {self.streams} inputs.",
+                f"'{name}' is not a tuple of {streams} inputs.",
                 got=type(x).__name__,
-                remedy=f"pass one for each network of the first stax.parallel, {self.streams}",
+                remedy=f"pass one for each network of the first stax.parallel, {streams}",
             )
         return list(x)
 
     def read(self, x: Any, name: str, constant: Any) -> tuple[list[Array], list[Array | None]]:
-        """Every stream as (N, positions…, channels), and its mask."""
+        """Every stream as (N, positions…, channels) with zeros at padding, and its mask."""
         inputs = [numbers(one) for one in self.split(x, name)]
         _, layouts = self.network([one.ndim for one in inputs], padded=False)
-        found = [hide(*pair, constant) for pair in zip(inputs, layouts, strict=True)]
+        moved = [layout.moved(one) for one, layout in zip(inputs, layouts, strict=True)]
+        found = [_hide(one, constant) for one in moved]
         return [one for one, _ in found], [mask for _, mask in found]
-
-    def joined(self, found: list[Any]) -> Any:
-        """What several streams have, as a tuple."""
-        return found[0] if self.streams == 1 else tuple(found)
-
-
-# --- inputs ---------------------------------------------------------------------------------------
 
 
 def numbers(x: Any) -> Array:
@@ -106,19 +91,14 @@ def numbers(x: Any) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
-def hide(x: Array, layout: Layout, constant: Any) -> tuple[Array, Array | None]:
-    """(N, positions…, channels) with zeros for the constant, and which positions are real.
-
-    A position is padding where all its channels hold the constant.
-    """
-    x = layout.moved(x)
+def _hide(x: Array, constant: Any) -> tuple[Array, Array | None]:
+    """Zeros for the constant, and which positions are real: not all their channels hold it."""
     if constant is None:
         return x, None
     held = jnp.isnan(x) if np.isnan(constant) else x == constant
     mask = ~held.all(axis=-1)
     x = jnp.where(held, jnp.zeros((), x.dtype), x)
-    known = not isinstance(mask, Tracer)
-    if known and bool(mask.all()):
+    if not isinstance(mask, Tracer) and bool(mask.all()):
         return x, None
     if mask.ndim == 1:
         raise ShapeError(
@@ -129,117 +109,103 @@ def hide(x: Array, layout: Layout, constant: Any) -> tuple[Array, Array | None]:
     return x, mask
 
 
+def _joined(found: Sequence[Any]) -> Any:
+    """What several streams have, as a tuple; None where none of them has anything."""
+    return None if all(one is None for one in found) else _unpacked(found)
+
+
+def _unpacked(found: Sequence[Any]) -> Any:
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def single(steps: Steps) -> Layer | None:
+    """The whole, where it is one network of the library with one output."""
+    return steps[0] if len(steps) == 1 and isinstance(steps[0], Serial) else None
+
+
 # --- finite networks ------------------------------------------------------------------------------
 
 
 class InitFn(_Function):
     """`init_fn(rng, input_shape)`: the shape of outputs, and parameters."""
 
-    def __call__(self, rng: Any, input_shape: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def __call__(self, rng: Any, input_shape: Any) -> tuple[Any, Any]:
         shapes = self.split(input_shape, "input_shape")
-        network, layouts = self.network([len(shape) for shape in shapes], padded=False)
-        sizes = [layout.ordered(shape) for shape, layout in zip(shapes, layouts, strict=True)]
-        shape, layout, params = self.joined(sizes), layouts[0], []
-        for step in network.steps:
-            rng, key = (rng, rng) if len(network.steps) == 1 else jax.random.split(rng)
+        steps, layouts = self.network([len(shape) for shape in shapes], padded=False)
+        shapes = [layout.ordered(one) for one, layout in zip(shapes, layouts, strict=True)]
+        params = []
+        for step, key in zip(steps, _keys(rng, len(steps)), strict=True):
             if isinstance(step, Foreign):
-                shape, own = step.init(key, layout.restored_shape(shape), **kwargs)
-                layout = layout if len(shape) == layout.ndim else layout.after(len(shape) - 2)
-                shape = layout.ordered(shape)
+                shape, own = step.init(key, shapes[0])
+                shapes = [shape]
             else:
-                shape, own = _draw(step, key, shape, self.streams > 1 and not params)
-                layout = layout.after(len(shape) - 2)
+                shapes = _copied(shapes, step)
+                inner = _unpacked([shape[1:] for shape in shapes])
+                own = step.init(key, inner)
+                ends = step.outline(outline_of(step, inner))
+                ends = ends if isinstance(ends, tuple) else (ends,)
+                shapes = [(shapes[0][0], *end.shape) for end in ends]
             params.append(own)
-        if network.ends is None:
-            whole = layout.restored_shape(shape)
-            return whole, params[0] if len(params) == 1 else tuple(params)
-        several = isinstance(shape[0], tuple)
-        ends = [
-            _draw(end, key, shape[place] if several else shape, False)
-            for place, (end, key) in enumerate(
-                zip(network.ends, jax.random.split(rng, len(network.ends)), strict=True)
-            )
-        ]
-        layouts = layouts if several else [layout] * len(ends)
-        shapes = tuple(
-            place.after(len(end) - 2).restored_shape(end)
-            for place, (end, _) in zip(layouts, ends, strict=True)
-        )
-        return shapes, (*params, tuple(own for _, own in ends))
+        pairs = zip(shapes, itertools.cycle(layouts), strict=False)
+        return _unpacked([layout.restored_shape(one) for one, layout in pairs]), _unpacked(params)
 
 
-def _draw(net: Layer, key: Any, shape: Any, streams: bool) -> tuple[tuple[int, ...], Any]:
-    """The shape after a network of the library, and its parameters."""
-    inner = tuple(one[1:] for one in shape) if streams else shape[1:]
-    params = net.init(key, inner)
-    size = shape[0][0] if streams else shape[0]
-    return (size, *net.outline(outline_of(net, inner)).shape), params
+def _copied(states: list[Any], step: Layer | Foreign) -> list[Any]:
+    """What enters a step: before outputs that nothing merges, the one input for each of them."""
+    fork = isinstance(step, Streams) and len(states) == 1
+    return states * len(step.parts) if fork else states
+
+
+def _keys(rng: Any, count: int) -> list[Any]:
+    """One for each step; that of a single one is the key itself."""
+    return [rng] * count if rng is None or count == 1 else list(jax.random.split(rng, count))
 
 
 class ApplyFn(_Function):
-    """`apply_fn(params, x, rng=None, mask_constant=None)`: outputs of the finite network."""
+    """`apply_fn(params, inputs, mask_constant=None, rng=None)`: outputs of the finite network."""
 
     def __call__(
         self,
         params: Any,
-        x: Any,
-        rng: Any = None,
+        inputs: Any,
+        *,
         mask_constant: Any = None,
+        rng: Any = None,
         pattern: Any = None,
         **kwargs: Any,
     ) -> Any:
-        inputs, masks = self.read(x, "x", mask_constant)
+        states, masks = self.read(inputs, "inputs", mask_constant)
         padded = any(mask is not None for mask in masks)
-        network, layouts = self.network([one.ndim for one in inputs], padded=padded)
-        if padded and network.single is None:
-            raise OptionError(
-                "mask_constant= met a network with a layer of your own, or with several outputs.",
-                got=f"mask_constant={mask_constant!r}",
-                remedy="apply such networks to inputs without padding",
+        steps, layouts = self.network([one.ndim for one in states], padded=padded)
+        edges = self.edges(pattern, states[0].shape[1:-1])
+        whole = single(steps)
+        if whole is None and (padded or edges is not None):
+            raise NetworkError(
+                "mask_constant= or pattern= met a network with a layer of your own, or with "
+                "several outputs.",
+                got=repr(self),
+                remedy="write the layer as stax.Elementwise, and merge the outputs",
             )
-        if rng is None and any(isinstance(s, Layer) and is_noisy(s) for s in network.steps):
+        if rng is None and any(isinstance(s, Layer) and is_noisy(s) for s in steps):
             raise OptionError(
                 "apply_fn of a network with Dropout in mode 'train' got no rng.",
                 got="rng=None",
                 remedy="pass rng=, or build the network with Dropout(rate, mode='test')",
             )
-        state, mask = self.joined(inputs), self.joined(masks) if padded else None
-        edges = self.edges(pattern, inputs[0].shape[1:-1])
-        if edges is not None:
-            return layouts[0].restored(self._on_graph(network, params, (state, edges), mask, rng))
-        layout, single = layouts[0], len(network.steps) == 1 and network.ends is None
-        given = (params,) if single else params
-        for place, step in enumerate(network.steps):
-            key = None if rng is None else (rng if single else jax.random.fold_in(rng, place))
+        if whole is not None and edges is not None:
+            steps, params = (Serial(Graph(), *whole.parts),), ((), *params)
+            states, masks = [*states, edges], [*masks, None]
+        given = (params,) if len(steps) == 1 else params
+        for step, own, key in zip(steps, given, _keys(rng, len(steps)), strict=True):
             if isinstance(step, Foreign):
-                state = step.apply(given[place], layout.restored(state), rng=key, **kwargs)
-                layout = layout if state.ndim == layout.ndim else layout.after(state.ndim - 2)
-                state, mask = layout.moved(state), None
+                states = [step.apply(own, states[0], rng=key, **kwargs)]
             else:
-                state, mask = step.apply(given[place], state, mask, key=key), None
-                layout = layout.after(state.ndim - 2)
-        if network.ends is None:
-            return layout.restored(state)
-        inner = state if isinstance(state, tuple) else (state,) * len(network.ends)
-        layouts = layouts if isinstance(state, tuple) else [layout] * len(inner)
-        outputs = [
-            end.apply(own, one, key=rng)
-            for end, own, one in zip(network.ends, params[-1], inner, strict=True)
-        ]
-        return tuple(
-            place.after(y.ndim - 2).restored(y) for place, y in zip(layouts, outputs, strict=True)
-        )
-
-    def _on_graph(self, network: Network, params: Any, graph: Any, mask: Any, rng: Any) -> Any:
-        """Outputs of a network whose inputs are nodes and edges."""
-        if network.single is None:
-            raise NetworkError(
-                "stax.Aggregate stands beside a layer of your own, or before several outputs.",
-                got=repr(self),
-                remedy="write the layer as stax.Elementwise, and merge the outputs",
-            )
-        net = Serial(Graph(), *network.single.parts)
-        return net.apply(((), *params), graph, None if mask is None else (mask, None), key=rng)
+                states = _copied(states, step)
+                found = step.apply(own, _unpacked(states), _joined(masks), key=key)
+                states = list(found) if isinstance(found, tuple) else [found]
+            masks = [None]
+        pairs = zip(states, itertools.cycle(layouts), strict=False)
+        return _unpacked([layout.restored(one) for one, layout in pairs])
 
 
 # --- infinite networks ----------------------------------------------------------------------------
@@ -253,43 +219,43 @@ def _tuple_type(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(name, fields)
 
 
-def asked(get: Any, known: Sequence[str]) -> tuple[str, ...] | None:
-    """The names in `get`, in lower case, all of them known; None: everything."""
-    if get is None:
-        return None
-    names = tuple(get) if isinstance(get, tuple | list) else (get,)
-    if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
-        raise OptionError(
-            "get= does not name each of one or more results once.",
-            got=f"get={get!r}",
-            remedy="pass 'nngp', 'ntk', or a tuple of names",
-        )
-    if unknown := {name.lower() for name in names} - set(known):
-        raise OptionError(
-            f"get= asks for {', '.join(sorted(unknown))}, which is not computed here.",
-            got=f"get={get!r}",
-            remedy=f"ask for {', '.join(map(repr, known))}",
-        )
-    return tuple(name.lower() for name in names)
+class Get(NamedTuple):
+    """What a call asks for: names in lower case, and whether it is one alone."""
 
+    names: tuple[str, ...]
+    alone: bool
 
-def answer(get: Any, values: Callable[[str], Any], name: str) -> Any:
-    """One value for a string, a named tuple in the order asked for several; `get` was checked."""
-    if isinstance(get, str):
-        return values(get.lower())
-    names = tuple(one.lower() for one in get)
-    return _tuple_type(name, names)(*map(values, names))
+    @classmethod
+    def read(cls, get: Any, known: Sequence[str]) -> "Get":
+        """From a name or several, all of them known; None: both kernels."""
+        given = ("nngp", "ntk") if get is None else get
+        names = tuple(given) if isinstance(given, tuple | list) else (given,)
+        lower = tuple(name.lower() if isinstance(name, str) else "" for name in names)
+        if not lower or len(set(lower)) < len(lower) or not set(lower) <= set(known):
+            raise OptionError(
+                "get= does not name one or more results, each of them once.",
+                got=f"get={get!r}",
+                remedy=f"ask for {', '.join(map(repr, known))}, or a tuple of these",
+            )
+        return cls(lower, isinstance(given, str))
+
+    def answer(self, value: Callable[[str], Any], name: str = "AnalyticKernel") -> Any:
+        """One value, or a named tuple of them in the order asked for."""
+        if self.alone:
+            return value(self.names[0])
+        return _tuple_type(name, self.names)(*map(value, self.names))
 
 
 class KernelFn(_Function):
-    """`kernel_fn(x1, x2=None, get=None, …)`: kernels of the infinitely wide network.
+    """`kernel_fn(x1_or_kernel, x2=None, get=None, …)`: kernels of the infinitely wide network.
 
-    `x1` may be a `Kernel`, which goes through the network. `get` names fields of `Kernel`.
+    A `Kernel` in place of inputs goes through the network. `get` names fields of `Kernel`; None is
+    the `Kernel` itself.
     """
 
     def __call__(
         self,
-        x1: Any,
+        x1_or_kernel: Any,
         x2: Any = None,
         get: Any = None,
         *,
@@ -299,16 +265,25 @@ class KernelFn(_Function):
         diagonal_spatial: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        names = asked(get, _FIELDS)
+        asked = None if get is None else Get.read(get, _FIELDS)
+        x1 = x1_or_kernel
         if isinstance(x1, Kernel):
-            if x2 is not None:
-                raise OptionError(
-                    "x2= is given beside a Kernel, which has both inputs.",
-                    got=f"x2 of type {type(x2).__name__}",
-                    remedy="kernel_fn(kernel, None, get)",
-                )
-            network, _ = self._for(x1)
-            return self._answer(network, x1, get, pattern, kwargs)
+            options = {
+                "x2": x2,
+                "mask_constant": mask_constant,
+                "diagonal_batch": diagonal_batch,
+                "diagonal_spatial": diagonal_spatial,
+            }
+            for name, value in options.items():
+                if value is not None and value is not getattr(x1, name, None):
+                    raise OptionError(
+                        f"{name}= is given beside a Kernel, which has its inputs already.",
+                        got=f"{name} of type {type(value).__name__}",
+                        remedy="kernel_fn(kernel, None, get)",
+                    )
+            padded = x1.mask1 is not None or x1.mask2 is not None
+            steps = assemble(self.parts, [x1.layout], padded=padded)
+            return self._answer(steps, [x1], asked, pattern, kwargs)
         sides = [self.read(x1, "x1", mask_constant)]
         sides += [] if x2 is None else [self.read(x2, "x2", mask_constant)]
         ranks = [[x.ndim for x in inputs] for inputs, _ in sides]
@@ -319,77 +294,74 @@ class KernelFn(_Function):
                 remedy="give both the layout of the network's input",
             )
         padded = any(mask is not None for _, masks in sides for mask in masks)
-        network, layouts = self.network(ranks[0], padded=padded)
-        spatial = bool(diagonal_spatial)
+        steps, layouts = self.network(ranks[0], padded=padded)
+        whole, spatial = single(steps), bool(diagonal_spatial)
         graph = pattern is not None or find_edges(self.parts) is not None
-        if names is not None and set(names) <= _FAST and network.single is not None and not graph:
-            one, *others = ((self.joined(xs), _some(self.joined(masks))) for xs, masks in sides)
+        if asked is not None and set(asked.names) <= _FAST and whole is not None and not graph:
+            one, *others = ((_unpacked(xs), _joined(masks)) for xs, masks in sides)
             two = others[0] if others else (None, None)
-            kernels = wide(network.single).kernel(
-                one[0], two[0], mask=one[1], mask2=two[1], ntk="ntk" in names, progress=False
+            kernels = wide(whole).kernel(
+                one[0], two[0], mask=one[1], mask2=two[1], ntk="ntk" in asked.names, progress=False
             )
-            return answer(
-                get, lambda name: shaped(getattr(kernels, name), 2, spatial), "AnalyticKernel"
-            )
-        if self.streams > 1 and (network.steps or network.ends is None):
+            return asked.answer(lambda name: shaped(getattr(kernels, name), 2, spatial))
+        if len(layouts) > 1 and not (len(steps) == 1 and isinstance(steps[0], Streams)):
             raise OptionError(
                 "A Kernel of a network that merges several inputs is not known here.",
                 got=f"get={get!r}",
                 remedy="ask for 'nngp' and 'ntk', and leave out forks after the merge",
             )
-        nothing = [None] * self.streams
+        nothing = [None] * len(layouts)
         (xs1, masks1), (xs2, masks2) = sides if x2 is not None else (*sides, (nothing, nothing))
         alone = diagonal_batch is not False
         streams = [
             read_kernel(a, b, masks, layout, diagonal_batch=alone, diagonal_spatial=spatial)
             for a, b, *masks, layout in zip(xs1, xs2, masks1, masks2, layouts, strict=True)
         ]
-        if self.streams == 1:
-            return self._answer(network, streams[0], get, pattern, kwargs)
-        assert network.ends is not None
-        ends = zip(network.ends, streams, strict=True)
-        return tuple(_picked(propagate(wide(end), kernel), get) for end, kernel in ends)
-
-    def _for(self, kernel: Kernel) -> tuple[Network, list[Layout]]:
-        """The network for a kernel, whose layout is known."""
-        padded = kernel.mask1 is not None or kernel.mask2 is not None
-        layout = kernel.layout
-        return assemble(self.parts, [layout], padded=padded), [layout]
+        return self._answer(steps, streams, asked, pattern, kwargs)
 
     def _answer(
-        self, network: Network, kernel: Kernel, get: Any, pattern: Any, options: Any
+        self, steps: Steps, kernels: list[Kernel], asked: Get | None, pattern: Any, options: Any
     ) -> Any:
+        """What the network makes of the kernels of its inputs."""
         both = pattern if isinstance(pattern, tuple | list) else (pattern, pattern)
-        assert kernel.shape1 is not None
-        nodes = kernel.layout.ordered(kernel.shape1)[1:-1]
+        nodes = kernels[0].layout.ordered(kernels[0].shape1 or ())[1:-1]
         edges = self.edges(both[0], nodes), self.edges(both[0 if both[1] is None else 1], nodes)
         if pattern is not None:
             options = {**options, "pattern": pattern}
-        for step in network.steps:
-            kernel = (
-                step.kernel(kernel, **options)
-                if isinstance(step, Foreign)
-                else propagate(wide(step), kernel, edges)
-            )
-        if network.ends is None:
-            return _picked(kernel, get)
-        return tuple(_picked(propagate(wide(end), kernel, edges), get) for end in network.ends)
+        for step in steps:
+            if isinstance(step, Foreign):
+                kernels = [step.kernel(kernels[0], **options)]
+                continue
+            ends = step.parts if isinstance(step, Streams) else (step,)
+            pairs = zip(ends, _copied(kernels, step), strict=True)
+            kernels = [propagate(wide(end), kernel, edges) for end, kernel in pairs]
+        return _unpacked(
+            [
+                kernel if asked is None else asked.answer(functools.partial(getattr, kernel))
+                for kernel in kernels
+            ]
+        )
+
+
+def batch(
+    kernel_fn: Any, batch_size: int = 0, device_count: int = -1, store_on_device: bool = True
+) -> Any:
+    """The function itself: kernels are computed in tiles that fit into memory anyway.
+
+    Sizes need not divide the number of examples.
+    """
+    if not isinstance(batch_size, int) or batch_size < 0:
+        raise OptionError(
+            "batch_size= is no number of examples.",
+            got=f"batch_size={batch_size!r}",
+            remedy="pass 0 or a positive whole number",
+        )
+    return kernel_fn
 
 
 def wide(net: Layer) -> Layer:
     """The network with infinitely many heads: the limit of neural-tangents."""
     return finite.with_heads(net, INFINITE)
-
-
-def _some(mask: Any) -> Any:
-    """None where no stream has a mask."""
-    return None if isinstance(mask, tuple) and all(m is None for m in mask) else mask
-
-
-def _picked(kernel: Kernel, get: Any) -> Any:
-    if get is None:
-        return kernel
-    return answer(get, lambda name: getattr(kernel, name), "AnalyticKernel")
 
 
 def triple(*parts: Any) -> Triple:

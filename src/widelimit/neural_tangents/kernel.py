@@ -21,9 +21,10 @@ from ..layers.compose import is_sampled
 from ..state import UNKNOWN, Example, Need, Outline, Pair
 from .layout import Layout
 
-_DATA = ["nngp", "ntk", "cov1", "cov2", "x1_is_x2", "mask1", "mask2"]
+_STATIC = {"static": True}
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """Both kernels, the covariances of either batch, and what is known about them."""
@@ -33,18 +34,18 @@ class Kernel:
     cov1: Array
     cov2: Array | None
     x1_is_x2: Any
-    is_gaussian: bool
-    is_reversed: bool
-    is_input: bool
-    diagonal_batch: bool
-    diagonal_spatial: bool
-    shape1: tuple[int, ...] | None
-    shape2: tuple[int, ...] | None
-    batch_axis: int
-    channel_axis: int
+    is_gaussian: bool = dataclasses.field(metadata=_STATIC)
+    is_reversed: bool = dataclasses.field(metadata=_STATIC)
+    is_input: bool = dataclasses.field(metadata=_STATIC)
+    diagonal_batch: bool = dataclasses.field(metadata=_STATIC)
+    diagonal_spatial: bool = dataclasses.field(metadata=_STATIC)
+    shape1: tuple[int, ...] | None = dataclasses.field(metadata=_STATIC)
+    shape2: tuple[int, ...] | None = dataclasses.field(metadata=_STATIC)
+    batch_axis: int = dataclasses.field(metadata=_STATIC)
+    channel_axis: int = dataclasses.field(metadata=_STATIC)
     mask1: Array | None = None
     mask2: Array | None = None
-    facts: Outline | None = None
+    facts: Outline | None = dataclasses.field(default=None, metadata=_STATIC)
     """What the library knows of the channels beyond `is_gaussian`; None: nothing."""
 
     def replace(self, **changes: Any) -> "Kernel":
@@ -71,13 +72,6 @@ class Kernel:
             return self.facts.to(positions=tuple(positions), channels=channels)
         gaussian = {"gaussian": True, "alike": True} if self.is_gaussian else {}
         return Outline(tuple(positions), channels, raw=self.is_input, **gaussian)
-
-
-jax.tree_util.register_dataclass(
-    Kernel,
-    data_fields=_DATA,
-    meta_fields=[f.name for f in dataclasses.fields(Kernel) if f.name not in _DATA],
-)
 
 
 # --- the order of positions -----------------------------------------------------------------------

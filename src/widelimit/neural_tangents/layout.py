@@ -21,21 +21,17 @@ class Layout(NamedTuple):
         """From the axes that layers name, which must agree."""
         found = []
         for place, name, usual in ((0, "batch_axis", 0), (1, "channel_axis", -1)):
-            given = [axis for axes in named if (axis := axes[place]) is not None]
-            axes = {axis % ndim for axis in given if -ndim <= axis < ndim} or {usual % ndim}
-            if len(axes) > 1 or any(not -ndim <= axis < ndim for axis in given):
+            given = {axis for axes in named if (axis := axes[place]) is not None} or {usual}
+            axes = {axis % ndim for axis in given}
+            if len(axes) > 1 or any(not -ndim <= axis < ndim for axis in given) or axes == {*found}:
                 raise OptionError(
-                    f"The layers of a network do not name one {name} of its inputs.",
-                    got=f"{name} {', '.join(map(str, sorted(set(given))))} for {ndim} axes",
-                    remedy=f"give every layer before pooling the same {name}=",
+                    f"The layers of a network do not name one axis as its {name}, other than that "
+                    "of examples.",
+                    got=f"{name} {', '.join(map(str, sorted(given)))} for {ndim} axes",
+                    remedy=f"give every layer before pooling the same {name}=, and different axes "
+                    "for examples and channels",
                 )
-            found.append(axes.pop())
-        if found[0] == found[1]:
-            raise OptionError(
-                "batch_axis and channel_axis are one axis.",
-                got=f"axis {found[0]} of {ndim}",
-                remedy="name two axes",
-            )
+            found += axes
         return cls(ndim, *found)
 
     @property
@@ -44,28 +40,25 @@ class Layout(NamedTuple):
         ends = (self.batch, self.channel)
         return (self.batch, *(i for i in range(self.ndim) if i not in ends), self.channel)
 
+    def after(self, positions: int) -> "Layout":
+        """The layout where this many position axes are left, the first ones."""
+        kept = sorted([self.batch, *self.order[1 : 1 + positions], self.channel])
+        return Layout(len(kept), kept.index(self.batch), kept.index(self.channel))
+
     def moved(self, x: Any) -> Any:
         """The array as (N, positions…, channels)."""
-        return x if self.order == tuple(range(self.ndim)) else jnp.transpose(x, self.order)
+        return jnp.moveaxis(x, (self.batch, self.channel), (0, -1))
 
     def ordered(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape as (N, positions…, channels)."""
         return tuple(shape[axis] for axis in self.order)
 
-    @property
-    def _back(self) -> list[int]:
-        return sorted(range(self.ndim), key=self.order.__getitem__)
-
     def restored(self, x: Array) -> Array:
-        """(N, positions…, channels) as the array was."""
-        return jnp.transpose(x, self._back)
+        """(N, positions…, channels) as the array was, without axes that are gone."""
+        _, batch, channel = self.after(x.ndim - 2)
+        return jnp.moveaxis(x, (0, -1), (batch, channel))
 
     def restored_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """A shape (N, positions…, channels) as that of the array was."""
-        return tuple(shape[axis] for axis in self._back)
-
-    def after(self, positions: int) -> "Layout":
-        """The layout where this many position axes are left, the first ones."""
-        kept = [self.batch, *self.order[1 : 1 + positions], self.channel]
-        places = sorted(kept)
-        return Layout(len(kept), places.index(self.batch), places.index(self.channel))
+        order = self.after(len(shape) - 2).order
+        return tuple(shape[order.index(axis)] for axis in range(len(shape)))

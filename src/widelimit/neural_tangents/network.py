@@ -1,4 +1,4 @@
-"""From layers of neural-tangents to a network of the library.
+"""From layers of neural-tangents to networks of the library.
 
 A layer is a triple `(init_fn, apply_fn, kernel_fn)`; what it is made of stands on each of the three
 as `parts`: layers of the library, forks and merges, layers that a user has written. `serial` puts
@@ -7,7 +7,7 @@ that inputs have.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import NetworkError
@@ -39,6 +39,7 @@ class FanOut:
     """The input, several times."""
 
     count: int
+    name = "FanOut"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Parallel:
     """Parts side by side."""
 
     branches: tuple["Parts", ...]
+    name = "parallel"
 
 
 @dataclass(frozen=True)
@@ -65,27 +67,23 @@ class Foreign:
     init: Callable[..., Any]
     apply: Callable[..., Any]
     kernel: Callable[..., Any]
+    name = "layer"
 
 
 Part = Wide | FanOut | Parallel | FanIn | Foreign
 Parts = tuple[Part, ...]
+Steps = tuple[Layer | Foreign, ...]
+"""Networks of the library and a user's layers, one after another. The last one is `Streams` where
+nothing merges several outputs."""
 
 
-def count_streams(parts: Parts) -> int:
-    """How many inputs a network takes; more than one are a tuple."""
-    return len(parts[0].branches) if parts and isinstance(parts[0], Parallel) else 1
-
-
-def named_axes(parts: Parts) -> list[Axes]:
-    """The axes that layers name while there are positions."""
-    return _named(parts)[0]
-
-
-def _named(parts: Parts) -> tuple[list[Axes], bool]:
-    """And whether positions are gone at the end."""
+def named_axes(parts: Parts) -> tuple[list[Axes], bool]:
+    """The axes that layers name while there are positions, and whether all of these are gone."""
     found: list[Axes] = []
     for part in parts:
-        inner = [_named(branch) for branch in part.branches] if isinstance(part, Parallel) else []
+        inner = (
+            [named_axes(branch) for branch in part.branches] if isinstance(part, Parallel) else []
+        )
         if isinstance(part, Wide):
             inner = [([part.axes], part.kept(1) == 0)]
         found += [axes for named, _ in inner for axes in named]
@@ -104,74 +102,70 @@ def find_edges(parts: Parts) -> Callable[[Any, tuple[int, ...]], Any] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Network:
-    """Parts as networks one after another; after a fork that nothing merges, one per branch."""
-
-    steps: tuple[Layer | Foreign, ...]
-    ends: tuple[Layer, ...] | None
-
-    @property
-    def single(self) -> Layer | None:
-        """The whole, where it is one network of the library."""
-        alone = len(self.steps) == 1 and self.ends is None
-        return self.steps[0] if alone and isinstance(self.steps[0], Layer) else None
+def assemble(parts: Parts, layouts: Sequence[Layout], *, padded: bool) -> Steps:
+    """What these parts are for inputs of these layouts, one for each stream."""
+    made = _Assembly(parts, layouts, padded)
+    steps = [Serial(*step) if isinstance(step, list) else step for step in made.steps]
+    if made.open is not None:
+        ends = [Serial(*layers) for layers in made.open]
+        steps.append(Streams(*ends) if len(ends) > 1 else ends[0])
+    return tuple(steps) or (Serial(),)
 
 
-def assemble(parts: Parts, layouts: Sequence[Layout], *, padded: bool) -> Network:
-    """The network of these parts for inputs of these layouts, one for each stream."""
-    made = _Assembly(list(layouts), padded, streams=len(layouts) > 1)
-    for part in parts:
-        made.add(part)
-    return made.network()
-
-
-@dataclass
 class _Assembly:
-    """A network on its way: finished steps, open branches, and the layout at the end of each."""
+    """Finished steps, branches that are open, and the layout at the end of each."""
 
-    layouts: list[Layout]
-    padded: bool
-    streams: bool = False
-    steps: list[Layer | Foreign] = field(default_factory=list)
-    open: list[list[Layer]] | None = None
+    def __init__(self, parts: Parts, layouts: Sequence[Layout], padded: bool):
+        self.layouts, self.padded = list(layouts), padded
+        self.steps: list[list[Layer] | Foreign] = []
+        self.streams = len(self.layouts) > 1
+        """Whether branches begin at several inputs."""
+        self.open: list[list[Layer]] | None = [[] for _ in layouts] if self.streams else None
+        for part in parts:
+            self._add(part)
 
-    def add(self, part: Part) -> None:
+    def _add(self, part: Part) -> None:
+        count = len(self.open or ())  # of branches: a single input is none
+        fits = (count > 0) == isinstance(part, FanIn)
+        if isinstance(part, Parallel):
+            fits = count == len(part.branches)
+        if not fits:
+            raise NetworkError(
+                f"stax.{part.name} does not take {count or 1} input{'s' * (count > 1)}.",
+                got=f"{count or 1} from what stands before it",
+                remedy="put stax.FanOut(n) before n networks in stax.parallel(…), or pass a tuple "
+                "of n inputs, and put a FanIn layer behind them",
+            )
         if isinstance(part, Parallel):
             self._fork(part)
         elif isinstance(part, FanIn):
             self._merge(part)
-        elif self.open is not None or (self.streams and not self.steps):
-            raise NetworkError(
-                f"stax.{getattr(part, 'name', type(part).__name__)} met several inputs.",
-                got=f"{len(self.layouts)} of them",
-                remedy="put stax.parallel(…) or a FanIn layer before it",
-            )
         elif isinstance(part, FanOut):
             self.open, self.layouts = [[] for _ in range(part.count)], self.layouts * part.count
-        elif isinstance(part, Foreign):
-            self.steps.append(part)
-        else:
+        elif isinstance(part, Wide):
             (layout,) = self.layouts
-            self.steps.append(part.make(layout, self.padded))
+            self._append(part.make(layout, self.padded))
             self.layouts = [layout.after(part.kept(layout.ndim - 2))]
+        elif self.layouts[0].order != tuple(range(self.layouts[0].ndim)):
+            raise NetworkError(
+                "A layer of your own met inputs whose axes are not (N, positions…, channels).",
+                got=f"batch_axis {self.layouts[0].batch}, channel_axis {self.layouts[0].channel}",
+                remedy="move the axes of inputs, and leave batch_axis= and channel_axis= out",
+            )
+        else:
+            self.steps.append(part)
+
+    def _append(self, *layers: Layer) -> None:
+        """Neighbours that are layers of the library are one network."""
+        if not self.steps or not isinstance(self.steps[-1], list):
+            self.steps.append([])
+        self.steps[-1] += layers  # type: ignore[operator]
 
     def _fork(self, part: Parallel) -> None:
-        if self.open is None and self.streams and not self.steps:
-            self.open = [[] for _ in self.layouts]
-        if self.open is None or len(self.open) != len(part.branches):
-            raise NetworkError(
-                "stax.parallel met another number of inputs than it has networks.",
-                got=f"{len(self.layouts)} inputs, {len(part.branches)} networks",
-                remedy=f"put stax.FanOut({len(part.branches)}) before it, or pass a tuple of as "
-                "many inputs",
-            )
+        assert self.open is not None
         for place, (layers, parts) in enumerate(zip(self.open, part.branches, strict=True)):
-            inner = _Assembly([self.layouts[place]], self.padded)
-            for each in parts:
-                inner.add(each)
-            found = [step for step in inner.steps if isinstance(step, Layer)]
-            if inner.open is not None or len(found) < len(inner.steps):
+            inner = _Assembly(parts, [self.layouts[place]], self.padded)
+            if inner.open is not None or any(isinstance(step, Foreign) for step in inner.steps):
                 raise NetworkError(
                     "A branch of stax.parallel ends in several outputs, or holds a layer of your "
                     "own.",
@@ -179,16 +173,11 @@ class _Assembly:
                     remedy="merge branches inside it; write the layer as stax.Elementwise(fn, "
                     "nngp_fn), or as a layer of widelimit",
                 )
-            layers += found
+            layers += [layer for step in inner.steps for layer in step]  # type: ignore[union-attr]
             self.layouts[place] = inner.layouts[0]
 
     def _merge(self, part: FanIn) -> None:
-        if self.open is None:
-            raise NetworkError(
-                f"stax.{part.name} met one input.",
-                got="nothing to merge",
-                remedy="put stax.FanOut(n) and stax.parallel(…) before it",
-            )
+        assert self.open is not None
         layout = self.layouts[0]
         if part.axis is not None and part.axis % layout.ndim != layout.channel:
             raise NetworkError(
@@ -197,25 +186,14 @@ class _Assembly:
                 remedy=f"use axis={layout.channel}",
             )
         branches = [Serial(*layers) for layers in self.open]
-        if not self.streams or self.steps:
-            self.steps.append(part.merge(*branches))
+        if not self.streams:
+            self._append(part.merge(*branches))
         elif part.name == "FanInSum":
-            self.steps += [Streams(*branches), AddStreams((1.0,) * len(branches))]
+            self._append(Streams(*branches), AddStreams((1.0,) * len(branches)))
         else:
             raise NetworkError(
                 f"stax.{part.name} of several inputs is not known to the library.",
                 got=f"a tuple of {len(branches)} inputs",
                 remedy="use FanInSum, or one input and stax.FanOut",
             )
-        self.layouts, self.open = self.layouts[:1], None
-
-    def network(self) -> Network:
-        """Neighbours that are layers of the library, as one."""
-        steps: list[Layer | Foreign] = []
-        for step in self.steps:
-            if isinstance(step, Layer) and steps and isinstance(steps[-1], Layer):
-                steps[-1] = Serial(*steps[-1].parts, step)
-            else:
-                steps.append(Serial(step) if isinstance(step, Layer) else step)
-        ends = None if self.open is None else tuple(Serial(*layers) for layers in self.open)
-        return Network(tuple(steps), ends)
+        self.layouts, self.open, self.streams = self.layouts[:1], None, False

@@ -9,7 +9,6 @@ kernel Θ (regularised: Θ + ρ), `n` entries of the targets and rate η, gradie
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from jaxtyping import Array
 
 from ..errors import OptionError, ShapeError
 from ..factorizations import cholesky, eigh, lower_inverse
-from .functions import answer, asked
+from .functions import Get
 from .kernel import interleaved, separated
 
 Axes = int | Sequence[int]
@@ -35,6 +34,7 @@ class Gaussian(NamedTuple):
     covariance: Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ODEState:
     """Outputs on training and test examples, and with momentum their velocities."""
@@ -43,11 +43,6 @@ class ODEState:
     fx_test: Any = None
     qx_train: Any = None
     qx_test: Any = None
-
-
-jax.tree_util.register_dataclass(
-    ODEState, data_fields=[f.name for f in dataclasses.fields(ODEState)], meta_fields=[]
-)
 
 
 # --- kernels and outputs as matrices --------------------------------------------------------------
@@ -60,141 +55,130 @@ def _matrix(kernel: Any) -> Array:
     return moved.reshape(math.prod(moved.shape[:half]), -1)
 
 
-class _Outputs(NamedTuple):
-    """Outputs (N, axes…): kernels are the identity along the traced axes, and full along others."""
+class _Targets:
+    """Targets (N, axes…) as rows (N·kept, traced), to which kernels are matrices.
 
-    shape: tuple[int, ...]
-    kept: tuple[int, ...]
-    traced: tuple[int, ...]
+    Kernels are the identity along the traced axes, and full along the others, the kept ones.
+    """
 
-    @classmethod
-    def of(cls, y: Array, trace_axes: Axes) -> "_Outputs":
-        axes = (trace_axes,) if isinstance(trace_axes, int) else tuple(trace_axes)
-        traced = tuple(sorted(axis % y.ndim for axis in axes))
-        return cls(y.shape, tuple(a for a in range(1, y.ndim) if a not in traced), traced)
+    def __init__(self, y: Any, trace_axes: Axes):
+        self.y = jnp.asarray(y)
+        axes = (trace_axes,) if isinstance(trace_axes, int) else trace_axes
+        self.traced = sorted(axis % self.y.ndim for axis in axes)
+        sizes = enumerate(self.y.shape[1:], 1)
+        self.kept = [size for axis, size in sizes if axis not in self.traced]
+        self.rows = self.to_rows(self.y)
+        self.spectra: dict[str, tuple[Array, Array]] = {}
 
-    def rows(self, y: Array) -> Array:
-        """(N·kept, traced)."""
-        moved = jnp.transpose(y, (0, *self.kept, *self.traced))
-        return moved.reshape(-1, math.prod(self.shape[axis] for axis in self.traced))
+    def to_rows(self, fx: Any, count: int | None = None) -> Array:
+        """Outputs as rows; a number stands for all of them, of `count` examples, None for 0."""
+        shape = (len(self.y) if count is None else count, *self.y.shape[1:])
+        fx = jnp.asarray(0.0 if fx is None else fx, self.y.dtype)
+        moved = jnp.moveaxis(jnp.broadcast_to(fx, shape), self.traced, self._last)
+        return moved.reshape(-1, math.prod(moved.shape[moved.ndim - len(self.traced) :]))
 
-    def outputs(self, rows: Array) -> Array:
+    def to_outputs(self, rows: Array) -> Array:
         """(…, N·kept, traced) as (…, N, axes…)."""
-        lead, order = rows.ndim - 2, (*self.kept, *self.traced)
-        inner = [self.shape[axis] for axis in order]
-        found = rows.reshape(*rows.shape[:-2], -1, *inner)
-        back = [lead + 1 + order.index(axis) for axis in range(1, len(self.shape))]
-        return jnp.transpose(found, (*range(lead + 1), *back))
+        lead = rows.ndim - 2
+        traced = [self.y.shape[axis] for axis in self.traced]
+        found = rows.reshape(*rows.shape[:-2], -1, *self.kept, *traced)
+        return jnp.moveaxis(found, self._last, [lead + axis for axis in self.traced])
 
-    def matrix(self, kernel: Array) -> Array:
-        """(N1·kept, N2·kept); traced axes of size 1 may stand in a kernel."""
+    @property
+    def _last(self) -> list[int]:
+        return list(range(-len(self.traced), 0))
+
+    def to_matrix(self, kernel: Any) -> Array:
+        """(N1·kept, N2·kept)."""
         wanted = 2 + 2 * len(self.kept)
         if jnp.ndim(kernel) != wanted:
             raise ShapeError(
                 "A kernel does not fit y_train and trace_axes=.",
-                got=f"a kernel of {jnp.ndim(kernel)} axes, for outputs {self.shape} with "
-                f"trace_axes={self.traced}",
+                got=f"a kernel of {jnp.ndim(kernel)} axes, for outputs {self.y.shape} with "
+                f"trace_axes={tuple(self.traced)}",
                 remedy=f"pass a kernel with {wanted} axes, or other trace_axes=",
             )
         return _matrix(kernel)
 
-    def kernel(self, matrix: Array) -> Array:
+    def to_kernel(self, matrix: Array) -> Array:
         """(…, N·kept, N·kept) as (…, N1, N2, a1, b1, a2, b2)."""
-        lead, sizes = matrix.ndim - 2, [self.shape[axis] for axis in self.kept]
-        found = matrix.reshape(*matrix.shape[:-2], -1, *sizes, matrix.shape[-1])
-        found = found.reshape(*found.shape[:-1], -1, *sizes)
-        return interleaved(jnp.moveaxis(found, lead + 1 + len(sizes), lead + 1), lead + 2)
+        lead, half = matrix.ndim - 2, 1 + len(self.kept)
+        found = matrix.reshape(*matrix.shape[:-2], -1, *self.kept, matrix.shape[-1])
+        found = found.reshape(*found.shape[:-1], -1, *self.kept)
+        return interleaved(jnp.moveaxis(found, lead + half, lead + 1), lead + 2)
+
+    def regularise(self, kernel: Any, diag_reg: Any, absolute: bool) -> Array:
+        """The matrix of a training kernel with the regulariser on its diagonal."""
+        matrix = self.to_matrix(kernel)
+        scale = 1.0 if absolute else jnp.trace(matrix) / len(matrix)
+        return matrix + diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
+
+    def learn(self, known: Array, right: Array, t: Any, rate: Any = 1.0, name: str = "") -> Array:
+        """`(Θ + ρ)⁻¹ (1 − e^{−η(Θ+ρ)t/n})` times columns, at all times (…); None is the end.
+
+        `name` is that of the kernel, which is decomposed once for all calls.
+        """
+        if t is None:
+            inverse = lower_inverse(cholesky(known))
+            return inverse.T @ (inverse @ right)
+        values, vectors = _once(self.spectra, name, lambda: eigh(known))
+        step = rate / self.y.size * jnp.asarray(t, self.y.dtype)[..., None]
+        still = values <= 0
+        safe = jnp.where(still, 1, values)
+        response = jnp.where(still, step, -jnp.expm1(-step * safe) / safe)
+        return vectors @ (response[..., None] * (vectors.T @ right))
 
 
-def _of(kernels: Any, name: str) -> Array:
-    """One kernel of several, or the only one."""
-    if isinstance(kernels, dict):
-        return kernels[name]
-    return getattr(kernels, name, kernels)
+def _once(store: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
+    """What is made once, unless it is made inside a transformation, which ends before the next."""
+    found = store[name] if name in store else make()
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+        store[name] = found
+    return found
 
 
 # --- squared loss ---------------------------------------------------------------------------------
 
 
-class _Flow(NamedTuple):
-    """`Θ + ρ = U diag(λ) Uᵀ`, and η/n."""
-
-    values: Array
-    vectors: Array
-    rate: Any
-
-    def response(self, t: Array) -> Array:
-        """`(1 − e^{−ηλt/n})/λ` for every time, (…, n)."""
-        step = self.rate * t[..., None]
-        still = self.values <= 0
-        safe = jnp.where(still, 1, self.values)
-        found = -jnp.expm1(-step * safe) / safe
-        return jnp.where(still, step, found)
+def _of(kernels: Any, name: str) -> Array:
+    """One kernel of several, or the only one."""
+    return kernels[name] if isinstance(kernels, dict) else getattr(kernels, name, kernels)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Training:
-    """Targets, the regulariser, and a rate: what kernels become predictions with."""
+def _posterior(
+    targets: _Targets,
+    kind: str,
+    kernels: tuple[Any, Any, Any],
+    regulariser: tuple[Any, bool],
+    t: Any = None,
+    rate: Any = 1.0,
+    *,
+    exact: bool,
+) -> Any:
+    """Outputs at time t (None: the end) of networks that start from their NNGP kernel.
 
-    y: Array
-    trace_axes: Axes
-    diag_reg: Any
-    absolute: bool
-    learning_rate: Any = 1.0
-
-    @functools.cached_property
-    def outputs(self) -> _Outputs:
-        return _Outputs.of(self.y, self.trace_axes)
-
-    @functools.cached_property
-    def rows(self) -> Array:
-        return self.outputs.rows(self.y)
-
-    def regularised(self, kernel: Any) -> Array:
-        """The matrix of a training kernel with the regulariser on its diagonal."""
-        matrix = self.outputs.matrix(kernel)
-        scale = 1.0 if self.absolute else jnp.trace(matrix) / len(matrix)
-        return matrix + self.diag_reg * scale * jnp.eye(len(matrix), dtype=matrix.dtype)
-
-    def flow(self, known: Array) -> _Flow:
-        values, vectors = eigh(known)
-        return _Flow(jnp.maximum(values, 0), vectors, self.learning_rate / self.y.size)
-
-    def posterior(self, kind: str, train: Any, cross: Any, own: Any, t: Any, prior: bool) -> Any:
-        """Outputs at time t (None: the end) of networks that start from their NNGP kernel.
-
-        `cross` and `own` are the kernels of test examples; without `cross` these are the training
-        set, where the regulariser counts as noise that is known. Without `own`, means alone. With
-        `prior` the kernel of training is that of the initial functions, `t` is None, and
-        predictions are exact posteriors.
-        """
-        matrix = self.outputs.matrix
-        name = "nngp" if kind == "nngp" else "ntk"
-        known = self.regularised(_of(train, name))
-        at = known if cross is None else matrix(_of(cross, name))
-        if t is None:
-            map_ = _solve(known, at.T).T
-        else:
-            flow, time = self.flow(known), jnp.asarray(t, self.rows.dtype)
-            map_ = (at @ flow.vectors * flow.response(time)[..., None, :]) @ flow.vectors.T
-        mean = self.outputs.outputs(map_ @ self.rows)
-        if own is None:
-            return mean
-        if prior:
-            # Of the training set itself: regularised, as it is known.
-            own = known if own is train else matrix(_of(own, name))
-            return Gaussian(mean, self.outputs.kernel(own - map_ @ at.T))
-        # `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ` of outputs `f₀(x) + M (y − f₀(X))`.
-        start = matrix(_of(train, "nngp"))
-        mixed = map_ @ (start if cross is None else matrix(_of(cross, "nngp"))).T
-        moved = map_ @ start @ jnp.swapaxes(map_, -1, -2)
-        covariance = matrix(_of(own, "nngp")) - mixed - jnp.swapaxes(mixed, -1, -2) + moved
-        return Gaussian(mean, self.outputs.kernel(covariance))
-
-
-def _solve(matrix: Array, right: Array) -> Array:
-    inverse = lower_inverse(cholesky(matrix))
-    return inverse.T @ (inverse @ right)
+    `kernels` are those of training examples, of test against training and of test examples;
+    without the second, tests are the training set, where the regulariser counts as noise that is
+    known, and without the third there are means alone. `exact`: the kernel of training is that of
+    the initial functions, t is None, and predictions are exact posteriors.
+    """
+    train, cross, own = kernels
+    name = "nngp" if kind == "nngp" else "ntk"
+    known = targets.regularise(_of(train, name), *regulariser)
+    at = known if cross is None else targets.to_matrix(_of(cross, name))
+    map_ = jnp.swapaxes(targets.learn(known, at.T, t, rate, name), -1, -2)
+    mean = targets.to_outputs(map_ @ targets.rows)
+    if own is None:
+        return mean
+    if exact:
+        # Of the training set itself: regularised, as it is known.
+        prior = known if own is train else targets.to_matrix(_of(own, name))
+        return Gaussian(mean, targets.to_kernel(prior - map_ @ at.T))
+    # `K_** − M K_*ᵀ − K_* Mᵀ + M K Mᵀ` of outputs `f₀(x) + M (y − f₀(X))`.
+    start, prior = (targets.to_matrix(_of(kernel, "nngp")) for kernel in (train, own))
+    mixed = map_ @ (start if cross is None else targets.to_matrix(_of(cross, "nngp"))).T
+    moved = map_ @ start @ jnp.swapaxes(map_, -1, -2)
+    return Gaussian(mean, targets.to_kernel(prior - mixed - jnp.swapaxes(mixed, -1, -2) + moved))
 
 
 def gp_inference(
@@ -209,17 +193,15 @@ def gp_inference(
     'ntk' is the ensemble of fully trained networks. Without `k_test_test`, means alone. Without
     `k_test_train`, outputs on the training set are its targets.
     """
-    training = _Training(jnp.asarray(y_train), trace_axes, diag_reg, diag_reg_absolute_scale)
+    targets, regulariser = _Targets(y_train, trace_axes), (diag_reg, diag_reg_absolute_scale)
 
     def predict_fn(get: Any = None, k_test_train: Any = None, k_test_test: Any = None) -> Any:
-        get = ("nngp", "ntk") if get is None else get
-        asked(get, ("nngp", "ntk", "ntkgp"))
+        kernels = k_train_train, k_test_train, k_test_test
 
         def one(kind: str) -> Any:
-            exact = kind != "ntk"
-            return training.posterior(kind, k_train_train, k_test_train, k_test_test, None, exact)
+            return _posterior(targets, kind, kernels, regulariser, exact=kind != "ntk")
 
-        return answer(get, one, "Gaussians")
+        return Get.read(get, ("nngp", "ntk", "ntkgp")).answer(one, "Gaussians")
 
     return predict_fn
 
@@ -233,44 +215,27 @@ def gradient_descent_mse(
     trace_axes: Axes = (-1,),
 ) -> Callable[..., Any]:
     """Gradient flow of given initial outputs under `½ mean (f − y)²`; `t=None` is its end."""
-    y = jnp.asarray(y_train)
-    training = _Training(y, trace_axes, diag_reg, diag_reg_absolute_scale, learning_rate)
-    outputs, known = training.outputs, training.regularised(k_train_train)
-    kept: dict[str, _Flow] = {}
+    targets = _Targets(y_train, trace_axes)
+    known = targets.regularise(k_train_train, diag_reg, diag_reg_absolute_scale)
 
     def predict_fn(
         t: Any = None, fx_train_0: Any = 0.0, fx_test_0: Any = None, k_test_train: Any = None
     ) -> Any:
-        tests = _require_both(fx_test_0, k_test_train)
-        start = _started(outputs, fx_train_0, y)
-        gap = training.rows - start
-        if t is None:
-            weights = _solve(known, gap)
-        else:
-            flow = _kept(kept, "flow", lambda: training.flow(known))
-            response = flow.response(jnp.asarray(t, gap.dtype))
-            weights = flow.vectors @ (response[..., None] * (flow.vectors.T @ gap))
+        start = targets.to_rows(fx_train_0)
+        weights = targets.learn(known, targets.rows - start, t, learning_rate)
         train = None
         if fx_train_0 is not None:
-            train = y if t is None else outputs.outputs(start + known @ weights)
-        if not tests:
+            train = targets.y if t is None else targets.to_outputs(start + known @ weights)
+        if not _has_tests(fx_test_0, k_test_train):
             return train
-        begin = _started(outputs, fx_test_0, y, k_test_train.shape[0])
-        test = outputs.outputs(begin + outputs.matrix(k_test_train) @ weights)
+        begin = targets.to_rows(fx_test_0, k_test_train.shape[0])
+        test = targets.to_outputs(begin + targets.to_matrix(k_test_train) @ weights)
         return test if train is None else (train, test)
 
     return predict_fn
 
 
-def _kept(store: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
-    """What is made once, unless it is made inside a transformation, which ends before the next."""
-    found = store[name] if name in store else make()
-    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
-        store[name] = found
-    return found
-
-
-def _require_both(fx_test_0: Any, k_test_train: Any) -> bool:
+def _has_tests(fx_test_0: Any, k_test_train: Any) -> bool:
     if fx_test_0 is not None and k_test_train is None:
         raise OptionError(
             "fx_test_0= is given without k_test_train.",
@@ -278,12 +243,6 @@ def _require_both(fx_test_0: Any, k_test_train: Any) -> bool:
             remedy="pass the kernel of test against training examples",
         )
     return fx_test_0 is not None
-
-
-def _started(outputs: _Outputs, fx: Any, y: Array, count: int | None = None) -> Array:
-    """Initial outputs as rows; a number stands for all of them."""
-    shape = (len(y) if count is None else count, *y.shape[1:])
-    return outputs.rows(jnp.broadcast_to(jnp.asarray(0.0 if fx is None else fx, y.dtype), shape))
 
 
 def gradient_descent_mse_ensemble(
@@ -300,9 +259,8 @@ def gradient_descent_mse_ensemble(
 
     'ntk' trains all weights, 'nngp' the last layer alone, which ends in Bayesian inference.
     """
-    y = jnp.asarray(y_train)
-    training = _Training(y, trace_axes, diag_reg, diag_reg_absolute_scale, learning_rate)
-    kept: dict[str, Any] = {}
+    targets, regulariser = _Targets(y_train, trace_axes), (diag_reg, diag_reg_absolute_scale)
+    trains: dict[str, Any] = {}
 
     def predict_fn(
         t: Any = None,
@@ -311,24 +269,24 @@ def gradient_descent_mse_ensemble(
         compute_cov: bool = False,
         **kernel_fn_test_test_kwargs: Any,
     ) -> Any:
-        get = ("nngp", "ntk") if get is None else get
-        asked(get, ("nngp", "ntk"))
         options = kernel_fn_train_train_kwargs | kernel_fn_test_test_kwargs  # between both sets
 
         def one(kind: str) -> Any:
             names = ("nngp", "ntk") if kind == "ntk" else ("nngp",)
-            train = _kept(
-                kept, kind, lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs)
+            train = _once(
+                trains,
+                kind,
+                lambda: kernel_fn(x_train, None, names, **kernel_fn_train_train_kwargs),
             )
             cross, own = None, train if compute_cov else None
             if x_test is not None:
                 cross = kernel_fn(x_test, x_train, names, **options)
             if x_test is not None and compute_cov:
                 own = kernel_fn(x_test, None, ("nngp",), **kernel_fn_test_test_kwargs)
-            exact = kind == "nngp" and t is None
-            return training.posterior(kind, train, cross, own, t, exact)
+            kernels, exact = (train, cross, own), kind == "nngp" and t is None
+            return _posterior(targets, kind, kernels, regulariser, t, learning_rate, exact=exact)
 
-        return answer(get, one, "Gaussians")
+        return Get.read(get, ("nngp", "ntk")).answer(one, "Gaussians")
 
     return predict_fn
 
@@ -348,9 +306,8 @@ def gradient_descent(
 
     `ḟ = −η Θ ∂loss/∂f`, or `ḟ = q`, `q̇ = (β − 1)/√η · q − Θ ∂loss/∂f` in the time `√η·t`.
     """
-    y = jnp.asarray(y_train)
-    outputs = _Outputs.of(y, trace_axes)
-    known, slope = outputs.matrix(k_train_train), jax.grad(loss)
+    targets = _Targets(y_train, trace_axes)
+    known, slope = targets.to_matrix(k_train_train), jax.grad(loss)
 
     def predict_fn(
         t: Any = None,
@@ -358,54 +315,49 @@ def gradient_descent(
         fx_test_0: Any = None,
         k_test_train: Any = None,
     ) -> Any:
-        given = fx_train_or_state_0
-        state = given if isinstance(given, ODEState) else ODEState(given, fx_test_0)
-        tests = _require_both(state.fx_test, k_test_train)
-        count = k_test_train.shape[0] if tests else 0
-        sides = [(known, state.fx_train, state.qx_train, len(y))]
-        if tests:
-            at = outputs.matrix(k_test_train)
-            sides.append((at, state.fx_test, state.qx_test, count))
-        start = [_started(outputs, fx, y, size) for _, fx, _, size in sides]
-        if momentum is not None:
-            start = start, [_started(outputs, q, y, size) for _, _, q, size in sides]
-
-        def force(fx: Array) -> list[Array]:
-            pull = outputs.rows(slope(outputs.outputs(fx), y))
-            return [matrix @ pull for matrix, *_ in sides]
-
-        def move(now: Any, _: Any) -> Any:
-            if momentum is None:
-                return [-learning_rate * pull for pull in force(now[0])]
-            fx, q = now
-            drag = (momentum - 1.0) / learning_rate**0.5
-            return q, [drag * v - pull for v, pull in zip(q, force(fx[0]), strict=True)]
-
         if t is None:
             raise OptionError(
                 "gradient_descent has no end of training for losses in general.",
                 got="t=None",
                 remedy="pass times",
             )
-        time = jnp.asarray(t, y.dtype)
-        flat = time.reshape(-1) * (learning_rate**0.5 if momentum is not None else 1.0)
+        given = fx_train_or_state_0
+        state = given if isinstance(given, ODEState) else ODEState(given, fx_test_0)
+        fx, q = [targets.to_rows(state.fx_train)], [targets.to_rows(state.qx_train)]
+        kernels = [known]
+        if _has_tests(state.fx_test, k_test_train):
+            kernels.append(targets.to_matrix(k_test_train))
+            count = k_test_train.shape[0]
+            fx.append(targets.to_rows(state.fx_test, count))
+            q.append(targets.to_rows(state.qx_test, count))
+
+        def move(now: Any, _: Any) -> Any:
+            fx, q = now
+            pull = targets.to_rows(slope(targets.to_outputs(fx[0]), targets.y))
+            forces = [kernel @ pull for kernel in kernels]
+            if momentum is None:
+                return [-learning_rate * force for force in forces], q
+            drag = (momentum - 1.0) / learning_rate**0.5
+            return q, [drag * v - force for v, force in zip(q, forces, strict=True)]
+
+        time = jnp.asarray(t, targets.y.dtype)
+        flat = time.reshape(-1) * (1.0 if momentum is None else learning_rate**0.5)
         order = jnp.argsort(flat)
         # The solver interpolates between its first two times, which must differ.
         later = jnp.maximum(flat[order], jnp.finfo(flat.dtype).tiny)
         grid = jnp.concatenate([jnp.zeros(1, flat.dtype), later])
-        path = odeint(move, start, grid, rtol=1e-10, atol=1e-10)
+        path = odeint(move, (fx, q if momentum is not None else []), grid, rtol=1e-10, atol=1e-10)
         back = 1 + jnp.argsort(order)
 
         def shown(values: Array) -> Array:
-            return outputs.outputs(values[back].reshape(*time.shape, *values.shape[1:]))
+            return targets.to_outputs(values[back].reshape(*time.shape, *values.shape[1:]))
 
-        fx, q = path if momentum is not None else (path, [None] * len(sides))
-        fx = [shown(one) for one in fx]
+        fx, q = jax.tree.map(shown, path)
         if not isinstance(given, ODEState):
-            return tuple(fx) if tests else fx[0]
-        q = [None if one is None else shown(one) for one in q]
-        second = (fx[1], q[1]) if tests else (None, None)
-        return ODEState(fx[0], second[0], q[0], second[1])
+            return fx[0] if len(fx) == 1 else tuple(fx)
+        nothing = [None, None]
+        (train, test, *_), (train_q, test_q, *_) = [*fx, *nothing], [*q, *nothing]
+        return ODEState(train, test, train_q, test_q)
 
     return predict_fn
 
@@ -416,5 +368,4 @@ def max_learning_rate(
     """`2 (1 + β) n / (λ_max + ε)`, above which gradient descent under the mean loss diverges."""
     matrix = _matrix(ntk_train_train)
     size = len(matrix) if y_train_size is None else y_train_size
-    largest = eigh(matrix)[0][-1]
-    return 2 * (1 + momentum) * size / (largest + eps)
+    return 2 * (1 + momentum) * size / (eigh(matrix)[0][-1] + eps)

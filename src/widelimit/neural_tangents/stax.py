@@ -5,11 +5,13 @@ there.
 """
 
 import functools
+import inspect
 import math
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,39 +21,28 @@ from .. import duals
 from .. import layers as wl
 from ..errors import OptionError
 from ..layers.base import with_fields
-from ..options import hyperparameter, whole
+from ..options import choice, hyperparameter, whole
 from .functions import Triple, parts_of, triple
 from .layout import Layout
-from .network import Axes, FanIn, Foreign, Parallel, Wide
+from .network import Axes, FanIn, Parallel, Wide
 from .network import FanOut as Fork
 
 # --- what options mean ----------------------------------------------------------------------------
 
 
-class Padding(Enum):
-    """What windows see beyond the edge."""
-
-    CIRCULAR = "CIRCULAR"
-    SAME = "SAME"
-    VALID = "VALID"
-
-
-class PositionalEmbedding(Enum):
-    """How positional embeddings join the input of attention."""
-
-    NONE = "NONE"
-    SUM = "SUM"
-    CONCAT = "CONCAT"
-
-
-class AttentionMechanism(Enum):
-    """The map from scores to attention weights."""
-
-    SOFTMAX = "SOFTMAX"
-    IDENTITY = "IDENTITY"
-    ABS = "ABS"
-    RELU = "RELU"
-
+Padding = Enum("Padding", {"CIRCULAR": "CIRCULAR", "SAME": "SAME", "VALID": "VALID"})
+"""What windows see beyond the edge."""
+PositionalEmbedding = Enum(
+    "PositionalEmbedding", {"NONE": "NONE", "SUM": "SUM", "CONCAT": "CONCAT"}
+)
+"""How positional embeddings join the input of attention."""
+AttentionMechanism = Enum(
+    "AttentionMechanism",
+    {"SOFTMAX": "SOFTMAX", "IDENTITY": "IDENTITY", "ABS": "ABS", "RELU": "RELU"},
+)
+"""The map from scores to attention weights."""
+AggregateImplementation = Enum("AggregateImplementation", {"DENSE": "DENSE", "SPARSE": "SPARSE"})
+"""How the pattern of a graph is given: a matrix, or a list of edges."""
 
 _SCORE_MAPS = {
     AttentionMechanism.SOFTMAX: wl.Softmax,
@@ -59,19 +50,6 @@ _SCORE_MAPS = {
     AttentionMechanism.ABS: lambda: wl.ElementwiseMap(wl.Abs()),
     AttentionMechanism.RELU: lambda: wl.ElementwiseMap(wl.Relu()),
 }
-
-
-def _member(kind: Any, value: Any, name: str) -> Any:
-    """A member of an enum, also by its name in any case."""
-    known = [member.value for member in kind]
-    word = value.value if isinstance(value, kind) else str(value).upper()
-    if word not in known:
-        raise OptionError(
-            f"{name}= is not one of {', '.join(known)}.",
-            got=f"{name}={value!r}",
-            remedy=f"pass {name}='{known[0]}'",
-        )
-    return kind(word)
 
 
 def _unknown(layer: str, name: str, value: Any, remedy: str) -> OptionError:
@@ -165,9 +143,7 @@ def layer(layer_fn: Callable[..., Any]) -> Callable[..., Triple]:
 
     @functools.wraps(layer_fn)
     def made(*args: Any, **kwargs: Any) -> Triple:
-        found = layer_fn(*args, **kwargs)
-        parts = getattr(found[2], "parts", None)
-        return triple(*((Foreign(*found[:3]),) if parts is None else parts))
+        return triple(*parts_of(layer_fn(*args, **kwargs)))
 
     return made
 
@@ -187,19 +163,15 @@ def unmask_fn(fn: Any) -> Any:
     return fn
 
 
-class Diagonal:
+Bool = Enum("Bool", ["NO", "MAYBE", "YES"], start=0)
+"""Accepted by `Diagonal`."""
+
+
+class Diagonal(NamedTuple):
     """Accepted by `requires`, and without effect."""
 
-    def __init__(self, input: Any = None, output: Any = None):
-        self.input, self.output = input, output
-
-
-class Bool(Enum):
-    """Accepted by `Diagonal`."""
-
-    NO = 0
-    MAYBE = 1
-    YES = 2
+    input: Any = Bool.YES
+    output: Any = Bool.NO
 
 
 # --- linear layers --------------------------------------------------------------------------------
@@ -279,7 +251,7 @@ def _windowed(
 
 def _padding(padding: Any, strides: tuple[int, ...], padded: bool) -> str:
     """The library's padding; beyond stride 1, "same" is XLA's, unless lengths vary."""
-    word = _member(Padding, padding, "padding").value.lower()
+    word = choice(Padding, padding, "padding").value.lower()
     return "balanced" if word == "same" and max(strides) > 1 and not padded else word
 
 
@@ -319,16 +291,13 @@ def AvgPool(
     channel_axis: int = -1,
 ) -> Triple:
     """The mean over windows; at edges over what is inside with `normalize_edges`."""
-    window, stride = _window("window_shape", window_shape, strides)
 
-    def make(layout: Layout, padded: bool) -> wl.Layer:
-        how = _padding(padding, stride, padded)
-        if normalize_edges or padded or how == "valid":
-            return wl.MeanPool(window, stride=stride, padding=how)
-        pool = wl.SumPool(window, stride=stride, padding=how)
-        return wl.Serial(pool, wl.Scale(1 / math.prod(window)))
+    def make(window: Any, padded: bool, **how: Any) -> wl.Layer:
+        if normalize_edges or padded or how["padding"] == "valid":
+            return wl.MeanPool(window, **how)
+        return wl.Serial(wl.SumPool(window, **how), wl.Scale(1 / math.prod(window)))
 
-    return _windowed("AvgPool", window, make, (batch_axis, channel_axis))
+    return _pool("AvgPool", make, (window_shape, strides, padding), (batch_axis, channel_axis))
 
 
 def SumPool(
@@ -339,12 +308,21 @@ def SumPool(
     channel_axis: int = -1,
 ) -> Triple:
     """The sum over windows."""
+
+    def make(window: Any, padded: bool, **how: Any) -> wl.Layer:
+        return wl.SumPool(window, **how)
+
+    return _pool("SumPool", make, (window_shape, strides, padding), (batch_axis, channel_axis))
+
+
+def _pool(name: str, pool: Any, windows: Any, axes: Axes) -> Triple:
+    window_shape, strides, padding = windows
     window, stride = _window("window_shape", window_shape, strides)
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
-        return wl.SumPool(window, stride=stride, padding=_padding(padding, stride, padded))
+        return pool(window, padded, stride=stride, padding=_padding(padding, stride, padded))
 
-    return _windowed("SumPool", window, make, (batch_axis, channel_axis))
+    return _windowed(name, window, make, axes)
 
 
 Slice = np.s_
@@ -378,13 +356,6 @@ def Index(idx: Any, batch_axis: int = 0, channel_axis: int = -1) -> Triple:
     return triple(Wide("Index", make, (batch_axis, channel_axis), kept))
 
 
-class AggregateImplementation(Enum):
-    """How the pattern of a graph is given: a matrix, or a list of edges."""
-
-    DENSE = "DENSE"
-    SPARSE = "SPARSE"
-
-
 def Aggregate(
     aggregate_axis: int | Sequence[int] | None = None,
     batch_axis: int = 0,
@@ -397,7 +368,7 @@ def Aggregate(
     A matrix (N, tails…, heads…) after `to_dense`, or edges (N, edges, axes, 2), tail and head; a
     negative head is no edge.
     """
-    kind = _member(AggregateImplementation, implementation, "implementation")
+    kind = choice(AggregateImplementation, implementation, "implementation")
 
     def make(layout: Layout, padded: bool) -> wl.Layer:
         positions = layout.order[1:-1]
@@ -435,7 +406,7 @@ def ImageResize(
     shape: Sequence[int],
     method: Any,
     antialias: bool = True,
-    precision: Any = None,
+    precision: Any = jax.lax.Precision.HIGHEST,
     batch_axis: int = 0,
     channel_axis: int = -1,
 ) -> Triple:
@@ -517,8 +488,8 @@ def GlobalSelfAttention(
     channel_axis: int = -1,
 ) -> Triple:
     """Self-attention; its limit is that of infinitely many heads, `n_heads` are the finite ones."""
-    mechanism = _member(AttentionMechanism, attention_mechanism, "attention_mechanism")
-    kind = _member(PositionalEmbedding, pos_emb_type, "pos_emb_type")
+    mechanism = choice(AttentionMechanism, attention_mechanism, "attention_mechanism")
+    kind = choice(PositionalEmbedding, pos_emb_type, "pos_emb_type")
     stds = {
         "W_key_std": W_key_std,
         "W_value_std": W_value_std,
@@ -554,24 +525,18 @@ def GlobalSelfAttention(
     return _layer("GlobalSelfAttention", attention, (batch_axis, channel_axis))
 
 
+@dataclass(frozen=True)
 class _Distance:
     """neural-tangents' decay, a function of `Σ|Δ|^p`, as one of the distance."""
 
-    def __init__(self, decay: Callable[[Any], Any] | None, norm: float):
-        self.key = decay, norm
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Distance) and self.key == other.key
+    decay: Callable[[Any], Any] | None
+    norm: float
 
     def __call__(self, distance: Any) -> Any:
-        decay, norm = self.key
-        if decay is None:
+        if self.decay is None:
             return (distance == 0).astype(distance.dtype)
         # The root and the power again leave rounding: distances of whole numbers are whole.
-        return decay(jnp.round(distance**norm, 9))
+        return self.decay(jnp.round(distance**self.norm, 9))
 
 
 def LayerNorm(
@@ -629,65 +594,77 @@ def ElementwiseNumerical(
     return _layer("ElementwiseNumerical", wl.Elementwise(fn))
 
 
-def _rename(name: str, formula: str, make: Callable[..., wl.Layer]) -> Callable[..., Triple]:
-    """The function of `stax` that takes the options of `make`."""
+def _nonlinearity(make: Callable[..., wl.Layer], *ignored: str, **names: str) -> Any:
+    """The function of `stax` for a layer of the library whose options have other names there.
 
-    @functools.wraps(make)
-    def nonlinearity(*args: Any, **options: Any) -> Triple:
-        return _layer(name, make(*args, **options))
+    `ignored` are accepted and not needed; by default they are False.
+    """
+    known = inspect.signature(make).parameters
+    kind, formula = inspect.Parameter.POSITIONAL_OR_KEYWORD, make.__doc__ or ""
+    options = [inspect.Parameter(o, kind, default=known[t].default) for o, t in names.items()]
+    options += [inspect.Parameter(name, kind, default=False) for name in ignored]
 
-    nonlinearity.__name__ = nonlinearity.__qualname__ = name
-    nonlinearity.__doc__ = formula
+    def nonlinearity(*args: Any, **given: Any) -> Triple:
+        bound = signature.bind(*args, **given)
+        bound.apply_defaults()
+        found = {theirs: bound.arguments[ours] for ours, theirs in names.items()}
+        for ours, theirs in names.items():
+            if ours != theirs:
+                hyperparameter(found[theirs], ours, scalar=ours != "coef")
+        return _layer(make.__name__, make(**found))
+
+    for ours, theirs in names.items():
+        formula = formula.replace(theirs, ours)
+    signature = inspect.Signature(options)
+    for name, value in {
+        "__name__": make.__name__,
+        "__qualname__": make.__name__,
+        "__doc__": formula,
+        "__signature__": signature,
+    }.items():
+        setattr(nonlinearity, name, value)
     return nonlinearity
 
 
-# `do_stabilize` is accepted, and not needed.
-Relu = _rename("Relu", "`max(x, 0)`.", lambda do_stabilize=False: wl.Relu())
-ABRelu = _rename(
-    "ABRelu",
-    "`a·min(x, 0) + b·max(x, 0)`.",
-    lambda a, b, do_stabilize=False: wl.ABRelu(hyperparameter(a, "a"), hyperparameter(b, "b")),
-)
-LeakyRelu = _rename(
-    "LeakyRelu",
-    "`max(x, 0) + alpha·min(x, 0)`.",
-    lambda alpha, do_stabilize=False: wl.LeakyRelu(hyperparameter(alpha, "alpha")),
-)
-Abs = _rename("Abs", "`|x|`.", lambda do_stabilize=False: wl.Abs())
-Sign = _rename("Sign", "`sign(x)`.", wl.Sign)
-Erf = _rename(
-    "Erf", "`a·erf(b·x) + c`.", lambda a=1.0, b=1.0, c=0.0: wl.Erf(scale=a, rate=b, shift=c)
-)
-Sigmoid_like = _rename(
-    "Sigmoid_like",
-    "`(erf(x/2.402…) + 1)/2`, near the logistic function.",
-    lambda: wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5),
-)
-Sin = _rename(
-    "Sin", "`a·sin(b·x + c)`.", lambda a=1.0, b=1.0, c=0.0: wl.Sin(scale=a, rate=b, phase=c)
-)
-Cos = _rename(
-    "Cos", "`a·cos(b·x + c)`.", lambda a=1.0, b=1.0, c=0.0: wl.Cos(scale=a, rate=b, phase=c)
-)
-Exp = _rename("Exp", "`a·exp(b·x)`.", lambda a=1.0, b=1.0: wl.Exp(scale=a, rate=b))
-Gaussian = _rename(
-    "Gaussian", "`a·exp(b·x²)`, b negative.", lambda a=1.0, b=-1.0: wl.Gaussian(scale=a, rate=-b)
-)
-Gabor = _rename("Gabor", "`exp(−x²)·sin(x)`.", lambda: wl.Activation(duals.gabor()))
-ExpNormalized = _rename(
-    "ExpNormalized",
-    "Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c.",
-    lambda gamma=1.0, shift=-1.0, do_clip=False: wl.Activation(
-        duals.normalised_exponential(gamma, shift, clip=do_clip)
-    ),
-)
-Hermite = _rename(
-    "Hermite",
-    "The probabilists' Hermite polynomial over √degree!.",
-    lambda degree: wl.Hermite(degree),
-)
-Monomial = _rename("Monomial", "`x^degree`.", lambda degree: wl.Monomial(degree))
-Polynomial = _rename("Polynomial", "`Σ coef[n]·x^n`.", lambda coef: wl.Polynomial(list(coef)))
+Relu = _nonlinearity(wl.Relu, "do_stabilize")
+ABRelu = _nonlinearity(wl.ABRelu, "do_stabilize", a="negative", b="positive")
+Abs = _nonlinearity(wl.Abs, "do_stabilize")
+Sign = _nonlinearity(wl.Sign)
+Erf = _nonlinearity(wl.Erf, a="scale", b="rate", c="shift")
+Sin = _nonlinearity(wl.Sin, a="scale", b="rate", c="phase")
+Cos = _nonlinearity(wl.Cos, a="scale", b="rate", c="phase")
+Exp = _nonlinearity(wl.Exp, a="scale", b="rate")
+Hermite = _nonlinearity(wl.Hermite, degree="degree")
+Monomial = _nonlinearity(wl.Monomial, degree="degree")
+Polynomial = _nonlinearity(wl.Polynomial, coef="coefficients")
+
+
+def LeakyRelu(alpha: float, do_stabilize: bool = False) -> Triple:
+    """`max(x, 0) + alpha·min(x, 0)`; `do_stabilize` is accepted, and not needed."""
+    return _layer("LeakyRelu", wl.LeakyRelu(hyperparameter(alpha, "alpha")))
+
+
+def Gaussian(a: float = 1.0, b: float = -1.0) -> Triple:
+    """`a·exp(b·x²)`, b negative."""
+    return _layer(
+        "Gaussian", wl.Gaussian(scale=hyperparameter(a, "a"), rate=-hyperparameter(b, "b"))
+    )
+
+
+def Sigmoid_like() -> Triple:
+    """`(erf(x/2.402…) + 1)/2`, near the logistic function."""
+    return _layer("Sigmoid_like", wl.Erf(scale=0.5, rate=1 / 2.4020563531719796, shift=0.5))
+
+
+def Gabor() -> Triple:
+    """`exp(−x²)·sin(x)`."""
+    return _layer("Gabor", wl.Activation(duals.gabor()))
+
+
+def ExpNormalized(gamma: float = 1.0, shift: float = -1.0, do_clip: bool = False) -> Triple:
+    """Known by its kernel alone: `√(q₁q₂) exp(γ(c + shift))` at correlation c."""
+    dual = duals.normalised_exponential(gamma, shift, clip=do_clip)
+    return _layer("ExpNormalized", wl.Activation(dual))
 
 
 class _ApproximateGelu(duals.Gelu):
