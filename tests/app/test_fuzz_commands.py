@@ -133,9 +133,7 @@ def _both(kernel):
 LINEAR_KERNELS = {
     "train": lambda self, *, ntk: _both(linear_kernel(self.inputs)),
     "_kernel": lambda self, one, two, ntk: _both(linear_kernel(one, two)),
-    "diagonals": lambda self, other, *, ntk: _both(
-        np.diagonal(linear_kernel(other)).astype(np.float64)
-    ),
+    "diagonal": lambda self, other, kind: np.diagonal(linear_kernel(other)).astype(np.float64),
 }
 
 
@@ -147,7 +145,7 @@ def _as_tuple(streams):
 def fuzz(tmp_path, monkeypatch, capsys):
     """Runs many command lines, each in a folder of its own."""
     monkeypatch.setattr(matrix, "compute", linear_kernels)
-    for name in ("train", "_kernel", "diagonals"):
+    for name in LINEAR_KERNELS:
         monkeypatch.setattr(NetworkKernels, name, LINEAR_KERNELS[name])
     monkeypatch.setattr(process, "_scalable", lambda net: False)  # these kernels have no amplitude
     monkeypatch.setenv("COLUMNS", "400")

@@ -155,13 +155,13 @@ def test_laws_take_one_stream():
 
 def test_the_memory_of_an_engine_bounds_its_kernels(monkeypatch):
     seen = []
-    tiles = kernel_module.tiles
+    pairs = kernel_module.Pairs
 
     def recorded(*args, **options):
         seen.append(options["memory"])
-        return tiles(*args, **options)
+        return pairs(*args, **options)
 
-    monkeypatch.setattr(kernel_module, "tiles", recorded)
+    monkeypatch.setattr(kernel_module, "Pairs", recorded)
     net = two_streams(score_map=RELU)
     fitted = GP(net, engine=Engine(dtype=np.float64, memory=2**20)).fit(X, Y, MASK)
     fitted.predict(TEST, TEST_MASK)

@@ -86,10 +86,10 @@ def test_joint_expectation_under_a_nonlinearity(activation):
         y = np.einsum("ni,dni->dn", a, values)
         u = a * (values - y[..., None])
         pulled = np.stack([np.asarray(slope(jnp.asarray(y[:, n]))) for n in range(2)], axis=1)
+        matrix = np.asarray(parts.root @ parts.root.T).reshape(2, 3, 3, 2, 3, 3)
     gradient = (pulled[..., None] * u).reshape(-1, 6)
     products = gradient[:, :, None] * gradient[:, None, :]
     # Only the first query's scores reach the readout.
-    matrix = np.asarray(parts.root @ parts.root.T).reshape(2, 3, 3, 2, 3, 3)
     assert np.abs(matrix[:, 1:]).max() < 1e-12
     expected, error = products.mean(axis=0), products.std(axis=0) / math.sqrt(len(y))
     found = matrix[:, 0, :, :, 0].reshape(6, 6)
