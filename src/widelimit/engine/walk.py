@@ -32,7 +32,7 @@ from ..layers.base import Layer, Memo, Params, remask
 from ..layers.branches import Branches
 from ..layers.compose import Parallel, Path, Serial, Task, is_noisy, walk
 from ..layers.graph import Graph
-from ..layers.pool import PositionMap
+from ..layers.pool import MeanPool, PositionMap, SumPool
 from ..state import UNKNOWN, Example, Mean, Need, Pair, UnknownMean
 
 Scores = Mapping[Path, Any]
@@ -124,7 +124,8 @@ class _Masks(Task):
             # Valid windows shorten sequences: kernels of what has nothing left would be zero.
             real = np.asarray(after)
             self._require(real.reshape(len(real), -1).any(axis=1), layer, "leaves no real position")
-        elif isinstance(layer, PositionMap):
+        elif isinstance(layer, PositionMap) and not isinstance(layer, SumPool | MeanPool):
+            # Pools over everything read all that is real; others are tried out.
             read = jax.vmap(lambda m: layer.mix(m[..., None].astype(float), m))(state)
             seen = np.asarray(read).reshape(len(read), -1).any(axis=1)
             self._require(seen, layer, "reads padding alone")
