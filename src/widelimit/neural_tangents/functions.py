@@ -152,8 +152,9 @@ class InitFn(_Function):
 
 def _copied(states: list[Any], step: Layer | Foreign) -> list[Any]:
     """What enters a step: before outputs that nothing merges, the one input for each of them."""
-    fork = isinstance(step, Streams) and len(states) == 1
-    return states * len(step.parts) if fork else states
+    if isinstance(step, Streams) and len(states) == 1:
+        return states * len(step.parts)
+    return states
 
 
 def _keys(rng: Any, count: int) -> list[Any]:
