@@ -196,6 +196,11 @@ _CALLS: list[Network] = [
             "serial(Conv(4, (2, 2), dimension_numbers=('NCHW', 'OIHW', 'NCHW')), Relu())",
         )
     ),
+    *(
+        Network(f"serial(Conv(4, (2, 3), (1, 2), dimension_numbers={spec}), Relu(), "
+                "GlobalAvgPool())", "images")
+        for spec in (("NHWC", "OIWH", "NHWC"), ("NWHC", "HWIO", "NWHC"))
+    ),
     Network("serial(Dense(4, batch_axis=1, channel_axis=0), Relu(), Dense(1, batch_axis=1, "
             "channel_axis=0))", "transposed vectors"),
     Network("serial(Conv(4, (2, 2), dimension_numbers=('CWHN', 'OIHW', 'CWHN')), Relu(), "

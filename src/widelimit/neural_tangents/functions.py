@@ -76,13 +76,12 @@ class _Function:
             )
         return list(x)
 
-    def read(self, x: Any, name: str, constant: Any) -> tuple[list[Array], list[Array | None]]:
+    def read(self, x: Any, name: str, constant: Any) -> list[tuple[Array, Array | None]]:
         """Every stream as (N, positions…, channels) with zeros at padding, and its mask."""
         inputs = [numbers(one) for one in self.split(x, name)]
         _, layouts = self.network([one.ndim for one in inputs], padded=False)
-        moved = [layout.moved(one) for one, layout in zip(inputs, layouts, strict=True)]
-        found = [_hide(one, constant) for one in moved]
-        return [one for one, _ in found], [mask for _, mask in found]
+        pairs = zip(inputs, layouts, strict=True)
+        return [_hide(layout.moved(one), constant) for one, layout in pairs]
 
 
 def numbers(x: Any) -> Array:
@@ -152,8 +151,9 @@ class InitFn(_Function):
 
 def _copied(states: list[Any], step: Layer | Foreign) -> list[Any]:
     """What enters a step: before outputs that nothing merges, the one input for each of them."""
-    fork = isinstance(step, Streams) and len(states) == 1
-    return states * len(step.parts) if fork else states
+    if isinstance(step, Streams) and len(states) == 1:
+        return states * len(step.parts)
+    return states
 
 
 def _keys(rng: Any, count: int) -> list[Any]:
@@ -174,7 +174,7 @@ class ApplyFn(_Function):
         pattern: Any = None,
         **kwargs: Any,
     ) -> Any:
-        states, masks = self.read(inputs, "inputs", mask_constant)
+        states, masks = map(list, zip(*self.read(inputs, "inputs", mask_constant), strict=True))
         padded = any(mask is not None for mask in masks)
         steps, layouts = self.network([one.ndim for one in states], padded=padded)
         edges = self.edges(pattern, states[0].shape[1:-1])
@@ -284,24 +284,27 @@ class KernelFn(_Function):
             padded = x1.mask1 is not None or x1.mask2 is not None
             steps = assemble(self.parts, [x1.layout], padded=padded)
             return self._answer(steps, [x1], asked, pattern, kwargs)
-        sides = [self.read(x1, "x1", mask_constant)]
-        sides += [] if x2 is None else [self.read(x2, "x2", mask_constant)]
-        ranks = [[x.ndim for x in inputs] for inputs, _ in sides]
+        given = [("x1", x1)] if x2 is None else [("x1", x1), ("x2", x2)]
+        sides = [self.read(x, name, mask_constant) for name, x in given]
+        ranks = [[x.ndim for x, _ in side] for side in sides]
         if ranks[0] != ranks[-1]:
             raise ShapeError(
                 "x1 and x2 do not have the same number of axes.",
                 got=f"{ranks[0]} and {ranks[1]}",
                 remedy="give both the layout of the network's input",
             )
-        padded = any(mask is not None for _, masks in sides for mask in masks)
+        padded = any(mask is not None for side in sides for _, mask in side)
         steps, layouts = self.network(ranks[0], padded=padded)
         whole, spatial = single(steps), bool(diagonal_spatial)
         graph = pattern is not None or find_edges(self.parts) is not None
         if asked is not None and set(asked.names) <= _FAST and whole is not None and not graph:
-            one, *others = ((_unpacked(xs), _joined(masks)) for xs, masks in sides)
-            two = others[0] if others else (None, None)
+            batches = [
+                (_unpacked([x for x, _ in side]), _joined([mask for _, mask in side]))
+                for side in sides
+            ]
+            (one, mask), (two, mask2) = [*batches, (None, None)][:2]
             kernels = wide(whole).kernel(
-                one[0], two[0], mask=one[1], mask2=two[1], ntk="ntk" in asked.names, progress=False
+                one, two, mask=mask, mask2=mask2, ntk="ntk" in asked.names, progress=False
             )
             return asked.answer(lambda name: shaped(getattr(kernels, name), 2, spatial))
         if len(layouts) > 1 and not (len(steps) == 1 and isinstance(steps[0], Streams)):
@@ -310,12 +313,10 @@ class KernelFn(_Function):
                 got=f"get={get!r}",
                 remedy="ask for 'nngp' and 'ntk', and leave out forks after the merge",
             )
-        nothing = [None] * len(layouts)
-        (xs1, masks1), (xs2, masks2) = sides if x2 is not None else (*sides, (nothing, nothing))
         alone = diagonal_batch is not False
         streams = [
-            read_kernel(a, b, masks, layout, diagonal_batch=alone, diagonal_spatial=spatial)
-            for a, b, *masks, layout in zip(xs1, xs2, masks1, masks2, layouts, strict=True)
+            read_kernel(pairs, layout, diagonal_batch=alone, diagonal_spatial=spatial)
+            for *pairs, layout in zip(*sides, layouts, strict=True)
         ]
         return self._answer(steps, streams, asked, pattern, kwargs)
 

@@ -114,17 +114,15 @@ def shaped(kernel: Any, lead: int, diagonal_spatial: bool) -> Array:
 
 
 def read_kernel(
-    x1: Array,
-    x2: Array | None,
-    masks: Sequence[Any],
-    layout: Layout,
-    *,
-    diagonal_batch: bool,
-    diagonal_spatial: bool,
+    sides: Sequence[Any], layout: Layout, *, diagonal_batch: bool, diagonal_spatial: bool
 ) -> Kernel:
-    """The kernel of raw inputs (N, positions…, channels): products over channels, and Θ = 0."""
+    """The kernel of raw inputs: products over channels, and Θ = 0.
+
+    `sides` are (N, positions…, channels) and a mask, of one batch or two.
+    """
     identity = Serial()
-    both = identity.kernel(x1, x2, mask=masks[0], mask2=masks[1], progress=False)
+    (x1, mask1), (x2, mask2) = [*sides, (None, None)][:2]
+    both = identity.kernel(x1, x2, mask=mask1, mask2=mask2, progress=False)
 
     def covariance(x: Array, mask: Any) -> Array:
         if diagonal_batch:
@@ -135,13 +133,12 @@ def read_kernel(
     def hidden(mask: Any) -> Array | None:
         return None if mask is None else layout.restored(~jnp.asarray(mask)[..., None])
 
-    other = x1 if x2 is None else x2
     same = x2 is None or (x1.shape == x2.shape and jnp.array_equal(x1, x2))
     return Kernel(
         nngp=shaped(both.nngp, 2, diagonal_spatial),
         ntk=shaped(both.ntk, 2, diagonal_spatial),
-        cov1=covariance(x1, masks[0]),
-        cov2=None if x2 is None else covariance(x2, masks[1]),
+        cov1=covariance(x1, mask1),
+        cov2=None if x2 is None else covariance(x2, mask2),
         x1_is_x2=jnp.asarray(same),
         is_gaussian=False,
         is_reversed=False,
@@ -149,11 +146,11 @@ def read_kernel(
         diagonal_batch=diagonal_batch,
         diagonal_spatial=diagonal_spatial,
         shape1=layout.restored_shape(x1.shape),
-        shape2=layout.restored_shape(other.shape),
+        shape2=layout.restored_shape((x1 if x2 is None else x2).shape),
         batch_axis=layout.batch,
         channel_axis=layout.channel,
-        mask1=hidden(masks[0]),
-        mask2=None if x2 is None else hidden(masks[1]),
+        mask1=hidden(mask1),
+        mask2=hidden(mask2),
     )
 
 

@@ -105,7 +105,9 @@ def find_edges(parts: Parts) -> Callable[[Any, tuple[int, ...]], Any] | None:
 def assemble(parts: Parts, layouts: Sequence[Layout], *, padded: bool) -> Steps:
     """What these parts are for inputs of these layouts, one for each stream."""
     made = _Assembly(parts, layouts, padded)
-    steps = [Serial(*step) if isinstance(step, list) else step for step in made.steps]
+    steps: list[Layer | Foreign] = [
+        Serial(*step) if isinstance(step, list) else step for step in made.steps
+    ]
     if made.open is not None:
         ends = [Serial(*layers) for layers in made.open]
         steps.append(Streams(*ends) if len(ends) > 1 else ends[0])

@@ -90,13 +90,13 @@ class _Targets:
 
     def to_matrix(self, kernel: Any) -> Array:
         """(N1·kept, N2·kept)."""
-        wanted = 2 + 2 * len(self.kept)
-        if jnp.ndim(kernel) != wanted:
+        wanted = tuple(size for size in self.kept for _ in range(2))
+        if jnp.ndim(kernel) < 2 or jnp.shape(kernel)[2:] != wanted:
             raise ShapeError(
                 "A kernel does not fit y_train and trace_axes=.",
-                got=f"a kernel of {jnp.ndim(kernel)} axes, for outputs {self.y.shape} with "
+                got=f"a kernel of shape {jnp.shape(kernel)}, for outputs {self.y.shape} with "
                 f"trace_axes={tuple(self.traced)}",
-                remedy=f"pass a kernel with {wanted} axes, or other trace_axes=",
+                remedy=f"pass one with the axes {wanted} after examples, or other trace_axes=",
             )
         return _matrix(kernel)
 

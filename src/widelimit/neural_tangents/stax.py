@@ -209,13 +209,15 @@ def _convolutional(kind: Any, formula: str) -> Callable[..., Triple]:
         weights = _weights(name, W_std, b_std, parameterization, s)
         width = whole("out_chan", out_chan)
         window, stride = _window("filter_shape", filter_shape, strides)
+        axes, order = _spec(name, dimension_numbers, len(window))
+        window, stride = (tuple(of[place] for place in order) for of in (window, stride))
 
         def make(layout: Layout, padded: bool) -> wl.Layer:
             # "Same" of transposed convolutions is XLA's at every stride.
             how = _padding(padding, stride, padded or kind is wl.ConvTranspose)
             return weights(kind, width, window, stride=stride, padding=how)
 
-        return _windowed(name, window, make, _spec(name, dimension_numbers))
+        return _windowed(name, window, make, axes)
 
     layer.__name__ = layer.__qualname__ = name
     layer.__doc__ = formula
@@ -255,14 +257,19 @@ def _padding(padding: Any, strides: tuple[int, ...], padded: bool) -> str:
     return "balanced" if word == "same" and max(strides) > 1 and not padded else word
 
 
-def _spec(layer: str, dimension_numbers: Any) -> Axes:
-    """`batch_axis` and `channel_axis` from a specification such as ('NCHW', 'OIHW', 'NCHW')."""
+def _spec(layer: str, dimension_numbers: Any, rank: int) -> tuple[Axes, Sequence[int]]:
+    """From a specification such as ('NCHW', 'OIHW', 'NCHW'): `batch_axis` and `channel_axis`.
+
+    And where the extent of a window along each position axis stands in the order of the weights.
+    """
     if dimension_numbers is None:
-        return 0, -1
-    inputs, _, outputs = dimension_numbers
-    if inputs != outputs:
+        return (0, -1), range(rank)
+    inputs, weights, outputs = dimension_numbers
+    places = [letter for letter in inputs if letter not in "NC"]
+    if inputs != outputs or sorted([*places, *"OI"]) != sorted(weights) or len(places) != rank:
         raise _unknown(layer, "dimension_numbers", dimension_numbers, "let outputs be as inputs")
-    return inputs.index("N"), inputs.index("C")
+    extents = [letter for letter in weights if letter not in "OI"]
+    return (inputs.index("N"), inputs.index("C")), [extents.index(letter) for letter in places]
 
 
 def Flatten(batch_axis: int = 0, batch_axis_out: int = 0) -> Triple:
@@ -500,6 +507,9 @@ def GlobalSelfAttention(
     }
     for name, value in stds.items():
         hyperparameter(value, name)
+    if n_chan_pos_emb is not None and kind is PositionalEmbedding.SUM:
+        remedy = "leave it out, or pass pos_emb_type='CONCAT'"
+        raise _unknown("GlobalSelfAttention", "n_chan_pos_emb", n_chan_pos_emb, remedy)
     positions = None
     if kind is not PositionalEmbedding.NONE:
         positions = wl.Decay(

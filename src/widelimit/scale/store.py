@@ -232,7 +232,7 @@ class KernelStore:
 
     def _manifest(self, text: bytes) -> Manifest:
         try:
-            group = json.loads(text) if len(text) <= _LARGEST_MANIFEST else None
+            group = json.loads(text) if len(text) <= _LARGEST_MANIFEST else {}
             if (group["zarr_format"], group["node_type"]) != (3, "group"):
                 raise ValueError("it is no group of Zarr 3")
             node = group["attributes"][_ATTRIBUTE]
