@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..programs.preconditions import Facts, Growth, Score, ScoreSide
-from .nodes import Dot, Map, MatMul, Matrix, ScalarMap, Vector
+from .functions import probe_growth
+from .nodes import Dot, MatMul, Node
 
 if TYPE_CHECKING:
     from .program import Program
@@ -13,50 +14,47 @@ if TYPE_CHECKING:
 
 def facts_of(program: Program) -> Facts:
     """The facts of all lines."""
-    scores = tuple(
-        Score(
-            dot.label,
-            f"{dot.label} = dot({dot.left.label}, {dot.right.label})",
-            (_side(dot.left), _side(dot.right)),
-        )
-        for dot in program.dots
-    )
+    scores = []
+    for dot in program.dots:
+        where = f"{dot.label} = dot({', '.join(side.label for side in dot.operands)})"
+        left, right = map(_side, dot.operands)
+        scores.append(Score(dot.label, where, (left, right)))
     late = [n.label for n in program.nodes if isinstance(n, MatMul) and n.stage > 0]
-    return Facts(program.name, scores, _reused(program), _growths(program), tuple(late))
+    return Facts(program.name, tuple(scores), _reused(program), _growths(program), tuple(late))
 
 
-def _side(vector: Vector) -> ScoreSide:
+def _side(vector: Node) -> ScoreSide:
     if not isinstance(vector, MatMul):
         return ScoreSide(vector.label, None)
-    operand = vector.operand
-    source = f"{operand.label} ({_maker(operand)})"
-    return ScoreSide(vector.label, vector.matrix.label, source, operand.bounded)
+    (operand,) = vector.operands
+    function = operand.params.get("function")
+    maker = "MatMul" if isinstance(operand, MatMul) else "unbounded input or arithmetic"
+    source = f"{operand.label} ({function.name if function else maker})"
+    return ScoreSide(vector.label, _matrix(vector), source, operand.bounded)
 
 
-def _maker(vector: Vector) -> str:
-    if isinstance(vector, Map):
-        return vector.function.name
-    return "MatMul" if isinstance(vector, MatMul) else "unbounded input or arithmetic"
+def _matrix(vector: Node) -> str:
+    matrix: Any = vector.parts[0]
+    return matrix.label
 
 
 def _reused(program: Program) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    score: dict[Matrix, Dot] = {}
+    score: dict[str, str] = {}
     for dot in program.dots:
         for side in dot.operands:
             if isinstance(side, MatMul):
-                score.setdefault(side.matrix, dot)
-    elsewhere: dict[Matrix, list[str]] = {}
-    for line in program.nodes:
-        if isinstance(line, Dot):
-            continue
-        for node in line.operands:
-            if isinstance(node, MatMul) and node.matrix in score:
-                elsewhere.setdefault(node.matrix, []).append(f"{node.label} read by {line.label}")
-    for output in program.outputs:
-        if isinstance(output, MatMul) and output.matrix in score:
-            elsewhere.setdefault(output.matrix, []).append(f"output {output.label}")
+                score.setdefault(_matrix(side), dot.label)
+    lines = (line for line in program.nodes if not isinstance(line, Dot))
+    uses = [
+        (node, f"{node.label} read by {line.label}") for line in lines for node in line.operands
+    ]
+    uses += [(output, f"output {output.label}") for output in program.outputs]
+    elsewhere: dict[str, list[str]] = {}
+    for node, use in uses:
+        if isinstance(node, MatMul) and _matrix(node) in score:
+            elsewhere.setdefault(_matrix(node), []).append(use)
     return tuple(
-        (f"{matrix.label} makes the score {score[matrix].label}", tuple(places))
+        (f"{matrix} makes the score {score[matrix]}", tuple(places))
         for matrix, places in elsewhere.items()
     )
 
@@ -64,11 +62,9 @@ def _reused(program: Program) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _growths(program: Program) -> tuple[tuple[str, Growth, tuple[str, ...]], ...]:
     seen: dict[tuple[str, Growth], list[str]] = {}
     for node in program.nodes:
-        if not isinstance(node, Map | ScalarMap):
-            continue
-        growth, how = node.function.growth, "declared"
-        if growth is None and isinstance(node, Map):
-            growth, how = node.function.growth_for(len(node.operands)), "found by probing"
-        assert growth is not None
-        seen.setdefault((f"'{node.function.name}' ({how})", growth), []).append(node.label)
+        function = node.params.get("function")
+        if function is not None:
+            how = "found by probing" if function.growth is None else "declared"
+            growth = function.growth or probe_growth(function.fn, len(node.operands))
+            seen.setdefault((f"'{function.name}' ({how})", growth), []).append(node.label)
     return tuple((name, growth, tuple(labels)) for (name, growth), labels in seen.items())

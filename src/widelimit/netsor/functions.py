@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -17,14 +17,65 @@ from ..programs.closed_forms import ClosedForm
 from ..programs.preconditions import Growth
 
 if TYPE_CHECKING:
-    from .nodes import Map, Scalar, ScalarMap, Vector
+    from .nodes import Scalar, Vector
 
 Array: TypeAlias = np.ndarray
 ArrayFunction: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class CoordinateFunction:
+class _Function:
+    name: str
+    fn: ArrayFunction
+    bounded: bool = False
+    growth: Growth | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def evaluate(self, *arguments: Array) -> Array:
+        """The function on arrays, in their precision."""
+        # Functions written in jax.numpy would fall to float32 without the scope.
+        with jax.enable_x64(True):
+            return np.asarray(self.fn(*arguments))
+
+    def validate(self, probes: list[Array], unit: str) -> None:
+        """Raise unless `fn` takes the probes and maps their rows one by one to real numbers."""
+        name, shape = self.name, probes[0].shape
+        try:
+            values = self.evaluate(*probes)
+        except TypeError as error:
+            raise ShapeError(
+                f"The function '{name}' must accept {len(probes)} argument(s).",
+                got=f"TypeError: {error}",
+                remedy="match the function's arguments to the vectors and scalars it is given",
+            ) from error
+        if values.shape != shape:
+            raise ShapeError(
+                f"The function '{name}' must return an array of its arguments' shape.",
+                got=f"shape {values.shape} for arguments of shape {shape}",
+                remedy="write it elementwise; sums over coordinates are scalars, made by `dot`",
+            )
+        if values.dtype.kind not in "biuf":
+            raise NumericalError(
+                f"The function '{name}' must return real numbers.",
+                got=f"dtype {values.dtype}",
+                remedy="take the real part, or another real function of the result",
+            )
+        # The limit evaluates functions on integration points, not on coordinates of one vector.
+        rows = [slice(i, i + 1) for i in range(len(values))]
+        alone = np.concatenate([self.evaluate(*(probe[row] for probe in probes)) for row in rows])
+        if not np.allclose(values, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise NetworkError(
+                f"The function '{name}' must treat every {unit} by itself.",
+                got=f"{values.tolist()} at once, {alone.tolist()} one by one",
+                remedy="write it without sums, means, sorting or random numbers over that axis; "
+                "sums over coordinates are scalars, made by `dot`",
+            )
+
+
+@dataclass(frozen=True, repr=False)
+class CoordinateFunction(_Function):
     """`φ(g¹, …, gᵐ; p₁, …, pᵣ)`, applied to every coordinate; call it on vectors to build.
 
     `fn` takes one array per vector, then one per scalar, all of the same shape, and returns an
@@ -32,54 +83,29 @@ class CoordinateFunction:
     means undeclared: it is then probed numerically, and the check says so.
     """
 
-    name: str
-    fn: ArrayFunction
-    bounded: bool = False
-    growth: Growth | None = None
-    closed_form: ClosedForm | None = field(default=None, repr=False)
+    closed_form: ClosedForm | None = None
 
-    def __repr__(self) -> str:
-        return f"CoordinateFunction({self.name!r})"
-
-    def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Map:
+    def __call__(self, *vectors: Vector, scalars: Sequence[Scalar] = ()) -> Vector:
         """Add the vector `φ(vectors; scalars)` to the program the arguments belong to."""
         if not vectors:
             raise NetworkError(
                 "A coordinatewise function needs at least one vector.",
                 got=f"{self.name}() without vectors",
-                remedy="pass the vectors it acts on",
+                remedy="pass the vectors it acts on; functions of scalars alone: ScalarFunction",
             )
         return vectors[0].program.map(self, *vectors, scalars=scalars)
 
-    def evaluate(self, *arguments: Array) -> Array:
-        """φ on arrays of one common shape, in their precision."""
-        return _apply(self.fn, *arguments)
 
-    def validate(self, arity: int) -> None:
-        """Raise unless φ takes `arity` arrays and acts on each coordinate by itself."""
-        _validate(self.name, self.fn, [np.array([0.1, 0.9, 0.5])] * arity, unit="coordinate")
-
-    def growth_for(self, arity: int) -> Growth:
-        """The declared growth, or the probed one."""
-        return probe_growth(self.fn, arity) if self.growth is None else self.growth
-
-
-@dataclass(frozen=True)
-class ScalarFunction:
+@dataclass(frozen=True, repr=False)
+class ScalarFunction(_Function):
     """A map of scalars to as many scalars, such as softmax; call it on scalars to build.
 
     `fn` takes and returns an array whose last axis holds the scalars.
     """
 
-    name: str
-    fn: ArrayFunction
-    bounded: bool = False
     growth: Growth = Growth.PSEUDO_LIPSCHITZ
 
-    def __repr__(self) -> str:
-        return f"ScalarFunction({self.name!r})"
-
-    def __call__(self, scalars: Sequence[Scalar]) -> tuple[ScalarMap, ...]:
+    def __call__(self, scalars: Sequence[Scalar]) -> tuple[Scalar, ...]:
         """Add one scalar per component of `fn(scalars)` to the program."""
         scalars = tuple(scalars)
         if not scalars:
@@ -90,53 +116,8 @@ class ScalarFunction:
             )
         count = len(scalars)
         probe = np.linspace(-1.0, 1.0, 2 * count).reshape(2, count)
-        _validate(self.name, self.fn, [probe], unit="draw, on the first axis,")
+        self.validate([probe], "draw, on the first axis,")
         return scalars[0].program.scalar_map(self, scalars)
-
-    def evaluate(self, arguments: Array) -> Array:
-        """The function on an array whose last axis holds the scalars."""
-        return _apply(self.fn, arguments)
-
-
-def _apply(fn: ArrayFunction, *arguments: Array) -> Array:
-    # Functions written in jax.numpy would fall to float32 without the scope.
-    with jax.enable_x64(True):
-        return np.asarray(fn(*arguments))
-
-
-def _validate(name: str, fn: ArrayFunction, probes: list[Array], *, unit: str) -> None:
-    """Raise unless `fn` takes the probes and maps their rows one by one to real numbers."""
-    shape = probes[0].shape
-    try:
-        values = _apply(fn, *probes)
-    except TypeError as error:
-        raise ShapeError(
-            f"The function '{name}' must accept {len(probes)} argument(s).",
-            got=f"TypeError: {error}",
-            remedy="match the function's arguments to the vectors and scalars it is given",
-        ) from error
-    if values.shape != shape:
-        raise ShapeError(
-            f"The function '{name}' must return an array of its arguments' shape.",
-            got=f"shape {values.shape} for arguments of shape {shape}",
-            remedy="write it elementwise; sums over coordinates are scalars, made by `dot`",
-        )
-    if values.dtype.kind not in "biuf":
-        raise NumericalError(
-            f"The function '{name}' must return real numbers.",
-            got=f"dtype {values.dtype}",
-            remedy="take the real part, or another real function of the result",
-        )
-    # The limit evaluates functions on integration points, not on coordinates of one vector.
-    rows = [slice(i, i + 1) for i in range(len(values))]
-    alone = np.concatenate([_apply(fn, *(probe[row] for probe in probes)) for row in rows])
-    if not np.allclose(values, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise NetworkError(
-            f"The function '{name}' must treat every {unit} by itself.",
-            got=f"{values.tolist()} at once, {alone.tolist()} one by one",
-            remedy="write it without sums, means, sorting or random numbers over that axis; sums "
-            "over coordinates are scalars, made by `dot`",
-        )
 
 
 def probe_growth(fn: ArrayFunction, arity: int) -> Growth:
@@ -152,7 +133,7 @@ def probe_growth(fn: ArrayFunction, arity: int) -> Growth:
         for sign in (-1.0, 1.0):
             arguments = [sign * radii if on else np.ones(3) for on in direction]
             with np.errstate(all="ignore"):
-                size = np.abs(_apply(fn, *arguments))
+                size = np.abs(_Function("", fn).evaluate(*arguments))
                 logs = np.log(np.maximum(size, 1e-300))
             if not np.all(np.isfinite(size)):
                 return Growth.UNCONTROLLED

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import NetworkError, OptionError, ShapeError
+from ..errors import NetworkError, ShapeError
 from ..laws.marginal import Marginal
 from ..options import RandomKey, generator, seed_words, whole
-from ..programs.compare import Outputs
-from ..programs.front import ProgramLaw
-from ..programs.integration import Integration, LimitValue, Method, Rule, estimated
+from ..programs.front import Outputs, ProgramLaw
+from ..programs.integration import LimitValue, Method, Rule, estimated
 from ..programs.interpreter import Machine
-from .nodes import Dot, Map, Vector
-from .run import Run
-from .validation import chosen_vectors, real_numbers
+from .nodes import Dot, Vector, real_numbers
+from .run import Found, Run
 
 if TYPE_CHECKING:
     from .program import Program
-
-
-def _draws_at_once(program: Program) -> int:
-    """How many draws of the scalars are followed at once; functions of them take grids each."""
-    late = any(isinstance(node, Map) and node.stage > 0 for node in program.nodes)
-    return 2**12 if late else 2**16
-
-
-def limit(program: Program, *, integration: Integration | None, key: RandomKey) -> LimitLaw:
-    """Check the program's preconditions and take its limit; see `Program.limit`."""
-    if not isinstance(integration, Integration | None):
-        raise OptionError(
-            "integration= says how expectations are taken.",
-            got=f"integration={integration!r}",
-            remedy="pass netsor.Integration(points=2**14), or leave it out",
-        )
-    program.check().enforce()
-    return LimitLaw(program, (integration or Integration()).seeded(key))
 
 
 class ConditionalLaw:
@@ -49,11 +29,12 @@ class ConditionalLaw:
     def __init__(self, program: Program, scalars: np.ndarray, rule: Rule):
         self.program, self.scalars, self._rule = program, scalars, rule
         chunk = _draws_at_once(program)
-        self._parts = [self._run(scalars[i : i + chunk]) for i in range(0, len(scalars), chunk)]
+        parts = [scalars[i : i + chunk] for i in range(0, len(scalars), chunk)]
+        self._parts = [cache(partial(self._run, part)) for part in parts]
 
-    def _run(self, scalars: np.ndarray) -> Callable[[Rule], Run]:
-        given, draws = dict(zip(self.program.dots, scalars.T, strict=True)), len(scalars)
-        return cache(lambda rule: Run(self.program, rule, draws=draws, given=given))
+    def _run(self, scalars: np.ndarray, rule: Rule) -> Run:
+        given = dict(zip(self.program.dots, scalars.T, strict=True))
+        return Run(self.program, rule, draws=len(scalars), given=given)
 
     def __repr__(self) -> str:
         return f"ConditionalLaw({self.program.name!r} given {self.draws} draws of its scalars)"
@@ -65,7 +46,7 @@ class ConditionalLaw:
 
     def gram(self, vectors: Sequence[Vector] | None = None) -> LimitValue:
         """`E[Z^u Z^v | scalars]`, shape `(draws, m, m)`; default: the program's outputs."""
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         found = [
             estimated(self._rule, lambda rule, run=run: run(rule).gram(chosen))
             for run in self._parts
@@ -75,7 +56,7 @@ class ConditionalLaw:
 
     def kernels(self, vectors: Sequence[Vector] | None = None) -> np.ndarray:
         """The values of `gram` alone, for averages over draws, which have an error of their own."""
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         return self._all([run(self._rule).gram(chosen)[0] for run in self._parts])
 
     def _all(self, arrays: list[np.ndarray]) -> np.ndarray:
@@ -88,11 +69,16 @@ class ConditionalLaw:
     ) -> np.ndarray:
         """Coordinates of `vectors`, i.i.d. given the scalars: `(draws, coordinates, m)`."""
         whole("coordinates", coordinates)
-        chosen = chosen_vectors(self.program, vectors)
-        rng = generator(key, 1)
+        chosen, rng = self.program.chosen(vectors), generator(key, 1)
         return np.concatenate(
             [run(self._rule).sample(chosen, rng, coordinates) for run in self._parts]
         )
+
+
+def _draws_at_once(program: Program) -> int:
+    """How many draws of the scalars are followed at once; functions of them take grids each."""
+    late = any(n.stage and n.name == "map" and isinstance(n, Vector) for n in program.nodes)
+    return 2**12 if late else 2**16
 
 
 class LimitLaw(ProgramLaw):
@@ -111,12 +97,11 @@ class LimitLaw(ProgramLaw):
     """
 
     def __init__(self, program: Program, integration: Rule):
-        self.program, self.name = program, program.name
-        self.integration = integration
+        self.program, self.name, self.integration = program, program.name, integration
         self._run = cache(lambda rule: Run(program, rule))
         self._marginals: dict[Vector, Marginal] = {}
 
-    def _read(self, reading: Callable[[Run], tuple[np.ndarray, Method]]) -> LimitValue:
+    def _read(self, reading: Callable[[Run], Found]) -> LimitValue:
         return estimated(self.integration, lambda rule: reading(self._run(rule)))
 
     # ---- deterministic part ---------------------------------------------------------------
@@ -200,7 +185,7 @@ class LimitLaw(ProgramLaw):
         A Gaussian with a random variance, over `draws` of the scalars: its density, quantiles,
         moments and kurtosis come with standard errors, as those of `net.law(x).at(...)` do.
         """
-        chosen_vectors(self.program, [vector])
+        self.program.chosen([vector])
         whole("draws", draws, least=2)  # one draw has no spread, and no standard error
         value = Run(self.program, self.integration).value(vector)
         if not value.is_linear or value.constant.any():
@@ -216,25 +201,19 @@ class LimitLaw(ProgramLaw):
         return Marginal(variances, groups=draws)
 
     def _marginal(self, at: Any) -> Marginal:
-        vector = self._named(at)
-        if vector not in self._marginals:
-            self._marginals[vector] = self.marginal(vector)
-        return self._marginals[vector]
-
-    def _named(self, at: Any) -> Vector:
-        """A vector, or the output of that number."""
         outputs = self.program.outputs
-        if isinstance(at, Vector):
-            return at
-        if at is None and len(outputs) == 1:
-            return outputs[0]
-        if isinstance(at, int | np.integer) and 0 <= at < len(outputs):
-            return outputs[at]
-        raise ShapeError(
-            "A law is read at a vector of its program, or at the number of an output.",
-            got=f"at={at!r} in a program with {len(outputs)} outputs",
-            remedy="pass at=vector, or at=0 for the first output",
-        )
+        number = 0 if at is None and len(outputs) == 1 else at
+        if isinstance(number, int | np.integer) and 0 <= number < len(outputs):
+            at = outputs[number]
+        if not isinstance(at, Vector):
+            raise ShapeError(
+                "A law is read at a vector of its program, or at the number of an output.",
+                got=f"at={at!r} in a program with {len(outputs)} outputs",
+                remedy="pass at=vector, or at=0 for the first output",
+            )
+        if at not in self._marginals:
+            self._marginals[at] = self.marginal(at)
+        return self._marginals[at]
 
     def expected_gram(
         self, draws: int, key: RandomKey, *, vectors: Sequence[Vector] | None = None
@@ -247,7 +226,7 @@ class LimitLaw(ProgramLaw):
 
     def __repr__(self) -> str:
         outputs = ", ".join(vector.label for vector in self.program.outputs)
-        return f"LimitLaw({self.program.name!r}, outputs {outputs})"
+        return f"LimitLaw({self.name!r}, outputs {outputs})"
 
     def outputs(self) -> Outputs:
         vectors = self.program.outputs
@@ -263,7 +242,7 @@ class LimitLaw(ProgramLaw):
         return run.machine
 
     def _without_scalars(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
-        chosen = chosen_vectors(self.program, vectors)
+        chosen = self.program.chosen(vectors)
         for vector in chosen:
             if vector.stage > 0:
                 raise NetworkError(

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import NetworkError, NumericalError, ShapeError
+from ..errors import NetworkError, NumericalError, OptionError, ShapeError
 from ..options import RandomKey
 from ..printing import counted
 from ..programs.front import TensorProgram
 from ..programs.integration import Integration
 from ..programs.preconditions import Facts
 from .check import facts_of
-from .draw import mermaid
 from .functions import ArrayFunction, CoordinateFunction, Growth, ScalarFunction
-from .limit import LimitLaw, limit
-from .listing import expression, listing
-from .nodes import (
-    Dot,
-    Initial,
-    Map,
-    MatMul,
-    Matrix,
-    Node,
-    Operation,
-    Scalar,
-    ScalarArithmetic,
-    ScalarMap,
-    Vector,
-    VectorArithmetic,
-)
+from .limit import LimitLaw
+from .listing import expression, listing, mermaid
+from .nodes import Dot, MatMul, Matrix, Node, Scalar, Vector, real_numbers
 from .simulate import Simulation, simulate
-from .validation import real_numbers, require_std
 
 _NodeT = TypeVar("_NodeT", bound=Node)
+_LETTERS = {"initial": "x", "dot_general": "g", "map": "h"}
+_CONTRACT = {"dimension_numbers": (((1,), (0,)), ((), ()))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +44,16 @@ class InputGroup:
             return f"N({self.mean[0]:g}, {self.covariance[0, 0]:g})"
         mean = "0" if not np.any(self.mean) else np.array2string(self.mean, precision=3)
         return f"N({mean}, K)"
+
+
+def _require_std(name: str, std: object) -> None:
+    """Raise unless `std` is a finite number, at least 0."""
+    if not (isinstance(std, (int, float, np.number)) and math.isfinite(std) and std >= 0):
+        raise NetworkError(
+            "A standard deviation is a finite number, at least 0.",
+            got=f"std={std!r} for '{name}'",
+            remedy="pass the standard deviation σ, not a variance or an array",
+        )
 
 
 def _means(mean: ArrayLike, count: int) -> np.ndarray:
@@ -88,8 +86,9 @@ class Program(TensorProgram):
         self.nodes: list[Node] = []
         self.matrices: list[Matrix] = []
         self.groups: list[InputGroup] = []
-        self._labels: dict[int, str] = {}
-        self._automatic: list[str] = []
+        self.labels: list[str] = []
+        """Of the lines: given names, or a letter for the kind and a number."""
+        self.named: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._outputs: tuple[Vector, ...] = ()
 
@@ -97,7 +96,7 @@ class Program(TensorProgram):
 
     def input(self, name: str, *, std: float = 1.0, mean: float = 0.0) -> Vector:
         """An initial vector with i.i.d. coordinates `N(mean, std²)`, independent of the others."""
-        require_std(name, std)
+        _require_std(name, std)
         return self._group((name,), np.full((1, 1), float(std) ** 2), _means(mean, 1))[0]
 
     def inputs(
@@ -129,14 +128,14 @@ class Program(TensorProgram):
         group = InputGroup(labels, mean, covariance)
         self.groups.append(group)
         return tuple(
-            self._register(Initial, group=group, position=i).named(label)
+            self._register(Vector, "initial", group=group, position=i).named(label)
             for i, label in enumerate(labels)
         )
 
     def matrix(self, name: str, *, std: float = 1.0) -> Matrix:
         """A random matrix with i.i.d. entries `N(0, std²/n)`."""
-        require_std(name, std)
-        self._require_free(name)
+        _require_std(name, std)
+        self._take(name)
         self.matrices.append(Matrix(self, name, float(std)))
         return self.matrices[-1]
 
@@ -149,7 +148,7 @@ class Program(TensorProgram):
                 remedy="make the matrix with this program's matrix(...)",
             )
         self._require_kind(operand, Vector, f"{matrix.label} @ ...", "a vector")
-        return self._register(MatMul, matrix=matrix, operand=operand)
+        return self._register(MatMul, "dot_general", matrix, operand, **_CONTRACT)
 
     def map(
         self,
@@ -159,7 +158,7 @@ class Program(TensorProgram):
         name: str | None = None,
         bounded: bool = False,
         growth: Growth | None = None,
-    ) -> Map:
+    ) -> Vector:
         """The vector `φ(vectors; scalars)`, for a declared function or any Python callable.
 
         `name`, `bounded` and `growth` declare a plain callable, which takes one array per vector
@@ -178,36 +177,34 @@ class Program(TensorProgram):
                 got=f"{function.name} without vectors",
                 remedy="pass the vectors it acts on; functions of scalars alone: ScalarFunction",
             )
-        function.validate(len(vectors) + len(scalars))
-        return self._register(
-            Map, function=function, vectors=tuple(vectors), scalars=tuple(scalars)
-        )
+        probes = [np.array([0.1, 0.9, 0.5])] * (len(vectors) + len(scalars))
+        function.validate(probes, "coordinate")
+        return self._register(Vector, "map", *vectors, *scalars, function=function)
 
     def dot(self, left: Vector, right: Vector) -> Dot:
         """The scalar `n^{-1/2} leftᵀ right`."""
         for side in (left, right):
             self._require_kind(side, Vector, "dot", "two vectors")
-        return self._register(Dot, left=left, right=right)
+        return self._register(Dot, "dot", left, right)
 
     def scalar_map(
         self, function: ScalarFunction, arguments: tuple[Scalar, ...]
-    ) -> tuple[ScalarMap, ...]:
+    ) -> tuple[Scalar, ...]:
         """One line per component of `function(arguments)`."""
         for scalar in arguments:
             self._require_kind(scalar, Scalar, function.name, "scalars")
         return tuple(
-            self._register(ScalarMap, function=function, arguments=arguments, component=i)
+            self._register(Scalar, "map", *arguments, function=function, component=i)
             for i in range(len(arguments))
         )
 
-    def arithmetic(self, operation: Operation, parts: tuple[Node | float, ...]) -> Node:
-        """A sum or product as a line, coordinatewise if a vector is among the parts."""
+    def arithmetic(self, operation: str, parts: tuple[Node | float, ...]) -> Node:
+        """A sum (`add`) or product (`mul`), coordinatewise if a vector is among the parts."""
         for part in parts:
             if isinstance(part, Node):
                 self._require_kind(part, Node, "arithmetic", "lines of one program")
         vectors = any(isinstance(part, Vector) for part in parts)
-        kind = VectorArithmetic if vectors else ScalarArithmetic
-        return self._register(kind, operation=operation, parts=parts)
+        return self._register(Vector if vectors else Scalar, operation, *parts)
 
     def output(self, *vectors: Vector) -> None:
         """Declare the vectors that `limit` and `simulate` report by default."""
@@ -224,6 +221,33 @@ class Program(TensorProgram):
             return self._outputs
         read = {node for line in self.nodes for node in line.operands}
         return tuple(n for n in self.nodes if isinstance(n, Vector) and n not in read)
+
+    def chosen(self, vectors: Sequence[Vector] | None) -> tuple[Vector, ...]:
+        """The vectors asked for, by default the outputs; at least one, all of this program."""
+        found = self.outputs if vectors is None else tuple(vectors)
+        for vector in found:
+            if not isinstance(vector, Vector) or vector.program is not self:
+                raise NetworkError(
+                    "Vectors are read in the program they were built in.",
+                    got=f"{vector!r}",
+                    remedy="pass vectors of this program",
+                )
+        if not found:
+            raise NetworkError(
+                "At least one vector must be asked for.", got="none", remedy="pass vectors=[...]"
+            )
+        return found
+
+    def needed(self, nodes: Iterable[Node], known: Container[Node] = ()) -> set[Node]:
+        """Lines and all that they rest on, but for those that are `known`."""
+        found: set[Node] = set()
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            if node not in found and node not in known:
+                found.add(node)
+                stack += node.operands
+        return found
 
     @property
     def dots(self) -> tuple[Dot, ...]:
@@ -250,7 +274,14 @@ class Program(TensorProgram):
         Raises `NetworkError` if a precondition is violated beyond repair and warns about the
         others. Expectations that have to be sampled follow from `key`.
         """
-        return limit(self, integration=integration, key=key)
+        if not isinstance(integration, Integration | None):
+            raise OptionError(
+                "integration= says how expectations are taken.",
+                got=f"integration={integration!r}",
+                remedy="pass netsor.Integration(points=2**14), or leave it out",
+            )
+        self.check().enforce()
+        return LimitLaw(self, (integration or Integration()).seeded(key))
 
     def simulate(
         self,
@@ -296,34 +327,29 @@ class Program(TensorProgram):
 
     # ---- names ----------------------------------------------------------------------------
 
-    def label_of(self, node: Node) -> str:
-        """The name of a line: the given one, or a letter for its kind and a number."""
-        return self._labels.get(node.index, self._automatic[node.index])
-
-    def is_named(self, node: Node) -> bool:
-        """Whether a line was given a name."""
-        return node.index in self._labels
-
     def rename(self, node: Node, name: str) -> None:
         """Name a line; names are unique within a program."""
-        self._require_free(name)
-        self._labels[node.index] = name
+        self._take(name)
+        self.labels[node.index] = name
 
-    def _require_free(self, name: str) -> None:
-        taken = {m.label for m in self.matrices} | set(self._labels.values())
-        if not isinstance(name, str) or not name or name in taken:
+    def _take(self, name: str) -> None:
+        if not isinstance(name, str) or not name or name in self.named:
             raise NetworkError(
                 "Every line and matrix of a program has its own, non-empty name.",
-                got=f"{name!r}, already used" if name in taken else repr(name),
+                got=f"{name!r}, already used" if name in self.named else repr(name),
                 remedy="choose another name",
             )
+        self.named.add(name)
 
     # ---- registration ---------------------------------------------------------------------
 
-    def _register(self, kind: type[_NodeT], **fields: Any) -> _NodeT:
-        node = kind(program=self, index=len(self.nodes), **fields)
-        self._counts[kind.letter] += 1
-        self._automatic.append(f"{kind.letter}_{self._counts[kind.letter]}")
+    def _register(
+        self, kind: type[_NodeT], name: str, *parts: Node | Matrix | float, **params: Any
+    ) -> _NodeT:
+        node = kind(self, len(self.nodes), name, parts, params)
+        letter = _LETTERS.get(name, "e") if issubclass(kind, Vector) else "s"
+        self._counts[letter] += 1
+        self.labels.append(f"{letter}_{self._counts[letter]}")
         self.nodes.append(node)
         return node
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import NumericalError
 from ..programs.extents import Wide
 from ..programs.integration import Method, Rule
-from ..programs.integrator import Cloud
-from ..programs.interpreter import Machine, Record
+from ..programs.integrator import Cloud, Integrator
+from ..programs.interpreter import Machine, Made
 from ..programs.refusals import Place
 from ..programs.scalars import WideScalar
 from ..programs.steps import FlatProgram, Slot, Step
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 _WIDE = Wide(Fraction(1))
+Found = tuple[np.ndarray, Method]
 
 
 class Run:
@@ -42,41 +43,40 @@ class Run:
         self.values: dict[Any, Any] = {
             dot: WideScalar((), numbers) for dot, numbers in (given or {}).items()
         }
-        self._seconds: dict[tuple[int, int], tuple[np.ndarray, Method]] = {}
+        self._seconds: dict[tuple[int, int], Found] = {}
 
     # ---- readings -------------------------------------------------------------------------
 
-    def second_moment(self, left: Vector, right: Vector) -> tuple[np.ndarray, Method]:
+    def second_moment(self, left: Vector, right: Vector) -> Found:
         """`E[Z^left Z^right | scalars]`, of shape () or `(draws,)`."""
         key = (min(left.index, right.index), max(left.index, right.index))
         if key not in self._seconds:
-            u, v = self.value(left), self.value(right)
-            one = np.zeros((1, 1), int)
+            sides, one = (self.value(left), self.value(right)), np.zeros((1, 1), int)
             label = f"{left.label}·{right.label}"
-            found = self._read(label, lambda i: i.second(u, v, one, one)[:, 0, 0, 0])
+            found = self._read(label, lambda i: i.second(*sides, one, one)[:, 0, 0, 0])
             self._seconds[key] = found
         return self._seconds[key]
 
-    def mean(self, vector: Vector) -> tuple[np.ndarray, Method]:
+    def mean(self, vector: Vector) -> Found:
         """`E[Z^vector | scalars]`."""
         value = self.value(vector)
         return self._read(vector.label, lambda i: i.mean(value)[:, 0])
 
-    def gram(self, vectors: Iterable[Vector]) -> tuple[np.ndarray, Method]:
+    def gram(self, vectors: Sequence[Vector]) -> Found:
         """`E[Z^u Z^v | scalars]` for all pairs, `(..., m, m)`."""
-        chosen = list(vectors)
-        found = [self.second_moment(u, v) for u in chosen for v in chosen]
+        found = [self.second_moment(u, v) for u in vectors for v in vectors]
         table = np.stack(np.broadcast_arrays(*[value for value, _ in found]), axis=-1)
-        shape = (*table.shape[:-1], len(chosen), len(chosen))
+        shape = (*table.shape[:-1], len(vectors), len(vectors))
         return table.reshape(shape), max(method for _, method in found)
 
-    def scalar_covariance(self, dots: tuple[Dot, ...]) -> tuple[np.ndarray, Method]:
+    def scalar_covariance(self, dots: tuple[Dot, ...]) -> Found:
         """`Cov(p_k, p_l) = E[Z^{k,1} Z^{k,2} Z^{l,1} Z^{l,2}]` of dot products."""
         products, each = self._products(dots), np.arange(len(dots))[None]
-        label = "dot products"
-        return self._read(label, lambda i: i.second(products, products, each, each)[:, 0])
+        return self._read("dot products", lambda i: i.second(products, products, each, each)[:, 0])
 
-    def sample(self, vectors: Iterable[Vector], rng: np.random.Generator, coordinates: int):
+    def sample(
+        self, vectors: Sequence[Vector], rng: np.random.Generator, coordinates: int
+    ) -> np.ndarray:
         """I.i.d. coordinates of vectors, (draws, coordinates, m)."""
         values, shape = [self.value(vector) for vector in vectors], (self.draws, coordinates)
 
@@ -87,7 +87,12 @@ class Run:
         columns = [np.broadcast_to(v.evaluate(cloud), (*shape, 1)) for v in values]
         return np.concatenate(columns, axis=-1)
 
-    def _read(self, label: str, reading: Callable[[Any], np.ndarray]) -> tuple[np.ndarray, Method]:
+    def scalars(self) -> np.ndarray:
+        """The values of all dot products, `(draws, dots)`."""
+        columns = [np.broadcast_to(self.value(d).value(), (self.draws,)) for d in self.program.dots]
+        return np.stack([np.zeros(self.draws), *columns], axis=-1)[:, 1:]
+
+    def _read(self, label: str, reading: Callable[[Integrator], np.ndarray]) -> Found:
         integrator = self.machine.integrator
         with np.errstate(all="ignore"):
             value, method = integrator.measured(lambda: reading(integrator))
@@ -101,67 +106,47 @@ class Run:
 
     # ---- lines ----------------------------------------------------------------------------
 
-    def scalars(self) -> np.ndarray:
-        """The values of all dot products, `(draws, dots)`."""
-        columns = [np.broadcast_to(self.value(d).value(), (self.draws,)) for d in self.program.dots]
-        return np.stack([np.zeros(self.draws), *columns], axis=-1)[:, 1:]
-
     def value(self, node: Node) -> Any:
         """A line's value, after those that it reads; all dot products of a stage come at once."""
         if node not in self.values:
-            for line in self._missing(node):
-                if line not in self.values:
-                    self.values[line] = line.limit(self)
+            missing = self.program.needed([node], self.values)
+            for line in sorted(missing, key=lambda n: (n.stage, not isinstance(n, Dot), n.index)):
+                if isinstance(line, Dot):
+                    self._draw(line.stage)
+                elif line not in self.values:
+                    operands = [self._operand(line, part) for part in line.parts]
+                    self.values[line] = self._apply(line, line.name, operands, **line.params)
         return self.values[node]
 
-    def _missing(self, node: Node) -> list[Node]:
-        """The lines that a line rests on, in an order in which they can be computed."""
-        found: set[Node] = set()
-        stack = [node]
-        while stack:
-            line = stack.pop()
-            if line in found or line in self.values:
-                continue
-            found.add(line)
-            together = self._stage(line.stage) if isinstance(line, Dot) else ()
-            stack += [*line.operands, *together]
-        return sorted(found, key=lambda n: (n.stage, not isinstance(n, Dot), n.index))
+    def _operand(self, node: Node, part: Node | Matrix | float) -> Any:
+        if isinstance(part, Matrix) and part not in self.values:
+            self.values[part] = self._apply(node, "weights", [], matrix=part, std=part.std)
+        known = isinstance(part, Node | Matrix)
+        return self.values[part] if known else WideScalar.constant(part)
 
-    def _stage(self, stage: int) -> tuple[Dot, ...]:
-        return tuple(d for d in self.program.dots if d.stage == stage and d not in self.values)
-
-    def apply(self, node: Node, name: str, operands: list[Any], **params: Any) -> Any:
+    def _apply(self, node: Node, name: str, operands: list[Any], **params: Any) -> Any:
         """What the engine's rule of a primitive makes of the operands of a line."""
         shape = (_WIDE,) if isinstance(node, Vector) else ()
         place = Place("", node.index + 1, self.program.name, self.program.described(node))
         slot = Slot(node.index, shape, np.dtype(float))
         step = Step(name, None, (params,) * 3, (), (slot,), place, record_of(name))
         value = self.machine.apply(step, operands)[0]
-        self.machine.records.append(Record(step, value))
+        self.machine.records.append(Made(step, value))
         return value
-
-    def matrix(self, matrix: Matrix, node: Node) -> Any:
-        """A matrix's value."""
-        if matrix not in self.values:
-            self.values[matrix] = self.apply(node, "weights", [], matrix=matrix, std=matrix.std)
-        return self.values[matrix]
 
     def _products(self, dots: tuple[Dot, ...]) -> WideVector:
         """The products of the sides of dot products, coordinate by coordinate, as one family."""
-        for dot in dots:
-            for side in dot.operands:
-                self.value(side)
-        sides = [
-            self.apply(dots[0], "stack", [self.values[dot.operands[k]] for dot in dots], axis=0)
-            for k in (0, 1)
-        ]
-        return self.apply(dots[0], "mul", sides)
+        columns = zip(*([self.value(side) for side in dot.operands] for dot in dots), strict=True)
+        sides = [self._apply(dots[0], "stack", list(column), axis=0) for column in columns]
+        return self._apply(dots[0], "mul", sides)
 
-    def draw(self, dot: Dot) -> WideScalar:
-        """A dot product `n^{-1/2} leftᵀ right`, with all of its stage, given the earlier ones."""
-        dots = self._stage(dot.stage)
-        total = self.apply(dots[0], "reduce_sum", [self._products(dots)], axes=(1,))
-        total = self.apply(dots[0], "mul", [total, WideScalar.constant(1.0, Fraction(-1, 2))])
+    def _draw(self, stage: int) -> None:
+        """Dot products `n^{-1/2} leftᵀ right`, all of a stage, given the earlier ones."""
+        dots = tuple(d for d in self.program.dots if d.stage == stage and d not in self.values)
+        if not dots:  # drawn with the first of their stage
+            return
+        total = self._apply(dots[0], "reduce_sum", [self._products(dots)], axes=(1,))
+        total = self._apply(dots[0], "mul", [total, WideScalar.constant(1.0, Fraction(-1, 2))])
         if total.power != 0 and not total.is_zero:
             raise NumericalError(
                 "A dot product grows with the width.",
@@ -170,4 +155,3 @@ class Run:
             )
         for k, each in enumerate(dots):
             self.values[each] = WideScalar((), lambda k=k: total.value()[:, k])
-        return self.values[dot]

@@ -13,12 +13,13 @@ import numpy as np
 from ..errors import NetworkError, NumericalError
 from ..gaussians import psd_root
 from ..options import RandomKey, seed_words, whole
-from .nodes import DTYPE, Dot, MatMul, Matrix, Node, Vector
-from .validation import chosen_vectors
+from ..programs.table import TABLE
+from .nodes import Dot, Matrix, Node, Vector
 
 if TYPE_CHECKING:
     from .program import InputGroup, Program
 
+DTYPE = np.float32
 _WORKERS = 4
 _BATCH = 256
 
@@ -84,9 +85,10 @@ def simulate(
             got=f"coordinates={coordinates!r} at width {width}",
             remedy="record fewer coordinates, or simulate a wider network",
         )
-    chosen = chosen_vectors(program, vectors)
-    lines = _needed(program, chosen)
-    matrices = {line.matrix for line in lines if isinstance(line, MatMul)}
+    chosen = program.chosen(vectors)
+    needed = program.needed([*chosen, *program.dots])
+    lines = [node for node in program.nodes if node in needed]
+    matrices = {part for line in lines for part in line.parts if isinstance(part, Matrix)}
     per_run = len(matrices) * width**2 + (len(lines) + len(chosen) + 4) * width
     # The batches, and with them the random numbers, must not depend on the machine.
     batch = max(1, min(memory // _WORKERS // (per_run * np.dtype(DTYPE).itemsize), _BATCH))
@@ -96,25 +98,13 @@ def simulate(
     def run(size: int, seed: np.random.SeedSequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         one = Batch(np.random.Generator(np.random.SFC64(seed)), size, width)
         for line in lines:
-            one.arrays[line] = line.simulate(one)
+            one.arrays[line] = one.line(line)
         return one.recorded(chosen, program.dots, coordinates)
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _WORKERS)) as pool:
         parts = list(pool.map(run, sizes, seeds))
     values, gram, scalars = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Simulation(program, width, chosen, values, gram, scalars)
-
-
-def _needed(program: Program, vectors: tuple[Vector, ...]) -> list[Node]:
-    """The lines that must run."""
-    wanted: set[Node] = set()
-    stack: list[Node] = [*vectors, *program.dots]
-    while stack:
-        node = stack.pop()
-        if node not in wanted:
-            wanted.add(node)
-            stack.extend(node.operands)
-    return [node for node in program.nodes if node in wanted]
 
 
 class Batch:
@@ -142,14 +132,27 @@ class Batch:
             )
         return values, gram, scalars
 
-    def array(self, part: Node | float) -> np.ndarray:
-        """Of a line, or a number."""
-        return self.arrays[part] if isinstance(part, Node) else np.asarray(part, dtype=DTYPE)
-
-    def column(self, part: Node | float) -> np.ndarray:
-        """Ready to meet vectors."""
-        array = self.array(part)
-        return array[:, None] if array.ndim == 1 else array
+    def line(self, node: Node) -> np.ndarray:
+        """A line's array: `(draws, n)` for vectors, `(draws,)` for scalars."""
+        params = node.params
+        if node.name == "initial":
+            return self.inputs(params["group"])[..., params["position"]]
+        if node.name == "dot_general":
+            weights, (operand,) = self.matrix(node.parts[0]), node.operands
+            return (weights @ self.arrays[operand][..., None])[..., 0]
+        arrays = [
+            self.arrays[p] if isinstance(p, Node) else np.asarray(p, DTYPE) for p in node.parts
+        ]
+        if node.name == "dot":
+            return np.einsum("ri,ri->r", *arrays) / np.sqrt(DTYPE(self.width))
+        if "component" in params:
+            return params["function"].evaluate(np.stack(arrays, axis=-1))[..., params["component"]]
+        if isinstance(node, Vector):
+            arrays = [a[:, None] if a.ndim == 1 else a for a in arrays]
+        if node.name == "map":
+            return params["function"].evaluate(*np.broadcast_arrays(*arrays)).astype(DTYPE)
+        rule: Any = TABLE[node.name].arrays
+        return rule(*arrays)
 
     def inputs(self, group: InputGroup) -> np.ndarray:
         """The vectors of a group, `(draws, n, vectors)`."""
@@ -159,7 +162,7 @@ class Batch:
             self.arrays[group] = noise @ factor.T + group.mean.astype(DTYPE)
         return self.arrays[group]
 
-    def matrix(self, matrix: Matrix) -> np.ndarray:
+    def matrix(self, matrix: Any) -> np.ndarray:
         """The entries, `(draws, n, n)`."""
         if matrix not in self.arrays:
             self.arrays[matrix] = self._normal(self.width, self.width)

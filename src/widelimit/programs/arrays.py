@@ -6,6 +6,7 @@ parameters, and arrays with a leading axis for draws; None: the primitive itself
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -66,6 +67,12 @@ def reduced(function: Callable[..., np.ndarray]) -> OnArrays:
     )
 
 
+def mapped(params: dict[str, Any], arrays: Arrays) -> np.ndarray:
+    """One component of a function of scalars that came with the program."""
+    rows = np.stack(np.broadcast_arrays(*arrays), axis=-1)
+    return params["function"].evaluate(rows)[..., params["component"]]
+
+
 def stacked(params: dict[str, Any], arrays: Arrays) -> np.ndarray:
     """What the rounds of a scan put out."""
     return np.stack(_same_draws(arrays), axis=1 + params["axis"])
@@ -82,25 +89,14 @@ def _same_draws(arrays: Arrays) -> Arrays:
 
 
 def contracted(params: dict[str, Any], arrays: Arrays) -> np.ndarray:
-    """`dot_general`."""
-    left, right = arrays
-    (lc, rc), (lb, rb) = params["dimension_numbers"]
-    names = iter(range(1, 52))
-    a: list[int] = [0] * (left.ndim - 1)
-    b: list[int] = [0] * (right.ndim - 1)
-    for i, j in (*zip(lb, rb, strict=True), *zip(lc, rc, strict=True)):
-        a[i] = b[j] = next(names)
-    for axes in (a, b):
-        for k, name in enumerate(axes):
-            if name == 0:
-                axes[k] = next(names)
-    out = [a[i] for i in lb]
-    out += [n for i, n in enumerate(a) if i not in (*lb, *lc)]
-    out += [n for j, n in enumerate(b) if j not in (*rb, *rc)]
-    draws = max(len(left), len(right))
-    lead_a, lead_b = ([0] if len(m) > 1 else [] for m in (left, right))
-    left = left if lead_a else left[0]
-    right = right if lead_b else right[0]
-    target = [0, *out] if draws > 1 else out
-    found = np.einsum(left, [*lead_a, *a], right, [*lead_b, *b], target, optimize=True)
-    return found if draws > 1 else found[None]
+    """`dot_general`: results come as (batch, left's, right's)."""
+    sides, shape = [], []
+    for side, array in enumerate(arrays):
+        summed, batch = ([1 + int(a) for a in p[side]] for p in params["dimension_numbers"])
+        free = [a for a in range(1, array.ndim) if a not in (*batch, *summed)]
+        lengths = [[array.shape[a] for a in axes] for axes in (batch, free, summed)]
+        shape += lengths[1] if side else [*lengths[0], *lengths[1]]
+        flat = (len(array), *(math.prod(each) for each in lengths))
+        sides.append(array.transpose(0, *batch, *free, *summed).reshape(flat))
+    found = sides[0] @ np.swapaxes(sides[1], 2, 3)
+    return found.reshape(len(found), *shape)

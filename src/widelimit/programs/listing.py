@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .extents import Wide
+from .extents import Wide, shown
 from .integration import Method
-from .matrices import WideMatrix
 from .scalars import WideScalar
-from .steps import SAMPLERS
 from .vectors import WideVector
 
 if TYPE_CHECKING:
-    from .interpreter import Machine, Record
+    from .interpreter import Machine, Made
 
 
 def superscript(power: Fraction) -> str:
@@ -27,35 +25,25 @@ def superscript(power: Fraction) -> str:
     return "n" if power == 1 else f"n^({power})" if power.denominator > 1 else f"n^{power}"
 
 
-def kind_of(record: Record) -> str | None:
+def kind_of(record: Made) -> str | None:
     """What a step is in a tensor program; None for bookkeeping."""
-    value, name = record.value, record.step.name
-    if name in SAMPLERS:
-        return "Parameter"
-    if record.step.record.moves or isinstance(value, WideMatrix):
-        return None
-    if isinstance(value, WideVector):
-        if value.is_constant:
-            return None
-        matmul = name in ("dot_general", "conv_general_dilated") and value.is_linear
-        return "MatMul" if matmul else "Nonlin"
-    if isinstance(value, WideScalar):
-        if value.fixed:
-            return None
-        vectors = any(_is_wide(operand) for operand in record.step.operands)
-        if not vectors:
-            return "WideScalar"
-        return "Dot" if name != "reduce_sum" and not value.rough else "Moment"
+    value, known = record.value, record.step.record
+    if known.law is not None:
+        return known.kind
+    if isinstance(value, WideVector) and not known.moves and not value.is_constant:
+        return known.kind if known.kind == "MatMul" and value.is_linear else "Nonlin"
+    if isinstance(value, WideScalar) and not known.moves and not value.fixed:
+        shapes = (operand.shape for operand in record.step.operands)
+        if not any(isinstance(extent, Wide) for shape in shapes for extent in shape):
+            return "Scalar"
+        return "Dot" if known.kind != "Moment" and not value.rough else "Moment"
     return None
 
 
-def _is_wide(operand: Any) -> bool:
-    return any(isinstance(extent, Wide) for extent in operand.shape)
-
-
-def numbered(lines: Iterable[tuple[str, str]]) -> list[str]:
-    """Lines of a listing, of their kinds and texts."""
-    return [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+def listed(name: str, heads: Iterable[str], lines: Iterable[tuple[str, str]], end: str) -> str:
+    """A whole listing: what is given, numbered lines by their kinds and texts, what comes out."""
+    rows = [f"  {k:>3}  {kind:<10}  {text}" for k, (kind, text) in enumerate(lines, 1)]
+    return "\n".join([f"{name} (width n → ∞)", *heads, *rows, end])
 
 
 def listing(machine: Machine, output: Any, name: str) -> str:
@@ -68,7 +56,7 @@ def listing(machine: Machine, output: Any, name: str) -> str:
     lines = [
         (
             str(kind),
-            f"{_family(record):<18} {superscript(record.value.power):<9} "
+            f"{shown(record.step.results[0].shape):<18} {superscript(record.value.power):<9} "
             f"{str(place).split(': ')[0]:<{widest}}  {place.code}",
         )
         for place, kind, record in last
@@ -76,7 +64,7 @@ def listing(machine: Machine, output: Any, name: str) -> str:
     law = "Gaussian given the scalars" if machine.drawn else "Gaussian"
     size = int(np.prod(output.shape, dtype=int))
     end = f"output: {size} numbers of order {superscript(output.power)}, {law}"
-    return "\n".join([f"{name} (width n → ∞)", *numbered(lines), end])
+    return listed(name, (), lines, end)
 
 
 def laws_of_lines(machine: Machine) -> Iterator[str]:
@@ -84,7 +72,7 @@ def laws_of_lines(machine: Machine) -> Iterator[str]:
     scores = {id(group.step): group for group in machine.dots}
     for record in machine.records:
         step, value = record.step, record.value
-        if id(step) in scores and not machine.on_tail(step.results[0]):
+        if id(step) in scores and not machine.on_tail(step):
             variance, method = scores[id(step)].variances()
             yield f"{step.place}: scalar, {_law(variance, 'earlier', method)}"
         elif kind_of(record) == "MatMul" and isinstance(value, WideVector) and value.form:
@@ -100,7 +88,3 @@ def _law(variance: np.ndarray, which: str, method: Method) -> str:
         return f"Gaussian given {which} scalars"
     low, high = (f"{v:.6g}" for v in (variance.min(), variance.max()))
     return f"N(0, {low if low == high else f'{low} … {high}'}), {method}"
-
-
-def _family(record: Record) -> str:
-    return f"({', '.join(str(extent) for extent in record.step.results[0].shape)})"
