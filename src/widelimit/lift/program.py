@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.interpreters import batching
 
 from ..errors import NetworkError, WidelimitError
-from ..trace.places import place_of, said
+from ..trace.alignment import place_of, said
 from .glue import COORDINATEWISE, Known, elementwise, moved
 from .initialisers import InitialReading
 from .values import Graph, UnreadStep, Value, refusal

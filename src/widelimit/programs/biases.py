@@ -6,8 +6,6 @@ from enum import Enum
 
 import numpy as np
 
-from .steps import SAMPLERS, FlatProgram, Given, Slot
-
 
 class Biases(Enum):
     """What becomes of biases whose variance falls as the fan-in grows, as 1/(3·fan-in)."""
@@ -32,21 +30,3 @@ def apart(ratios: np.ndarray, error: np.ndarray | float = 0.0) -> str | None:
         f"outputs have {size} times the second moment of the limit: what vanishes as the width "
         "grows outweighs what stays"
     )
-
-
-_SCALED = ("mul", "div", "neg", "sub", "add", "convert_element_type")
-
-
-def biases_of(program: FlatProgram) -> set[int]:
-    """Slots that hold a parameter with one width axis at most, moved and scaled by constants."""
-    found: set[int] = set()
-    for step in program.steps:
-        narrow = all(len(slot.wide_axes) < 2 for slot in step.results)
-        slots = [operand for operand in step.operands if isinstance(operand, Slot)]
-        if step.name in SAMPLERS and narrow:
-            found |= {slot.index for slot in step.results}
-        elif step.record.moves or step.name in _SCALED:
-            constant = all(isinstance(o, Given) or o.index in found for o in step.operands)
-            if len(slots) == 1 and constant:
-                found |= {slot.index for slot in step.results}
-    return found

@@ -55,13 +55,11 @@ def _few_shapes(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return on_arrays
 
 
-def _sign_slope(q: np.ndarray) -> np.ndarray:
-    return np.where(q > 0, np.sqrt(2 / np.pi / np.where(q > 0, q, 1.0)), 0.0)
-
-
 RELU = ClosedForm.of(duals.relu(), lambda q: np.full_like(q, 0.5))
 ERF = ClosedForm.of(duals.Erf(), lambda q: 2 / np.sqrt(np.pi * (1 + 2 * q)))
 SIN = ClosedForm.of(duals.Sine(), lambda q: np.exp(-q / 2))
 COS = ClosedForm.of(duals.cosine(), np.zeros_like)
 EXP = ClosedForm.of(duals.Exp(), lambda q: np.exp(q / 2))
-SIGN = ClosedForm.of(duals.Sign(), _sign_slope)
+SIGN = ClosedForm.of(
+    duals.Sign(), lambda q: np.where(q > 0, np.sqrt(2 / np.pi / np.where(q > 0, q, 1.0)), 0.0)
+)

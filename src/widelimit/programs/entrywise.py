@@ -7,7 +7,7 @@ function for every shape costs far more than running it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .arrays import is_floating
-from .closed_forms import RELU
 from .layout import Layout, numbered
 from .matrices import Outer, Value, WideMatrix
-from .records import Order
 from .scalars import ZERO, WideScalar
-from .steps import Slot, Step
+from .steps import Order, Slot, Step
 from .thresholds import NO_DIFFERENCE, SIMPLE_EXPONENT
 from .trees import Apply, Deviations, Number, Tree
 from .vectors import WideVector
@@ -35,21 +33,34 @@ def elementwise(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """One coordinatewise step, on values of any kind."""
     if any(isinstance(value, WideMatrix | Outer) for value in operands):
         return [_on_matrices(step, operands)]
-    if step.name == "select_n" and isinstance(operands[0], WideScalar) and operands[0].fixed:
-        chosen = np.unique(np.asarray(operands[0].value()))
-        if len(chosen) == 1:
-            # Index arithmetic compares with sizes of the width: only the branch taken counts.
-            return [operands[1 + int(chosen[0])]]
-    if machine.width is not None and step.name in ("add", "add_any", "sub"):
-        operands = _with_biases(machine, step, operands)
+    if machine.width is not None and len(step.record.signs) == 2:
+        operands = _with_biases(machine, step, operands, machine.width)
     small = followed(step, operands)
     if small is not None:
         return [small]
     power, operands = _ordered(step, operands)
     if any(isinstance(value, WideVector) for value in operands):
-        return [_on_vectors(step, operands, power)]
+        vectors, record = aligned(step, operands), step.record
+        found = None if record.vectors is None else record.vectors(step, vectors)
+        if record.signs:
+            pairs = zip(vectors, record.signs, strict=True)
+            terms = (v if sign == 1 else multiplied(v, sign) for v, sign in pairs)
+            found = functools.reduce(WideVector.plus, terms)
+        return [replace(found or vectors[0].applied(_tree(step, vectors)), power=power)]
     shape = np.broadcast_shapes(*(value.shape for value in operands))
-    return _numbers(machine, step, [_spread(v, shape) for v in operands], power, [shape])
+    spread = [
+        v if v.shape == shape else v.moved(np.broadcast_to(numbered(v), shape), {})
+        for v in operands
+    ]
+    return _numbers(machine, step, spread, power, [shape])
+
+
+def select(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`select_n`: index arithmetic compares with sizes of the width, and one branch is taken."""
+    which = operands[0]
+    if isinstance(which, WideScalar) and which.is_one_number:
+        return [operands[1 + int(np.ravel(which.value())[0])]]
+    return elementwise(machine, step, operands)
 
 
 # ---- powers of n ----------------------------------------------------------------------------
@@ -72,16 +83,20 @@ def _ordered(step: Step, operands: list[Any]) -> tuple[Fraction, list[Any]]:
         if degree is not None and (exponent is not None or first != 0):
             return first * degree, operands
     if order in (Order.LEADING, Order.RATIO):
-        begin = 1 if step.name == "select_n" else 0
+        begin = step.record.chooses
         counted = operands[begin:]
         power = leading_power(counted)
-        if step.record.inside and power > 0:
-            _refuse_clipped(step, counted, power)
-        index = not step.record.coordinatewise
-        kept = [
-            v if v.power == power or (index and _is_index(v)) else vanished(v, power)
-            for v in counted
-        ]
+        clips = step.record.inside and any(isinstance(v, WideVector) for v in counted)
+        if clips and power > 0 and any(v.power < power and not v.is_zero for v in counted):
+            raise diverging(step, power)
+
+        def counts(v: Any) -> bool:
+            """Beside entries that are moved about, fixed integers of order one are indices."""
+            number = not step.record.coordinatewise and isinstance(v, WideScalar) and v.fixed
+            index = number and v.power == 0 and v.base.dtype.kind in "iub"
+            return v.power == power or index
+
+        kept = [v if counts(v) else vanished(v, power) for v in counted]
         return (ZERO if order is Order.RATIO else power), operands[:begin] + kept
     return ZERO, [order_one(step, value) for value in operands]
 
@@ -95,20 +110,13 @@ def _degree(exponent: Any) -> Fraction | None:
     return found if numbers.size == 1 and abs(float(found) - numbers[0]) < SIMPLE_EXPONENT else None
 
 
-def _refuse_clipped(step: Step, values: list[Any], power: Fraction) -> None:
-    small = [v for v in values if v.power < power and not v.is_zero]
-    if small and any(isinstance(v, WideVector) for v in values):
-        raise diverging(step, power)
-
-
-def _with_biases(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+def _with_biases(machine: Machine, step: Step, operands: list[Any], width: int) -> list[Any]:
     """Parameters that are added to something larger, at the size they have at the own width."""
-    power, width = leading_power(operands), machine.width
-    assert width is not None
+    power, known = leading_power(operands), machine.program.biases
     return [
         multiplied(value, float(width) ** float(value.power - power), power)
         if isinstance(slot, Slot)
-        and slot.index in machine.biases
+        and slot.index in known
         and value.power < power
         and not value.is_zero
         else value
@@ -146,19 +154,15 @@ def aligned(step: Step, operands: list[Any]) -> list[WideVector]:
     return found
 
 
-def _on_vectors(step: Step, operands: list[Any], power: Fraction) -> WideVector:
-    vectors = aligned(step, operands)
-    rule = step.record.vectors
-    found = None if rule is None else rule(step, vectors)
-    return replace(
-        vectors[0].applied(_tree(step, vectors)) if found is None else found, power=power
-    )
-
-
 def _tree(step: Step, vectors: list[WideVector]) -> Apply:
     """Any function, of its arguments as expressions."""
-    closed = RELU if step.name == "max" and vectors[1].is_zero else step.record.closed
-    return Apply(step.name, _function(step), tuple(_argument(v) for v in vectors), closed)
+
+    def function(*arrays: Any) -> Any:
+        found = on_arrays(step, arrays)
+        return run_primitive(step, *(jnp.asarray(a) for a in arrays)) if found is None else found
+
+    closed = step.record.closed if all(v.is_zero for v in vectors[1:]) else None
+    return Apply(step.name, function, tuple(_argument(v) for v in vectors), closed)
 
 
 # Rules for aligned vectors; None: the primitive is a function as others are.
@@ -178,7 +182,7 @@ def square(step: Step, vectors: list[WideVector]) -> WideVector | None:
 
 def converted(step: Step, vectors: list[WideVector]) -> WideVector | None:
     """Real numbers as real numbers."""
-    return vectors[0] if np.issubdtype(step.params[0]["new_dtype"], np.floating) else None
+    return vectors[0] if is_floating(step.params[0]["new_dtype"]) else None
 
 
 def chosen(step: Step, vectors: list[WideVector]) -> WideVector | None:
@@ -197,40 +201,27 @@ def chosen(step: Step, vectors: list[WideVector]) -> WideVector | None:
             for v, mask in zip(branches, masks, strict=True)
         ]
         return functools.reduce(WideVector.plus, parts)
-    joint = len(branches) == 2 and _tree(step, vectors).univariate() is None
-    if not joint or not all(_is_number(v) for v in branches):
+    if len(branches) != 2 or _tree(step, vectors).univariate() is not None:
         return None
+    with np.errstate(all="ignore"):  # on both sides of the origin
+        points = Deviations(np.linspace(-3.0, 3.0, 12))
+        numbers = all(np.isfinite(v.evaluate(points)).all() for v in branches)
     ones = which.constant_like(np.ones((1, which.size)))
     false, true = (replace(v, power=ZERO) for v in branches)
-    return ones.plus(multiplied(which, -1.0)).multiplied(false).plus(which.multiplied(true))
+    apart = ones.plus(multiplied(which, -1.0)).multiplied(false).plus(which.multiplied(true))
+    return apart if numbers else None
 
 
 def mapped(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A function that came with the program, of vectors and numbers of order one."""
     vectors = aligned(step, [order_one(step, value) for value in operands])
-    params = step.params[0]
-    trees = tuple(_argument(v) for v in vectors)
-    return [vectors[0].applied(Apply(step.name, params["function"], trees, params["closed"]))]
-
-
-def _is_number(vector: WideVector) -> bool:
-    """Whether its functions are defined on both sides of the origin."""
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(vector.evaluate(Deviations(np.linspace(-3.0, 3.0, 12)))).all())
+    function, trees = step.params[0]["function"], tuple(_argument(v) for v in vectors)
+    closed = function.closed_form if len(trees) == 1 else None
+    return [vectors[0].applied(Apply(function.name, function.evaluate, trees, closed))]
 
 
 def _argument(vector: WideVector) -> Tree:
     return Number(vector.constant) if vector.is_constant else vector.tree()
-
-
-def _function(step: Step) -> Callable[..., Any]:
-    """The primitive on arrays of one shape."""
-
-    def function(*arrays: Any) -> Any:
-        found = on_arrays(step, arrays)
-        return run_primitive(step, *(jnp.asarray(a) for a in arrays)) if found is None else found
-
-    return function
 
 
 # ---- matrices -------------------------------------------------------------------------------
@@ -238,31 +229,33 @@ def _function(step: Step) -> Callable[..., Any]:
 
 def _on_matrices(step: Step, operands: list[Any]) -> WideMatrix | Outer:
     """Matrices are scaled by numbers; those that are made of activations are added, too."""
-    name, matrices = step.name, [v for v in operands if isinstance(v, WideMatrix | Outer)]
+    record, matrices = step.record, [v for v in operands if isinstance(v, WideMatrix | Outer)]
     first = matrices[0]
-    if step.record.moves or name == "stop_gradient":
+    if record.moves:
         return first
-    if name in ("add", "add_any", "sub"):
-        for one, other in (operands, operands[::-1])[: 1 if name == "sub" else 2]:
-            if isinstance(one, WideMatrix | Outer) and other.is_zero:
-                return one
-        if name != "sub" and all(isinstance(value, Outer) for value in operands):
-            return _outer_sum(*operands)
+    if record.signs:
+        terms = zip(operands, record.signs, strict=True)
+        there = [term for term in terms if not term[0].is_zero] or [(first, 1.0)]
+        ((only, sign), *others) = there
+        if sign == 1 and not others and isinstance(only, WideMatrix | Outer):
+            return only
+    if record.signs == (1.0, 1.0) and all(isinstance(value, Outer) for value in operands):
+        return _outer_sum(*operands)
     numbers = [value for value in operands if isinstance(value, WideScalar)]
-    if name == "neg":
+    if record.signs == (-1.0,):
         numbers = [WideScalar.constant(-1.0)]
-    elif name == "div" and numbers and operands[0] is first:
+    elif record.order is Order.QUOTIENT and numbers and operands[0] is first:
         data = 1 / np.asarray(numbers[0].value(), float)
         power = -numbers[0].power
         numbers = [WideScalar(numbers[0].shape, data, power=power, fixed=numbers[0].fixed)]
-    elif name != "mul":
+    elif record.order is not Order.PRODUCT:
         numbers = []
     if numbers and (isinstance(first, Outer) or numbers[0].is_one_number):
         return first.times(numbers[0])
     raise step.refuse(
         "Matrices are used as they were drawn, up to a constant factor; those made of activations "
         "are added, and scaled by numbers.",
-        got=f"'{name}' on a matrix with two width axes",
+        got=f"'{step.name}' on a matrix with two width axes",
         remedy="apply matrices separately (W x + V x, not (W + V) x), and matrices made of "
         "activations to vectors; weight normalisation, masks over weights and low-rank updates of "
         "them are not covered",
@@ -274,11 +267,10 @@ def _outer_sum(one: Outer, two: Outer) -> Outer:
     kept = [outer for outer in (one, two) if outer.power == power]
     if len(kept) == 1:
         return kept[0]
-    for k in (0, 1):
-        layout = one.layouts[one.axes[k]].common(two.layouts[two.axes[k]])
-        one, two = one.refined_at(one.axes[k], layout), two.refined_at(two.axes[k], layout)
-    if one.axes != two.axes:
-        two = Outer(two.shape, one.axes, tuple(p.swapped() for p in two.parts), two.power)
+    two = two if one.axes == two.axes else two.swapped()
+    for axis in one.axes:
+        layout = one.layouts[axis].common(two.layouts[axis])
+        one, two = one.refined_at(axis, layout), two.refined_at(axis, layout)
     shape = np.broadcast_shapes(one.shape, two.shape)
     return Outer(shape, one.axes, (*one.parts, *two.parts), power)
 
@@ -328,7 +320,7 @@ def followed(step: Step, operands: list[Any]) -> Any | None:
 
     `√n·tanh(z/√n)` is z: near 0 a function is its slope there, and clipping does nothing.
     """
-    record, value = step.record, operands[1 if step.name == "clamp" else 0]
+    record, value = step.record, operands[0]
     vanishes = value.power < 0 and not value.is_zero
     if record.jumps and vanishes:
         raise step.refuse(
@@ -382,16 +374,11 @@ def multiplied(value: Any, factor: float, power: Fraction | None = None) -> Any:
 def on_scalars(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
     """One step on scalars; their numbers are computed on demand."""
     if any(slot.wide_axes for slot in step.results):
-        if step.name == "random_bits":
-            raise step.refuse(
-                "Parameters are drawn by jax.random.normal, uniform or truncated_normal.",
-                got="raw random bits of the size of the width",
-                remedy="use one of these samplers",
-            )
         raise step.refuse(
             "Channels are exchangeable: nothing depends on a channel's number.",
             got=f"'{step.name}' that makes an array along the width",
-            remedy="draw what differs between channels at random (learned encodings)",
+            remedy="draw what differs between channels at random, with jax.random.normal, uniform "
+            "or truncated_normal (learned encodings)",
         )
     power, operands = _ordered(step, operands)
     shapes = [tuple(int(e) for e in slot.shape) for slot in step.results]  # pyright: ignore
@@ -413,8 +400,15 @@ def _numbers(
     def compute() -> Any:
         arrays = [value.value() if pending is None else value.base for value in operands]
         results = _applied(step, arrays)
-        if step.name in ("add", "sub") and rough and pending is None:
-            _check_cancellation(step, arrays, results)
+        size = 0.0
+        if len(step.record.signs) == 2 and rough and pending is None and results.size:
+            size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
+        if size > 0 and np.abs(results).max() < NO_DIFFERENCE * size:
+            raise step.refuse(
+                "Leading orders do not cancel: what is left is of an order that is not followed.",
+                got=f"'{step.name}' of two averages over the width that are equal in the limit",
+                remedy="write the quantity so that it is centred before it is summed over channels",
+            )
         return results if isinstance(results, (list, tuple)) else [results]
 
     results = machine.once(compute)
@@ -429,33 +423,17 @@ def _numbers(
     return found
 
 
-def _spread(value: WideScalar, shape: tuple[int, ...]) -> WideScalar:
-    """Numbers repeated to a shape that they broadcast to."""
-    return (
-        value if value.shape == shape else value.moved(np.broadcast_to(numbered(value), shape), {})
-    )
-
-
-def _check_cancellation(step: Step, arrays: list[Any], result: np.ndarray) -> None:
-    size = max(float(np.abs(a).max(initial=0.0)) for a in arrays)
-    if size > 0 and result.size and np.abs(result).max() < NO_DIFFERENCE * size:
-        raise step.refuse(
-            "Leading orders do not cancel: what is left is of an order that is not followed.",
-            got=f"'{step.name}' of two averages over the width that are equal in the limit",
-            remedy="write the quantity so that it is centred before it is summed over the width",
-        )
-
-
 def _pending(step: Step, operands: list[WideScalar], results: int) -> list[list[Any]] | None:
     """Linear steps on Gaussian scalars that were not drawn act on each coefficient.
 
     Steps that are linear in each operand alone take the others as they are.
     """
     waiting = [k for k, value in enumerate(operands) if value.pending]
-    each = step.name in ("mul", "div", "dot_general")
+    order = step.record.order
+    each = order in (Order.PRODUCT, Order.QUOTIENT)
     if not waiting or not step.record.linear:
         return None
-    if each and (len(waiting) > 1 or (step.name == "div" and waiting == [1])):
+    if each and (len(waiting) > 1 or (order is Order.QUOTIENT and waiting == [1])):
         return None
     pending: list[list[Any]] = [[] for _ in range(results)]
     for k in waiting:
@@ -482,15 +460,6 @@ def _pending(step: Step, operands: list[WideScalar], results: int) -> list[list[
     return pending
 
 
-def _is_index(value: Any) -> bool:
-    return (
-        isinstance(value, WideScalar)
-        and value.fixed
-        and value.power == 0
-        and value.base.dtype.kind in "iub"
-    )
-
-
 # ---- primitives on arrays --------------------------------------------------------------------
 
 
@@ -511,11 +480,11 @@ def on_arrays(step: Step, arrays: Sequence[Any]) -> Any | None:
 def run_primitive(step: Step, *arrays: Any) -> Any:
     """The step's primitive itself, in double precision."""
     params = dict(step.params[0])
-    if step.name == "convert_element_type" and is_floating(params["new_dtype"]):
-        params["new_dtype"] = np.dtype(np.float64)
-    if params.get("preferred_element_type") is not None:
-        wide = is_floating(params["preferred_element_type"])
-        params["preferred_element_type"] = np.dtype(np.float64) if wide else None
+    for name in ("new_dtype", "preferred_element_type"):
+        if params.get(name) is not None and is_floating(params[name]):
+            params[name] = np.dtype(np.float64)
+        elif name == "preferred_element_type" and name in params:
+            params[name] = None
     return step.primitive.bind(*arrays, **params)
 
 
@@ -524,7 +493,8 @@ def _applied(step: Step, arrays: list[Any]) -> Any:
     found = on_arrays(step, arrays)
     if found is not None:
         return found
-    arrays = [_double(a) for a in arrays]
+    arrays = [jnp.asarray(a) for a in arrays]
+    arrays = [a.astype(jnp.float64) if is_floating(a.dtype) else a for a in arrays]
     if all(len(a) == 1 for a in arrays):
         results = run_primitive(step, *(a[0] for a in arrays))
         return jax.tree.map(lambda r: np.asarray(r)[None], results)
@@ -532,8 +502,3 @@ def _applied(step: Step, arrays: list[Any]) -> Any:
     arrays = [a if len(a) > 1 else a[0] for a in arrays]
     results = jax.vmap(lambda *xs: run_primitive(step, *xs), in_axes=axes)(*arrays)
     return jax.tree.map(np.asarray, results)
-
-
-def _double(array: Any) -> Any:
-    array = jnp.asarray(array)
-    return array.astype(jnp.float64) if is_floating(array.dtype) else array

@@ -29,24 +29,19 @@ class Wide:
 Extent = int | Wide
 
 
+def shown(shape: tuple[Extent, ...]) -> str:
+    """A shape in words, such as (3, n)."""
+    return f"({', '.join(map(str, shape))})"
+
+
 def fit_extent(sizes: tuple[int, ...], widths: tuple[int, ...]) -> Extent | None:
     """`a·n + b`, in the limit `a·n`, or a constant; None if the sizes are neither."""
     if len(set(sizes)) == 1:
         return int(sizes[0])
-    found = _affine(tuple(Fraction(int(s)) for s in sizes), widths)
-    return None if found is None else Wide(found[0])
-
-
-def _affine(
-    numbers: tuple[Fraction, ...], widths: tuple[int, ...]
-) -> tuple[Fraction, Fraction] | None:
-    """(a, b) of `a·n + b`, if the numbers are that and grow; b is less than any of them."""
-    share = (numbers[-1] - numbers[0]) / (widths[-1] - widths[0])
-    rest = {number - share * width for number, width in zip(numbers, widths, strict=True)}
-    if share <= 0 or len(rest) != 1:
-        return None
-    (extra,) = rest
-    return (share, extra) if abs(extra) < min(numbers) else None
+    share = Fraction(int(sizes[-1] - sizes[0]), widths[-1] - widths[0])
+    rest = {size - share * width for size, width in zip(sizes, widths, strict=True)}
+    # What is added is less than any of them, and they grow.
+    return Wide(share) if share > 0 and len(rest) == 1 and abs(rest.pop()) < min(sizes) else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,23 @@ import numpy as np
 from scipy import special
 
 from .entrywise import leading_power, on_scalars, vanished
-from .extents import Extent, Wide
+from .extents import Extent, Wide, shown
 from .gaussian import Form, GaussianSource, Remap
 from .layout import Layout, numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
-from .products import HALF, along_width, combined, reduce_width, require_room, window_values
-from .records import Rule
+from .products import (
+    HALF,
+    along_width,
+    combined,
+    first_cell,
+    patch_index,
+    require_room,
+    summed_products,
+)
 from .scalars import NormalGroup, WideScalar
 from .sines import sine_table
-from .steps import Given, Step
-from .trees import Apply, Atom, Leaf, Number
+from .steps import Given, Rule, Step
+from .trees import Apply, Leaf, Number
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -47,29 +54,21 @@ def cut_refused(step: Step, got: str) -> Exception:
     )
 
 
+def along_finite_axes(function: Callable[[dict[str, Any], np.ndarray], np.ndarray]) -> Any:
+    """The rule of what `function` of the parameters does to finite axes, run on the numbers."""
+
+    def rule(machine: Machine, step: Step, value: Any) -> Any:
+        axes = zip(sorted(value.layouts), step.results[0].wide_axes, strict=True)
+        return value.moved(function(step.params[0], numbered(value)), dict(axes))
+
+    return rule
+
+
 def transpose(machine: Machine, step: Step, value: Any) -> Any:
     """Axes in another order."""
-    return _permuted(value, step.params[0]["permutation"])
-
-
-def _permuted(value: Any, order: Sequence[int]) -> Any:
-    """The value with its axes in the given order."""
-    places = [int(p) for p in order]
+    places = [int(p) for p in step.params[0]["permutation"]]
     axes = {old: places.index(old) for old in value.layouts}
     return value.moved(numbered(value).transpose(places), axes)
-
-
-def squeeze(machine: Machine, step: Step, value: Any) -> Any:
-    """Axes of length one removed."""
-    gone = {int(d) % len(value.shape) for d in step.params[0]["dimensions"]}
-    axes = {old: old - sum(d < old for d in gone) for old in value.layouts}
-    return value.moved(np.squeeze(numbered(value), tuple(gone)), axes)
-
-
-def take(machine: Machine, step: Step, value: Any) -> Any:
-    """One entry of the first axis: a scanned array's row."""
-    axes = {old: old - 1 for old in value.layouts}
-    return value.moved(numbered(value)[step.params[0]["index"]], axes)
 
 
 def reverse(machine: Machine, step: Step, value: Any) -> Any:
@@ -118,14 +117,11 @@ def broadcast(machine: Machine, step: Step, value: Any) -> Any:
 def reshape(machine: Machine, step: Step, value: Any) -> Any:
     """Merges and splits of axes; a group of axes holds at most one width axis."""
     old, new = step.operands[0].shape, step.results[0].shape
-    order = step.params[0].get("dimensions")
-    if order is not None:
-        value, old = _permuted(value, order), tuple(old[a] for a in order)
     if not value.layouts:
         return value.moved(numbered(value).reshape(step.results[0].cells), {})
     groups = _matched(old, new)
     if groups is None:
-        raise cut_refused(step, f"a reshape from {_shown(old)} to {_shown(new)}")
+        raise cut_refused(step, f"a reshape from {shown(old)} to {shown(new)}")
     shape: list[int] = []
     axes: dict[int, int] = {}
     moved: dict[int, Layout] = {}
@@ -136,8 +132,13 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
             continue
         axis, layout = wide[0], value.layouts[wide[0]]
         target = next(b for b in right if isinstance(new[b], Wide))
-        before, after = _product(old, left, axis)
-        lead, trail = _product(new, right, target)
+        (before, after), (lead, trail) = (
+            (
+                math.prod(int(shape[a]) for a in group if a < place),  # pyright: ignore
+                math.prod(int(shape[a]) for a in group if a > place),  # pyright: ignore
+            )
+            for shape, group, place in ((old, left, axis), (new, right, target))
+        )
         # The width axis is cut as finely as the new axes around it need.
         k = lead // math.gcd(before * layout.major, lead)
         m = trail // math.gcd(after * layout.minor, trail)
@@ -153,49 +154,27 @@ def reshape(machine: Machine, step: Step, value: Any) -> Any:
     return result.relaid({axes[a]: moved[a] for a in axes})
 
 
-def _product(shape: tuple[Extent, ...], group: list[int], axis: int) -> tuple[int, int]:
-    before = math.prod(int(shape[a]) for a in group if a < axis)  # pyright: ignore
-    after = math.prod(int(shape[a]) for a in group if a > axis)  # pyright: ignore
-    return before, after
-
-
 def _matched(
     old: tuple[Extent, ...], new: tuple[Extent, ...]
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Groups of consecutive axes with equal products."""
+    """Groups of consecutive axes with equal products, of one width axis at most."""
     groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        left, right = [], []
-        a, b = (Fraction(1), 0), (Fraction(1), 0)
-        while True:
-            if a == b and (left or right):
-                break
-            smaller = (a[1], a[0]) <= (b[1], b[0])
-            if i < len(old) and (smaller or j == len(new)):
-                a = _times(a, old[i])
-                left.append(i)
-                i += 1
-            elif j < len(new):
-                b = _times(b, new[j])
-                right.append(j)
-                j += 1
-            else:
+    # Of either side: the next axis, and the power of n and the number of a product so far.
+    begin, sizes, group = [0, 0], [(0, Fraction(1))] * 2, ([], [])
+    while ahead := [side for side in (0, 1) if begin[side] < len((old, new)[side])]:
+        side = min(ahead, key=lambda k: sizes[k])
+        extent = (old, new)[side][begin[side]]
+        power, size = sizes[side]
+        wide = isinstance(extent, Wide)
+        sizes[side] = power + wide, size * (extent.share if isinstance(extent, Wide) else extent)
+        group[side].append(begin[side])
+        begin[side] += 1
+        if sizes[0] == sizes[1]:
+            if sizes[0][0] > 1:
                 return None
-        if a[1] > 1:
-            return None
-        groups.append((left, right))
-    return groups
-
-
-def _times(total: tuple[Fraction, int], extent: Extent) -> tuple[Fraction, int]:
-    if isinstance(extent, Wide):
-        return total[0] * extent.share, total[1] + 1
-    return total[0] * extent, total[1]
-
-
-def _shown(shape: tuple[Extent, ...]) -> str:
-    return f"({', '.join(str(extent) for extent in shape)})"
+            groups.append(group)
+            sizes, group = [(0, Fraction(1))] * 2, ([], [])
+    return groups if not (group[0] or group[1]) else None
 
 
 def slices(machine: Machine, step: Step, value: Any) -> Any:
@@ -213,43 +192,32 @@ def _sliced(
         slice(int(a), int(b), int(s)) for a, b, s in zip(starts[0], limits[0], strides, strict=True)
     ]
     after: dict[int, Layout] = {}
-    for axis in list(value.layouts):
-        layout = value.layouts[axis]
-        begin = [int(s[axis]) for s in starts]
-        end = [int(s[axis]) for s in limits]
-        stride = int(strides[axis])
-        whole = [layout.extent * w for w in widths]
-        if stride == 1 and all(b == 0 for b in begin) and end == whole:
+    for axis, layout in value.layouts.items():
+        begin, end = ([int(ends[axis]) for ends in bounds] for bounds in (starts, limits))
+        stride, full = int(strides[axis]), [layout.extent * w for w in widths]
+        if stride == 1 and not any(begin) and end == full:
             chosen[axis] = slice(None)
             continue
         if stride > 1:
-            if (
-                len(set(begin)) != 1
-                or begin[0] >= stride
-                or any(w - stride >= e for w, e in zip(whole, end, strict=True))
-            ):
+            whole_axis = all(w - stride < e for w, e in zip(full, end, strict=True))
+            if len(set(begin)) != 1 or begin[0] >= stride or not whole_axis:
                 raise cut_refused(step, f"every {stride}th channel from {begin[0]}")
-            value = value.refined_at(
-                axis, layout.finer(1, stride // math.gcd(layout.minor, stride))
-            )
-            layout = value.layouts[axis]
-            minor = np.arange(layout.cells) % layout.minor
-            keep = np.flatnonzero(minor % stride == begin[0])
-            chosen[axis] = keep
+            layout = layout.finer(1, stride // math.gcd(layout.minor, stride))
+            keep = np.flatnonzero(np.arange(layout.cells) % layout.minor % stride == begin[0])
             after[axis] = Layout(layout.major, layout.minor // stride, layout.unit)
-            continue
-        shares = [
-            {Fraction(e, w) for e, w in zip(ends, widths, strict=True)} for ends in (begin, end)
-        ]
-        if any(len(s) != 1 for s in shares) or layout.minor > 1:
-            raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {whole[0]}")
-        low, high = (s.pop() for s in shares)
-        pieces = math.lcm(*((bound / layout.unit).denominator for bound in (low, high)))
-        value = value.refined_at(axis, layout.finer(pieces, 1))
-        layout = value.layouts[axis]
-        keep = np.arange(int(low / layout.unit), int(high / layout.unit))
-        chosen[axis] = keep
-        after[axis] = Layout(len(keep), 1, layout.unit)
+        else:
+            shares = [
+                {Fraction(*e) for e in zip(ends, widths, strict=True)} for ends in (begin, end)
+            ]
+            if any(len(s) != 1 for s in shares) or layout.minor > 1:
+                raise cut_refused(step, f"channels {begin[0]} to {end[0]} of {full[0]}")
+            low, high = (s.pop() for s in shares)
+            layout = layout.finer(
+                math.lcm(*((bound / layout.unit).denominator for bound in (low, high))), 1
+            )
+            keep = np.arange(int(low / layout.unit), int(high / layout.unit))
+            after[axis] = Layout(len(keep), 1, layout.unit)
+        value, chosen[axis] = value.refined_at(axis, layout), keep
     kept = [np.arange(n)[which] for n, which in zip(value.shape, chosen, strict=True)]
     index = numbered(value)[np.ix_(*kept)]
     result = value.moved(index, {a: a for a in value.layouts})
@@ -260,7 +228,13 @@ def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`split` as slices."""
     value, widths = operands[0], machine.program.widths
     axis, sizes = int(step.params[0]["axis"]), [p["sizes"] for p in step.params]
-    true = np.array([_true_shape(value, w) for w in widths])
+    layouts = value.layouts
+    true = np.array(
+        [
+            [int(layouts[a].extent * w) if a in layouts else s for a, s in enumerate(value.shape)]
+            for w in widths
+        ]
+    )
     found, ends = [], np.cumsum([(0, *row) for row in sizes], axis=1)
     for k in range(len(sizes[0])):
         starts, limits = np.zeros_like(true), true.copy()
@@ -269,11 +243,17 @@ def split(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     return found
 
 
-def _true_shape(value: Any, width: int) -> list[int]:
-    layouts = value.layouts
-    return [
-        int(layouts[a].extent * width) if a in layouts else s for a, s in enumerate(value.shape)
-    ]
+def _beside(step: Step, values: list[Any], axis: int) -> tuple[list[Any], Layout]:
+    """Values whose channels come side by side, in pieces of one size; how the whole is cut."""
+    layouts = [v.layouts[axis] for v in values]
+    if any(layout.minor > 1 for layout in layouts):
+        raise cut_refused(step, "a concatenation of interleaved channels")
+    denominator = math.lcm(*(layout.unit.denominator for layout in layouts))
+    pieces = math.gcd(*(int(layout.unit * denominator) for layout in layouts))
+    unit = Fraction(pieces, denominator)
+    finer = [layout.finer(int(layout.unit / unit), 1) for layout in layouts]
+    values = [v.refined_at(axis, layout) for v, layout in zip(values, finer, strict=True)]
+    return values, Layout(sum(layout.cells for layout in finer), 1, unit)
 
 
 def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
@@ -288,18 +268,10 @@ def concatenate(step: Step, values: list[Any], axis: int) -> WideVector:
             remedy="rescale the parts so that all stay of order one",
         )
     power = powers.pop() if powers else values[0].power
-    along = values[0].axis == axis
-    if along:
-        if any(v.layout.minor > 1 for v in values):
-            raise cut_refused(step, "a concatenation of interleaved channels")
-        unit = _greatest([v.layout.unit for v in values])
-        values = [v.refined(v.layout.finer(int(v.layout.unit / unit), 1)) for v in values]
-        cells = sum(v.layout.cells for v in values)
-        layout = Layout(cells, 1, unit)
+    if values[0].axis == axis:
+        values, layout = _beside(step, values, axis)
     else:
-        layout = values[0].layout
-        for v in values[1:]:
-            layout = layout.common(v.layout)
+        layout = functools.reduce(Layout.common, (v.layout for v in values))
         values = [v.refined(layout) for v in values]
     values = [replace(v, power=power) for v in values]
     offsets = np.cumsum([0, *(v.size for v in values)])
@@ -331,14 +303,7 @@ def joined_weights(machine: Machine, step: Step, values: list[Any], axis: int) -
         )
     layouts = dict(first.layouts)
     if axis in layouts:
-        if any(v.layouts[axis].minor > 1 for v in values):
-            raise cut_refused(step, "a concatenation of interleaved channels")
-        unit = _greatest([v.layouts[axis].unit for v in values])
-        values = [
-            v.refined_at(axis, v.layouts[axis].finer(int(v.layouts[axis].unit / unit), 1))
-            for v in values
-        ]
-        layouts[axis] = Layout(sum(v.layouts[axis].cells for v in values), 1, unit)
+        values, layouts[axis] = _beside(step, values, axis)
     offsets = np.cumsum([0, *(1 + int(v.slots.max()) for v in values)])
     slots = [v.slots + o for v, o in zip(values, offsets[:-1], strict=True)]
     key = ("joined", axis, *((o, v.slots.tobytes()) for o, v in zip(owners, values, strict=True)))
@@ -351,36 +316,6 @@ def joined_weights(machine: Machine, step: Step, values: list[Any], axis: int) -
     return WideMatrix(
         weights, np.concatenate(slots, axis), layouts, first.base, first.scale, first.power
     )
-
-
-def _greatest(units: list[Fraction]) -> Fraction:
-    denominator = math.lcm(*(u.denominator for u in units))
-    return Fraction(math.gcd(*(int(u * denominator) for u in units)), denominator)
-
-
-def by_index(step: Step, value: Any, others: list[Any], widths: tuple[int, ...]) -> Any:
-    """Gather, dynamic slice, pad: run on the members' numbers; channels are taken whole."""
-    params = dict(step.params[0])
-    layouts = value.layouts
-    result_axes = step.results[0].wide_axes
-    if len(result_axes) != len(layouts):
-        raise _picks_channels(step)
-    numbers = jnp.asarray(numbered(value) + 1)
-    if any(
-        int(p["slice_sizes"][axis]) != layout.extent * width
-        for axis, layout in layouts.items()
-        for p, width in zip(step.params, widths, strict=True)
-    ):
-        raise _picks_channels(step)
-    if step.name == "gather":
-        numbering = params["dimension_numbers"]
-        if set(layouts) & {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}:
-            raise _picks_channels(step)
-        params["fill_value"] = 0
-    sizes = enumerate(params["slice_sizes"])
-    params["slice_sizes"] = tuple(value.shape[a] if a in layouts else s for a, s in sizes)
-    index = np.asarray(step.primitive.bind(numbers, *others, **params)) - 1
-    return value.moved(index, dict(zip(sorted(layouts), result_axes, strict=True)))
 
 
 def _picks_channels(step: Step) -> Exception:
@@ -400,22 +335,47 @@ def alone(rule: Callable[[Machine, Step, Any], Any]) -> Rule:
 
 
 def picked(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """`gather` and `dynamic_slice` at fixed indices."""
-    if not isinstance(operands[0], WideVector | WideMatrix | Outer):
+    """`gather` and `dynamic_slice` at fixed indices; channels are taken whole."""
+    value, params = operands[0], dict(step.params[0])
+    if not isinstance(value, WideVector | WideMatrix | Outer):
         raise along_width(step)
-    others = [_fixed_index(step, value) for value in operands[1:]]
-    return [by_index(step, operands[0], others, machine.program.widths)]
+    others = [_fixed_index(step, index) for index in operands[1:]]
+    layouts, result_axes = value.layouts, step.results[0].wide_axes
+    sizes = zip(step.params, machine.program.widths, strict=True)
+    cut = any(
+        int(p["slice_sizes"][axis]) != layout.extent * width
+        for p, width in sizes
+        for axis, layout in layouts.items()
+    )
+    numbering = params.get("dimension_numbers")  # of `gather`
+    if numbering is not None:
+        cut |= bool(
+            set(layouts) & {*numbering.collapsed_slice_dims, *numbering.operand_batching_dims}
+        )
+        params["fill_value"] = 0
+    if cut or len(result_axes) != len(layouts):
+        raise _picks_channels(step)
+    params["slice_sizes"] = tuple(
+        value.shape[a] if a in layouts else size for a, size in enumerate(params["slice_sizes"])
+    )
+    # Run on the members' numbers: 0 is nothing.
+    found = step.primitive.bind(jnp.asarray(numbered(value) + 1), *others, **params)
+    axes = dict(zip(sorted(layouts), result_axes, strict=True))
+    return [value.moved(np.asarray(found) - 1, axes)]
 
 
 def summed(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`reduce_sum`, over channels or over finite axes."""
     vector = _one_vector(step, operands)
     axes = tuple(int(a) for a in step.params[0]["axes"])
-    if vector.axis in axes:
-        return [reduce_width(machine, step, vector, axes)]
     kept = [a for a in range(len(vector.shape)) if a not in axes]
     shape = tuple(vector.shape[a] for a in kept)
-    members = vector.indices.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    wide = vector.axis in axes
+    numbers = first_cell(vector) if wide else vector.indices
+    members = numbers.transpose(*kept, *axes).reshape(math.prod(shape), -1)
+    if wide:
+        ones = vector.constant_like(np.ones((1, vector.size)))
+        return [summed_products(machine, step, vector, ones, (members, members), shape)]
     ones = np.ones((1, *members.shape))
     return [combined(step, vector, members, ones, shape, kept.index(vector.axis))]
 
@@ -427,7 +387,19 @@ def accumulated(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     windows = params.get("window_dimensions", (1,) * len(vector.shape))
     if params.get("axis") == vector.axis or windows[vector.axis] != 1:
         raise along_width(step)
-    return [by_basis(step, vector)]
+    axis = step.results[0].wide_axes[0]
+    each = functools.partial(step.primitive.bind, **params)
+    return [_linear_in(step, vector, each, vector.size, axis)]
+
+
+def _linear_in(
+    step: Step, vector: WideVector, function: Callable[[Any], Any], results: int, axis: int
+) -> WideVector:
+    """A linear operation over finite axes, from what it does to every member alone."""
+    require_room(step, 1, results, vector.size)
+    basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
+    out = np.asarray(jax.vmap(function)(jnp.asarray(basis)))
+    return vector.mixed(out.reshape(vector.size, -1).T[None], out.shape[1:], axis)
 
 
 def scattered(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -442,23 +414,59 @@ def scattered(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
         raise _picks_channels(step)
     layout = base.layout.common(added.layout)
     base, added = base.refined(layout), added.refined(layout)
-    require_room(step, 1, base.size, added.size)
     zero = jnp.zeros(base.shape)
 
     def placed(update: Any) -> Any:
         return step.primitive.bind(zero, index, update, **step.params[0])
 
-    basis = np.eye(added.size).reshape(added.size, *added.shape)
-    weights = np.asarray(jax.vmap(placed)(jnp.asarray(basis))).reshape(added.size, -1).T
-    total = added.mixed(weights[None], base.shape, base.axis)
+    total = _linear_in(step, added, placed, base.size, base.axis)
     power = leading_power([base, total])
     parts = [v if v.power == power else vanished(v, power) for v in (base, total)]
     return [parts[0].plus(parts[1])]
 
 
-def largest(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """Maxima and minima over finite axes or windows."""
-    return [window_values(step, _one_vector(step, operands))]
+def largest(
+    function: Callable[..., Any], machine: Machine, step: Step, operands: list[Any]
+) -> list[Any]:
+    """Maxima or minima over finite axes."""
+    vector, axes = _one_vector(step, operands), tuple(int(a) for a in step.params[0]["axes"])
+    if vector.axis in axes:
+        raise along_width(step)
+    kept = [a for a in range(len(vector.shape)) if a not in axes]
+    shape = tuple(vector.shape[a] for a in kept)
+    rows = vector.indices.transpose(*kept, *axes).reshape(*shape, -1)
+    return [_folded(step, function, vector, rows, kept.index(vector.axis))]
+
+
+def largest_in_windows(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """`reduce_window_max`: max pools."""
+    vector, params = _one_vector(step, operands), step.params[0]
+    window = tuple(int(w) for w in params["window_dimensions"])
+    if window[vector.axis] != 1:
+        raise along_width(step)
+    dilations = {"lhs_dilation": "base_dilation", "rhs_dilation": "window_dilation"}
+    plain = {**params, **{new: params[old] for new, old in dilations.items()}}
+    index = patch_index(vector.shape, window, plain)
+    rows = index.reshape(*index.shape[: len(vector.shape)], -1)
+    if (rows < 0).any():
+        raise step.refuse(
+            "Windows of a maximum lie inside the array.",
+            got="a max pool with padding",
+            remedy="pool without padding ('VALID')",
+        )
+    return [_folded(step, np.maximum, vector, rows, vector.axis)]
+
+
+def _folded(
+    step: Step, function: Callable[..., Any], vector: WideVector, rows: np.ndarray, axis: int
+) -> WideVector:
+    """A function of two, of all members `rows` (…, terms) one after the other."""
+
+    def both(one: WideVector, two: WideVector) -> WideVector:
+        return one.applied(Apply(step.name, function, (one.tree(), two.tree())))
+
+    members = (vector.reindexed(row, axis) for row in np.moveaxis(rows, -1, 0))
+    return replace(functools.reduce(both, members), power=vector.power)
 
 
 def unchanged(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -477,17 +485,30 @@ def _one_vector(step: Step, operands: list[Any]) -> WideVector:
     return operands[0]
 
 
+def stacked(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """What a scan puts out."""
+    axis = int(step.params[0]["axis"])
+    if any(isinstance(v, WideMatrix) for v in operands):
+        raise step.refuse(
+            "Weight matrices are used as they are.",
+            got="weights that a scan puts out",
+            remedy="return activations from the scan, not weights",
+        )
+    lifted = [
+        replace(v, shape=(*v.shape[:axis], 1, *v.shape[axis:]), axis=v.axis + (axis <= v.axis))
+        if isinstance(v, WideVector)
+        else v
+        for v in operands
+    ]
+    return _joined(machine, step, lifted, axis)
+
+
 def side_by_side(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """`concatenate`, and `stack` of what a scan puts out."""
-    axis = int(step.params[0]["axis" if step.name == "stack" else "dimension"])
-    if step.name == "stack":
-        if any(isinstance(v, WideMatrix) for v in operands):
-            raise step.refuse(
-                "Weight matrices are used as they are.",
-                got="weights that a scan puts out",
-                remedy="return activations from the scan, not weights",
-            )
-        operands = [_lifted(v, axis) for v in operands]
+    """`concatenate`."""
+    return _joined(machine, step, operands, int(step.params[0]["dimension"]))
+
+
+def _joined(machine: Machine, step: Step, operands: list[Any], axis: int) -> list[Any]:
     wide = [v for v in operands if isinstance(v, (WideVector, WideMatrix))]
     few = [v for v in operands if isinstance(v, WideScalar)]
     if len(wide) + len(few) != len(operands):
@@ -519,17 +540,6 @@ def padded(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
         constant = np.where(index.ravel() < 0, value, found.constant)
         found = replace(found, constant=constant)
     return [found]
-
-
-def by_basis(step: Step, vector: WideVector) -> WideVector:
-    """A linear operation over finite axes, from what it does to every member alone."""
-    require_room(step, 1, vector.size, vector.size)
-    basis = np.eye(vector.size).reshape(vector.size, *vector.shape)
-    params = dict(step.params[0])
-    out = np.asarray(jax.vmap(lambda a: step.primitive.bind(a, **params))(jnp.asarray(basis)))
-    axes = step.results[0].wide_axes
-    weights = out.reshape(vector.size, -1).T[None]
-    return vector.mixed(weights, out.shape[1:], axes[0])
 
 
 def orthogonal(machine: Machine, step: Step, operands: list[Any]) -> list[Value]:
@@ -570,13 +580,6 @@ def _fixed_index(step: Step, value: Any) -> Any:
     return jnp.asarray(value.value()[0])
 
 
-def _lifted(value: Any, axis: int) -> Any:
-    if isinstance(value, WideVector):
-        shape = (*value.shape[:axis], 1, *value.shape[axis:])
-        return replace(value, shape=shape, axis=value.axis + (axis <= value.axis))
-    return value
-
-
 # ---- where parameters come from --------------------------------------------------------------
 
 
@@ -600,39 +603,52 @@ class EntryLaw:
         return abs(self.spread) * float(np.sqrt(self.variance))
 
 
-def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
-    """The law of one entry of a sampler's output."""
-    if step.name in ("_normal", "_normal_real"):
-        return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
-    numbers = [_one_bound(step, a) for a in arguments[1:]]
-    if step.name == "_uniform":
-        low, high = numbers
-        powers = {a.power for a in arguments[1:] if not a.is_zero}
-        if len(powers) > 1:
-            raise step.refuse(
-                "Both ends of a uniform law scale alike with the width.",
-                remedy="draw from (−a, a) with a = c·n^(−1/2)",
-            )
-        power = powers.pop() if powers else Fraction(0)
-        return EntryLaw("uniform", _uniform, 1 / 3, (low + high) / 2, (high - low) / 2, power)
+def normal(step: Step, arguments: list[Any]) -> EntryLaw:
+    """`jax.random.normal`."""
+    return EntryLaw("normal", None, 1.0, 0.0, 1.0, Fraction(0))
+
+
+def uniform(step: Step, arguments: list[Any]) -> EntryLaw:
+    """`jax.random.uniform`, between bounds that scale alike."""
+    low, high = _bounds(step, arguments)
+    powers = {a.power for a in arguments[1:] if not a.is_zero}
+    if len(powers) > 1:
+        raise step.refuse(
+            "Both ends of a uniform law scale alike with the width.",
+            remedy="draw from (−a, a) with a = c·n^(−1/2)",
+        )
+    power = powers.pop() if powers else Fraction(0)
+    between = lambda z: special.erf(z / np.sqrt(2))  # noqa: E731
+    return EntryLaw("uniform", between, 1 / 3, (low + high) / 2, (high - low) / 2, power)
+
+
+def truncated_normal(step: Step, arguments: list[Any]) -> EntryLaw:
+    """`jax.random.truncated_normal`, between fixed bounds."""
+    low, high = _bounds(step, arguments)
     if any(a.power != 0 for a in arguments[1:]):
         raise step.refuse(
             "The shape of an initial law does not depend on the width.",
             got=f"'{step.name}' with bounds that change with the width",
             remedy="draw from a fixed law and scale the result",
         )
-    if step.name == "_truncated_normal":
-        low, high = numbers
-        if low != -high:
-            raise step.refuse(
-                "Truncated normals are symmetric.",
-                got=f"bounds {low:g} and {high:g}",
-                remedy="use bounds (−c, c)",
-            )
-        mass = float(special.erf(high / np.sqrt(2)))
-        density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
-        law, variance = functools.partial(_truncated, mass), 1 - 2 * high * density / mass
-        return EntryLaw("truncated normal", law, variance, 0.0, 1.0, Fraction(0))
+    if low != -high:
+        raise step.refuse(
+            "Truncated normals are symmetric.",
+            got=f"bounds {low:g} and {high:g}",
+            remedy="use bounds (−c, c)",
+        )
+    mass = float(special.erf(high / np.sqrt(2)))
+    density = float(np.exp(-(high**2) / 2) / np.sqrt(2 * np.pi))
+
+    def within(z: Any) -> Any:
+        return np.sqrt(2) * special.erfinv(mass * special.erf(z / np.sqrt(2)))
+
+    variance = 1 - 2 * high * density / mass
+    return EntryLaw("truncated normal", within, variance, 0.0, 1.0, Fraction(0))
+
+
+def no_law(step: Step, arguments: list[Any]) -> EntryLaw:
+    """Samplers of other laws."""
     raise step.refuse(
         "Parameters are drawn by normal, uniform or truncated normal laws.",
         got=f"'{step.name}'",
@@ -641,84 +657,62 @@ def entry_law(step: Step, arguments: list[WideScalar]) -> EntryLaw:
     )
 
 
-def _one_bound(step: Step, bound: Any) -> float:
-    """A bound of a sampler, which is one number for all entries."""
-    if isinstance(bound, WideScalar) and bound.fixed:
-        found = np.unique(np.asarray(bound.value()))
-        if found.size == 1:
-            return float(found[0])
-    raise step.refuse(
-        "All entries of a parameter have one law.",
-        got=f"'{step.name}' with bounds that differ between entries, or are drawn themselves",
-        remedy="draw from a fixed law, and multiply by what differs: s * uniform(key, shape, "
-        "minval=-1, maxval=1)",
-    )
+def _bounds(step: Step, arguments: list[Any]) -> list[float]:
+    """The bounds of a sampler, which are one number each for all entries."""
+    if not all(isinstance(bound, WideScalar) and bound.is_one_number for bound in arguments[1:]):
+        raise step.refuse(
+            "All entries of a parameter have one law.",
+            got=f"'{step.name}' with bounds that differ between entries, or are drawn themselves",
+            remedy="draw from a fixed law, and multiply by what differs: s * uniform(key, shape, "
+            "minval=-1, maxval=1)",
+        )
+    return [float(np.ravel(bound.value())[0]) for bound in arguments[1:]]
 
 
-def _uniform(z: Any) -> Any:
-    return special.erf(z / np.sqrt(2))
+def drawn(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
+    """A sampler's output: scalars, a vector, or a matrix, by its width axes.
 
-
-def _truncated(mass: float, z: Any) -> Any:
-    return np.sqrt(2) * special.erfinv(mass * special.erf(z / np.sqrt(2)))
-
-
-def identity_of(machine: Machine, step: Step, key: Any) -> tuple[Any, ...]:
-    """Equal keys and shapes draw equal numbers; one key draws arrays of one law and shape."""
-    shape = step.results[0].shape
-    for number in np.unique(key) if machine.is_live(step.results[0]) else ():
-        if machine.drawn_from.setdefault(int(number), (step.name, shape)) != (step.name, shape):
+    Equal keys and shapes draw equal numbers; one key draws arrays of one law and shape.
+    """
+    assert step.record.law is not None
+    slot, key, law = step.results[0], operands[0].value(), step.record.law(step, operands)
+    what, wide = (step.name, slot.shape), slot.wide_axes
+    for number in np.unique(key) if slot.index in machine.program.live else ():
+        if machine.drawn_from.setdefault(int(number), what) != what:
             raise step.refuse(
                 "A random key draws one array.",
                 got="a key that drew an array of another law or shape before: the two are not "
                 "independent",
                 remedy="split the key, and give every parameter its own",
             )
-    return step.name, np.asarray(key).tobytes(), shape
-
-
-def drawn(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """A sampler's output: scalars, a vector, or a matrix, by its width axes."""
-    law, wide = entry_law(step, operands), step.results[0].wide_axes
-    key = identity_of(machine, step, operands[0].value())
     if len(wide) > 2:
         raise step.refuse(
             "Parameters have at most two width axes.",
             got=f"{len(wide)} of them",
             remedy="keep one width axis for inputs and one for outputs",
         )
-    return [(_finite, _vector, _matrix)[len(wide)](machine, step, law, key)]
+    make = (_finite, _vector, _matrix)[len(wide)]
+    return [make(machine, step, law, (*what, np.asarray(key).tobytes()))]
 
 
 def iota(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """Numbers along an axis."""
-    wide = step.results[0].wide_axes
-    if not wide:
-        return on_scalars(machine, step, operands)
-    return [Opaque() if len(wide) == 2 else channel_number(machine, step)]
-
-
-def channel_number(machine: Machine, step: Step) -> WideVector:
-    """`iota` along the channels: `n` times a place that is uniform between 0 and the axis' share.
+    """Numbers along an axis: along channels, a place between 0 and the axis' share, times n.
 
     Sums over channels are integrals over places, as if every channel had drawn its own: this is
     how sinusoidal tables enter.
     """
     slot = step.results[0]
-    axis = slot.wide_axes[0]
-    extent = slot.shape[axis]
-    assert isinstance(extent, Wide)
-    shape, size = slot.cells, math.prod(slot.cells)
-    zero = np.zeros((1, size))
-    dimension = int(step.params[0]["dimension"])
+    if len(slot.wide_axes) != 1:
+        return [Opaque()] if slot.wide_axes else on_scalars(machine, step, operands)
+    (axis,), dimension = slot.wide_axes, int(step.params[0]["dimension"])
+    extent: Any = slot.shape[axis]
+    layout, size = whole(extent.share), math.prod(slot.cells)
     if dimension != axis:
-        numbers = np.indices(shape)[dimension].reshape(1, -1).astype(float)
-        return WideVector(shape, axis, whole(extent.share), Fraction(0), numbers)
-    place = functools.partial(_scaled, special.ndtr, float(extent.share))
-    tree = Apply("channel", place, (Leaf(_place(machine, extent.share, size)),))
-    return WideVector(
-        shape, axis, whole(extent.share), Fraction(1), zero, parts=((None, Atom((tree,))),)
-    )
+        numbers = np.indices(slot.cells)[dimension].reshape(1, -1).astype(float)
+        return [WideVector(slot.cells, axis, layout, Fraction(0), numbers)]
+    leaf = Leaf(_place(machine, extent.share, size))
+    tree = Apply("channel", lambda z: float(extent.share) * special.ndtr(z), (leaf,))
+    return [WideVector.of(tree, slot.cells, axis, layout, Fraction(1))]
 
 
 def _place(machine: Machine, share: Fraction, size: int) -> Form:
@@ -740,8 +734,7 @@ def sines(machine: Machine, given: Given) -> WideVector | None:
     found = sine_table([t.reshape(-1, t.shape[-1]) for t in tables])
     if found is None:
         return None
-    extent = given.shape[axis]
-    assert isinstance(extent, Wide)
+    extent: Any = given.shape[axis]
     rows = max(lead)
     layout = whole(extent.share).finer(found.major, found.minor)
     size = rows * layout.cells
@@ -750,32 +743,29 @@ def sines(machine: Machine, given: Given) -> WideVector | None:
         for f in (lambda row, w: row * w.start, lambda _, w: w.rate, lambda _, w: w.phase)
     )
     leaf = Leaf(_place(machine, layout.unit, size))
-    tree = Apply("sines", _sine, (leaf, angles, rates, phases))
-    zero = np.zeros((1, size))
-    parts = ((None, Atom((tree,))),)
-    vector = WideVector((rows, layout.cells), 1, layout, Fraction(0), zero, parts=parts)
+
+    def sine(z: Any, angle: Any, rate: Any, phase: Any) -> Any:
+        return np.sin(angle * np.exp(rate * special.ndtr(z)) + phase)
+
+    tree = Apply("sines", sine, (leaf, angles, rates, phases))
+    vector = WideVector.of(tree, (rows, layout.cells), 1, layout)
     index = np.moveaxis(vector.indices.reshape(*lead, layout.cells), -1, axis)
     return vector.reindexed(index, axis)
 
 
-def _sine(z: Any, angle: Any, rate: Any, phase: Any) -> Any:
-    return np.sin(angle * np.exp(rate * special.ndtr(z)) + phase)
-
-
 def initial(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """A vector given with others: per coordinate jointly `N(mean, covariance)`."""
-    params = step.params[0]
-    form = machine.vector_forms.get(params["key"])
+    group, position = step.params[0]["group"], step.params[0]["position"]
+    form = machine.vector_forms.get(group)
     if form is None:
-        source = GaussianSource("x", np.asarray(params["covariance"])[None])
+        source = GaussianSource("x", group.covariance[None])
         form = Form.members(machine.labels, source, 0, source.size)
-        machine.vector_forms[params["key"]] = form
-    member = form.remapped(Remap(np.array([params["position"]])))
-    constant = np.full((1, 1), params["mean"][params["position"]])
-    layout = whole(Fraction(1))
-    if not member.variance.any():
-        return [WideVector((1,), 0, layout, Fraction(0), constant)]
-    return [WideVector((1,), 0, layout, Fraction(0), constant, member, np.ones((1, 1)))]
+        machine.vector_forms[group] = form
+    member = form.remapped(Remap(np.array([position])))
+    constant = np.full((1, 1), group.mean[position])
+    vector = WideVector((1,), 0, whole(Fraction(1)), Fraction(0), constant)
+    random = member.variance.any()
+    return [replace(vector, form=member, scale=np.ones((1, 1))) if random else vector]
 
 
 def weights(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
@@ -790,8 +780,9 @@ def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar
     shape, size = step.results[0].cells, math.prod(step.results[0].cells)
     found = machine.finite.setdefault(key, NormalGroup(size, machine.integrator))
     # Biases of the outputs, kept at their own size, count with their variance.
-    gaussian = law.transform is None or step.results[0].index in machine.biases
-    if gaussian and machine.on_tail(step.results[0]):
+    own = machine.width is not None and step.results[0].index in machine.program.biases
+    gaussian = law.transform is None or own
+    if gaussian and machine.on_tail(step):
         weights = law.deviation * np.eye(size)[None]
         centre = np.full((1, *shape), law.centre)
         return WideScalar(shape, centre, power=law.power, pending=((found, weights),))
@@ -805,26 +796,20 @@ def _finite(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideScalar
 
 
 def _vector(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideVector:
-    extents = step.results[0].shape
-    axis = step.results[0].wide_axes[0]
-    extent = extents[axis]
-    assert isinstance(extent, Wide)
-    shape, size = step.results[0].cells, math.prod(step.results[0].cells)
+    slot = step.results[0]
+    (axis,), shape, size = slot.wide_axes, slot.cells, math.prod(slot.cells)
+    extent: Any = slot.shape[axis]
     form = machine.vector_forms.get(key)
     if form is None:
         source = GaussianSource(machine.parameter_name(), np.eye(size)[None])
         form = machine.vector_forms[key] = Form.members(machine.labels, source, 0, size)
     machine.laws.append((step, law))
-    centre = np.full((1, size), law.centre)
-    base = WideVector(shape, axis, whole(extent.share), law.power, centre)
-    if law.transform is None:
-        return replace(base, form=form, scale=np.full((1, size), law.spread))
-    scaled = functools.partial(_scaled, law.transform, law.spread)
-    return replace(base, parts=((None, Atom((Apply(law.name, scaled, (Leaf(form),)),))),))
-
-
-def _scaled(transform: Callable[[Any], Any], spread: float, z: Any) -> Any:
-    return spread * transform(z)
+    centre, layout, transform = np.full((1, size), law.centre), whole(extent.share), law.transform
+    if transform is None:
+        scale = np.full((1, size), law.spread)
+        return WideVector(shape, axis, layout, law.power, centre, form, scale)
+    tree = Apply(law.name, lambda z: law.spread * transform(z), (Leaf(form),))
+    return replace(WideVector.of(tree, shape, axis, layout, law.power), constant=centre)
 
 
 def _matrix(machine: Machine, step: Step, law: EntryLaw, key: Any) -> WideMatrix:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from .biases import biases_of
 from .entrywise import is_key
 from .extents import Wide, fit_power
 from .families import EntryLaw, opaque, sines
-from .flow import last_uses, live_slots, tail_of
-from .gaussian import GaussianSource, Labels, OrderedChannelsError
+from .gaussian import Labels, OrderedChannelsError
 from .integration import Rule
 from .integrator import Integrator
 from .keys import Keys
@@ -24,12 +23,12 @@ from .layout import numbered, whole
 from .matrices import Opaque, Outer, Value, WeightArray, WideMatrix
 from .refusals import NOWHERE, RefusedError
 from .scalars import DotGroup, WideScalar
-from .steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step, cells_of
+from .steps import FlatProgram, Given, Operand, Step, cells_of
 from .vectors import WideVector
 
 
 @dataclass(frozen=True)
-class Record:
+class Made:
     """What a step made."""
 
     step: Step
@@ -50,7 +49,6 @@ class Machine:
     ):
         """`width`: biases are of the size they have there (`Biases.OWN`), not in the limit."""
         self.program, self.tangent, self.width = program, tangent, width
-        self.biases = set() if width is None else biases_of(program)
         rng = np.random.default_rng(rule.words)
         self.integrator = Integrator(draws=draws, rule=rule, rng=rng)
         self.labels = Labels()
@@ -61,13 +59,11 @@ class Machine:
         self.drawn_from: dict[int, Any] = {}
         self.finite: dict[Any, Any] = {}
         self.dots: list[DotGroup] = []
-        self.records: list[Record] = []
+        self.records: list[Made] = []
         self.laws: list[tuple[Step, EntryLaw]] = []
         self.dot_steps: list[tuple[Step, WideVector, WideVector]] = []
         self.matmuls: list[tuple[WeightArray, Step, WideVector]] = []
-        self._tail, self._live = tail_of(program), live_slots(program)
         self._values: dict[int, Value] = {}
-        self._uses = last_uses(program)
 
     # ---- running ----------------------------------------------------------------------------
 
@@ -79,11 +75,18 @@ class Machine:
                 number = self.keys.given(value) if is_key(value) else value
                 self._values[slot.index] = WideScalar.constant(number)
             for number, step in enumerate(self.program.steps):
-                results = self._checked_step(step)
+                try:
+                    results = self.apply(step, [self._read(o, step) for o in step.operands])
+                except OrderedChannelsError as error:
+                    raise step.refuse(
+                        "Channels that know their place are not split into blocks.",
+                        got="a table over channels (such as sines and cosines) that is cut",
+                        remedy="add the table to whole channels; split after weights have acted",
+                    ) from error
                 for slot, value in zip(step.results, results, strict=True):
                     self._values[slot.index] = value
-                    self.records.append(Record(step, value))
-                for index in self._uses.get(number, ()):
+                    self.records.append(Made(step, value))
+                for index in self.program.ends.get(number, ()):
                     self._values.pop(index, None)
             outputs = [self._read(operand, None) for operand in self.program.outputs]
         if not self.tangent and any(isinstance(value, Outer) for value in outputs):
@@ -95,11 +98,11 @@ class Machine:
         return outputs
 
     def _read(self, operand: Operand, step: Step | None) -> Value:
-        if isinstance(operand, Slot):
-            return self._values[operand.index]
-        return self._given(operand, step)
+        given = isinstance(operand, Given)
+        return self._given(operand, step) if given else self._values[operand.index]
 
     def _given(self, given: Given, step: Step | None) -> Value:
+        place = step.place if step else NOWHERE
         if not any(isinstance(extent, Wide) for extent in given.shape):
             if hasattr(given.values[0], "dtype") and is_key(given.values[0]):
                 return WideScalar.constant(self.keys.given(given.values[0]))
@@ -107,7 +110,7 @@ class Machine:
             if found is None:
                 raise RefusedError(
                     "Numbers in the program are c·n^γ.",
-                    place=step.place if step else NOWHERE,
+                    place=place,
                     got=f"a constant that is {_shown(given.values)} at widths "
                     f"{self.program.widths}",
                     remedy="write scales as powers of the width, such as width ** -0.5",
@@ -124,7 +127,7 @@ class Machine:
             return table
         raise RefusedError(
             "Arrays with a width axis are drawn from the key, or constant along it.",
-            place=step.place if step else NOWHERE,
+            place=place,
             got="a fixed array that differs from channel to channel, and is no table of sines and "
             "cosines",
             remedy="draw it with jax.random from the key that make() is given, or compute it with "
@@ -146,22 +149,19 @@ class Machine:
 
     # ---- what other modules ask -------------------------------------------------------------
 
-    def on_tail(self, slot: Slot) -> bool:
-        """Whether a scalar only meets linear steps before it leaves the program."""
-        return slot.index in self._tail
-
-    def is_live(self, slot: Slot) -> bool:
-        """Whether the outputs depend on a value; weights that were drawn and replaced are not."""
-        return slot.index in self._live
+    def on_tail(self, step: Step) -> bool:
+        """Whether a step's number only meets linear steps before it leaves the program."""
+        return step.results[0].index in self.program.tail
 
     def once(self, compute: Callable[[], Any]) -> Callable[[], Any]:
         """A computation that is done at most once, in double precision."""
 
+        @functools.cache
         def scoped() -> Any:
             with jax.enable_x64(True):
                 return compute()
 
-        return functools.cache(scoped)
+        return scoped
 
     def parameter_name(self) -> str:
         """A name for a new parameter."""
@@ -172,16 +172,6 @@ class Machine:
         """Whether random scalars were drawn."""
         groups = [*self.dots, *self.finite.values()]
         return any(group.is_drawn for group in groups)
-
-    def operands_of(self, source: GaussianSource) -> list[Record]:
-        """Records of vectors that are functions of a source's variables."""
-        return [
-            record
-            for record in self.records
-            if isinstance(record.value, WideVector)
-            and not record.value.is_linear
-            and any(t.source is source for form in record.value.forms() for t in form.terms)
-        ]
 
     def note_use(self, step: Step, matrix: WideMatrix, axis: int, operand: WideVector) -> None:
         """Weights are used in one direction, and cut in one way."""
@@ -195,7 +185,9 @@ class Machine:
                 remedy="draw separate weights (untie the two layers)",
             )
         slots = set(np.unique(matrix.slots).tolist())
-        if weights.joined or weights.overlap(slots):
+        uses = weights.uses.get(matrix.base[axis])
+        recut = uses and uses[-1].operand.layout.unit != operand.layout.unit
+        if weights.joined or weights.overlap(slots) or recut:
             raise step.refuse(
                 "Weights that are used again act on channels cut in the same way.",
                 got="weights that are put together in one place and used by themselves in another"
@@ -205,23 +197,13 @@ class Machine:
             )
         weights.used |= slots
 
-    # ---- one step ---------------------------------------------------------------------------
-
-    def _checked_step(self, step: Step) -> list[Value]:
-        try:
-            return self.apply(step, [self._read(operand, step) for operand in step.operands])
-        except OrderedChannelsError as error:
-            raise step.refuse(
-                "Channels that know their place are not split into blocks.",
-                got="a table over channels (such as sines and cosines) that is cut",
-                remedy="add the table to whole channels, and split after weights have acted",
-            ) from error
-
     def apply(self, step: Step, operands: list[Any]) -> list[Value]:
         """What a step makes of its operands."""
         record = step.record
-        drawn = step.name in SAMPLERS
-        if any(slot.is_complex and (slot.wide_axes or drawn) for slot in step.results):
+        if any(
+            jnp.issubdtype(slot.dtype, jnp.complexfloating) and (slot.wide_axes or record.law)
+            for slot in step.results
+        ):
             raise step.refuse(
                 "An activation or a parameter is complex.",
                 got=f"'{step.name}' that gives {step.results[0].dtype}",

@@ -58,7 +58,3 @@ class Keys:
         how = "child" if _children() else "fold"
         pairs = zip(keys.ravel(), data.ravel(), strict=True)
         return self._numbers(((int(p), how, int(d)) for p, d in pairs), *keys.shape)
-
-    def clone(self, step: Step, keys: np.ndarray) -> np.ndarray:
-        """The same keys."""
-        return keys

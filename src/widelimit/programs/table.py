@@ -25,9 +25,7 @@ from . import families as f
 from .entrywise import elementwise, mapped, on_scalars
 from .keys import Keys
 from .products import contract, convolve
-from .records import Order, Record
-from .steps import SAMPLERS
-from .vectors import WideVector
+from .steps import Order, Record
 
 UNKNOWN = Record(on_scalars, f.refused)
 _LEADING, _RATIO = Order.LEADING, Order.RATIO
@@ -44,7 +42,6 @@ def _each(
 _one = partial(_each, Order.ONE)
 _linear = partial(Record, on_scalars, order=_LEADING, linear=True)
 _moves = partial(_linear, moves=True)
-_largest = partial(Record, on_scalars, f.largest, _LEADING)
 
 
 def _moved(rule: Callable[..., Any]) -> Record:
@@ -53,26 +50,31 @@ def _moved(rule: Callable[..., Any]) -> Record:
     return Record(alone, alone, _LEADING, linear=True, moves=True)
 
 
-def _on(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """What is done with vectors of one shape, whatever the step's parameters."""
-    return lambda step, vectors: rule(*vectors)
+def _largest(function: Callable[..., Any], **facts: Any) -> Record:
+    """Maxima or minima over finite axes."""
+    return Record(on_scalars, partial(f.largest, function), _LEADING, **facts)
 
 
-_itself = _on(lambda vector: vector)
-_sum = _each(_LEADING, np.add, linear=True, vectors=_on(WideVector.plus))
-_difference = _each(
-    _LEADING, np.subtract, linear=True, vectors=_on(lambda u, v: u.plus(e.multiplied(v, -1.0)))
-)
+_sum = partial(_each, _LEADING, linear=True)
+_same = _each(_SAME, np.asarray, linear=True, moves=True, vectors=lambda step, vectors: vectors[0])
 _numbers = Record(on_scalars, f.refused, _LEADING)
+
+
+def _drawn(law: Callable[..., Any]) -> Record:
+    """A call of `jax.random`, which stays whole."""
+    return Record(f.drawn, f.drawn, law=law, kind="Parameter")
+
 
 TABLE: dict[str, Record] = {
     # Sums and choices: the larger order wins.
-    **dict.fromkeys(("add", "add_any"), _sum),
-    "sub": _difference,
-    "max": _each(_LEADING, np.maximum, inside=(-1.0,)),
+    **dict.fromkeys(("add", "add_any"), _sum(np.add, signs=(1.0, 1.0))),
+    "sub": _sum(np.subtract, signs=(1.0, -1.0)),
+    "max": _each(_LEADING, np.maximum, inside=(-1.0,), closed=closed_forms.RELU),
     "min": _each(_LEADING, np.minimum, inside=(1.0,)),
     "clamp": _each(_LEADING, lambda a, x, b: np.minimum(np.maximum(x, a), b), inside=(-1.0, 1.0)),
-    "select_n": _each(_LEADING, numbers=a.selected, vectors=e.chosen),
+    "select_n": Record(
+        e.select, e.select, _LEADING, None, a.selected, True, chooses=1, vectors=e.chosen
+    ),
     "rem": _each(_LEADING),
     # Comparisons and angles do not change when all operands are scaled.
     "gt": _each(_RATIO, np.greater),
@@ -83,21 +85,20 @@ TABLE: dict[str, Record] = {
     "ne": _each(_RATIO, np.not_equal),
     "atan2": _each(_RATIO, np.arctan2),
     # Products and powers.
-    "mul": _each(Order.PRODUCT, np.multiply, linear=True, vectors=_on(WideVector.multiplied)),
+    "mul": _each(
+        Order.PRODUCT, np.multiply, linear=True, vectors=lambda step, v: v[0].multiplied(v[1])
+    ),
     "div": _each(Order.QUOTIENT, linear=True, numbers=a.divided, vectors=e.quotient),
     "integer_pow": _each(Order.POWER, numbers=a.powered, vectors=e.square),
     "pow": _each(Order.POWER, np.power),
     # f(c·x) = c^degree f(x) for c > 0.
-    "neg": _each(_SAME, np.negative, linear=True, vectors=_on(lambda v: e.multiplied(v, -1.0))),
+    "neg": _each(_SAME, np.negative, linear=True, signs=(-1.0,)),
     "abs": _each(_SAME, np.abs),
-    **dict.fromkeys(
-        ("copy", "copy_p"), _each(_SAME, np.asarray, linear=True, moves=True, vectors=_itself)
-    ),
+    **dict.fromkeys(("copy", "copy_p", "stop_gradient"), _same),
     "convert_element_type": _each(
         _SAME, linear=True, moves=True, numbers=a.converted, vectors=e.converted
     ),
-    "stop_gradient": _each(_SAME, np.asarray, vectors=_itself),
-    "reduce_precision": _each(_SAME, vectors=_itself),
+    "reduce_precision": replace(_same, arrays=None),
     "real": _each(_SAME),
     "sign": _each(_FLAT, np.sign, closed=closed_forms.SIGN),
     "is_finite": _each(_FLAT, np.isfinite),
@@ -137,37 +138,36 @@ TABLE: dict[str, Record] = {
     "or": _one(numbers=a.logical(np.logical_or)),
     "not": _one(numbers=a.logical(np.logical_not)),
     "xor": _one(numbers=a.logical(np.logical_xor)),
-    "map": Record(mapped, mapped),
+    "map": Record(on_scalars, mapped, numbers=a.mapped),
     # Bookkeeping on axes.
     "reshape": _moved(f.reshape),
     "transpose": _moved(f.transpose),
     "broadcast_in_dim": _moved(f.broadcast),
-    "squeeze": _moved(f.squeeze),
-    "expand_dims": _moves(f.refused),
-    "take": _moved(f.take),
+    "squeeze": _moved(f.along_finite_axes(lambda p, x: np.squeeze(x, p["dimensions"]))),
+    "take": _moved(f.along_finite_axes(lambda p, x: x[p["index"]])),
     "rev": _moved(f.reverse),
     "tile": _linear(f.alone(f.tile)),
     "slice": _moved(f.slices),
     "split": Record(f.split, f.split, _LEADING, linear=True, moves=True),
     "concatenate": _moves(f.side_by_side, numbers=a.concatenated),
-    "stack": _moves(f.side_by_side, numbers=a.stacked),
+    "stack": _moves(f.stacked, numbers=a.stacked),
     "gather": _moves(f.picked),
     "dynamic_slice": _linear(f.picked),
     "pad": _moves(f.padded),
     "optimization_barrier": Record(f.unchanged, f.unchanged),
     # Sums, windows and contractions.
-    "reduce_sum": _linear(f.summed, numbers=a.reduced(np.sum)),
+    "reduce_sum": _linear(f.summed, numbers=a.reduced(np.sum), kind="Moment"),
     **dict.fromkeys(
         ("cumsum", "reduce_window_sum"), Record(on_scalars, f.accumulated, _LEADING)
     ),
     **dict.fromkeys(
         ("scatter-add", "scatter_add"), Record(on_scalars, f.scattered, _LEADING)
     ),
-    "reduce_window_max": _largest(),
-    "reduce_max": _largest(numbers=a.reduced(np.max)),
-    "reduce_min": _largest(numbers=a.reduced(np.min)),
-    "dot_general": _linear(contract, order=Order.PRODUCT, numbers=a.contracted),
-    "conv_general_dilated": Record(on_scalars, convolve),
+    "reduce_window_max": Record(on_scalars, f.largest_in_windows, _LEADING),
+    "reduce_max": _largest(np.maximum, numbers=a.reduced(np.max)),
+    "reduce_min": _largest(np.minimum, numbers=a.reduced(np.min)),
+    "dot_general": _linear(contract, order=Order.PRODUCT, numbers=a.contracted, kind="MatMul"),
+    "conv_general_dilated": Record(on_scalars, convolve, kind="MatMul"),
     # Numbers alone.
     **dict.fromkeys(
         ("sort", "cummax", "cummin", "top_k", "argmax", "argmin", "dynamic_update_slice", "scatter",
@@ -177,13 +177,16 @@ TABLE: dict[str, Record] = {
     # Where parameters come from.
     "iota": Record(f.iota, f.refused, _LEADING),
     "qr": Record(on_scalars, f.orthogonal),
-    **dict.fromkeys(SAMPLERS, Record(f.drawn, f.drawn)),
+    **dict.fromkeys(("_normal", "_normal_real"), _drawn(f.normal)),
+    "_uniform": _drawn(f.uniform),
+    "_truncated_normal": _drawn(f.truncated_normal),
+    "_bernoulli": _drawn(f.no_law),
     "random_split": Record(f.on_keys(Keys.split), f.refused),
     "random_fold_in": Record(f.on_keys(Keys.fold_in), f.refused),
     "random_wrap": Record(f.on_keys(Keys.wrap), f.refused),
     "random_unwrap": Record(f.on_keys(Keys.unwrap), f.refused),
     "random_seed": Record(f.on_keys(Keys.seed), f.refused),
-    "random_clone": Record(f.on_keys(Keys.clone), f.refused),
+    "random_clone": Record(f.on_keys(lambda known, step, keys: keys), f.refused),
     "initial": Record(f.initial, f.refused),
     "weights": Record(f.weights, f.refused),
 }  # fmt: skip

@@ -8,34 +8,30 @@ parameters come from.
 from __future__ import annotations
 
 import itertools
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import source_info_util
 from jax.extend import core as jex
 
 from ..programs.extents import Extent, fit_extent
 from ..programs.refusals import NOWHERE, Place, RefusedError
-from ..programs.steps import SAMPLERS, FlatProgram, Given, Operand, Slot, Step
+from ..programs.steps import FlatProgram, Given, Operand, Slot, Step
 from ..programs.table import record_of
-from .places import place_of
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_OPENED = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "custom_lin",
-}
+_OPENED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_lin"}
+_OPENED |= {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"])
+# The rooms that trace; lines of layers are a user's, as those of any model are.
+_ROOMS = Path(__file__).resolve().parent.parent
+_OURS = tuple(str(_ROOMS / room) for room in ("trace", "programs", "lift"))
 MOST_STEPS = 200_000
 
 
@@ -131,13 +127,25 @@ class _Aligner:
     ) -> list[Operand]:
         first = equations[0]
         name = first.primitive.name
-        if name in _OPENED and first.params.get("name") not in SAMPLERS:
+        if name in _OPENED and record_of(first.params.get("name")).law is None:
             key = next(k for k in _INNER if k in first.params)
             return self.run([e.params[key] for e in equations], operands, place, fixed=fixed)
         if name == "scan":
             return self.scan(equations, operands, place)
         if name == "cond":
-            return self.cond(equations, operands, place, fixed)
+            index, *rest = operands
+            platform = isinstance(index, Slot) and index.index in self.platforms
+            if not platform and not isinstance(index, Given):
+                raise RefusedError(
+                    "Branches are chosen when the program is traced, not by data.",
+                    place=place,
+                    got="lax.cond or lax.switch on a computed value",
+                    remedy="use jnp.where, or choose the branch in Python",
+                )
+            # All branches for platforms compute the same; the first is as good as any.
+            choice = int(index.values[0]) if isinstance(index, Given) else 0
+            branches = [e.params["branches"][choice] for e in equations]
+            return self.run(branches, rest, place, fixed=fixed)
         if name == "while":
             raise RefusedError(
                 "Loops run a number of times that is known when the program is traced.",
@@ -166,25 +174,6 @@ class _Aligner:
     ) -> None:
         step = (name, primitive, params, tuple(operands), tuple(results), place, record_of(name))
         self.steps.append(Step(*step))
-
-    def cond(
-        self, equations: Sequence[Any], operands: list[Operand], place: Place, fixed: bool
-    ) -> list[Operand]:
-        index, *rest = operands
-        if isinstance(index, Slot) and index.index in self.platforms:
-            # All branches compute the same; the first is as good as any.
-            branches = [e.params["branches"][0] for e in equations]
-            return self.run(branches, rest, place, fixed=fixed)
-        if not isinstance(index, Given):
-            raise RefusedError(
-                "Branches are chosen when the program is traced, not by data.",
-                place=place,
-                got="lax.cond or lax.switch on a computed value",
-                remedy="use jnp.where, or choose the branch in Python",
-            )
-        choice = int(index.values[0])
-        branches = [e.params["branches"][choice] for e in equations]
-        return self.run(branches, rest, place, fixed=fixed)
 
     def scan(
         self, equations: Sequence[Any], operands: list[Operand], place: Place
@@ -232,6 +221,31 @@ class _Aligner:
         result = Slot(next(self.numbers), x.shape[1:], x.dtype)
         self.add("take", ({"index": index},) * 3, [x], [result], place)
         return result
+
+
+def place_of(equation: Any) -> tuple[Place, bool]:
+    """The innermost line of the user's own files, and whether there was one.
+
+    Lines of installed packages stand in where no file of the user's is on the stack.
+    """
+    frames = [
+        Place(f.file_name, f.start_line, f.function_name)
+        for f in source_info_util.user_frames(equation.source_info.traceback)
+    ]
+    frames = [f for f in frames if not f.file.startswith(_OURS)]
+    for frame in frames:
+        if not frame.file.startswith(_LIBRARIES):
+            return frame, True
+    return (frames[0], False) if frames else (NOWHERE, False)
+
+
+def said(error: Exception) -> str:
+    """What a model's code raised, in one sentence, and at which line of the user's files."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*_OURS, *_LIBRARIES))]
+    line = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    message = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {message[:200]}{line}"
 
 
 def _first_difference(jaxprs: Sequence[Any], place: Place) -> Place:

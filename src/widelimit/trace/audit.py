@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
+from ..programs.extents import shown
 from ..programs.integration import Integration
 from ..programs.interpreter import Machine
 from ..programs.listing import kind_of, superscript
 from ..programs.matrices import WideMatrix
 from ..programs.refusals import Place, RefusedError
 from ..programs.scalars import ZERO, WideScalar
-from ..programs.steps import Given, Slot, Step
+from ..programs.steps import FlatProgram, Slot
 from ..programs.vectors import WideVector
 
 if TYPE_CHECKING:
@@ -124,9 +125,6 @@ def audited(traced: Traced) -> Audit:
     return Audit(traced.name, tuple(rows), stopped)
 
 
-_SCALINGS = {"mul", "div", "neg"}
-
-
 def _rows(machine: Machine) -> list[Row]:
     """One row for every source line and role: the last value the line makes.
 
@@ -134,70 +132,49 @@ def _rows(machine: Machine) -> list[Row]:
     that is scaled only to enter a contraction is not a quantity of its own.
     """
     laws = {id(step): law for step, law in machine.laws}
-    readers = _readers(machine)
+    entering = _only_contracted(machine.program)
     found: dict[tuple[str, Place, str], Row] = {}
     behind: dict[int, tuple[str, Place, str]] = {}
     for record in machine.records:
-        step, value = record.step, record.value
-        slot = step.results[0]
-        extents = f"({', '.join(str(e) for e in slot.shape)})"
-        if kind_of(record) == "Parameter":
+        step, value, kind = record.step, record.value, kind_of(record)
+        slot, known = step.results[0], step.record
+        extents = shown(slot.shape)
+        if known.law is not None:
             if isinstance(value, (WideVector, WideMatrix)):
-                law = laws[id(step)]
-                key = ("parameter", step.place, extents)
+                law, key = laws[id(step)], ("parameter", step.place, extents)
                 found[key] = Row("parameter", law.power, step.place, f"{law.name} {extents}")
                 behind[slot.index] = key
             continue
-        origin = _scaled(step, behind)
-        if origin is not None:
-            behind[slot.index] = origin
-            row = found[origin]
+        slots = [o for o in step.operands if isinstance(o, Slot) and o.index in behind]
+        others = [o for o in step.operands if o not in slots]
+        scales = known.linear and known.coordinatewise and len(known.signs) < 2
+        numbers = all(not o.shape or set(o.shape) == {1} for o in others)
+        if len(slots) == 1 and ((known.moves and not others) or (scales and numbers)):
+            key = behind[slot.index] = behind[slots[0].index]
             if isinstance(value, (WideVector, WideMatrix, WideScalar)):
-                found[origin] = Row(row.role, value.power, row.place, row.detail)
+                found[key] = replace(found[key], power=value.power)
             continue
-        role = _ROLES.get(kind_of(record) or "")
+        role = _ROLES.get(kind or "")
         if role is None or not isinstance(value, (WideVector, WideScalar)) or value.is_zero:
             continue
-        if role == "score" and machine.on_tail(slot):
+        if role == "score" and machine.on_tail(step):
             role = "readout"
-        if role == "activation" and value.power and readers.get(slot.index) == {"dot_general"}:
+        if role == "activation" and value.power and slot.index in entering:
             continue
         key = (role, step.place, "")
         found[key] = Row(role, value.power, step.place, extents)
-        if role in ("score", "readout") or kind_of(record) == "MatMul":
+        if role in ("score", "readout") or kind == "MatMul":
             behind[slot.index] = key
     return list(found.values())
 
 
-def _scaled(step: Step, behind: dict[int, Any]) -> Any | None:
-    """What a step only scales or moves, if it does."""
-    slots = [o for o in step.operands if isinstance(o, Slot) and o.index in behind]
-    if len(slots) != 1:
-        return None
-    others = [o for o in step.operands if o is not slots[0]]
-    if step.record.moves and not others:
-        return behind[slots[0].index]
-    constant = all(isinstance(o, Given) or not o.wide_axes for o in others)
-    if (
-        step.name in _SCALINGS
-        and constant
-        and all(not o.shape or set(o.shape) == {1} for o in others)
-    ):
-        return behind[slots[0].index]
-    return None
-
-
-def _readers(machine: Machine) -> dict[int, set[str]]:
-    """The names of the steps that read each value, through moves and scalings."""
-    found: dict[int, set[str]] = {}
-    for step in reversed(machine.program.steps):
-        passed = step.record.moves
-        names = (
-            set().union(*(found.get(r.index, set()) for r in step.results))
-            if passed
-            else {step.name}
-        )
-        for operand in step.operands:
-            if isinstance(operand, Slot):
-                found.setdefault(operand.index, set()).update(names)
-    return found
+def _only_contracted(program: FlatProgram) -> set[int]:
+    """Values that contractions alone read, through moves."""
+    contracted: set[int] = set()
+    otherwise: set[int] = set()
+    for step in reversed(program.steps):
+        contracts = step.record.kind == "MatMul"
+        for found, here in ((contracted, contracts), (otherwise, not contracts)):
+            if (step.makes & found) if step.record.moves else here:
+                found |= step.reads
+    return contracted - otherwise

@@ -89,7 +89,18 @@ def examples(
 ) -> np.ndarray:
     """A batch of examples: from a file, or random ones of a shape."""
     if inputs is not None:
-        return _loaded(inputs)
+        try:
+            if not inputs.is_file():
+                raise ValueError("no file")
+            with inputs.open("rb") as file:
+                loaded = np.load(file, allow_pickle=False)
+                return loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+        except (ValueError, OSError, KeyError, EOFError, BadZipFile) as error:
+            raise WidelimitError(
+                f"'{inputs}' holds no examples.",
+                got=(str(error).splitlines() or ["nothing"])[0],
+                remedy="give an .npy file of shape (examples, …), or an .npz file with such an x",
+            ) from error
     if shape is None or any(extent < 1 for extent in shape):
         raise WidelimitError(
             "--shape is missing, and so is --inputs."
@@ -102,21 +113,6 @@ def examples(
     rng = np.random.default_rng(seed)
     full = (count, *shape)
     return rng.standard_normal(full) if tokens is None else rng.integers(0, tokens, full)
-
-
-def _loaded(inputs: Path) -> np.ndarray:
-    try:
-        if not inputs.is_file():
-            raise ValueError("no file")
-        with inputs.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            return loaded if isinstance(loaded, np.ndarray) else loaded["x"]
-    except (ValueError, OSError, KeyError, EOFError, BadZipFile) as error:
-        raise WidelimitError(
-            f"'{inputs}' holds no examples.",
-            got=(str(error).splitlines() or ["nothing"])[0],
-            remedy="give an .npy file of shape (examples, …), or an .npz file with such an x",
-        ) from error
 
 
 def audit_file(
