@@ -45,19 +45,12 @@ class Labels:
 
     def cut(self, labels: np.ndarray, cut: Cut) -> np.ndarray:
         """The labels after cutting each block, member by member."""
-        found = np.empty_like(labels)
-        for p, (label, i, j) in enumerate(
-            zip(labels, cut.major_index, cut.minor_index, strict=True)
-        ):
+        found = []
+        for label, i, j in zip(labels, cut.major_index, cut.minor_index, strict=True):
             major, minor, s, m = self._blocks[label]
-            block = (
-                major * cut.major,
-                minor * cut.minor,
-                s * cut.major + int(i),
-                m + minor * int(j),
-            )
-            found[p] = self.number(block)
-        return found
+            place = (s * cut.major + int(i), m + minor * int(j))
+            found.append(self.number((major * cut.major, minor * cut.minor, *place)))
+        return np.array(found, labels.dtype)
 
 
 @dataclass(frozen=True)

@@ -158,12 +158,21 @@ def mehler(
             total += np.multiply(a[k], b[k], out=term)
     if top < _CLOSE or max(left.share_left, right.share_left) < left.grid.negligible:
         return total
-    whole, half = left.grid.orders, left.grid.orders // 2
-    sums, halves = (
-        [first[..., p:end:2] @ np.swapaxes(second[..., p:end:2], -1, -2) for p in (0, 1)]
-        for end in (whole, half)
-    )
-    return total + _tail(left, right, rows, columns, rho, sums, halves)
+    # What is left of the series beyond the orders: even and odd ones by themselves.
+    plus, minus = (_along(left, right, rows, columns, sign) for sign in (1, -1))
+    orders = left.grid.orders
+    time = -orders * np.log(np.clip(np.abs(rho), 1e-300, 1.0))
+    for parity, whole, sign in ((0, plus + minus, 1.0), (1, plus - minus, np.sign(rho))):
+        tail, double = (
+            whole / 2 - first[..., parity:end:2] @ np.swapaxes(second[..., parity:end:2], -1, -2)
+            for end in (orders, orders // 2)
+        )
+        # A power law k^{-p-1} of the terms leaves K^{-p}: p from the tails at K/2 and K.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = np.log2(np.abs(double / tail))
+        p = np.where(np.isfinite(p), np.clip(p, 0.25, 8.0), 1.5)
+        total = total + sign * tail * p * _exponential_integral(p + 1, time)
+    return total
 
 
 def _along(
@@ -177,39 +186,11 @@ def _along(
     return f @ np.swapaxes(g, -1, -2)
 
 
-def _tail(
-    left: HermiteSeries,
-    right: HermiteSeries,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    rho: np.ndarray,
-    sums: list[np.ndarray],
-    halves: list[np.ndarray],
-) -> np.ndarray:
-    """What is left of the series beyond the orders that were summed."""
-    plus, minus = (_along(left, right, rows, columns, sign) for sign in (1, -1))
-    size = np.abs(rho)
-    orders = left.grid.orders
-    time = -orders * np.log(np.clip(size, 1e-300, 1.0))
-    total = np.zeros(np.broadcast_shapes(plus.shape, rho.shape))
-    for whole, done, half, sign in (
-        ((plus + minus) / 2, sums[0], halves[0], 1.0),
-        ((plus - minus) / 2, sums[1], halves[1], np.sign(rho)),
-    ):
-        tail, double = whole - done, whole - half
-        # A power law k^{-p-1} of the terms leaves K^{-p}: p from the tails at K/2 and K.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = np.log2(np.abs(double / tail))
-        p = np.where(np.isfinite(p), np.clip(p, 0.25, 8.0), 1.5)
-        total = total + sign * tail * p * _exponential_integral(p + 1, time)
-    return total
-
-
 def _exponential_integral(order: np.ndarray, t: np.ndarray) -> np.ndarray:
     """`∫_1^∞ e^{−tu} u^{−order} du` for real order > 1."""
     order, t = (np.array(each) for each in np.broadcast_arrays(order, t))
     result, far = np.empty(order.shape), t > 1
-    x, weights = _laguerre()
+    x, weights = special.roots_laguerre(24)
     s, time = order[far][:, None], t[far][:, None]
     # u = 1 + v/(s + t): the integrand is e^{−t} times a smooth function of e^{−v}.
     u = 1 + x / (s + time)
@@ -223,8 +204,3 @@ def _exponential_integral(order: np.ndarray, t: np.ndarray) -> np.ndarray:
         found = np.where(k < steps, (np.exp(-time) - time * found) / (r + k), found)
     result[~far] = found
     return result
-
-
-@lru_cache(maxsize=1)
-def _laguerre() -> tuple[np.ndarray, np.ndarray]:
-    return special.roots_laguerre(24)

@@ -1,7 +1,7 @@
 """Means and second moments of vectors, given the scalars.
 
-A product of two atoms is a product of functions of limit variables. It falls apart into groups that
-share no correlated variables; groups of one function, or of two functions of one variable each, are
+A product of two is one of functions of limit variables. It falls apart into groups that share no
+correlated variables; groups of one function, or of two functions of one variable each, are
 summed by Hermite series. Everything else is averaged over quasi-random points of all the limit
 variables it needs.
 """
@@ -21,8 +21,18 @@ from .gaussian import Form, GaussianSource, Postponed, correlated
 from .hermite import FAR_SHARE, HermiteSeries, mehler, no_square_mean, nodes
 from .integration import FAR, Method, Rule
 from .thresholds import PARALLEL
-from .trees import Apply, Atom, Deviations, Leaf, LimitPoints, Tree, Whole, scaled_leaf, unscaled
-from .vectors import WideVector, members_of
+from .trees import (
+    Apply,
+    Deviations,
+    LimitPoints,
+    Number,
+    Product,
+    Tree,
+    Whole,
+    scaled_leaf,
+    unscaled,
+)
+from .vectors import Part, WideVector, members_of
 
 Numbers = TypeVar("Numbers")
 
@@ -58,7 +68,7 @@ class Integrator:
         """`E[v_i]`, (draws or 1, size)."""
         self._inherit(vector)
         try:
-            return vector.constant + self._rest_mean(vector)
+            return self._mean(vector)
         except _NeedsPoints:
             return self._averaged([vector], lambda weights, values: weights @ values)
 
@@ -106,54 +116,42 @@ class Integrator:
     def _second(
         self, u: WideVector, v: WideVector, rows: np.ndarray, columns: np.ndarray
     ) -> np.ndarray:
-        total = u.constant[:, rows][..., :, None] * v.constant[:, columns][..., None, :]
-        if u.constant.any():
-            rest = self._rest_mean(v)[:, columns]
-            total = total + u.constant[:, rows][..., :, None] * rest[..., None, :]
-        if v.constant.any():
-            rest = self._rest_mean(u)[:, rows]
-            total = total + rest[..., :, None] * v.constant[:, columns][..., None, :]
+        total: Any = np.zeros((1, *rows.shape, columns.shape[1]))
+        both = u.form is not None and v.form is not None
         if u.form is not None and v.form is not None:
-            assert u.scale is not None
-            assert v.scale is not None
             found = u.form.covariance(v.form, rows, columns)
-            total = (
-                total + found * u.scale[:, rows][..., :, None] * v.scale[:, columns][..., None, :]
-            )
-        for mix, atom, scale in _pieces(u):
-            for other_mix, other, other_scale in _pieces(v):
-                if scale is not None and other_scale is not None:
-                    continue
-                found = self._mixed_pair(mix, atom, rows, other_mix, other, columns)
-                if scale is not None:
-                    found = found * scale[:, rows][..., :, None]
-                if other_scale is not None:
-                    found = found * other_scale[:, columns][..., None, :]
-                total = total + found
+            total = total + found * _table(np.asarray(u.scale), rows, np.asarray(v.scale), columns)
+        for k, (mix, product) in enumerate(_pieces(u)):
+            for m, (other_mix, other) in enumerate(_pieces(v)):
+                if not (both and k == m == 0):  # the linear parts
+                    found = self._mixed_pair(mix, product, rows, other_mix, other, columns)
+                    total = total + found
         return total
 
-    def _rest_mean(self, vector: WideVector) -> np.ndarray:
-        """The mean without the constant."""
-        total = np.zeros((1, vector.size))
-        for mix, atom in vector.parts:
-            mean = self._atom_mean(atom)
+    def _mean(self, vector: WideVector) -> np.ndarray:
+        total = vector.constant
+        for mix, product in vector.parts:
+            each, mean = np.arange(product.size)[:, None], np.ones((1, product.size, 1, 1))
+            for group in self._groups([(f, each, 0) for f in product.children]):
+                mean = mean * self._group(group)
+            mean = mean[..., 0, 0]
             total = total + (mean if mix is None else (mix @ mean[..., None])[..., 0])
         return total
 
     def _mixed_pair(
         self,
         mix: np.ndarray | None,
-        atom: Atom,
+        product: Product,
         rows: np.ndarray,
         other_mix: np.ndarray | None,
-        other: Atom,
+        other: Product,
         columns: np.ndarray,
     ) -> np.ndarray:
         if mix is None and other_mix is None:
-            return self._pair(atom, other, rows, columns)
-        left = np.arange(atom.size)[None] if mix is not None else rows.reshape(1, -1)
+            return self._pair(product, other, rows, columns)
+        left = np.arange(product.size)[None] if mix is not None else rows.reshape(1, -1)
         right = np.arange(other.size)[None] if other_mix is not None else columns.reshape(1, -1)
-        table = self._pair(atom, other, left, right)[:, 0]  # (draws, A*, B*)
+        table = self._pair(product, other, left, right)[:, 0]  # (draws, A*, B*)
         if mix is not None:
             first = mix[:, rows] @ table[:, None]  # (draws, c, A, B*)
         else:
@@ -166,17 +164,9 @@ class Integrator:
 
     # ---- products of functions --------------------------------------------------------------
 
-    def _atom_mean(self, atom: Atom) -> np.ndarray:
-        """(draws or 1, size)."""
-        each = np.arange(atom.size)[:, None]
-        value = np.ones((1, atom.size, 1, 1))
-        for group in self._groups([(f, each, 0) for f in atom.factors]):
-            value = value * self._group(group)
-        return value[..., 0, 0]
-
-    def _pair(self, a: Atom, b: Atom, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def _pair(self, a: Product, b: Product, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """`E[a_i b_j]`."""
-        factors = [(f, rows, 0) for f in a.factors] + [(f, columns, 1) for f in b.factors]
+        factors = [(f, rows, 0) for f in a.children] + [(f, columns, 1) for f in b.children]
         value = np.ones((1, *rows.shape, columns.shape[1]))
         for group in self._groups(factors):
             value = value * self._group(group)
@@ -231,7 +221,7 @@ class Integrator:
 
     def _two(self, a: Tree, b: Tree, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         if isinstance(a, Whole) or isinstance(b, Whole):
-            return self._second(_vector(a), _vector(b), rows, columns)
+            return self._second(members_of(a), members_of(b), rows, columns)
         for one, two, turn in ((a, b, False), (b, a, True)):
             if (line := scaled_leaf(one)) is not None:  # Stein: it sees a slope
                 form, factor = line
@@ -239,29 +229,22 @@ class Integrator:
                 if x is None:
                     raise _NeedsPoints
                 slope, mine = self._slope(two, x), (columns, rows) if turn else (rows, columns)
-                found = form.covariance(x, *mine) * factor[:, mine[0]][..., :, None]
-                found = found * slope[:, mine[1]][..., None, :]
+                found = form.covariance(x, *mine) * _table(factor, mine[0], slope, mine[1])
                 return np.swapaxes(found, -1, -2) if turn else found
         one, two = _closed(a), _closed(b)
         if one is not None and two is not None and one.form is two.form:
             q, r = one.variance[:, rows][..., :, None], two.variance[:, columns][..., None, :]
             c = one.argument.covariance(two.argument, rows, columns)
-            c = c * one.inner[:, rows][..., :, None] * two.inner[:, columns][..., None, :]
-            outer = one.outer[:, rows][..., :, None] * two.outer[:, columns][..., None, :]
-            return outer * one.form.pair(q, c, r)
+            c = c * _table(one.inner, rows, two.inner, columns)
+            return _table(one.outer, rows, two.outer, columns) * one.form.pair(q, c, r)
         x, y = a.univariate(), b.univariate()
         if x is None or y is None:
             raise _NeedsPoints
         self._use_grid(2)
         draws = max(self._draws(a), self._draws(b))
         left, right = self._series(a, x, draws), self._series(b, y, draws)
-        deviations = x.deviation[:, rows][..., :, None] * y.deviation[:, columns][..., None, :]
-        covariance = x.covariance(y, rows, columns)
-        rho = np.divide(
-            covariance,
-            deviations,
-            out=np.zeros(np.broadcast_shapes(covariance.shape, deviations.shape)),
-            where=deviations > 0,
+        rho = _quotient(
+            x.covariance(y, rows, columns), _table(x.deviation, rows, y.deviation, columns)
         )
         rho = np.where(np.abs(rho) > 1 - PARALLEL, np.sign(rho), rho)
         if not (left.converges(rho) and right.converges(rho)):
@@ -280,17 +263,14 @@ class Integrator:
             return closed.outer * closed.inner * closed.form.slope(closed.variance)
         self._use_grid(1)
         first = self._series(tree, form, self._draws(tree)).coefficient(1)
-        deviation = form.deviation
-        shape = np.broadcast_shapes(first.shape, deviation.shape)
-        return np.divide(first, deviation, out=np.zeros(shape), where=deviation > 0)
+        return _quotient(first, form.deviation)
 
     def _tree_mean(self, tree: Tree) -> np.ndarray:
         closed = _closed(tree)
         if closed is not None:
             return closed.outer * closed.form.mean(closed.variance)
         if isinstance(tree, Whole):
-            vector = tree.vector
-            return vector.constant + self._rest_mean(vector)
+            return self._mean(tree.vector)
         if not any(True for _ in tree.forms()):
             return np.asarray(tree.evaluate(Deviations([0.0])), float)[:, 0, :]
         form = tree.univariate()
@@ -339,7 +319,8 @@ class Integrator:
     def _averaged(self, vectors: list[WideVector], reduce: Callable[..., np.ndarray]) -> np.ndarray:
         """Averages over points of all variables at once: a grid for few of them, else Sobol's."""
         draws = max(len(v.evaluate(Deviations([0.0]))) for v in vectors)
-        cloud = Cloud([form for v in vectors for form in v.forms()], self._points, draws)
+        points = lambda dimension, draws: self.rule.nodes(dimension, draws, self.rng)  # noqa: E731
+        cloud = Cloud([form for v in vectors for form in v.forms()], points, draws)
         method = self.rule.method(cloud.dimension, cloud.draws)
         self.note(method)
         size = cloud.points * sum(v.size for v in vectors)
@@ -352,9 +333,6 @@ class Integrator:
                 _require_square_mean(each, cloud.weights, cloud.far)
             found.append(reduce(cloud.weights, *values))
         return np.concatenate(found)
-
-    def _points(self, dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.rule.nodes(dimension, draws, self.rng)
 
 
 Points = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -386,18 +364,15 @@ class Cloud(LimitPoints):
         forms = list({id(form): form for form in forms}.values())
         needed = _needed_members(forms)
         count = sum(form.size for form in forms)
-        self.values: dict[Any, np.ndarray] = {}
         if count <= sum(int(members.sum()) for _, members in needed.values()):
             blocks = [((id(form), None), np.ones(form.size, bool)) for form in forms]
-            roots = [psd_root(_joint(forms, count), **_ROOTS)]
-            joint = True
+            self._roots = [(psd_root(_joint(forms, count), **_ROOTS), blocks)]
         else:
-            blocks = [(key, members) for key, (_, members) in needed.items()]
-            roots = [
-                psd_root(source.among(np.flatnonzero(members)), **_ROOTS)
-                for source, members in needed.values()
+            self._roots = [
+                (psd_root(source.among(np.flatnonzero(members)), **_ROOTS), [(key, members)])
+                for key, (source, members) in needed.items()
             ]
-            joint = False
+        roots = [root for root, _ in self._roots]
         dimension = sum(root.shape[-1] for root in roots)
         repeated = max([1, *(len(root) for root in roots)])
         self.draws = max(draws, repeated)
@@ -406,32 +381,29 @@ class Cloud(LimitPoints):
         # Of many variables every point is about √dimension away.
         reach = max(FAR, np.sqrt(dimension) + 3)
         self.far = np.square(normals).sum(axis=-1).min(axis=0) > reach**2
-        self._white, self._roots, self._blocks, self._joint = normals, roots, blocks, joint
+        self._white = normals
 
     def _members(self) -> dict[Any, np.ndarray]:
         """Values (draws, points, size) of forms or of sources' members, at the draws at hand."""
         white, begin, found = self.pick(self._white), 0, {}
-        for k, root in enumerate(self._roots):
-            width = root.shape[-1]
+        for root, blocks in self._roots:
+            width, first = root.shape[-1], 0
             rows = np.swapaxes(self.pick(root), 1, 2)
             values = white[..., begin : begin + width] @ rows
             begin += width
-            blocks = self._blocks if self._joint else self._blocks[k : k + 1]
-            first = 0
             for key, members in blocks:
                 count = int(members.sum())
-                spread = np.zeros((*values.shape[:2], len(members)))
-                spread[..., members] = values[..., first : first + count]
-                found[key], first = spread, first + count
+                found[key] = np.zeros((*values.shape[:2], len(members)))
+                found[key][..., members] = values[..., first : first + count]
+                first += count
         return found
 
     def form(self, form: Form) -> np.ndarray:
         if "members" not in self.cache:
             self.cache["members"] = (self, self._members())  # pyright: ignore
         members: Any = self.cache["members"][1]  # pyright: ignore
-        if self._joint:
-            return members[id(form), None]
-        return form_values(form, members)
+        known = members.get((id(form), None))
+        return form_values(form, members) if known is None else known
 
 
 def _needed_members(forms: list[Form]) -> dict[tuple[int, int], tuple[GaussianSource, np.ndarray]]:
@@ -511,6 +483,16 @@ def _closed(tree: Tree) -> _Closed | None:
     return None if line is None else _Closed(inner.closed, *line, outer)
 
 
+def _table(a: np.ndarray, rows: np.ndarray, b: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """`a_i b_j` of numbers (draws, size)."""
+    return a[:, rows][..., :, None] * b[:, columns][..., None, :]
+
+
+def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """Zero where the lower number is."""
+    return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), 0.0)
+
+
 def _beside(values: np.ndarray, side: int) -> np.ndarray:
     """Numbers of the rows (side 0) or columns, to be multiplied with tables of both."""
     return values[..., :, None] if side == 0 else values[..., None, :]
@@ -523,8 +505,7 @@ def _covariance(one: _Side, two: _Side) -> np.ndarray:
     (a, rows, side), (b, columns, other) = one, two
     (x, f), (y, g) = scaled_leaf(a), scaled_leaf(b)  # pyright: ignore[reportGeneralTypeIssues]
     if side != other:
-        found = x.covariance(y, rows, columns)
-        return found * f[:, rows][..., :, None] * g[:, columns][..., None, :]
+        return x.covariance(y, rows, columns) * _table(f, rows, g, columns)
     flat = x.covariance(y, rows.reshape(-1, 1), columns.reshape(-1, 1))[..., 0, 0]
     found = flat.reshape(len(flat), *rows.shape) * f[:, rows] * g[:, columns]
     return _beside(found, side)
@@ -539,15 +520,8 @@ def _correlated(one: _Side, two: _Side) -> bool:
     return correlated(tree.forms(), other.forms(), index, other_index, simple=simple)
 
 
-def _pieces(vector: WideVector) -> list[tuple[np.ndarray | None, Atom, np.ndarray | None]]:
-    """Mixtures of atoms, and the linear part with its scale."""
-    pieces: list[tuple[np.ndarray | None, Atom, np.ndarray | None]] = [
-        (mix, atom, None) for mix, atom in vector.parts
-    ]
-    if vector.form is not None:
-        pieces.append((None, Atom((Leaf(vector.form),)), vector.scale))
-    return pieces
-
-
-def _vector(tree: Tree) -> WideVector:
-    return tree.vector if isinstance(tree, Whole) else members_of(tree)
+def _pieces(vector: WideVector) -> list[Part]:
+    """The linear part first, mixtures of products, and the constant, as products."""
+    linear: list[Part] = [] if vector.form is None else [(None, Product(vector.leaf()))]
+    there = vector.constant.any()
+    return [*linear, *vector.parts, *([(None, Product(Number(vector.constant)))] if there else [])]

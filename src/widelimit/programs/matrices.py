@@ -24,36 +24,35 @@ class WeightArray:
     sources: dict[int, GaussianSource] = field(default_factory=dict)
     """By the parameter's own axis that is contracted: W and its transpose are independent."""
     uses: dict[int, list[Use]] = field(default_factory=dict)
-    slots: dict[Any, int] = field(default_factory=dict)
-    """Those of cut pieces, by (axis, major, minor, slot that was cut, major and minor index)."""
+    pieces: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    """Slots of cut pieces, by how they came to be: a slot, then (axis, major, minor, i, j)…"""
+    origins: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """How slots of cut pieces came to be."""
     used: set[int] = field(default_factory=set)
     joined: bool = False
     """Whether it is a part of weights that were put together, and is used there alone."""
 
+    def cut(self, slot: int, how: tuple[int, ...]) -> int:
+        """The slot of one piece of a slot."""
+        origin = (*self.origins.get(slot, (slot,)), how)
+        number = self.pieces.setdefault(origin, self.entries + len(self.pieces))
+        self.origins[number] = origin
+        return number
+
     def overlap(self, slots: set[int]) -> bool:
         """Whether entries among these were used before in pieces that were cut in another way."""
-        new = slots - self.used
-        if not self.slots or not new:
-            return False
-        cuts = {slot: key for key, slot in self.slots.items()}
-
-        def lineage(slot: int) -> list[tuple[Any, ...]]:
-            """How a slot came to be, from the parameter in one piece on."""
-            found: list[tuple[Any, ...]] = []
-            while slot in cuts:
-                axis, major, minor, slot, *piece = cuts[slot]
-                found.append((axis, major, minor, *piece))
-            return [(slot,), *reversed(found)]
-
-        before = [lineage(slot) for slot in self.used]
-        return any(_overlap(lineage(slot), other) for slot in new for other in before)
+        new, old = (
+            [self.origins.get(slot, (slot,)) for slot in each] if self.pieces else []
+            for each in (slots - self.used, self.used)
+        )
+        return any(_overlap(one, other) for one in new for other in old)
 
     def source(self, axis: int) -> GaussianSource:
         """The limit variables made by contracting one of the two width axes."""
         return self.sources.setdefault(axis, GaussianSource(self.name, np.zeros((1, 0, 0))))
 
 
-def _overlap(one: list[tuple[Any, ...]], two: list[tuple[Any, ...]]) -> bool:
+def _overlap(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
     """Whether two pieces have entries in common, by how they were cut; equal ones have not."""
     if one[0] != two[0]:
         return False
@@ -139,14 +138,10 @@ class WideMatrix:
         cut = remap.cut
         assert cut is not None
         shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
-        known, begin = self.weights.slots, self.weights.entries
         old = self.slots.ravel()[remap.index]
-        keys = zip(old, cut.major_index, cut.minor_index, strict=True)
         numbers = [
-            known.setdefault(
-                (self.base[axis], cut.major, cut.minor, *map(int, key)), begin + len(known)
-            )
-            for key in keys
+            self.weights.cut(int(slot), (self.base[axis], cut.major, cut.minor, int(i), int(j)))
+            for slot, i, j in zip(old, cut.major_index, cut.minor_index, strict=True)
         ]
         slots = np.array(numbers).reshape(shape)
         return replace(self, slots=slots, layouts={**self.layouts, axis: layout})
@@ -164,19 +159,11 @@ class OuterProduct:
     left: np.ndarray
     right: np.ndarray
 
-    def swapped(self) -> OuterProduct:
-        """The transpose."""
-        return OuterProduct(self.v, self.u, self.right, self.left)
-
     def taken(self, index: np.ndarray) -> OuterProduct:
         """Other entries (-1: zero)."""
-        gone = (index < 0)[:, None]
-        safe = np.maximum(index, 0)
-        return replace(
-            self,
-            left=np.where(gone, -1, self.left[safe]),
-            right=np.where(gone, -1, self.right[safe]),
-        )
+        gone, safe = (index < 0)[:, None], np.maximum(index, 0)
+        left, right = (np.where(gone, -1, side[safe]) for side in (self.left, self.right))
+        return replace(self, left=left, right=right)
 
 
 @dataclass(frozen=True)
@@ -195,6 +182,11 @@ class Outer:
         """Both width axes and how they are cut."""
         first = self.parts[0]
         return {self.axes[0]: first.u.layout, self.axes[1]: first.v.layout}
+
+    def swapped(self) -> Outer:
+        """The same with v first."""
+        parts = tuple(OuterProduct(p.v, p.u, p.right, p.left) for p in self.parts)
+        return replace(self, axes=(self.axes[1], self.axes[0]), parts=parts)
 
     def moved(self, index: np.ndarray, axes: dict[int, int]) -> Outer:
         """`axes` maps old width axes to new ones."""
@@ -218,27 +210,25 @@ class Outer:
         old = self.layouts[axis]
         if layout == old:
             return self
+        if axis == self.axes[1]:
+            return self.swapped().refined_at(axis, layout).swapped()
         remap = refinement(self.shape, axis, old, layout)
         cut = remap.cut
         assert cut is not None
         piece = cut.major_index * cut.minor + cut.minor_index
-        shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
         parts = []
         for part in self.parts:
-            side = "u" if axis == self.axes[0] else "v"
-            table = "left" if side == "u" else "right"
-            vector: WideVector = getattr(part, side)
-            finer = vector.refined(layout)
-            own = refinement(vector.shape, vector.axis, vector.layout, layout)
+            own = refinement(part.u.shape, part.u.axis, old, layout)
             assert own.cut is not None
             pieces = own.cut.major_index * cut.minor + own.cut.minor_index
-            lookup = np.empty((vector.size, cut.major * cut.minor), int)
-            lookup[own.index, pieces] = np.arange(finer.size)
+            lookup = np.empty((part.u.size, cut.major * cut.minor), int)
+            lookup[own.index, pieces] = np.arange(own.size)
             taken = part.taken(remap.index)
-            members = getattr(taken, table)
-            moved = np.where(members < 0, -1, lookup[np.maximum(members, 0), piece[:, None]])
-            parts.append(replace(taken, **{side: finer, table: moved}))
-        return Outer(shape, self.axes, tuple(parts), self.power)
+            left = lookup[np.maximum(taken.left, 0), piece[:, None]]
+            left = np.where(taken.left < 0, -1, left)
+            parts.append(replace(taken, u=part.u.refined(layout), left=left))
+        shape = (*self.shape[:axis], layout.cells, *self.shape[axis + 1 :])
+        return replace(self, shape=shape, parts=tuple(parts))
 
     def times(self, number: WideScalar) -> Outer:
         """Entry by entry times numbers."""

@@ -8,7 +8,7 @@ activations, `kᵀ v` of linear attention. What the latter do to a vector is
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import NumericalError
 from ..printing import counted
-from .entrywise import aligned, leading_power
+from .entrywise import leading_power
 from .gaussian import Form, correlated
 from .layout import Layout, numbered
 from .matrices import Outer, OuterProduct, Use, WideMatrix
@@ -28,7 +28,6 @@ from .refusals import RefusedError
 from .scalars import DotGroup, WideScalar
 from .steps import Step
 from .thresholds import NO_MEAN, PLAIN_MEAN
-from .trees import Apply
 from .vectors import WideVector
 
 if TYPE_CHECKING:
@@ -61,46 +60,33 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Contraction(ABC):
+class Contraction:
     """Which axes two arrays sum over together, and which they keep in common."""
 
     contract: Pairs
     batch: Pairs
-
-    @abstractmethod
-    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
-        """What meets what, by the numbers of both sides' entries in the sides' shapes."""
+    meet: Callable[[np.ndarray, np.ndarray], Meeting]
+    """What meets what, by the numbers of both sides' entries in the sides' shapes."""
 
 
-class Dims(Contraction):
+def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`dot_general`: results come as (batch, left's, right's)."""
+    pairs = [tuple(zip(*p, strict=True)) for p in step.params[0]["dimension_numbers"]]
 
-    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
+    def meet(*sides: np.ndarray) -> Meeting:
         shape, places, blocks = [], [], []
-        for side, array in enumerate((left, right)):
-            batch, summed = ([pair[side] for pair in p] for p in (self.batch, self.contract))
+        for side, array in enumerate(sides):
+            summed, batch = ([pair[side] for pair in p] for p in pairs)
             free = [a for a in range(array.ndim) if a not in (*batch, *summed)]
             lengths = [[array.shape[a] for a in axes] for axes in (batch, free, summed)]
             shape += lengths[1] if side else [*lengths[0], *lengths[1]]
-            first = len(shape) - len(free)
-            places.append(
-                dict(
-                    zip(
-                        (*batch, *free),
-                        (*range(len(batch)), *range(first, len(shape))),
-                        strict=True,
-                    )
-                )
-            )
+            there = (*range(len(batch)), *range(len(shape) - len(free), len(shape)))
+            places.append(dict(zip((*batch, *free), there, strict=True)))
             flat = [math.prod(each) for each in lengths]
             blocks.append(array.transpose(*batch, *free, *summed).reshape(flat))
         return Meeting.of(blocks[0][:, :, None], blocks[1][:, None], shape, tuple(places))
 
-
-def contract(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
-    """`dot_general`."""
-    pairs = [tuple(zip(*p, strict=True)) for p in step.params[0]["dimension_numbers"]]
-    return [_contracted(machine, step, operands, Dims(*pairs))]
+    return [_contracted(machine, step, operands, Contraction(pairs[0], pairs[1], meet))]
 
 
 def _contracted(machine: Machine, step: Step, sides: list[Any], how: Contraction) -> Any:
@@ -226,7 +212,7 @@ def _with_matrix(machine: Machine, step: Step, sides: list[Any], how: Contractio
     if isinstance(matrix, WideMatrix):
         terms = [matmul(machine, step, matrix, axis, vector, entries, members)]
     else:
-        parts = (p if axis == matrix.axes[0] else p.swapped() for p in matrix.parts)
+        parts = (matrix if axis == matrix.axes[0] else matrix.swapped()).parts
         terms = [_through(machine, step, part, vector, entries, members) for part in parts]
         terms = [replace(term, power=term.power + matrix.power) for term in terms]
     # Scores with a mean are larger than those without one, by √n.
@@ -297,7 +283,9 @@ def summed_products(
     integrator = machine.integrator
     rows, columns = u.by_cell()[:, pairs[0]], v.by_cell()[:, pairs[1]]
     flat = rows.reshape(-1, 1), columns.reshape(-1, 1)
-    independent = not related(u, v)
+    # Whether members of one cell share correlated variables.
+    simple, cells = u.simple() and v.simple(), (u.by_cell(), v.by_cell())
+    independent = not correlated(u.forms(), v.forms(), *cells, simple=simple)
     if independent:
         products = integrator.mean(u)[:, rows] * integrator.mean(v)[:, columns]
     else:
@@ -318,7 +306,8 @@ def summed_products(
         total = unit * added(products.sum(axis=1))
         return WideScalar(shape, total, power=power + 1, rough=True)
     left, right = u, v
-    if not independent and _share_places(u, v):
+    turning = (any(t.source.ordered for f in w.forms() for t in f.terms) for w in (u, v))
+    if not independent and all(turning):
         raise step.refuse(
             "Random scores do not turn with the channels.",
             got="a dot product of vectors that both depend on their channels' places (rotary "
@@ -333,32 +322,11 @@ def summed_products(
     group = DotGroup(step, left, right, pairs, integrator, machine.dots)
     machine.dots.append(group)
     machine.dot_steps.append((step, u, v))
-    if machine.on_tail(step.results[0]):
+    if machine.on_tail(step):
         zero, weights = np.zeros((1, *shape)), np.zeros((1, size, group.size))
         weights[0, np.nonzero(there)[0], np.arange(group.size)] = 1.0
         return WideScalar(shape, zero, power=power + HALF, pending=((group, weights),))
     return WideScalar(shape, machine.once(lambda: added(group.values())), power=power + HALF)
-
-
-def _share_places(u: WideVector, v: WideVector) -> bool:
-    return all(any(t.source.ordered for f in w.forms() for t in f.terms) for w in (u, v))
-
-
-def related(u: WideVector, v: WideVector) -> bool:
-    """Whether members of one cell share correlated variables."""
-    simple = u.simple() and v.simple()
-    return correlated(u.forms(), v.forms(), u.by_cell(), v.by_cell(), simple=simple)
-
-
-def reduce_width(
-    machine: Machine, step: Step, vector: WideVector, axes: tuple[int, ...]
-) -> WideScalar:
-    """`reduce_sum` over channels, and perhaps over finite axes."""
-    ones = vector.constant_like(np.ones((1, vector.size)))
-    kept = tuple(a for a in range(len(vector.shape)) if a not in axes)
-    shape = tuple(vector.shape[a] for a in kept)
-    members = first_cell(vector).transpose(*kept, *axes).reshape(math.prod(shape), -1)
-    return summed_products(machine, step, vector, ones, (members, members), shape)
 
 
 # ---- new limit variables ---------------------------------------------------------------------
@@ -420,13 +388,11 @@ def matmul(
             gram = integrator.second_once(operand, other, mine, others)
             if len(gram) > len(total):
                 total = np.repeat(total, len(gram), axis=0)
-            place = _positions(mine, operand.size)
-            place_other = _positions(others, other.size)
             for slot in slots_here:
                 a, b = by_slot[slot], theirs[slot]
                 i, j = np.flatnonzero(a >= 0), np.flatnonzero(b >= 0)
-                rows, columns = place[a[i]][:, None], place_other[b[j]]
-                total[:, i[:, None], j] += gram[:, rows, columns]
+                rows, columns = np.searchsorted(mine, a[i]), np.searchsorted(others, b[j])
+                total[:, i[:, None], j] += gram[:, rows[:, None], columns]
         return unit * total
 
     own, method = integrator.measured(lambda: covariance(operand, by_slot))
@@ -437,20 +403,13 @@ def matmul(
             got=f"an overflow, or a function that is no number somewhere, in {step.place}",
             remedy="draw smaller weights, or check the functions' domain and growth",
         )
-    if uses and uses[-1].operand.layout.unit != operand.layout.unit:
-        raise step.refuse(
-            "Weights that are used again act on channels cut in the same way.",
-            got=f"'{weights.name}' applied to differently cut vectors",
-            remedy="use the same reshape in both places",
-        )
     begin, before = origin.extend(first), tuple(uses)
     origin.method = max(origin.method, method)
 
     def cross() -> np.ndarray:
-        def each() -> list[np.ndarray]:
-            return [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
-
-        found, method = integrator.measured(each)
+        found, method = integrator.measured(
+            lambda: [matrix.scale * u.scale * covariance(u.operand, u.members) for u in before]
+        )
         origin.method = max(origin.method, method)
         draws = max([1, *map(len, found)])
         rows = [np.broadcast_to(np.swapaxes(c, 1, 2), (draws, *c.shape[:0:-1])) for c in found]
@@ -476,23 +435,15 @@ def _meetings(
     Heads that are merged have members of their own for every slot; windows of a convolution share
     them.
     """
-    each = [(_members(ours, [slot]), _members(theirs, [slot]), [slot]) for slot in slots]
-    if len(each) == 1:
-        return [m for m in each if len(m[0]) and len(m[1])]
-    together = (_members(ours, slots), _members(theirs, slots), slots)
+
+    def meeting(chosen: list[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        sides = (np.unique(np.concatenate([side[k] for k in chosen])) for side in (ours, theirs))
+        one, two = (members[members >= 0] for members in sides)
+        return one, two, chosen
+
+    each, together = [meeting([slot]) for slot in slots], meeting(slots)
     apart = sum(len(a) * len(b) for a, b, _ in each) < len(together[0]) * len(together[1])
     return [m for m in (each if apart else [together]) if len(m[0]) and len(m[1])]
-
-
-def _members(by_slot: dict[int, np.ndarray], slots: list[int]) -> np.ndarray:
-    found = np.unique(np.concatenate([by_slot[slot] for slot in slots]))
-    return found[1:] if found[0] < 0 else found
-
-
-def _positions(members: np.ndarray, size: int) -> np.ndarray:
-    place = np.full(size, -1)
-    place[members] = np.arange(len(members))
-    return place
 
 
 # ---- convolutions and windows ----------------------------------------------------------------
@@ -514,56 +465,24 @@ def patch_index(shape: tuple[int, ...], window: tuple[int, ...], params: Any) ->
     return patches[tuple(slice(None, None, step) for step in steps)]
 
 
-class Window(Contraction):
-    """A convolution: patches of positions against a kernel."""
-
-    def __init__(self, numbers: Any, index: np.ndarray, *, depthwise: bool):
-        """`index` (*outputs, offsets) has the positions behind every output."""
-        self.lhs, self.rhs, self.out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-        super().__init__(
-            () if depthwise else ((self.lhs[1], self.rhs[1]),),
-            ((self.lhs[1], self.rhs[0]),) if depthwise else (),
-        )
-        self.index = index
-
-    def meet(self, left: np.ndarray, right: np.ndarray) -> Meeting:
-        index, (lhs, rhs, out) = self.index, (self.lhs, self.rhs, self.out)
-        rows = left.transpose(lhs[0], *lhs[2:], lhs[1])
-        rows = rows.reshape(len(rows), -1, rows.shape[-1])[:, np.maximum(index, 0)]
-        rows = np.where(index[..., None] < 0, -1, rows)  # (batch, *outputs, offsets, features)
-        columns = right.transpose(rhs[0], *rhs[2:], rhs[1])
-        outs, inner = columns.shape[0], columns.shape[-1]
-        # Each of the results' features sees the features of its group.
-        groups = rows.shape[-1] // inner
-        rows = rows.reshape(*rows.shape[:-1], groups, inner)
-        rows = rows[..., np.arange(outs) // (outs // groups), :]
-        rows = np.moveaxis(rows, -2, -3)  # (batch, *outputs, outs, offsets, inner)
-        rows = rows.reshape(*rows.shape[:-2], -1)
-        columns = np.broadcast_to(columns.reshape(outs, -1), rows.shape)
-        source = {out[0]: 0, out[1]: len(out) - 1, **{a: 1 + k for k, a in enumerate(out[2:])}}
-        order = (*(source[a] for a in range(len(out))), len(out))
-        rows, columns = rows.transpose(order), columns.transpose(order)
-        places = ({lhs[0]: out[0], lhs[1]: out[1]}, {rhs[0]: out[1]})
-        return Meeting.of(rows, columns, rows.shape[:-1], places)
-
-
 def convolve(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
     """`conv_general_dilated` as a contraction of patches with the kernel."""
     left, right = operands
     params = step.params[0]
     numbers = params["dimension_numbers"]
-    lhs, rhs = numbers.lhs_spec, numbers.rhs_spec
+    lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     groups = [int(p["feature_group_count"]) for p in step.params]
     depthwise = len(set(groups)) > 1
     grouped = groups[0] > 1 and not depthwise
     alone = isinstance(left, WideVector) and isinstance(right, WideVector)
+    widths = machine.program.widths
     if (
         int(params["batch_group_count"]) != 1
         or any(isinstance(value, Outer) for value in operands)
         or set(lhs[2:]) & left.layouts.keys()
         or set(rhs[2:]) & right.layouts.keys()
         or (grouped and (lhs[1] in left.layouts or right.shape[rhs[0]] % groups[0]))
-        or (depthwise and not (alone and _same_channels(left, groups, machine.program.widths)))
+        or (depthwise and not (alone and groups == [left.layout.extent * w for w in widths]))
     ):
         raise step.refuse(
             "A convolution contracts channels with its kernel, all together or each alone.",
@@ -583,11 +502,28 @@ def convolve(machine: Machine, step: Step, operands: list[Any]) -> list[Any]:
         left = left.refined(Layout(layout.major, layout.minor // filters, layout.unit))
         repeated = np.repeat(left.indices, filters, axis=lhs[1])
         left = replace(left.reindexed(repeated, lhs[1]), layout=layout)
-    return [_contracted(machine, step, [left, right], Window(numbers, index, depthwise=depthwise))]
 
+    def meet(left: np.ndarray, right: np.ndarray) -> Meeting:
+        rows = left.transpose(lhs[0], *lhs[2:], lhs[1])
+        rows = rows.reshape(len(rows), -1, rows.shape[-1])[:, np.maximum(index, 0)]
+        rows = np.where(index[..., None] < 0, -1, rows)  # (batch, *outputs, offsets, features)
+        columns = right.transpose(rhs[0], *rhs[2:], rhs[1])
+        outs, inner = columns.shape[0], columns.shape[-1]
+        # Each of the results' features sees the features of its group.
+        groups = rows.shape[-1] // inner
+        rows = rows.reshape(*rows.shape[:-1], groups, inner)
+        rows = rows[..., np.arange(outs) // (outs // groups), :]
+        rows = np.moveaxis(rows, -2, -3)  # (batch, *outputs, outs, offsets, inner)
+        rows = rows.reshape(*rows.shape[:-2], -1)
+        columns = np.broadcast_to(columns.reshape(outs, -1), rows.shape)
+        source = {out[0]: 0, out[1]: len(out) - 1, **{a: 1 + k for k, a in enumerate(out[2:])}}
+        order = (*(source[a] for a in range(len(out))), len(out))
+        rows, columns = rows.transpose(order), columns.transpose(order)
+        places = ({lhs[0]: out[0], lhs[1]: out[1]}, {rhs[0]: out[1]})
+        return Meeting.of(rows, columns, rows.shape[:-1], places)
 
-def _same_channels(vector: WideVector, groups: list[int], widths: tuple[int, ...]) -> bool:
-    return groups == [vector.layout.extent * width for width in widths]
+    pairs = () if depthwise else ((lhs[1], rhs[1]),), ((lhs[1], rhs[0]),) if depthwise else ()
+    return [_contracted(machine, step, [left, right], Contraction(*pairs, meet))]
 
 
 def along_width(step: Step) -> RefusedError:
@@ -598,45 +534,3 @@ def along_width(step: Step) -> RefusedError:
         remedy="sorting, maxima, cumulative sums and Fourier transforms over channels have no "
         "limit here; apply them over positions",
     )
-
-
-def window_values(step: Step, vector: WideVector) -> WideVector:
-    """Maxima and minima over finite axes or windows, channel by channel."""
-    name = step.name
-    function = np.minimum if name == "reduce_min" else np.maximum
-    if name == "reduce_window_max":
-        params = step.params[0]
-        window = tuple(int(w) for w in params["window_dimensions"])
-        if window[vector.axis] != 1:
-            raise along_width(step)
-        plain = {
-            "padding": params["padding"],
-            "lhs_dilation": params["base_dilation"],
-            "rhs_dilation": params["window_dilation"],
-            "window_strides": params["window_strides"],
-        }
-        index = patch_index(vector.shape, window, plain)
-        shape = index.shape[: len(vector.shape)]
-        rows = index.reshape(*shape, -1)
-        if (rows < 0).any():
-            raise step.refuse(
-                "Windows of a maximum lie inside the array.",
-                got="a max pool with padding",
-                remedy="pool without padding ('VALID')",
-            )
-        slices = [vector.reindexed(rows[..., k], vector.axis) for k in range(rows.shape[-1])]
-    else:
-        axes = tuple(int(a) for a in step.params[0]["axes"])
-        if vector.axis in axes:
-            raise along_width(step)
-        kept = [a for a in range(len(vector.shape)) if a not in axes]
-        shape = tuple(vector.shape[a] for a in kept)
-        rows = vector.indices.transpose(*kept, *axes).reshape(*shape, -1)
-        place = kept.index(vector.axis)
-        slices = [vector.reindexed(rows[..., k], place) for k in range(rows.shape[-1])]
-
-    def larger(a: WideVector, b: WideVector) -> WideVector:
-        first, second = aligned(step, [a, b])
-        return first.applied(Apply(name, function, (first.tree(), second.tree())))
-
-    return replace(reduce(larger, slices), power=vector.power)

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..gaussians import condition, psd_root
-from .blocks import blocks_alike, shared_cells, shared_sources
+from .channels import blocks_alike, is_centred, shared_cells, shared_sources
 from .integration import Method
 from .integrator import Integrator
 from .layout import Layout
 from .steps import Step
-from .symmetry import is_centred
 from .vectors import WideVector
 
 ZERO = Fraction(0)
@@ -108,7 +107,10 @@ class WideScalar:
     @classmethod
     def constant(cls, value: Any, power: Fraction = ZERO) -> WideScalar:
         """A number or array that is the same in every draw."""
-        return cls(np.shape(value), _leading(value), power=power, fixed=True)
+        array: Any = value  # JAX's stay as they are
+        if not hasattr(value, "dtype") or isinstance(value, np.generic):
+            array = np.asarray(value)
+        return cls(np.shape(value), array[None], power=power, fixed=True)
 
     @cached_property
     def base(self) -> Any:
@@ -135,14 +137,6 @@ class WideScalar:
             return False
         base = self.base
         return isinstance(base, np.ndarray) and base.dtype.kind in "fiu" and not base.any()
-
-
-def _leading(value: Any) -> Any:
-    return (
-        value[None]
-        if hasattr(value, "dtype") and not isinstance(value, np.generic)
-        else np.asarray(value)[None]
-    )
 
 
 class DotGroup(Group):
@@ -181,15 +175,12 @@ class DotGroup(Group):
             return None
         if other is self:
             return self._cross(other.u, other.v, other.pairs)
-        total = None
-        for left, right, pairs in (
-            (other.u, other.v, other.pairs),
-            (other.v, other.u, other.pairs[::-1]),
-        ):
-            found = self._cross(left, right, pairs)
-            if found is not None:
-                total = found if total is None else total + found
-        return total
+        found = [
+            self._cross(other.u, other.v, other.pairs),
+            self._cross(other.v, other.u, other.pairs[::-1]),
+        ]
+        there = [cross for cross in found if cross is not None]
+        return sum(there) if there else None  # pyright: ignore[reportReturnType]
 
     def _cross(self, left: WideVector, right: WideVector, pairs: np.ndarray) -> np.ndarray | None:
         """Covariances with the dot products of `left` and `right`."""
@@ -213,9 +204,15 @@ class DotGroup(Group):
         assert blocks is not None
         return float(ours[0].layout.unit) * blocks.sum(axis=1)
 
+    @cached_property
+    def cells_meet(self) -> bool:
+        """Whether different cells of a side are the same channels, as after `[v, v]`."""
+        sides = (shared_cells(side, side) for side in (self.u, self.v))
+        return any(bool((side & ~np.eye(len(side), dtype=bool)).any()) for side in sides)
+
     def variances(self) -> tuple[np.ndarray, Method]:
         """Of every dot product, (draws or 1, size), and how they were found."""
-        if _cells_meet(self.u) or _cells_meet(self.v):
+        if self.cells_meet:
             own, method = self.integrator.measured(lambda: self.cross(self))
             assert own is not None
             return np.diagonal(own, axis1=1, axis2=2), method
@@ -242,7 +239,7 @@ class DotGroup(Group):
 
     def _fresh(self) -> np.ndarray:
         draws, rng = self.integrator.draws, self.integrator.rng
-        if _cells_meet(self.u) or _cells_meet(self.v):
+        if self.cells_meet:
             own = self.cross(self)
             noise = rng.standard_normal((draws, self.size, 1))
             return np.zeros((draws, self.size)) if own is None else (_root(own) @ noise)[..., 0]
@@ -252,28 +249,30 @@ class DotGroup(Group):
         for cell in range(first.shape[1]):
             rows, columns = (_rooted_blocks(gram[:, cell]) for gram in (first, second))
             for (a, left), (b, right) in itertools.product(rows, columns):
-                chosen, i, j = _within(self.pairs, a, b)
+                chosen = np.flatnonzero(np.isin(self.pairs[0], a) & np.isin(self.pairs[1], b))
                 if len(chosen):
                     noise = rng.standard_normal((draws, len(a), len(b)))
                     field = left @ noise @ np.swapaxes(right, 1, 2)
+                    i, j = (
+                        np.searchsorted(k, p[chosen])
+                        for k, p in zip((a, b), self.pairs, strict=True)
+                    )
                     total[:, chosen] += share * field[:, i, j]
         return total
 
     def _conditional(self, known: list[tuple[DotGroup, np.ndarray]]) -> np.ndarray:
         """Given dot products that were drawn before and share weights with these."""
-        before = np.concatenate(
-            [np.broadcast_to(g.values(), (self.integrator.draws, g.size)) for g, _ in known], axis=1
-        )
-        cross = _side_by_side([c for _, c in known])
+        draws = self.integrator.draws
+        before = [np.broadcast_to(g.values(), (draws, g.size)) for g, _ in known]
         groups = [g for g, _ in known]
         blocks = [[(g.cross(h), np.zeros((1, g.size, h.size))) for h in groups] for g in groups]
-        rows = [_side_by_side([none if c is None else c for c, none in row]) for row in blocks]
-        old = np.concatenate(_same_draws(rows), axis=1)
+        rows = [_side_by_side([none if c is None else c for c, none in row], 2) for row in blocks]
+        cross, old = _side_by_side([c for _, c in known], 2), _side_by_side(rows, 1)
         own = self.cross(self)
         assert own is not None
-        mean, rest = condition(own, cross, old, before)
+        mean, rest = condition(own, cross, old, np.concatenate(before, axis=1))
         scale = np.abs(own).max(axis=(1, 2)) * self.size
-        noise = self.integrator.rng.standard_normal((self.integrator.draws, self.size, 1))
+        noise = self.integrator.rng.standard_normal((draws, self.size, 1))
         return mean + (psd_root(rest, tolerance=_SAMPLED, scale=scale) @ noise)[..., 0]
 
 
@@ -287,19 +286,9 @@ class NormalGroup(Group):
         return np.eye(self.size)[None] if other is self else None
 
 
-def _cells_meet(vector: WideVector) -> bool:
-    """Whether different cells are the same channels, as after `concatenate([v, v])`."""
-    shared = shared_cells(vector, vector)
-    return bool((shared & ~np.eye(len(shared), dtype=bool)).any())
-
-
-def _same_draws(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _side_by_side(arrays: list[np.ndarray], axis: int) -> np.ndarray:
     draws = max(a.shape[0] for a in arrays)
-    return [np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays]
-
-
-def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(_same_draws(arrays), axis=2)
+    return np.concatenate([np.broadcast_to(a, (draws, *a.shape[1:])) for a in arrays], axis=axis)
 
 
 def _root(matrices: np.ndarray) -> np.ndarray:
@@ -316,11 +305,3 @@ def _rooted_blocks(gram: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     count, label = connected_components((gram != 0).any(axis=0), directed=False)
     blocks = [np.flatnonzero(label == k) for k in range(count)]
     return [(block, _root(gram[:, block][:, :, block])) for block in blocks]
-
-
-def _within(
-    pairs: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The products between two blocks, and their places in the blocks."""
-    chosen = np.flatnonzero(np.isin(pairs[0], a) & np.isin(pairs[1], b))
-    return chosen, np.searchsorted(a, pairs[0, chosen]), np.searchsorted(b, pairs[1, chosen])

@@ -1,12 +1,13 @@
 """Functions of limit variables, member by member of a family: small expression trees.
 
-`Leaf` is a linear form, `Number` an array of numbers, `Apply` a coordinatewise function, `Mixed` a
-linear combination of products of other members, `Whole` a vector. Every node can be evaluated at
-points of the limit variables, as an array (draws, points, size).
+`Leaf` is a linear form, `Number` an array of numbers, `Apply` a coordinatewise function, `Product`
+a product, `Whole` a vector. Every node can be evaluated at points of the limit variables, as an
+array (draws, points, size).
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .closed_forms import ClosedForm
-from .gaussian import Cut, Form, Remap
+from .gaussian import Form, Remap
 
 if TYPE_CHECKING:
     from .vectors import WideVector
@@ -48,17 +49,16 @@ class Deviations(LimitPoints):
 
 
 class Tree(ABC):
-    """A node; `size` members."""
+    """A node; `size` members, made of those of its children."""
 
-    size: int
-
-    def __init__(self) -> None:
+    def __init__(self, size: int, children: tuple[Tree, ...] = ()) -> None:
+        self.size, self.children = size, children
         self._remapped: dict[Any, Tree] = {}
         self.memory: dict[Any, Any] = {}
         """What was integrated of this node already."""
 
     def remapped(self, remap: Remap) -> Tree:
-        """New members; zeros are not allowed here."""
+        """New members; zeros are allowed in products only."""
         if remap.is_identity(self.size):
             return self
         if remap.key not in self._remapped:
@@ -81,13 +81,14 @@ class Tree(ABC):
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
         """The rule of the node."""
 
-    @abstractmethod
     def forms(self) -> Iterator[Form]:
         """All linear forms below."""
+        for child in self.children:
+            yield from child.forms()
 
     def simple(self) -> bool:
         """Whether members depend on no other members' forms."""
-        return True
+        return all(child.simple() for child in self.children)
 
     def univariate(self) -> Form | None:
         """The one form this is a function of, if there is just one."""
@@ -101,8 +102,8 @@ class Leaf(Tree):
     """A linear form."""
 
     def __init__(self, form: Form):
-        super().__init__()
-        self.form, self.size = form, form.size
+        super().__init__(form.size)
+        self.form = form
 
     def _remap(self, remap: Remap) -> Tree:
         return Leaf(self.form.remapped(remap))
@@ -118,17 +119,14 @@ class Number(Tree):
     """Numbers that do not depend on the coordinate, (draws or 1, size)."""
 
     def __init__(self, data: np.ndarray):
-        super().__init__()
-        self.data, self.size = data, data.shape[-1]
+        super().__init__(data.shape[-1])
+        self.data = data
 
     def _remap(self, remap: Remap) -> Tree:
         return Number(self.data[:, remap.index])
 
     def _evaluate(self, points: LimitPoints) -> np.ndarray:
         return points.pick(self.data)[:, None, :]
-
-    def forms(self) -> Iterator[Form]:
-        return iter(())
 
 
 class Apply(Tree):
@@ -141,9 +139,8 @@ class Apply(Tree):
         children: tuple[Tree, ...],
         closed: ClosedForm | None = None,
     ):
-        super().__init__()
-        self.name, self.function, self.children, self.closed = name, function, children, closed
-        self.size = children[0].size
+        super().__init__(children[0].size, children)
+        self.name, self.function, self.closed = name, function, closed
 
     def _remap(self, remap: Remap) -> Tree:
         children = tuple(c.remapped(remap) for c in self.children)
@@ -153,44 +150,13 @@ class Apply(Tree):
         values = np.broadcast_arrays(*(child.evaluate(points) for child in self.children))
         return np.asarray(self.function(*values))
 
-    def forms(self) -> Iterator[Form]:
-        for child in self.children:
-            yield from child.forms()
-
-    def simple(self) -> bool:
-        return all(child.simple() for child in self.children)
-
-
-class Mixed(Tree):
-    """`Σ_j weights_ij atom_j`, weights (draws or 1, size, members of the atom)."""
-
-    def __init__(self, weights: np.ndarray, atom: Atom):
-        super().__init__()
-        self.weights, self.atom = weights, atom
-        self.size = weights.shape[1]
-
-    def _remap(self, remap: Remap) -> Tree:
-        weights = self.weights[:, remap.index]
-        if remap.cut is None:
-            return Mixed(weights, self.atom)
-        return Mixed(*cut_mixture(weights, self.atom, remap))
-
-    def _evaluate(self, points: LimitPoints) -> np.ndarray:
-        return self.atom.evaluate(points) @ np.swapaxes(points.pick(self.weights), 1, 2)
-
-    def forms(self) -> Iterator[Form]:
-        return self.atom.forms()
-
-    def simple(self) -> bool:
-        return False
-
 
 class Whole(Tree):
-    """A vector as a factor of a product."""
+    """A vector: a factor of a product, or one of its mixtures inside a function."""
 
     def __init__(self, vector: WideVector):
-        super().__init__()
-        self.vector, self.size = vector, vector.size
+        super().__init__(vector.size)
+        self.vector = vector
 
     def _remap(self, remap: Remap) -> Tree:
         return Whole(self.vector.remapped_members(remap))
@@ -205,43 +171,31 @@ class Whole(Tree):
         return self.vector.simple()
 
 
-class Atom:
-    """A product of trees of one size."""
+class Product(Tree):
+    """A product of trees of one size, whose members may be zero."""
 
-    def __init__(self, factors: tuple[Tree, ...]):
-        self.factors, self.size = factors, factors[0].size
+    def __init__(self, *factors: Tree):
+        super().__init__(factors[0].size, factors)
 
-    def remapped(self, remap: Remap) -> Atom:
+    def remapped(self, remap: Remap) -> Product:
         """New members of every factor."""
         if remap.is_identity(self.size):
             return self
         safe = Remap(remap.safe, remap.cut)
-        factors = tuple(f.remapped(safe) for f in self.factors)
+        first, *rest = (factor.remapped(safe) for factor in self.children)
         if not remap.present.all():
-            factors = (masked(factors[0], remap.present), *factors[1:])
-        return Atom(factors)
+            first = scaled(first, remap.present[None, :].astype(float))
+        return Product(first, *rest)
 
-    def evaluate(self, points: LimitPoints) -> np.ndarray:
-        """The product's values."""
-        value = self.factors[0].evaluate(points)
-        for factor in self.factors[1:]:
-            value = value * factor.evaluate(points)
-        return value
+    _remap = remapped
 
-    def forms(self) -> Iterator[Form]:
-        """All linear forms below."""
-        for factor in self.factors:
-            yield from factor.forms()
-
-    def simple(self) -> bool:
-        """Whether members depend on no other members' forms."""
-        return all(factor.simple() for factor in self.factors)
+    def _evaluate(self, points: LimitPoints) -> np.ndarray:
+        return functools.reduce(np.multiply, (tree.evaluate(points) for tree in self.children))
 
 
-def scaled_leaf(tree: Tree) -> tuple[Form, np.ndarray] | None:
-    """The form and the number (draws or 1, size) whose product a tree is, if it is one."""
-    inner, factor = unscaled(tree)
-    return (inner.form, factor) if isinstance(inner, Leaf) else None
+def scaled(tree: Tree, numbers: np.ndarray) -> Tree:
+    """Members times numbers, (draws or 1, size)."""
+    return Apply("mul", np.multiply, (tree, Number(numbers)))
 
 
 def unscaled(tree: Tree) -> tuple[Tree, np.ndarray]:
@@ -252,22 +206,7 @@ def unscaled(tree: Tree) -> tuple[Tree, np.ndarray]:
     return tree, factor
 
 
-def masked(tree: Tree, present: np.ndarray) -> Tree:
-    """The tree, and zero where a member is not `present`."""
-    where = Number(present[None, :].astype(float))
-    return Apply("mul", np.multiply, (tree, where))
-
-
-def cut_mixture(weights: np.ndarray, atom: Atom, remap: Remap) -> tuple[np.ndarray, Atom]:
-    """Blocks of a mixture are cut: one copy of the atoms for every piece."""
-    cut = remap.cut
-    assert cut is not None
-    pieces = cut.major * cut.minor
-    piece = cut.major_index * cut.minor + cut.minor_index
-    each = np.arange(atom.size)
-    i, j = np.divmod(np.repeat(np.arange(pieces), atom.size), cut.minor)
-    copies = atom.remapped(Remap(np.tile(each, pieces), Cut(cut.major, cut.minor, i, j)))
-    spread = np.zeros((weights.shape[0], weights.shape[1], pieces, atom.size))
-    rows = np.arange(weights.shape[1])
-    spread[:, rows, piece] = weights
-    return spread.reshape(*weights.shape[:2], -1), copies
+def scaled_leaf(tree: Tree) -> tuple[Form, np.ndarray] | None:
+    """The form and the number (draws or 1, size) whose product a tree is, if it is one."""
+    inner, factor = unscaled(tree)
+    return (inner.form, factor) if isinstance(inner, Leaf) else None

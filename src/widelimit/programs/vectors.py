@@ -1,6 +1,6 @@
 """Vectors: families of i.i.d. coordinates, as functions of limit variables.
 
-`v = n^power · (constant + scale·form + Σ mix·atom)`. The linear part is Gaussian; atoms are
+`v = n^power · (constant + scale·form + Σ mix·product)`. The linear part is Gaussian; products are
 products of nonlinear functions. Arrays are flat over the family: (draws or 1, size).
 """
 
@@ -9,27 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 
-from .gaussian import Form, Remap
+from .gaussian import Cut, Form, Remap
 from .layout import Layout, refinement
 from .trees import (
     Apply,
-    Atom,
     Deviations,
     Leaf,
     LimitPoints,
-    Mixed,
     Number,
+    Product,
     Tree,
     Whole,
-    cut_mixture,
+    scaled,
     scaled_leaf,
 )
 
-Part = tuple[np.ndarray | None, Atom]
-_NOTHING = Layout(1, 1, Fraction(1))
+Part = tuple[np.ndarray | None, Product]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +48,20 @@ class WideVector:
     def size(self) -> int:
         """Members, cells included."""
         return self.constant.shape[-1]
+
+    @classmethod
+    def of(
+        cls,
+        tree: Tree,
+        shape: tuple[int, ...],
+        axis: int,
+        layout: Layout,
+        power: Fraction = Fraction(0),
+    ) -> WideVector:
+        """A vector that is given by an expression."""
+        product = tree if isinstance(tree, Product) else Product(tree)
+        zero = np.zeros((1, product.size))
+        return cls(shape, axis, layout, power, zero, parts=((None, product),))
 
     # ---- what it is made of -----------------------------------------------------------------
 
@@ -77,30 +90,37 @@ class WideVector:
         """All linear forms in it."""
         if self.form is not None:
             yield self.form
-        for _, atom in self.parts:
-            yield from atom.forms()
+        for _, product in self.parts:
+            yield from product.forms()
 
     def simple(self) -> bool:
         """Whether members depend on no other members' forms."""
-        return all(mix is None and atom.simple() for mix, atom in self.parts)
+        return all(mix is None and product.simple() for mix, product in self.parts)
 
     def tree(self) -> Tree:
         """The vector as one expression."""
-        trees: list[Tree] = []
-        if self.form is not None:
-            assert self.scale is not None
-            leaf: Tree = Leaf(self.form)
-            if not (self.scale == 1).all():
-                leaf = Apply("mul", np.multiply, (leaf, Number(self.scale)))
-            trees.append(leaf)
-        for mix, atom in self.parts:
-            trees.append(_product(atom) if mix is None else Mixed(mix, atom))
+        trees: list[Tree] = [] if self.form is None else [self.leaf()]
+        for mix, product in self.parts:
+            first, *others = product.children
+            if mix is None:
+                trees.append(product if others else first)
+            else:
+                trees.append(Whole(self._bare((mix, product))))
         if self.constant.any() or not trees:
             trees.append(Number(self.constant))
-        total = trees[0]
-        for tree in trees[1:]:
-            total = Apply("add", np.add, (total, tree))
-        return total
+        return reduce(lambda one, two: Apply("add", np.add, (one, two)), trees)
+
+    def leaf(self) -> Tree:
+        """The linear part."""
+        assert self.form is not None
+        assert self.scale is not None
+        leaf = Leaf(self.form)
+        return leaf if (self.scale == 1).all() else scaled(leaf, self.scale)
+
+    def _bare(self, part: Part) -> WideVector:
+        """One part alone."""
+        zero = np.zeros((1, self.size))
+        return replace(self, constant=zero, form=None, scale=None, parts=(part,))
 
     def evaluate(self, points: LimitPoints) -> np.ndarray:
         """Values at points of the limit variables."""
@@ -108,8 +128,8 @@ class WideVector:
         if self.form is not None:
             assert self.scale is not None
             total = total + points.pick(self.scale)[:, None, :] * points.form(self.form)
-        for mix, atom in self.parts:
-            value = atom.evaluate(points)
+        for mix, product in self.parts:
+            value = product.evaluate(points)
             if mix is not None:
                 value = value @ np.swapaxes(points.pick(mix), 1, 2)
             total = total + value
@@ -184,12 +204,12 @@ class WideVector:
         if not numbers.any():
             return self.constant_like(np.zeros((1, self.size)), self.power + power)
         parts = []
-        for mix, atom in self.parts:
+        for mix, product in self.parts:
             if mix is not None:
-                parts.append((mix * numbers[..., None], atom))
+                parts.append((mix * numbers[..., None], product))
             else:
-                first = Apply("mul", np.multiply, (atom.factors[0], Number(numbers)))
-                parts.append((None, Atom((first, *atom.factors[1:]))))
+                first, *rest = product.children
+                parts.append((None, Product(scaled(first, numbers), *rest)))
         return replace(
             self,
             power=self.power + power,
@@ -227,7 +247,9 @@ class WideVector:
             assert self.scale is not None
             form = self.form.mixed(weights * self.scale[:, None, :])
             scale = np.ones((1, weights.shape[1]))
-        parts = tuple((weights if mix is None else weights @ mix, atom) for mix, atom in self.parts)
+        parts = tuple(
+            (weights if mix is None else weights @ mix, product) for mix, product in self.parts
+        )
         constant = (weights @ self.constant[..., None])[..., 0]
         return replace(
             self, shape=shape, axis=axis, constant=constant, form=form, scale=scale, parts=parts
@@ -245,45 +267,37 @@ class WideVector:
         left, right = self._factors(), other._factors()
         if left is None or right is None:
             left, right = left or (Whole(self),), right or (Whole(other),)
-        return self._of(Atom(_joined((*left, *right))), power)
+        return self._of(Product(*_joined((*left, *right))), power)
 
     def _expanded(self, other: WideVector, power: Fraction) -> WideVector:
         """`(c + f)(c' + f') = cc' + c'f + cf' + ff'` of Gaussians: products have Wick's formula."""
-        factors = []
-        for side in (self, other):
-            assert side.form is not None
-            assert side.scale is not None
-            leaf: Tree = Leaf(side.form)
-            one = (side.scale == 1).all()
-            factors.append(leaf if one else Apply("mul", np.multiply, (leaf, Number(side.scale))))
         centred = [replace(v, constant=np.zeros((1, v.size))) for v in (self, other)]
         linear = [v.times(w.constant) for v, w in zip(centred, (other, self), strict=True)]
         total = replace(linear[0], power=power).plus(replace(linear[1], power=power))
-        product = self._of(Atom(tuple(factors)), power)
+        product = self._of(Product(self.leaf(), other.leaf()), power)
         constant = self.constant_like(self.constant * other.constant, power)
         return total.plus(product).plus(constant)
 
     def applied(self, tree: Tree) -> WideVector:
         """A vector of the same kind, power 0, that is given by an expression."""
-        return self._of(Atom((tree,)), Fraction(0))
+        return self._of(Product(tree), Fraction(0))
 
     def constant_like(self, numbers: np.ndarray, power: Fraction = Fraction(0)) -> WideVector:
         """A vector of equal coordinates."""
         return WideVector(self.shape, self.axis, self.layout, power, numbers)
 
-    def _of(self, atom: Atom, power: Fraction) -> WideVector:
-        if not any(True for _ in atom.forms()):
-            numbers = atom.evaluate(Deviations([0.0]))[:, 0, :].astype(float)
+    def _of(self, product: Product, power: Fraction) -> WideVector:
+        if not any(True for _ in product.forms()):
+            numbers = product.evaluate(Deviations([0.0]))[:, 0, :].astype(float)
             return self.constant_like(np.broadcast_to(numbers, (len(numbers), self.size)), power)
-        zero = np.zeros((1, self.size))
-        return WideVector(self.shape, self.axis, self.layout, power, zero, parts=((None, atom),))
+        return WideVector.of(product, self.shape, self.axis, self.layout, power)
 
     def _factors(self) -> tuple[Tree, ...] | None:
         """The vector as a product of trees, where it is one."""
         alone: tuple[Tree, ...] | None = None
         if self.form is None and len(self.parts) == 1 and not self.constant.any():
-            mix, atom = self.parts[0]
-            alone = atom.factors if mix is None else None
+            mix, product = self.parts[0]
+            alone = product.children if mix is None else None
         if alone is not None and all(scaled_leaf(factor) for factor in alone):
             return alone
         tree = self.tree()
@@ -292,28 +306,29 @@ class WideVector:
 
 def members_of(tree: Tree) -> WideVector:
     """A tree as a bare family."""
-    zero = np.zeros((1, tree.size))
-    part: Part = (tree.weights, tree.atom) if isinstance(tree, Mixed) else (None, Atom((tree,)))
-    return WideVector((tree.size,), 0, _NOTHING, Fraction(0), zero, parts=(part,))
-
-
-def _product(atom: Atom) -> Tree:
-    total = atom.factors[0]
-    for factor in atom.factors[1:]:
-        total = Apply("mul", np.multiply, (total, factor))
-    return total
+    if isinstance(tree, Whole):
+        return tree.vector
+    return WideVector.of(tree, (tree.size,), 0, Layout(1, 1, Fraction(1)))
 
 
 def _remapped_part(part: Part, remap: Remap) -> Part:
-    mix, atom = part
+    mix, product = part
     if mix is None:
-        return None, atom.remapped(remap)
+        return None, product.remapped(remap)
     weights = mix[:, remap.safe]
     if not remap.present.all():
         weights = weights * remap.present[None, :, None]
-    if remap.cut is None:
-        return weights, atom
-    return cut_mixture(weights, atom, remap)
+    cut = remap.cut
+    if cut is None:
+        return weights, product
+    # Blocks of a mixture are cut: one copy of what is mixed for every piece.
+    pieces, each = cut.major * cut.minor, np.arange(product.size)
+    i, j = np.divmod(np.repeat(np.arange(pieces), product.size), cut.minor)
+    copies = product.remapped(Remap(np.tile(each, pieces), Cut(cut.major, cut.minor, i, j)))
+    spread = np.zeros((*weights.shape[:2], pieces, product.size))
+    piece = cut.major_index * cut.minor + cut.minor_index
+    spread[:, np.arange(weights.shape[1]), piece] = weights
+    return spread.reshape(*weights.shape[:2], -1), copies
 
 
 def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
@@ -323,27 +338,28 @@ def _joined(factors: tuple[Tree, ...]) -> tuple[Tree, ...]:
     found: list[Tree] = []
     for factor in factors:
         form = factor.univariate()
-        for k, other in enumerate(found):
-            if form is not None and other.univariate() is form:
-                found[k] = Apply("mul", np.multiply, (other, factor))
-                break
-        else:
+        same = next((k for k, f in enumerate(found) if form and f.univariate() is form), None)
+        if same is None:
             found.append(factor)
+        else:
+            found[same] = Apply("mul", np.multiply, (found[same], factor))
     return tuple(found)
 
 
 def _added(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Parts that are functions of one and the same form become one."""
+
+    def form_of(part: Part) -> Form | None:
+        mix, product = part
+        return product.univariate() if mix is None and len(product.children) == 1 else None
+
     found: list[Part] = []
-    for mix, atom in parts:
-        form = atom.factors[0].univariate() if mix is None and len(atom.factors) == 1 else None
-        for k, (other_mix, other) in enumerate(found):
-            if other_mix is not None or form is None or len(other.factors) != 1:
-                continue
-            if other.factors[0].univariate() is form:
-                both = Apply("add", np.add, (other.factors[0], atom.factors[0]))
-                found[k] = (None, Atom((both,)))
-                break
+    for part in parts:
+        form = form_of(part)
+        same = next((k for k, p in enumerate(found) if form and form_of(p) is form), None)
+        if same is None:
+            found.append(part)
         else:
-            found.append((mix, atom))
+            both = (found[same][1].children[0], part[1].children[0])
+            found[same] = (None, Product(Apply("add", np.add, both)))
     return tuple(found)
