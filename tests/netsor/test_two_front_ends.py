@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from widelimit import netsor
-from widelimit.netsor import Method, PreconditionWarning, Program, ScalarFunction, Severity
+from widelimit.errors import NetworkError
+from widelimit.netsor import (
+    Method,
+    Precondition,
+    PreconditionWarning,
+    Program,
+    ScalarFunction,
+    Severity,
+)
 from widelimit.trace import trace
 
 FUNCTIONS = {
@@ -186,3 +194,70 @@ def test_laws_of_random_outputs_print_in_one_way():
     ]
     for rows in (one, two):
         assert rows[-1].startswith("  output 1: Gaussian given the scalars: mean 0, variance 0.3")
+
+
+# ---- preconditions: one judge, enforced wherever a limit is taken -------------------------------
+
+
+def one_score(make_score):
+    """`tanh(score)·(V x)` read out, with the score of one token, as code."""
+
+    def make(n, key):
+        a, b, c, d, e = jax.random.split(key, 5)
+        embed, readout = jax.random.normal(a, (n, 3)), jax.random.normal(e, (n,)) / n**0.5
+        fused = jax.random.normal(b, (2 * n, n)) / n**0.5
+        value, other = (jax.random.normal(k, (n, n)) / n**0.5 for k in (c, d))
+
+        def model(x):
+            h = embed @ x / 3**0.5
+            score = make_score(h, fused[:n], fused[n:], other) / n**0.5
+            return readout @ (jnp.tanh(score) * (value @ jnp.tanh(h)))
+
+        return model
+
+    return trace(make, np.ones((1, 3)))
+
+
+def by_hand_score(twice):
+    p = Program("one score")
+    x = p.input("x")
+    query = p.matrix("Q")
+    key = query if twice else p.matrix("K")
+    score = p.dot(query @ x, key @ x)
+    (weight,) = ScalarFunction("tanh", np.tanh, bounded=True)([score])
+    p.output(weight * (p.matrix("V") @ netsor.tanh(x)))
+    return p
+
+
+def test_limits_of_both_warn_of_what_the_theorem_does_not_cover():
+    for program in (by_hand_score(False), one_score(lambda h, q, k, w: (q @ h) @ (w @ h))):
+        assert program.check().ok
+        with pytest.warns(PreconditionWarning, match="input map of every score is bounded"):
+            program.limit()
+
+
+def test_both_refuse_scores_of_one_matrix():
+    for program in (by_hand_score(True), one_score(lambda h, q, k, w: (w @ h) @ (w @ h))):
+        with pytest.raises(NetworkError):
+            program.limit()
+
+
+def test_queries_and_keys_may_come_from_one_array():
+    """Its two halves are two matrices."""
+    fused = one_score(lambda h, q, k, w: (q @ jnp.tanh(h)) @ (k @ jnp.tanh(h)))
+    named = {finding.precondition for finding in fused.check().findings}
+    assert Precondition.TWO_MATRICES not in named
+    assert fused.check().ok
+
+
+def test_two_nonlinear_sides_are_outside_the_theorem_but_have_a_limit():
+    """Each is odd in weights of its own, so the sum is centred at every width."""
+    bent = one_score(lambda h, q, k, w: jnp.tanh(q @ jnp.tanh(h)) @ jnp.tanh(w @ jnp.tanh(h)))
+    (finding,) = [f for f in bent.check().findings if f.severity is not Severity.NOTE]
+    assert finding.precondition is Precondition.MATMUL_SIDES
+    assert finding.severity is Severity.WARNING
+    with pytest.warns(PreconditionWarning, match="its symmetry"):
+        law = bent.limit(draws=4096)
+    table = bent.compare((128,), 2048)
+    assert np.abs(table.widths[0].second_z).max() < 5
+    assert law.covariance().error.max() < 0.05 * law.covariance().value.max()

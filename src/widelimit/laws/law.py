@@ -2,7 +2,7 @@
 
 `Law` says what is asked of one number; `JointLaw` holds draws of the outputs' kernel `K_p` and
 averages what is Gaussian exactly: `y | p ~ N(0, K_p)`. Laws of networks (`laws.network`) and of
-traced programs (`trace.law`) are joint laws that differ in where kernels come from.
+traced programs (`trace.program`) are joint laws that differ in where kernels come from.
 """
 
 import math

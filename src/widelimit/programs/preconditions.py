@@ -97,7 +97,7 @@ class PreconditionReport:
                 remedy="; ".join(dict.fromkeys(f.remedy for f in errors)),
             )
         for finding in self.of(Severity.WARNING):
-            warnings.warn(str(finding), PreconditionWarning, stacklevel=4)
+            warnings.warn(str(finding), PreconditionWarning, stacklevel=3)
 
     def __str__(self) -> str:
         if self.covered:
@@ -110,22 +110,25 @@ class ScoreSide:
     """One of the two vectors of a dot product.
 
     `matrix` is what tells the weights behind a vector `W @ x` from others, None for other vectors;
-    `source` names x, and `bounded` says whether x is.
+    `source` names x, and `bounded` says whether x is. `entries` are those of the weights that the
+    vector is made of; none stand for all.
     """
 
     label: str
     matrix: Hashable | None
     source: str = ""
     bounded: bool = True
+    entries: frozenset[Hashable] = frozenset()
 
 
 @dataclass(frozen=True)
 class Score:
-    """A dot product that other lines read."""
+    """A dot product that other lines read; the engine may know that its mean is zero."""
 
     label: str
     where: str
     sides: tuple[ScoreSide, ScoreSide]
+    centred: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,7 @@ class Facts:
 
 def judge(facts: Facts) -> PreconditionReport:
     """Every precondition the program violates, errors first."""
-    found = [*_sides(facts), *_reused(facts), *_growth(facts), *_bounded(facts), *_late(facts)]
-    unique = {(f.precondition, f.where): f for f in found}.values()
+    unique = {(f.precondition, f.where): f for f in _findings(facts)}.values()
     order = list(Severity)
     return PreconditionReport(
         facts.name, tuple(sorted(unique, key=lambda f: order.index(f.severity)))
@@ -158,23 +160,25 @@ def names(labels: Iterable[str]) -> str:
     return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
 
 
-def _sides(facts: Facts) -> Iterator[Finding]:
+def _findings(facts: Facts) -> Iterator[Finding]:
     for score in facts.scores:
         left, right = score.sides
         bare = [side for side in score.sides if side.matrix is None]
         if bare:
-            alone = len(bare) == 1
+            alone = "the other side alone makes n^(-1/2) gᵀg'"
+            centred = alone if len(bare) == 1 else "its symmetry makes the sum"
+            holds = len(bare) == 1 or score.centred
             yield Finding(
                 Precondition.MATMUL_SIDES,
-                Severity.WARNING if alone else Severity.ERROR,
+                Severity.WARNING if holds else Severity.ERROR,
                 f"{bare[0].label} in {score.where}",
-                "The proof is for two vectors W @ x; here the other side alone makes n^(-1/2) gᵀg' "
-                "centred, and the same law is seen to hold."
-                if alone
+                f"The proof is for two vectors W @ x; here {centred} centred, and the same law is "
+                "seen to hold."
+                if holds
                 else "Otherwise n^(-1/2) gᵀg' need not be centred and may grow like √n.",
                 "multiply both sides by fresh matrices first",
             )
-        elif left.matrix == right.matrix:
+        elif left.matrix == right.matrix and (left.entries & right.entries or not left.entries):
             yield Finding(
                 Precondition.TWO_MATRICES,
                 Severity.ERROR,
@@ -182,9 +186,6 @@ def _sides(facts: Facts) -> Iterator[Finding]:
                 "The scalar's mean then grows like √n.",
                 "use two independent matrices",
             )
-
-
-def _reused(facts: Facts) -> Iterator[Finding]:
     for where, places in facts.reused:
         yield Finding(
             Precondition.SCORE_MATRIX_ONLY,
@@ -194,9 +195,6 @@ def _reused(facts: Facts) -> Iterator[Finding]:
             "scores are independent in the limit.",
             "use a separate matrix outside the scores",
         )
-
-
-def _growth(facts: Facts) -> Iterator[Finding]:
     for function, growth, places in facts.growths:
         if growth is not Growth.PSEUDO_LIPSCHITZ:
             yield Finding(
@@ -207,9 +205,6 @@ def _growth(facts: Facts) -> Iterator[Finding]:
                 "replace the function by one of polynomial growth, or declare growth= if a probe "
                 "is mistaken",
             )
-
-
-def _bounded(facts: Facts) -> Iterator[Finding]:
     fed = [
         (side.source, score.label)
         for score in facts.scores
@@ -224,9 +219,6 @@ def _bounded(facts: Facts) -> Iterator[Finding]:
             "The proof uses the bound; unbounded maps such as ReLU are seen to obey the same law.",
             "clip the input, for instance to ±100, or accept the law as empirical",
         )
-
-
-def _late(facts: Facts) -> Iterator[Finding]:
     if facts.late:
         yield Finding(
             Precondition.NO_MATMUL_AFTER_SCALARS,

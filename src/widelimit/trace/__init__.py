@@ -1,10 +1,9 @@
 """From ordinary JAX code to its infinite-width law."""
 
-from ..programs.compare import AtWidth, Comparison
+from ..programs.front import AtWidth, Comparison
 from ..programs.refusals import Place, RefusedError
 from .audit import Audit, Row, Verdict
-from .law import TracedLaw
-from .program import Traced, trace
+from .program import Traced, TracedLaw, trace
 
 __all__ = [
     "AtWidth",

@@ -20,31 +20,37 @@ def facts_of(machine: Machine, name: str) -> Facts:
     scores = [
         (step, u, v)
         for step, u, v in machine.dot_steps
-        if not machine.on_tail(step.results[0]) and not (u.is_constant or v.is_constant)
+        if not machine.on_tail(step) and not (u.is_constant or v.is_constant)
     ]
-    made = {
-        id(source): weights.name
-        for weights in machine.matrices.values()
-        for source in weights.sources.values()
-    }
-    unbounded: dict[str, Step] = {}
-    for weights, step, operand in machine.matmuls:
-        if not _is_bounded(operand):
-            unbounded.setdefault(weights.name, step)
+    made = {id(s): w.name for w in machine.matrices.values() for s in w.sources.values()}
 
     def side(vector: WideVector) -> ScoreSide:
-        names = {made.get(id(t.source), t.source.name) for f in vector.forms() for t in f.terms}
         if not vector.is_linear:
             return ScoreSide("a nonlinear side", None)
-        matrix = ", ".join(sorted(names))
-        loose = [unbounded[n] for n in sorted(names) if n in unbounded]
-        return ScoreSide(matrix, matrix, str(loose[0].place) if loose else "", not loose)
+        terms = [t for form in vector.forms() for t in form.terms]
+        names = sorted({made.get(id(t.source), t.source.name) for t in terms})
+        uses = (use for use in machine.matmuls if use[0].name in names)
+        loose = next((step for _, step, operand in uses if not _is_bounded(operand)), None)
+        entries = frozenset(
+            (id(t.source), int(t.labels[form]), row)
+            for t in terms
+            for form, member in np.argwhere(np.abs(t.coefficients(t.span)).max(axis=0))
+            for row in (t.source.rows[member] if t.source.rows else [member])
+        )
+        source = "" if loose is None else str(loose.place)
+        return ScoreSide(", ".join(names), ", ".join(names), source, loose is None, entries)
 
     return Facts(
         name,
-        tuple(Score(str(s.place), str(s.place), (side(u), side(v))) for s, u, v in scores),
+        tuple(Score(str(s.place), str(s.place), (side(u), side(v)), True) for s, u, v in scores),
         _reused(machine, scores),
-        _growths(machine),
+        tuple(
+            (f"'{record.step.name}'", Growth.CONTROLLED, (str(record.step.place),))
+            for record in machine.records
+            if record.step.record.fast
+            and isinstance(record.value, WideVector)
+            and not record.value.is_constant
+        ),
         tuple(str(step.place) for _, step, operand in machine.matmuls if operand.draws > 1)[:1],
     )
 
@@ -61,29 +67,22 @@ def _reused(
         for form in v.forms()
         for t in form.terms
     }
-    slots = {step.results[0].index for step, *_ in scores}
+    if not first:
+        return ()
+    steps = [step for step, *_ in scores]
+    functions = [
+        (record.step, {id(t.source) for form in record.value.forms() for t in form.terms})
+        for record in machine.records
+        if isinstance(record.value, WideVector) and not record.value.is_linear
+    ]
     found = []
     for weights in machine.matrices.values():
         for source in weights.sources.values():
-            others = [
-                str(record.step.place)
-                for record in (machine.operands_of(source) if id(source) in first else ())
-                if record.step.results[0].index not in slots
-            ]
-            if others:
+            others = [s for s, sources in functions if id(source) in sources and s not in steps]
+            if id(source) in first and others:
                 score = f"{weights.name} makes the score in {first[id(source)].place}"
-                found.append((score, (others[0],)))
+                found.append((score, (str(others[0].place),)))
     return tuple(found)
-
-
-def _growths(machine: Machine) -> tuple[tuple[str, Growth, tuple[str, ...]], ...]:
-    return tuple(
-        (f"'{record.step.name}'", Growth.CONTROLLED, (str(record.step.place),))
-        for record in machine.records
-        if record.step.record.fast
-        and isinstance(record.value, WideVector)
-        and not record.value.is_constant
-    )
 
 
 def _is_bounded(vector: WideVector) -> bool:

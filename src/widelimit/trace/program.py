@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,24 +14,32 @@ import numpy as np
 
 from ..compilation import jitted
 from ..errors import NetworkError, NumericalError, OptionError, ShapeError, WidelimitError
+from ..laws.law import JointLaw
+from ..laws.marginal import average
 from ..options import RandomKey, as_key, choice, listed, whole
 from ..programs.biases import Biases, apart
 from ..programs.extents import Wide
-from ..programs.front import TensorProgram
+from ..programs.front import Outputs, ProgramLaw, TensorProgram
 from ..programs.integration import Method, Rule, estimated
 from ..programs.interpreter import Machine
 from ..programs.listing import listing
-from ..programs.preconditions import Facts, Finding, Precondition, PreconditionReport, Severity
+from ..programs.preconditions import (
+    Facts,
+    Finding,
+    Precondition,
+    PreconditionReport,
+    Severity,
+    judge,
+)
 from ..programs.refusals import NOWHERE, RefusedError
 from ..programs.scalars import DotGroup, WideScalar
 from ..programs.steps import FlatProgram
 from ..programs.thresholds import SAME_MEAN
 from ..programs.vectors import WideVector
-from .alignment import align, trace_at
+from ..statistics import Estimate
+from .alignment import align, said, trace_at
 from .audit import Audit, audited
 from .check import facts_of
-from .law import TracedLaw
-from .places import said
 from .tangent import INTEGRATION, TangentKernel, tangent_kernel
 
 if TYPE_CHECKING:
@@ -85,8 +93,7 @@ class Traced(TensorProgram):
         biases: Biases = Biases.LIMIT,
         width: int | None = None,
     ):
-        if _of_torch(make):
-            raise _torch_module(make)
+        _require_no_torch(make)
         if not callable(make):
             raise OptionError(
                 "make= cannot be called.",
@@ -107,7 +114,14 @@ class Traced(TensorProgram):
                 got=f"an array of shape {self.x.shape}",
                 remedy="pass x of shape (examples, …), e.g. x[None] for one example",
             )
-        self.widths, self.biases = _checked_widths(widths), biases
+        found = {whole("widths", width, least=2) for width in listed("widths", widths)}
+        if len(found) != 3:
+            raise ShapeError(
+                "widths= are not three different widths.",
+                got=f"widths={tuple(widths)}",
+                remedy="give three, such as (64, 96, 160), that heads and groups divide",
+            )
+        self.widths, self.biases = tuple(sorted(found)), biases
         self.width = None if width is None else whole("width", width)
         self.key = as_key(key)
 
@@ -117,8 +131,7 @@ class Traced(TensorProgram):
         def one(example: Any) -> Any:
             # Made where it is called: Flax forbids state (counters of draws) to cross a `vmap`.
             made = self.make(width, key)
-            if _of_torch(made):
-                raise _torch_module(made)
+            _require_no_torch(made)
             if not callable(made):
                 raise NetworkError(
                     "make(width, key) returned something that cannot be called.",
@@ -135,13 +148,25 @@ class Traced(TensorProgram):
         jaxprs = []
         for width in self.widths:
             try:
-                jaxprs.append(trace_at(_bind(self.model, width), self.key, self.x))
+                run = lambda key, x, width=width: self.model(width, key)(x)  # noqa: E731
+                jaxprs.append(trace_at(run, self.key, self.x))
             except jax.errors.JAXTypeError as error:
-                raise _untraceable(error) from error
+                raise RefusedError(
+                    "make(width, key) can be traced: it draws with jax.random and does not look at "
+                    "values.",
+                    place=NOWHERE,
+                    got=str(error).splitlines()[0],
+                    remedy="draw parameters from the key with jax.random, and use jnp.where or lax "
+                    "for choices",
+                ) from error
             except WidelimitError:
                 raise
             except Exception as error:  # whatever the model's code raises
-                raise _broken(error, self.x) from error
+                raise NetworkError(
+                    "make(width, key) returned a model that does not run on one example.",
+                    got=f"{said(error)}, for an example of shape {self.x.shape[1:]}",
+                    remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
+                ) from error
         program = align(jaxprs, self.widths)
         if len(program.outputs) != 1:
             raise RefusedError(
@@ -179,14 +204,19 @@ class Traced(TensorProgram):
         """The law of the outputs as the width grows without bound.
 
         Gaussian with a covariance, or Gaussian given `draws` drawn values of the random scalars.
+        Raises `NetworkError` where there is no limit, and warns of preconditions of the limit
+        theorem that are violated; `check()` lists them.
         """
         whole("draws", draws)
         key = jax.random.fold_in(self.key, 1) if key is None else as_key(key)
-        kernels, mean, error = self.kernels(draws, key)
+        kernels, mean, error, machine = self.kernels(draws, key)
+        judge(facts_of(machine, self.name)).enforce()
         return TracedLaw(self, kernels, mean, key=key, error=error)
 
-    def kernels(self, draws: int, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Kernels (draws or 1, n, n) and mean; and an error, where one kernel is not random."""
+    def kernels(
+        self, draws: int, key: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Machine]:
+        """Kernels (draws or 1, n, n) and mean; an error, where one kernel is not random."""
         means: list[np.ndarray] = []
 
         def read(count: int, rule: Rule) -> tuple[np.ndarray, Machine]:
@@ -226,7 +256,7 @@ class Traced(TensorProgram):
                 remedy="end the model in weights of a centred law, without a random bias of "
                 "order one that is not Gaussian",
             )
-        return found, mean[0].reshape(self._places), error
+        return found, mean[0].reshape(self._places), error, machine
 
     def ntk(self, *, draws: int = 256, key: RandomKey | None = None) -> TangentKernel:
         """The tangent kernel at initialisation, where gradient independence holds.
@@ -247,9 +277,11 @@ class Traced(TensorProgram):
         With the model's own `width`, `compare` it with the limit there: 512 models are drawn.
         """
         report = super().check()
-        line = self._apart(self.width) if compare and self.width is not None else None
-        if line is None:
+        if not compare or self.width is None:
             return report
+        table = self.compare((self.width,), 512)
+        there, limit = table.widths[0], np.diagonal(table.second)
+        line = apart(*(np.diagonal(a) / limit for a in (there.second, there.second_error)))
         finding = Finding(
             Precondition.WIDE,
             Severity.WARNING,
@@ -257,14 +289,7 @@ class Traced(TensorProgram):
             f"There {line}.",
             f"keep biases at their own size: trace(…, biases='own', width={self.width})",
         )
-        return replace(report, findings=(*report.findings, finding))
-
-    def _apart(self, width: int) -> str | None:
-        """How far models of one width are from the limit, if the two are far apart."""
-        table = self.compare((width,), 512)
-        there, limit = table.widths[0], np.diagonal(table.second)
-        sizes = (np.diagonal(a) / limit for a in (there.second, there.second_error))
-        return apart(*sizes)
+        return report if line is None else replace(report, findings=(*report.findings, finding))
 
     def audit(self) -> Audit:
         """The power of n of every parameter, activation and score, with its source line."""
@@ -288,23 +313,77 @@ class Traced(TensorProgram):
         return listing(*self.first_run, self.name)
 
 
-def _of_torch(model: Any) -> bool:
-    """Whether this is a torch module, or a class of them."""
+class TracedLaw(JointLaw, ProgramLaw):
+    """Joint law of a traced model's outputs on its inputs; made by `trace(...).limit()`.
+
+    It answers as the law of a network does: densities, moments, kurtosis, quantiles, samples.
+    Coordinates are `(example, *output index)`. `mean` is the outputs' mean; the law is that of
+    deviations from it.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        kernels: np.ndarray,
+        mean: np.ndarray,
+        *,
+        key: Any,
+        error: np.ndarray | None = None,
+    ):
+        """`kernels` (draws, n, n): one for each draw of the scalars or, where nothing is random,
+        one with its `error`."""
+        self.traced, self.name = traced, traced.name
+        self._kernels, self.mean, self._error = kernels, mean, error
+        super().__init__(np.ones(mean.shape, bool), key, len(kernels))
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.kernels)} draws of the scalars" if self.random else "Gaussian"
+        return f"TracedLaw(outputs of shape {self.shape}, {kind})"
+
+    @property
+    def random(self) -> bool:
+        """Whether the outputs are Gaussian only given random scalars."""
+        return self._error is None
+
+    def covariance(self) -> Estimate:
+        """The covariance of the outputs, (N, N, positions…, positions'…)."""
+        found = self.flat_covariance()
+        return Estimate(self._unflatten(found.value), self._unflatten(found.error))
+
+    def flat_covariance(self) -> Estimate:
+        """The covariance with all coordinates in one row, (n, n)."""
+        found = average(self._kernels)
+        return found if self._error is None else Estimate(found.value, self._error)
+
+    def gaussian(self) -> TracedLaw:
+        """The Gaussian law of the same covariance."""
+        kernel = self.kernels.mean(axis=0, keepdims=True)
+        none = np.zeros(kernel.shape[1:])
+        return TracedLaw(self.traced, kernel, self.mean, key=self.key, error=none)
+
+    def outputs(self) -> Outputs:
+        marginals = tuple(self.at(*place) for place in np.ndindex(self.shape))
+        return Outputs(self.mean.ravel(), self.flat_covariance(), marginals)
+
+    def machine(self) -> Machine:
+        return self.traced.first_run[0]
+
+    def _draw_kernels(self) -> np.ndarray:
+        return self._kernels
+
+    def _redraw(self, draws: int, key: Any) -> Iterator[np.ndarray]:
+        yield self.traced.kernels(draws, key)[0]
+
+
+def _require_no_torch(model: Any) -> None:
+    """Refuse torch modules, and classes of them."""
     kind = model if isinstance(model, type) else type(model)
-    return any(base.__module__.startswith("torch.") for base in kind.__mro__)
-
-
-def _torch_module(model: Any) -> NetworkError:
-    name = model.__name__ if isinstance(model, type) else type(model).__name__
-    return NetworkError(
-        "trace reads JAX code, and was given a torch module.",
-        got=name,
-        remedy="use lift: widelimit.lift(module, x) reads torch modules",
-    )
-
-
-def _bind(model: Callable[[int, Any], Any], width: int) -> Callable[..., Any]:
-    return lambda key, x: model(width, key)(x)
+    if any(base.__module__.startswith("torch.") for base in kind.__mro__):
+        raise NetworkError(
+            "trace reads JAX code, and was given a torch module.",
+            got=kind.__name__,
+            remedy="use lift: widelimit.lift(module, x) reads torch modules",
+        )
 
 
 def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -318,8 +397,16 @@ def _conditional(machine: Machine, output: Any) -> tuple[np.ndarray, np.ndarray]
             remedy="rescale the last layer; audit() shows where the "
             + ("growth begins" if grows else "power is lost"),
         )
-    if isinstance(output, WideVector):
-        return _vector_law(output)
+    if isinstance(output, WideVector):  # one channel: all have the same law
+        if output.form is None or not output.is_linear or output.layout.cells > 1:
+            raise NetworkError(
+                "Outputs are Gaussian given the scalars when the model ends in weights.",
+                got="a nonlinear function of Gaussians, or several kinds of channels",
+                remedy="end the model in a readout",
+            )
+        each, scale = np.arange(output.size)[None], np.asarray(output.scale)
+        kernel = output.form.covariance(output.form, each, each)[:, 0]
+        return kernel * scale[:, :, None] * scale[:, None], output.constant
     if not isinstance(output, WideScalar) or not output.pending:
         raise NetworkError(
             "Outputs are Gaussian given the scalars when the model ends in weights.",
@@ -357,47 +444,3 @@ def _require_gaussian(machine: Machine, output: WideScalar) -> None:
                     got="weights that make the outputs and a random scalar inside the network too",
                     remedy="give the readout weights of its own",
                 )
-
-
-def _vector_law(output: WideVector) -> tuple[np.ndarray, np.ndarray]:
-    """One channel of an output with a width axis; all have the same law."""
-    if not output.is_linear or output.layout.cells > 1:
-        raise NetworkError(
-            "Outputs are Gaussian given the scalars when the model ends in weights.",
-            got="a nonlinear function of Gaussians, or several kinds of channels",
-            remedy="end the model in a readout",
-        )
-    assert output.form is not None
-    assert output.scale is not None
-    each = np.arange(output.size)[None]
-    kernel = output.form.covariance(output.form, each, each)[:, 0]
-    kernel = kernel * output.scale[:, :, None] * output.scale[:, None, :]
-    return kernel, output.constant
-
-
-def _checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(whole("widths", width, least=2) for width in listed("widths", widths))
-    if len(set(found)) != 3:
-        raise ShapeError(
-            "widths= are not three different widths.",
-            got=f"widths={found}",
-            remedy="give three, such as (64, 96, 160), that heads and groups divide",
-        )
-    return tuple(sorted(found))
-
-
-def _broken(error: Exception, x: np.ndarray) -> NetworkError:
-    return NetworkError(
-        "make(width, key) returned a model that does not run on one example.",
-        got=f"{said(error)}, for an example of shape {x.shape[1:]}",
-        remedy="pass x of shape (examples, …) such that make(width, key)(x[0]) runs",
-    )
-
-
-def _untraceable(error: Exception) -> RefusedError:
-    return RefusedError(
-        "make(width, key) can be traced: it draws with jax.random and does not look at values.",
-        place=NOWHERE,
-        got=str(error).splitlines()[0],
-        remedy="draw parameters from the key with jax.random, and use jnp.where or lax for choices",
-    )

@@ -153,7 +153,7 @@ def _unflattened(kernels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def require_gradient_independence(traced: Traced) -> None:
     """The readout is drawn afresh from a centred law and used once, at the end."""
     machine, output = traced.first_run
-    tail = [(s, u, v) for s, u, v in machine.dot_steps if machine.on_tail(s.results[0])]
+    tail = [(s, u, v) for s, u, v in machine.dot_steps if machine.on_tail(s)]
     if not isinstance(output, WideScalar) or not tail:
         raise RefusedError(
             "The tangent kernel is taken of models that end in a readout.",
@@ -172,7 +172,7 @@ def require_gradient_independence(traced: Traced) -> None:
             )
         readouts |= {id(t.source) for form in fresh[0].forms() for t in form.terms}
     inside = [(step, operand) for _, step, operand in machine.matmuls]
-    scores = [s for s in machine.dot_steps if not machine.on_tail(s[0].results[0])]
+    scores = [s for s in machine.dot_steps if not machine.on_tail(s[0])]
     inside += [(step, side) for step, *sides in scores for side in sides]
     for step, vector in inside:
         if any(id(t.source) in readouts for form in vector.forms() for t in form.terms):
