@@ -1,5 +1,7 @@
 """Gaussian vectors: roots of their covariances, quasi-random points, and some given others."""
 
+from typing import Any
+
 import numpy as np
 import scipy
 from jaxtyping import Float
@@ -64,7 +66,7 @@ def covariance_root(
     remedy = "pass x @ x.T / channels of an input x, (positions, channels)"
     square = matrix.ndim == 2 and 0 < len(matrix) == matrix.shape[1]
     finite = bool(np.isfinite(matrix).all())
-    close = {"rtol": 1e-6, "atol": 1e-12 * float(np.abs(matrix).max(initial=0.0))}
+    close: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-12 * float(np.abs(matrix).max(initial=0.0))}
     if not square or (finite and not np.allclose(matrix, matrix.T, **close)):
         raise ShapeError(
             "The covariance is not square and symmetric.",

@@ -122,7 +122,8 @@ def sketch_inputs(rows: Inputs, columns: Inputs | None) -> Sketch | None:
     """What `close_pairs` needs of two batches, from one pass over them; None: nothing is close."""
     sides = (rows, rows if columns is None else columns)
     if rows.tokens:
-        return Sketch(*_number_texts(*sides), [])
+        left, right = _number_texts(*sides)
+        return Sketch(left, right, [])
     sketches, streams = [], []
     arrays = [side.x if isinstance(side.x, tuple) else (side.x,) for side in sides]
     for one, two in zip(*arrays, strict=True):
@@ -143,9 +144,8 @@ def sketch_inputs(rows: Inputs, columns: Inputs | None) -> Sketch | None:
         norms = left[1], right[1]
         streams.append(_Vectors(left[0][:, :common], right[0][:, :common], norms, two is one))
         sketches.append((left[2], right[2]))
-    return Sketch(
-        *(np.concatenate(parts, axis=1) for parts in zip(*sketches, strict=True)), streams
-    )
+    lefts, rights = zip(*sketches, strict=True)
+    return Sketch(np.concatenate(lefts, axis=1), np.concatenate(rights, axis=1), streams)
 
 
 def _number_texts(rows: Inputs, columns: Inputs) -> list[np.ndarray]:

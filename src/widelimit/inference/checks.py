@@ -126,8 +126,8 @@ def square(values: Values, name: str, *, rows: int | None = None) -> Float[np.nd
     scale = float(np.abs(np.diagonal(array)).max())
     tolerance = np.sqrt(rounding_unit(array)) * scale
     for start in range(0, len(array), ROWS_PER_BLOCK):
-        rows = slice(start, start + ROWS_PER_BLOCK)
-        gap = np.abs(array[rows, start:] - array[start:, rows].T)
+        block = slice(start, start + ROWS_PER_BLOCK)
+        gap = np.abs(array[block, start:] - array[start:, block].T)
         if gap.max() > tolerance:
             i, j = np.unravel_index(int(gap.argmax()), gap.shape)
             raise NumericalError(

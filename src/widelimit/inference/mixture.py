@@ -396,7 +396,7 @@ def _chains(
         return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
     normal = {"mean": jnp.zeros(latent.size), "cov": jnp.ones(latent.size)}
-    sampler = blackjax.elliptical_slice(log_likelihood, **normal)
+    sampler: Any = blackjax.elliptical_slice(log_likelihood, **normal)
 
     def chain(key: Key[Array, ""]) -> tuple[Array, Array]:
         first, second, third = jax.random.split(key, 3)

@@ -251,13 +251,14 @@ class FittedGP:
                 remedy="fit again with the old and the new data (a stored kernel is extended, not "
                 "computed anew), or solve with Cholesky()",
             )
-        if noise is None and np.size(self.gp.noise) > 1:
+        fitted: Any = self.gp.noise  # numbers, whatever chose them
+        if noise is None and np.size(fitted) > 1:
             raise NumericalError(
                 "New targets need a noise variance of their own where each target has one.",
                 got="a model with one noise variance per example, and none for the new ones",
                 remedy="pass noise=... to extend",
             )
-        old = checks.variances(self.gp.noise, "The noise", len(known))
+        old = checks.variances(fitted, "The noise", len(known))
         new = old[:1] if noise is None else noise
         each = np.concatenate([old, checks.variances(new, "The noise", other.size)])
         gp = replace(self.gp, noise=each[0] if (each == each[0]).all() else each)

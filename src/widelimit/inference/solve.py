@@ -90,7 +90,7 @@ class Inverse(abc.ABC):
     def gram(self, right: Values) -> Float[np.ndarray, "columns columns"]:
         """`rightᵀ A⁻¹ right`."""
 
-    @property
+    @cached_property
     @abc.abstractmethod
     def log_determinant(self) -> float:
         """`log det A`."""

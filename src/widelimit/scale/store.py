@@ -105,7 +105,7 @@ class KernelStore:
         return self.manifest.shape
 
     @cached_property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> Any:
         """All that is stored; arrays that are read when they are indexed."""
         known = self.manifest.names
         return Kernels(*(StoredMatrix(self, name) if name in known else None for name in NAMES))

@@ -133,8 +133,9 @@ def estimate(options: EstimateOptions) -> None:
 def _read(options: o.KernelOptions, most: int | None) -> tuple[Source, int]:
     """The first examples of the file, and how many it has."""
     source = read_source(options.file, Task.CLASSIFY, options.reading(), labels_needed=False)
-    few = most is not None and most < len(source)
-    return source.take(np.arange(most)) if few else source, len(source)
+    if most is None or most >= len(source):
+        return source, len(source)
+    return source.take(np.arange(most)), len(source)
 
 
 def _prepared(

@@ -51,7 +51,7 @@ def plot_kernel(
         edges = np.searchsorted(groups[chosen], np.arange(len(names) + 1))
         seen = np.flatnonzero(np.diff(edges))
         middles = (edges[seen] + edges[seen + 1] - 1) / 2
-        axis.set_yticks(middles, [_clipped(str(names[i])) for i in seen], fontsize=8)
+        axis.set_yticks(middles, [_clipped(str(names[i])) for i in seen.tolist()], fontsize=8)
         axis.tick_params("y", length=0)
         for edge in edges[seen[1:]] - 0.5:
             axis.axhline(edge, color="white", lw=0.6)

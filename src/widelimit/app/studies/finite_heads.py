@@ -86,7 +86,7 @@ def networks(
 
 def compared(
     y: np.ndarray, variances: np.ndarray, limit: Marginal, gaussian: ScaleMixture, *, seed: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """How far networks are from the limit law and a Gaussian, with every estimator's own floor.
 
     `kl_kernel_density` is the published estimator, on two samples; `kl_histogram` has 100 bins and
@@ -107,8 +107,8 @@ def compared(
         "kl_corrected": kl_corrected(y, mixture).value,
         "kl_density": density_kl(variances, limit),
         "kl_density_floor": density_kl(again, limit),
-        "ks": kolmogorov_smirnov(y, mixture).statistic,
-        "ks_gaussian": scipy.stats.kstest(y, gaussian.cdf).statistic,
+        "ks": float(kolmogorov_smirnov(y, mixture).statistic),
+        "ks_gaussian": float(scipy.stats.kstest(y, gaussian.cdf).statistic),
         "variance": float(np.mean(variances)),
         "kurtosis": sample_kurtosis(y)[0],
         "kurtosis_from_variances": float(finite),

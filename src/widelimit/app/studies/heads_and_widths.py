@@ -82,7 +82,7 @@ def law_numbers(limit: Marginal, variance: float) -> dict[str, float]:
 
 def _plot(
     layers: Sequence[Attention],
-    samples: Mapping[tuple[Any, int], np.ndarray],
+    samples: Mapping[Any, np.ndarray],
     limits: Mapping[int, Marginal],
     gaussian: ScaleMixture,
     result: Result,
@@ -109,7 +109,7 @@ def _plot(
     return figure
 
 
-def _plot_estimators(axis: Any, found: Mapping[int, Mapping[str, float]]) -> None:
+def _plot_estimators(axis: Any, found: Mapping[Any, Mapping[str, float]]) -> None:
     widths, known = list(found), list(found.values())
     estimators = {
         "kl_kernel_density": "kernel density, as published",

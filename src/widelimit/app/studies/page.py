@@ -51,7 +51,7 @@ def plain_tables(result: Result) -> list[Table]:
     for name, part in (("", result), *result.items()):
         rows = {str(i): row for i, row in enumerate(part, 1)} if name == "rows" else part
         if isinstance(rows, Mapping):
-            groups = {key: one for key, one in rows.items() if _has_numbers(one)}
+            groups: dict[str, Any] = {key: one for key, one in rows.items() if _has_numbers(one)}
             found += [_table(groups)] if len(groups) > 1 else []
     return found
 
