@@ -217,7 +217,7 @@ class Iterative(Inverse):
         known = float(np.log(self.noise).sum() + np.log1p(np.maximum(self._spectrum[0], 0)).sum())
         return known + rest, error
 
-    @property
+    @cached_property
     def log_determinant(self) -> float:
         """`log det A`, an estimate by stochastic Lanczos quadrature."""
         return self._log_determinant[0]
