@@ -152,6 +152,14 @@ LAYERS = {
     "mean_pool_windows": _pooled(
         conv(), wl.Relu(), wl.MeanPool(2, padding="same"), conv(), wl.Relu()
     ),
+    "mean_pool_circular": _pooled(
+        conv(),
+        wl.Relu(),
+        wl.MeanPool(3, stride=2, padding="circular"),
+        dense(),
+        wl.Relu(),
+        padded=False,
+    ),
     "sum_pool_windows": _pooled(conv(), wl.Relu(), wl.SumPool(2, stride=1), conv(), wl.Relu()),
     "sum_pool": _pooled(conv(), wl.Relu(), pool=wl.SumPool()),
     "pool_of_inputs": _pooled(wl.MeanPool(2, stride=1), dense(), wl.Relu()),

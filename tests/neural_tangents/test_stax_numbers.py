@@ -29,7 +29,6 @@ _REFUSED = {
     r"FanInProd\(\), Dense\(1\)\) \| pairs": "of several inputs is not known",
     r"Flatten\(\).* \| padded": "Flatten met a mask",
     r"Index\(Slice\[0:2\]\)": "idx=",
-    r"Pool\(\(.*'CIRCULAR'": "padding='circular' is not known for pooling",
 }
 """Names of cases that are refused here, and words of the error."""
 

@@ -60,12 +60,6 @@ class _Pool(PositionMap):
         self.window = None if window is None else extents("window", window)
         self.stride = None if stride is None else extents("stride", stride)
         self.padding = choice(Padding, padding, "padding")
-        if self.padding is Padding.CIRCULAR:
-            raise ShapeError(
-                "padding='circular' is not known for pooling, whose windows do not wrap around.",
-                got="padding='circular'",
-                remedy="use padding='valid' or 'same'",
-            )
 
     @property
     def facts(self) -> Facts:
