@@ -28,7 +28,8 @@ class WidelimitError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle would call the class with the finished message alone; a pool of processes that
         # cannot read an answer waits for it forever.
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        made = copyreg.__newobj__  # type: ignore[attr-defined]
+        return made, (type(self), *self.args), self.__dict__
 
 
 class ShapeError(WidelimitError):
@@ -85,7 +86,8 @@ class MissingExtraError(ImportError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        made = copyreg.__newobj__  # type: ignore[attr-defined]
+        return made, (type(self), *self.args), self.__dict__
 
 
 # Between a person's line and ours may stand wrappers of these.

@@ -89,7 +89,8 @@ def test_joint_expectation_under_a_nonlinearity(activation):
     gradient = (pulled[..., None] * u).reshape(-1, 6)
     products = gradient[:, :, None] * gradient[:, None, :]
     # Only the first query's scores reach the readout.
-    matrix = np.asarray(parts.root @ parts.root.T).reshape(2, 3, 3, 2, 3, 3)
+    root = np.asarray(parts.root)
+    matrix = (root @ root.T).reshape(2, 3, 3, 2, 3, 3)
     assert np.abs(matrix[:, 1:]).max() < 1e-12
     expected, error = products.mean(axis=0), products.std(axis=0) / math.sqrt(len(y))
     found = matrix[:, 0, :, :, 0].reshape(6, 6)

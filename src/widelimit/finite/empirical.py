@@ -333,7 +333,7 @@ def _contract(
     one: list[Any], two: list[Any], sizes1: tuple[int, int, int], sizes2: tuple[int, int, int]
 ) -> Float[Array | np.ndarray, "n1 n2 shared kept kept2"]:
     """Products of Jacobians, summed over the parameters; `sizes` are those of `Axes`."""
-    total = sum(a @ b.swapaxes(1, 2) for a, b in zip(one, two, strict=True))
+    total: Any = sum(a @ b.swapaxes(1, 2) for a, b in zip(one, two, strict=True))
     (averaged, shared, kept1), (_, _, kept2) = sizes1, sizes2
     kernel = total.reshape(shared, one[0].shape[1] // kept1, kept1, -1, kept2)
     return kernel.transpose(1, 3, 0, 2, 4) / averaged
