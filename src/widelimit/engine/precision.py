@@ -179,12 +179,14 @@ def close_pairs(sketch: Sketch | None, ones: np.ndarray, twos: np.ndarray) -> np
     for a, b in zip(left.T[:_FIRST], right.T[:_FIRST], strict=True):
         near &= np.abs(a[:, None] - b) < _NEAR
     places = np.stack(np.divmod(np.flatnonzero(near), len(right)), axis=1)
-    gaps = np.abs(left[places[:, 0]] - right[places[:, 1]])
-    places = places[(gaps < _NEAR).all(axis=1)]
-    parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
-    for stream in sketch.streams:
-        parts = [part[stream.close(ones[part[:, 0]], twos[part[:, 1]])] for part in parts]
-    return np.concatenate(parts)
+    found = []
+    for part in np.split(places, range(_AT_ONCE, len(places), _AT_ONCE)):
+        gaps = np.abs(left[part[:, 0]] - right[part[:, 1]])
+        part = part[(gaps < _NEAR).all(axis=1)]
+        for stream in sketch.streams:
+            part = part[stream.close(ones[part[:, 0]], twos[part[:, 1]])]
+        found.append(part)
+    return np.concatenate(found)
 
 
 # --- once more ------------------------------------------------------------------------------------
