@@ -66,8 +66,8 @@ def covariance_root(
     remedy = "pass x @ x.T / channels of an input x, (positions, channels)"
     square = matrix.ndim == 2 and 0 < len(matrix) == matrix.shape[1]
     finite = bool(np.isfinite(matrix).all())
-    close: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-12 * float(np.abs(matrix).max(initial=0.0))}
-    if not square or (finite and not np.allclose(matrix, matrix.T, **close)):
+    rounding = 1e-12 * float(np.abs(matrix).max(initial=0.0))
+    if not square or (finite and not np.allclose(matrix, matrix.T, rtol=1e-6, atol=rounding)):
         raise ShapeError(
             "The covariance is not square and symmetric.",
             got=f"shape {matrix.shape}",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import KDTree
 
 from ..duals import Dual, Series
 from ..errors import AccuracyWarning, PrecisionError, warn
@@ -34,8 +33,8 @@ _CLOSE = 1e-5
 # |u ∓ v| = √(2 (1 − |cosine|)) of unit vectors u and v, and what float32 may add to its square.
 _NEAR = (2 * _CLOSE + 1e-6) ** 0.5
 # Inputs are compared along a few directions first: a product over all of them would cost as much
-# as a first layer.
-_DIRECTIONS = 16
+# as a first layer. All pairs along the first of these, what is left along the others.
+_DIRECTIONS, _FIRST = 16, 4
 # Candidates that are compared in full at a time.
 _AT_ONCE = 512
 
@@ -139,13 +138,13 @@ def sketch_inputs(rows: Inputs, columns: Inputs | None) -> Sketch | None:
             # Sizes alone: equal or opposite.
             return x, norms, np.abs(x @ axes[: x.shape[1]] / norms[:, None])
 
-        left = look(one)
-        right = left if two is one else look(two)
-        norms = left[1], right[1]
-        streams.append(_Vectors(left[0][:, :common], right[0][:, :common], norms, two is one))
-        sketches.append((left[2], right[2]))
-    lefts, rights = zip(*sketches, strict=True)
-    return Sketch(np.concatenate(lefts, axis=1), np.concatenate(rights, axis=1), streams)
+        first = look(one)
+        second = first if two is one else look(two)
+        norms = first[1], second[1]
+        streams.append(_Vectors(first[0][:, :common], second[0][:, :common], norms, two is one))
+        sketches.append((first[2], second[2]))
+    left, right = (np.concatenate(parts, axis=1) for parts in zip(*sketches, strict=True))
+    return Sketch(left, right, streams)
 
 
 def _number_texts(rows: Inputs, columns: Inputs) -> list[np.ndarray]:
@@ -174,13 +173,20 @@ def close_pairs(sketch: Sketch | None, ones: np.ndarray, twos: np.ndarray) -> np
     """Places (row, column) of the nearly parallel pairs in a tile of these examples."""
     if sketch is None:
         return np.empty((0, 2), int)
-    left, right = KDTree(sketch.left[ones]), KDTree(sketch.right[twos])
-    near: Any = left.sparse_distance_matrix(right, _NEAR, p=np.inf, output_type="ndarray")
-    places = np.stack(np.divmod(np.sort(near["i"] * len(twos) + near["j"]), len(twos)), axis=1)
-    parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
-    for stream in sketch.streams:
-        parts = [part[stream.close(ones[part[:, 0]], twos[part[:, 1]])] for part in parts]
-    return np.concatenate(parts)
+    left, right = sketch.left[ones], sketch.right[twos]
+    near = np.ones((len(left), len(right)), bool)
+    # No matrix product: those of NumPy start threads, and tiles run in threads already.
+    for a, b in zip(left.T[:_FIRST], right.T[:_FIRST], strict=True):
+        near &= np.abs(a[:, None] - b) < _NEAR
+    places = np.stack(np.divmod(np.flatnonzero(near), len(right)), axis=1)
+    found = []
+    for part in np.split(places, range(_AT_ONCE, len(places), _AT_ONCE)):
+        gaps = np.abs(left[part[:, 0]] - right[part[:, 1]])
+        part = part[(gaps < _NEAR).all(axis=1)]
+        for stream in sketch.streams:
+            part = part[stream.close(ones[part[:, 0]], twos[part[:, 1]])]
+        found.append(part)
+    return np.concatenate(found)
 
 
 # --- once more ------------------------------------------------------------------------------------

@@ -39,12 +39,15 @@ class Summary:
         counts = [row.parameters for row in self.rows]
         return None if None in counts else sum(count for count in counts if count is not None)
 
-    def __str__(self) -> str:
+    def _cells(self) -> list[tuple[str, str, str]]:
         cells = [("layer", "shape after it", "parameters"), ("input", _words(self.shape), "")]
         for row in self.rows:
             name = "  " * row.depth + row.layer
             cells.append((name, _words(row.shape), _count(row.parameters)))
-        cells.append(("in all", "", _count(self.parameters)))
+        return [*cells, ("in all", "", _count(self.parameters))]
+
+    def __str__(self) -> str:
+        cells = self._cells()
         widths = [max(len(row[i]) for row in cells) for i in range(3)]
         return "\n".join(
             f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in cells
@@ -53,7 +56,16 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"{self.net.diagram(self.shape)}<pre>{html.escape(str(self))}</pre>"
+        first, *rest = self._cells()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in first)
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td>{html.escape(c).replace('  ', '&emsp;')}</td>" for c in row)
+            + "</tr>"
+            for row in rest
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"{self.net.diagram(self.shape)}{table}"
 
 
 def summarise(net: Layer, shape: Any) -> Summary:
