@@ -308,7 +308,8 @@ def members_of(tree: Tree) -> WideVector:
     """A tree as a bare family."""
     if isinstance(tree, Whole):
         return tree.vector
-    return WideVector.of(tree, (tree.size,), 0, Layout(1, 1, Fraction(1)))
+    # In one piece, even a product: what is a function of one variable stays one.
+    return WideVector.of(Product(tree), (tree.size,), 0, Layout(1, 1, Fraction(1)))
 
 
 def _remapped_part(part: Part, remap: Remap) -> Part:
