@@ -111,9 +111,11 @@ def test_the_trunk_is_chosen_for_all_and_the_readout_for_each():
         ("useless", "real", "w 1"): 0.6,
         ("useless", "real", "w 2"): 0.5,
     }
+    apart = {("useful", "real", "linear"): 0.45}  # the mean of both kernels decides, not the best
     trials = [
-        {"kernel": k, "trunk": "none", "view": v, "readout": r, "NNGP": s, "NTK": s}
+        {"kernel": k, "trunk": "none", "view": v, "readout": r, "NNGP": s + d, "NTK": s - d}
         for (k, v, r), s in score.items()
+        for d in [apart.get((k, v, r), 0.0)]
     ]
     assert choose(group, trials) == Selection(group.trunks[1], {"useful": "two", "useless": "w 1"})
 

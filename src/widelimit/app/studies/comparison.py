@@ -186,7 +186,7 @@ def choose(group: FamilyGroup, trials: Sequence[dict[str, Any]]) -> Selection:
         return Selection(group.trunks[0], {n: next(iter(r)) for n, r in group.families.items()})
 
     def score(trial: Mapping[str, Any]) -> float:
-        return max(trial[kind] for kind in KINDS)
+        return float(np.mean([trial[kind] for kind in KINDS]))
 
     def best(trunk: Trunk, name: str) -> Mapping[str, Any]:
         here = (name, trunk.label, trunk.view)
