@@ -6,9 +6,11 @@ pandas cannot read is the user's to convert. Files are measured before they are 
 
 import csv
 import enum
+import gzip
 import json
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +49,7 @@ class Holds(enum.Enum):
 
 _JSON = (".json", ".jsonl", ".ndjson")
 _FRACTION = re.compile(r"\s*[+-]?\d*\.\d*([eE][+-]?\d+)?\s*")
+_CHUNK = 1 << 20
 _FEW_CATEGORIES, _MOST_CATEGORIES = 20, 100
 _ROWS_PER_CATEGORY = 10  # where there are more than a few
 _ROWS_PER_PHRASE = 20  # long texts that come back so often are categories
@@ -76,13 +79,14 @@ def read_frame(
     path = Path(path)
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
     require_file(path)
-    with reading(path), _pandas_errors(path):
+    with reading(path), _pandas_errors(path, encoding):
         if kind == ".parquet":
             frame = _read_parquet(path)
         elif kind in _JSON:
             frame = pd.DataFrame(_json_rows(path, encoding, lined=kind != ".json"))
         elif kind in (".csv", ".tsv", ".txt", ".data"):
-            rows, first, last = _survey(path, encoding)
+            rows = _measure(path)
+            first = next(lines(path, encoding=encoding), "")
             mark = delimiter or max(MARKS, key=first.count)
             names = next(csv.reader([first], delimiter=mark), []) if len(mark) == 1 else []
             width = first.count(mark) + 1
@@ -103,7 +107,7 @@ def read_frame(
                 low_memory=False,
             )
             if not skip and len(mark) == 1 and len(frame) and frame.iloc[-1:, -1].isna().all():
-                _require_whole(path, *last, mark, frame.shape[1])
+                _require_whole(path, encoding, mark, frame.shape[1])
         else:
             raise DataError(
                 f"'{path.name}' is no table by its name.",
@@ -215,18 +219,25 @@ def find_leaks(frame: Any, target: str) -> list[str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _survey(path: Path, encoding: str) -> tuple[int, str, tuple[int, str]]:
-    """The number of lines, the first one, and the last that is not blank with its number."""
-    rows, first, last = 0, "", (0, "")
-    for rows, line in enumerate(lines(path, encoding=encoding), start=1):
-        require("rows", rows, f"'{path}'")
-        first = first or line
-        last = (rows, line) if line.strip() else last
-    return rows, first, last
+def _measure(path: Path) -> int:
+    """The number of lines; refuse more bytes, lines or longer lines than are allowed."""
+    size = rows = line = 0
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            require("bytes", size, f"'{path}', as far as it was unpacked")
+            rows += chunk.count(b"\n")
+            require("rows", rows, f"'{path}'")
+            end = chunk.rfind(b"\n")
+            line = line + len(chunk) if end < 0 else len(chunk) - end - 1
+            require("line", line, f"line {rows + 1} of '{path}'")
+    return rows + (line > 0)
 
 
-def _require_whole(path: Path, number: int, last: str, mark: str, width: int) -> None:
+def _require_whole(path: Path, encoding: str, mark: str, width: int) -> None:
     """The last line has a cell for every column: one that has not ends a file that is cut off."""
+    rows = ((n, line) for n, line in enumerate(lines(path, encoding=encoding), 1) if line.strip())
+    number, last = deque(rows, maxlen=1).pop()
     cells = len(next(csv.reader([last], delimiter=mark)))
     if cells < width and last.count('"') % 2 == 0:  # an odd one closes a cell of several lines
         raise DataError(
@@ -310,7 +321,7 @@ def _bounded(digits: str) -> int | float:
 
 
 @contextmanager
-def _pandas_errors(path: Path) -> Iterator[None]:
+def _pandas_errors(path: Path, encoding: str) -> Iterator[None]:
     """Turn what pandas raises into an error with the file and the option that may help."""
     from pandas.errors import EmptyDataError
 
@@ -324,6 +335,9 @@ def _pandas_errors(path: Path) -> Iterator[None]:
     except EmptyDataError as error:
         raise _no_rows(path) from error
     except Exception as error:  # pandas and its parsers raise many kinds
+        if isinstance(error, UnicodeError | LookupError):
+            for _ in lines(path, encoding=encoding):  # which names the line
+                pass
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         what = f"'{path}' cannot be read as a table."
         if found := re.search(r"EOF inside string starting at row (\d+)", why):
