@@ -303,9 +303,13 @@ def test_a_refusal_names_part_and_remedy_and_the_remedy_works(name):
     assert wl.lift(better, *(inputs or [x])).parts
 
 
-NOWHERE = ("two outputs", "a constant", "positions in another order", "trained weights")
+NOWHERE = (
+    "two outputs", "a constant", "positions in another order", "trained weights", "groups",
+    "a factor without weights",
+)  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::widelimit.lift.LiftWarning")
 @pytest.mark.parametrize("name", [name for name in REMEDIES if name not in NOWHERE])
 def test_a_refusal_says_where(name):
     model, x, *_ = REMEDIES[name]

@@ -181,7 +181,7 @@ class _Reader:
             found = primitive.bind(*(x.array for x in inputs), **params)
             found = found if primitive.multiple_results else [found]
             return [Known(x, literal=all(x.literal for x in inputs)) for x in found]
-        if all(isinstance(x, Held) for x in live) or name == "dot_general":
+        if all(isinstance(x, Held) for x in live) or name in ("dot_general", "gather"):
             found = self.read(equation, name, inputs, where)
             if found is not None:
                 return found if isinstance(found, list) else [found]
@@ -213,7 +213,7 @@ class _Reader:
                 return self.build.drop(first, params["rate"], where)
             case _ if name in _MOVES:
                 return first.moved(lambda index: _MOVES[name](index, params, shape))
-            case "slice" | "dynamic_slice" | "gather" | "split":
+            case "slice" | "dynamic_slice" | "gather" | "split" if isinstance(first, Held):
                 return self.moved(equation, inputs)
             case _ if name in COORDINATEWISE:
                 compose = partial(_composed, equation, inputs)
@@ -223,7 +223,7 @@ class _Reader:
     def moved(self, equation: Any, inputs: list[Any]) -> Any:
         """Entries that JAX moves; None where some of what comes out is none of them."""
         first, *rest = inputs
-        if not isinstance(first, Held) or any(isinstance(x, Held) for x in rest):
+        if not all(isinstance(x, Known) for x in rest):
             return None
         index = jnp.asarray(np.ascontiguousarray(first.index), jnp.int32)
         found = equation.primitive.bind(index, *(x.array for x in rest), **equation.params)
