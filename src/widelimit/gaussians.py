@@ -1,6 +1,5 @@
 """Gaussian vectors: roots of their covariances, quasi-random points, and some given others."""
 
-from typing import Any
 
 import numpy as np
 import scipy

@@ -227,6 +227,11 @@ def test_leaks_are_named():
     assert find_leaks(frame.drop(columns="alive"), "survived") == []
     noisy = frame.assign(survived=np.where(frame.index == 3, 1 - frame.survived, frame.survived))
     assert find_leaks(noisy, "survived") == []
+    numbers = frame[["a", "b", "c"]].assign(y=frame.a + 2 * frame.b)
+    assert find_leaks(numbers, "y") == ["'a', 'b' together add up to 'y'"]
+    assert find_leaks(numbers.assign(y=numbers.y + 1e-3 * frame.c**2), "y") == []
+    line = numbers.assign(euros=3 * numbers.y + 1)
+    assert find_leaks(line, "y") == ["'euros' alone predicts 'y' perfectly"]
 
 
 def test_lists_of_rows_and_numbers_as_names(tmp_path):

@@ -201,19 +201,42 @@ def column_holds(column: Any) -> Holds:
 
 
 def find_leaks(frame: Any, target: str) -> list[str]:
-    """Sentences about columns that give the target away.
+    """Sentences about columns that give the target away, alone or as a sum.
 
-    Each of their values, on average met at least three times, goes with one target.
+    A column gives it away if each of its values, on average met at least three times, goes with one
+    target, or if it is a straight line of it; columns add up to it if least squares leaves nothing.
     """
+    wanted = frame[target]
     found = []
+    numeric = frame.drop(columns=target).select_dtypes("number").dropna(axis=1)
+    number = wanted.dtype.kind in "fiu" and bool(wanted.notna().all())
+    line = number and len(frame) > 2 and wanted.nunique() > 2
     for name in frame.columns.drop(target):
         column = frame[name]
         if column_holds(column) in (Holds.LISTS, Holds.ONE_VALUE, Holds.NOTHING):
             continue
-        told = frame[target].groupby(column, dropna=False, observed=True).nunique(dropna=False)
-        if len(told) > 1 and 3 * len(told) <= len(frame) and bool((told == 1).all()):
+        told = wanted.groupby(column, dropna=False, observed=True).nunique(dropna=False)
+        known = len(told) > 1 and 3 * len(told) <= len(frame) and bool((told == 1).all())
+        if known or (line and name in numeric and _explained(numeric[[name]], wanted)):
             found.append(f"{name!r} alone predicts {target!r} perfectly")
+    if line and not found and 1 < numeric.shape[1] < len(frame) // 2:
+        weights = _explained(numeric, wanted)
+        if weights:
+            found.append(f"{', '.join(map(repr, weights))} together add up to {target!r}")
     return found
+
+
+def _explained(columns: Any, target: Any) -> list[str]:
+    """The columns of which the target is a linear map; none where it is not."""
+    x, y = columns.to_numpy(np.float64), target.to_numpy(np.float64)
+    x, y = (x - x.mean(axis=0)), y - y.mean()
+    size = np.maximum(np.abs(x).max(axis=0), np.finfo(float).tiny)
+    weights = np.linalg.lstsq(x / size, y, rcond=None)[0]
+    left = np.abs(y - x / size @ weights).max()
+    if left > 1e-9 * np.abs(y).max():
+        return []
+    used = np.abs(weights) > 1e-6 * np.abs(y).max()
+    return columns.columns[used].tolist()
 
 
 # --- files ----------------------------------------------------------------------------------------
