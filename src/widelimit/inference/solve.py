@@ -28,7 +28,7 @@ from . import checks
 from .checks import Values
 from .conventions import LEFT_OUT
 
-(_pstrf,) = get_lapack_funcs(("pstrf",), dtype=np.float64)
+_pstrf, _potri = get_lapack_funcs(("pstrf", "potri"), dtype=np.float64)
 
 BLOCK = 1024
 """Examples on the side of a block in memory."""
@@ -269,6 +269,14 @@ class Factor(Triangular):
 
     def block(self, i: int, j: int) -> np.ndarray:
         return self.storage[self.spans[i], self.spans[j]]
+
+    def inverse(self) -> Float[np.ndarray, "n n"]:
+        lower, _ = _potri(self.storage, lower=1)  # a third of the work of solving for all columns
+        return np.tril(lower) + np.tril(lower, -1).T
+
+    def inverse_block(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows rows"]:
+        few = 4 * len(rows) < len(self)
+        return super().inverse_block(rows) if few else self.inverse()[np.ix_(rows, rows)]
 
 
 def factorise(kernel: Values, *, noise: Values = 0.0, jitter: Jitter | None = None) -> Factor:
