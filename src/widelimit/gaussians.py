@@ -1,6 +1,5 @@
 """Gaussian vectors: roots of their covariances, quasi-random points, and some given others."""
 
-
 import numpy as np
 import scipy
 from jaxtyping import Float
