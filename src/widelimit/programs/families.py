@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,11 @@ def along_finite_axes(function: Callable[[dict[str, Any], np.ndarray], np.ndarra
 
 def transpose(machine: Machine, step: Step, value: Any) -> Any:
     """Axes in another order."""
-    places = [int(p) for p in step.params[0]["permutation"]]
+    return _reordered(value, step.params[0]["permutation"])
+
+
+def _reordered(value: Any, order: Sequence[int]) -> Any:
+    places = [int(p) for p in order]
     axes = {old: places.index(old) for old in value.layouts}
     return value.moved(numbered(value).transpose(places), axes)
 
@@ -117,6 +121,9 @@ def broadcast(machine: Machine, step: Step, value: Any) -> Any:
 def reshape(machine: Machine, step: Step, value: Any) -> Any:
     """Merges and splits of axes; a group of axes holds at most one width axis."""
     old, new = step.operands[0].shape, step.results[0].shape
+    order = step.params[0].get("dimensions")
+    if order is not None:  # gradients of convolutions reorder axes first
+        value, old = _reordered(value, order), tuple(old[a] for a in order)
     if not value.layouts:
         return value.moved(numbered(value).reshape(step.results[0].cells), {})
     groups = _matched(old, new)
