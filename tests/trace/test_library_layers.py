@@ -36,6 +36,7 @@ CASES = [
     for name in NETWORKS
     if name not in ATTENTION  # their finite networks have heads: see test_models
     and NETWORKS[name].kind is not Kind.GRAPH  # a traced model has one input
+    and name != "dense"  # one layer: no axis of it grows
     and "drop" not in name  # without a key dropout does nothing; its kernel is that of training
 ]
 
@@ -53,6 +54,13 @@ def test_traced_layers_have_their_own_kernel(name):
     scale = np.abs(expected).max()
     assert error.max() < 1e-3 * scale
     assert (np.abs(found - expected) <= np.maximum(4 * error, 1e-6 * scale)).all()
+
+
+def test_one_layer_has_no_axis_that_grows():
+    case = NETWORKS["dense"]
+    x = case.inputs(3)
+    with pytest.raises(wl.WidelimitError, match="No axis grew"):
+        trace(finite(case.net, x.shape[1:]), x).limit()
 
 
 def attention(*layers: wl.Layer) -> wl.Layer:
